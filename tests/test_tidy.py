@@ -228,7 +228,7 @@ def test_layers_have_no_cycle() -> None:
         ("batch/select.py", "tickertape.batch.select", True),
         ("wire/frames.py", "asyncio", False),
         ("journal/disk.py", "os", True),
-        ("journal/commit.py", "os.path", False),
+        ("journal/commit/group_commit.py", "os.path", False),
         ("client/core.py", "time", False),
         ("client/blocking.py", "time", True),
         ("client/blocking.py", "tickertape.server.app", False),

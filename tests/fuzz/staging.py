@@ -15,7 +15,7 @@ from tests.helpers.staged_files import JOURNAL_ID, LABEL, batches, golden_bytes
 from tests.simulation.engine_world import EngineWorld
 from tickertape.base.errors import BadBatch
 from tickertape.batch import MessageBatch
-from tickertape.journal.staging import (
+from tickertape.journal.format.staging_file import (
     STAGING_DIRECTORY,
     Damaged,
     StageOpen,

@@ -50,7 +50,9 @@ from tickertape.client.effects import Hangup
 from tickertape.client.publish_store import MemoryPublishStore
 from tickertape.client.requests import make_request
 from tickertape.engine.validation import Validation
-from tickertape.journal.format import (
+from tickertape.journal.format.identity import IDENTITY_FILE, read_identity
+from tickertape.journal.format.retired_state import Highest, Retired, decode_retired, encode_retired
+from tickertape.journal.format.segment import (
     FormatError,
     decode_commit,
     decode_footer,
@@ -59,11 +61,9 @@ from tickertape.journal.format import (
     encode_segment_header,
     segment_path,
 )
-from tickertape.journal.identity import IDENTITY_FILE, read_identity
-from tickertape.journal.index import SegmentIndex
-from tickertape.journal.retired import Highest, Retired, decode_retired, encode_retired
-from tickertape.journal.segment import SegmentScan
-from tickertape.journal.verify import verify
+from tickertape.journal.index.segment_index import SegmentIndex
+from tickertape.journal.offline.verify import verify
+from tickertape.journal.recovery.segment_scan import SegmentScan
 from tickertape.server.address import parse_listen
 from tickertape.server.config import examine
 from tickertape.wire.commands import (

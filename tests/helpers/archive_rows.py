@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from tickertape.journal.disk import SystemDisk
-from tickertape.journal.snapshot import SnapshotReader, take_snapshot
+from tickertape.journal.offline.snapshot import SnapshotReader, take_snapshot
 
 JOURNAL = "0123456789abcdef0123456789abcdef"
 NOON = 1_790_000_000_000_000

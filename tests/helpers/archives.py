@@ -22,7 +22,7 @@ from tickertape.archive import table
 from tickertape.batch import MessageBatch, slice_batch
 from tickertape.batch.format import Int64s
 from tickertape.journal.disk import SystemDisk
-from tickertape.journal.outside import read_outside
+from tickertape.journal.offline.range_reader import read_outside
 
 Parts = Iterable[tuple[Sequence[int] | Int64s, MessageBatch]]
 """Positions and their messages."""

@@ -18,8 +18,8 @@ from tickertape.engine.queue.look import QueueLook
 from tickertape.engine.queue.queue import Queue
 from tickertape.engine.queue.recovering import recover
 from tickertape.engine.registry import load_registry
-from tickertape.journal.jobs import WriteQueues
-from tickertape.journal.queue_files import read_queues, write_queues
+from tickertape.journal.disk_jobs import WriteQueues
+from tickertape.journal.format.queue_checkpoint import read_queues, write_queues
 from tickertape.journal.retention import RetentionPolicy
 from tickertape.wire.settling import QUEUE_TOPIC, Settlement, encode_settlement, runs_of
 

@@ -10,7 +10,7 @@ from random import Random
 from typing import Final
 
 from tickertape.batch import MessageBatch, batch_from_bodies
-from tickertape.journal.staging import (
+from tickertape.journal.format.staging_file import (
     Label,
     StagePrepare,
     StageWrite,

@@ -22,7 +22,7 @@ from tickertape.base.ports import Now
 from tickertape.batch import MessageBatch, Stamp, batch_from_bodies
 from tickertape.engine.registry import CONTROL_PUBLISHER, Registry
 from tickertape.engine.transaction_records import CommittedTransactions, record_batch
-from tickertape.journal.active import commit_bytes_of
+from tickertape.journal.commit.active_segment import commit_bytes_of
 from tickertape.journal.disk import SystemDisk
 from tickertape.server import opening
 from tickertape.server.config import Config, Instance, JournalConfig

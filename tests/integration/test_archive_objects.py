@@ -24,7 +24,7 @@ from tickertape.archive.writing import write_files
 from tickertape.base.errors import ArchiveFailed
 from tickertape.cli.group import cli
 from tickertape.journal.disk import SystemDisk
-from tickertape.journal.identity import read_identity
+from tickertape.journal.format.identity import read_identity
 from tickertape.testing.server import running_server
 
 pytestmark = [

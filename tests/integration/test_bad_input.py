@@ -25,7 +25,7 @@ from tests.helpers.witness import SECONDS, Witness
 from tickertape.base.errors import TickertapeError
 from tickertape.base.limits import KIB, MIB
 from tickertape.batch import MessageBatch, batch_from_bodies
-from tickertape.journal.identity import IDENTITY_FILE
+from tickertape.journal.format.identity import IDENTITY_FILE
 from tickertape.testing import RunningServer, running_server, wait_until
 from tickertape.wire.commands import Ack, Flush, Goodbye, Persisted, Publish, Rejected, Resolve, Subscribe
 

@@ -23,10 +23,10 @@ from tickertape.cli.group import cli
 from tickertape.client.blocking import Client
 from tickertape.engine.queue.checkpoint import Covered, encode_covered
 from tickertape.journal.disk import SystemDisk
-from tickertape.journal.format import segment_path
-from tickertape.journal.identity import read_identity
-from tickertape.journal.queue_files import write_queues
-from tickertape.journal.snapshot import take_snapshot
+from tickertape.journal.format.identity import read_identity
+from tickertape.journal.format.queue_checkpoint import write_queues
+from tickertape.journal.format.segment import segment_path
+from tickertape.journal.offline.snapshot import take_snapshot
 from tickertape.testing.server import RunningServer, running_server
 
 pa = pytest.importorskip("pyarrow", reason="archives are written with pyarrow")

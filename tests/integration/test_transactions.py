@@ -15,7 +15,7 @@ from click.testing import CliRunner
 import tickertape as tt
 from tests.helpers.admin import ask, stats_of
 from tests.helpers.relay import Relay
-from tests.unit.journal.test_chains import unfinished
+from tests.unit.journal.commit.test_chains import unfinished
 from tickertape.base.limits import MIB
 from tickertape.batch import batch_from_bodies
 from tickertape.cli.group import cli

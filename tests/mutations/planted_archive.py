@@ -70,7 +70,7 @@ ARCHIVE_MUTATIONS: Final = (
     ),
     Mutation(
         "archive and log need not meet",
-        "journal/older.py",
+        "journal/reading/archive_tier.py",
         "        if not self._older.serves(self.position, first):\n",
         "        if self.position < 0:\n",
         (_ENGINE,),

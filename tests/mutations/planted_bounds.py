@@ -32,16 +32,16 @@ BOUND_MUTATIONS: Final = (
     ),
     Mutation(
         "where there was no room it is never tried again",
-        "journal/reserve.py",
+        "journal/commit/preallocation.py",
         "        self.retry_at = now.mono + _RETRY_SECONDS\n",
         "        self.retry_at = now.mono + 10**9\n",
-        ("unit/journal/test_commit.py",),
+        ("unit/journal/commit/test_group_commit.py",),
         promise="R16",
         tier="unit",
     ),
     Mutation(
         "of what a killed server was writing the highest sequences are forgotten",
-        "journal/recovery.py",
+        "journal/recovery/recovery.py",
         "    indexes.count(highest)\n",
         "",
         ("faults/test_sigkill.py",),
@@ -59,7 +59,7 @@ BOUND_MUTATIONS: Final = (
     ),
     Mutation(
         "a deep document is more than the identity of a log can bear",
-        "journal/identity.py",
+        "journal/format/identity.py",
         "except (msgspec.MsgspecError, ValueError, RecursionError) as error:",
         "except (msgspec.MsgspecError, ValueError) as error:",
         (f"{_COMMITTED}[identity]",),
@@ -158,7 +158,7 @@ BOUND_MUTATIONS: Final = (
     ),
     Mutation(
         "a start reads a window of the log for each commit",
-        "journal/segment.py",
+        "journal/recovery/segment_scan.py",
         "            found = heads or self._commit_at(offset, number)\n",
         "            found = self._commit_at(offset, number) or heads\n",
         ("unit/server/test_start_work.py",),

@@ -11,9 +11,9 @@ from typing import Final
 from tests.mutations.mutation import Mutation
 
 _DISK = "unit/journal/test_disk.py"
-_JOBS = "unit/journal/test_jobs.py"
-_RECOVERY = "unit/journal/test_recovery.py"
-_STAGING = "unit/journal/test_staging.py"
+_JOBS = "unit/journal/test_disk_jobs.py"
+_RECOVERY = "unit/journal/recovery/test_recovery.py"
+_STAGING = "unit/journal/format/test_staging_file.py"
 
 DISK_MUTATIONS: Final = (
     Mutation(
@@ -36,7 +36,7 @@ DISK_MUTATIONS: Final = (
     ),
     Mutation(
         "an empty segment is a reserve, whatever stands behind it",
-        "journal/recovery.py",
+        "journal/recovery/recovery.py",
         "        elif later:\n",
         "        elif later is None:\n",
         (_RECOVERY,),
@@ -45,7 +45,7 @@ DISK_MUTATIONS: Final = (
     ),
     Mutation(
         "a segment that was begun and is gone is not missed",
-        "journal/recovery.py",
+        "journal/recovery/recovery.py",
         "    if last < begun:\n",
         "    if begun < 0:\n",
         (_RECOVERY,),
@@ -54,7 +54,7 @@ DISK_MUTATIONS: Final = (
     ),
     Mutation(
         "which segment was begun is written and not synced",
-        "journal/jobs.py",
+        "journal/disk_jobs.py",
         "        self._disk.sync(self._begun)\n",
         "",
         (_JOBS,),
@@ -63,7 +63,7 @@ DISK_MUTATIONS: Final = (
     ),
     Mutation(
         "a segment is reserved behind one that is not begun yet",
-        "journal/commit.py",
+        "journal/commit/group_commit.py",
         "            return  # what stands behind a segment proves",
         "            pass  # what stands behind a segment proves",
         ("simulation/test_journal_crashes.py",),
@@ -72,7 +72,7 @@ DISK_MUTATIONS: Final = (
     ),
     Mutation(
         "what is staged is mapped, however little it is",
-        "journal/staging.py",
+        "journal/format/staging_file.py",
         "            if self._held + size <= staged_memory_bytes_max:\n",
         "            if size < 0:\n",
         (_STAGING,),
@@ -81,7 +81,7 @@ DISK_MUTATIONS: Final = (
     ),
     Mutation(
         "a part that a client was told of goes without a word when its end is damaged",
-        "journal/staging.py",
+        "journal/format/staging_file.py",
         "        if counts is None and not told:\n",
         "        if counts is None:\n",
         (_STAGING,),

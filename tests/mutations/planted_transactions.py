@@ -9,15 +9,15 @@ from typing import Final
 
 from tests.mutations.mutation import Mutation
 
-_CHAINS = "unit/journal/test_chains.py"
+_CHAINS = "unit/journal/commit/test_chains.py"
 _ENGINE = "unit/engine/test_transactions.py"
 _GATHERED = "unit/client/test_transaction.py"
 _KNOWN = "unit/engine/test_transaction_records.py"
-_UNFINISHED = "unit/journal/test_unfinished.py"
+_UNFINISHED = "unit/journal/recovery/test_incomplete_transaction.py"
 _LIVES = "simulation/test_transactions.py"
 _STAGING = "unit/engine/test_staging.py"
-_REBUILT = "unit/journal/test_rebuild.py"
-_STAGED = "unit/journal/test_staging.py"
+_REBUILT = "unit/journal/index/test_rebuild.py"
+_STAGED = "unit/journal/format/test_staging_file.py"
 
 TRANSACTION_MUTATIONS: Final = (
     Mutation(
@@ -40,7 +40,7 @@ TRANSACTION_MUTATIONS: Final = (
     ),
     Mutation(
         "each commit of a chain is persisted by itself",
-        "journal/commit.py",
+        "journal/commit/group_commit.py",
         "            if not flight.continues:\n",
         "            if flight.continues is not None:\n",
         (_CHAINS,),
@@ -58,7 +58,7 @@ TRANSACTION_MUTATIONS: Final = (
     ),
     Mutation(
         "recovery keeps a chain without its end",
-        "journal/recovery.py",
+        "journal/recovery/recovery.py",
         "    if chain is None or ending.verdict not in",
         "    if chain is not None or ending.verdict not in",
         (_CHAINS,),
@@ -67,7 +67,7 @@ TRANSACTION_MUTATIONS: Final = (
     ),
     Mutation(
         "a start walks chained commits one by one",
-        "journal/heads.py",
+        "journal/format/commit_headers.py",
         "    valid &= (kinds >= CommitKind.DATA) & (kinds <= CommitKind.SEAL)\n",
         "    valid &= (kinds >= CommitKind.DATA) & (kinds <= CommitKind.SEAL) & (rows['flags'] == 0)\n",
         (_REBUILT,),
@@ -76,7 +76,7 @@ TRANSACTION_MUTATIONS: Final = (
     ),
     Mutation(
         "a chain that goes on over two windows begins with the second",
-        "journal/heads.py",
+        "journal/format/commit_headers.py",
         "            return before or self.header(0)\n",
         "            return self.header(0)\n",
         (_REBUILT,),
@@ -94,7 +94,7 @@ TRANSACTION_MUTATIONS: Final = (
     ),
     Mutation(
         "a part is called prepared before its file is synced",
-        "journal/staging.py",
+        "journal/format/staging_file.py",
         "        self._disk.sync(handle)\n        self._disk.rename(path_of",
         "        self._disk.rename(path_of",
         (_STAGED,),
@@ -121,7 +121,7 @@ TRANSACTION_MUTATIONS: Final = (
     ),
     Mutation(
         "recovery takes each transaction without its end for staged",
-        "journal/recovery.py",
+        "journal/recovery/recovery.py",
         "    begin = chain.end if staged else offset\n",
         "    begin = chain.end\n",
         (_UNFINISHED,),
@@ -130,7 +130,7 @@ TRANSACTION_MUTATIONS: Final = (
     ),
     Mutation(
         "a damaged part counts as one that can be committed again",
-        "journal/unfinished.py",
+        "journal/recovery/incomplete_transaction.py",
         "            missing -= {_digest(block) for block in blocks}\n",
         "            for block in blocks:\n                missing.discard(_digest(block))\n",
         (_UNFINISHED,),
@@ -139,7 +139,7 @@ TRANSACTION_MUTATIONS: Final = (
     ),
     Mutation(
         "an abort is answered before it is durable",
-        "journal/staging.py",
+        "journal/format/staging_file.py",
         "            self._disk.sync_directory(STAGING_DIRECTORY)\n",
         "            pass\n",
         (_STAGING,),

@@ -151,7 +151,7 @@ WORLD_MUTATIONS: Final = (
     ),
     Mutation(
         "a segment is followed by another before its seal is durable",
-        "journal/jobs.py",
+        "journal/disk_jobs.py",
         "        self._disk.truncate(handle, end)\n        self._disk.sync(handle)\n",
         "        self._disk.truncate(handle, end)\n",
         (_LARGE,),

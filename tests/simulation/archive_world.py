@@ -17,7 +17,7 @@ from tests.simulation.engine_world import EngineWorld
 from tests.simulation.journal_world import read_log
 from tickertape.base.errors import TickertapeError
 from tickertape.batch import slice_batch
-from tickertape.journal.older import ArchiveAnswer, ArchiveRequest, Covered, Older, ReadArchive
+from tickertape.journal.reading.archive_tier import ArchiveAnswer, ArchiveRequest, Covered, Older, ReadArchive
 from tickertape.journal.retention import RetentionPolicy
 from tickertape.server.archive_config import ArchiveConfig
 from tickertape.server.archive_reads import ArchiveReads

@@ -39,16 +39,16 @@ from tickertape.engine.effects import (
     StagingJob,
 )
 from tickertape.engine.registry import CONTROL_TOPIC, Registry, load_registry
-from tickertape.journal.format import segment_path
-from tickertape.journal.identity import open_identity
-from tickertape.journal.jobs import Executor, Job
+from tickertape.journal.commit.persisted import SyncPolicy
+from tickertape.journal.disk_jobs import Executor, Job
+from tickertape.journal.format.identity import open_identity
+from tickertape.journal.format.segment import segment_path
+from tickertape.journal.format.staging_file import Damaged, StageOpen, Staging, find_staged
 from tickertape.journal.journal import Journal
-from tickertape.journal.older import ArchiveAnswer, ArchiveRequest
-from tickertape.journal.persisted import SyncPolicy
-from tickertape.journal.reading import ReadRequest
-from tickertape.journal.recovery import recover
+from tickertape.journal.reading.archive_tier import ArchiveAnswer, ArchiveRequest
+from tickertape.journal.reading.log_view import ReadRequest
+from tickertape.journal.recovery.recovery import recover
 from tickertape.journal.retention import RetentionPolicy, first_message
-from tickertape.journal.staging import Damaged, StageOpen, Staging, find_staged
 from tickertape.testing.disk import StrictDisk
 from tickertape.wire.commands import (
     Logon,

@@ -13,12 +13,12 @@ from typing import NamedTuple
 from tests.simulation.journal_world import read_log
 from tickertape.base.ports import Disk, Now
 from tickertape.batch import Stamp, batch_from_bodies
-from tickertape.journal.format import JOURNAL_DIRECTORY
-from tickertape.journal.identity import open_identity
-from tickertape.journal.jobs import Executor, WriteCommit
+from tickertape.journal.commit.persisted import SyncPolicy
+from tickertape.journal.disk_jobs import Executor, WriteCommit
+from tickertape.journal.format.identity import open_identity
+from tickertape.journal.format.segment import JOURNAL_DIRECTORY
 from tickertape.journal.journal import Journal
-from tickertape.journal.persisted import SyncPolicy
-from tickertape.journal.recovery import recover
+from tickertape.journal.recovery.recovery import recover
 from tickertape.testing.disk import StrictDisk
 
 JOURNAL_ID = bytes(range(16))

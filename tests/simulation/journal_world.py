@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 
 from tickertape.base.ports import Buffer, Disk, Now
 from tickertape.batch import MessageBatch, Stamp, batch_from_bodies
-from tickertape.journal.active import commit_bytes_of
-from tickertape.journal.format import segment_path
-from tickertape.journal.identity import open_identity
-from tickertape.journal.jobs import (
+from tickertape.journal.commit.accumulator import room_of
+from tickertape.journal.commit.active_segment import commit_bytes_of
+from tickertape.journal.commit.persisted import SyncPolicy
+from tickertape.journal.disk_jobs import (
     Executor,
     Job,
     NoRoom,
@@ -28,12 +28,12 @@ from tickertape.journal.jobs import (
     SyncSegment,
     WriteCommit,
 )
+from tickertape.journal.format.identity import open_identity
+from tickertape.journal.format.segment import segment_path
 from tickertape.journal.journal import Journal
-from tickertape.journal.lookup import find_bookmark
-from tickertape.journal.pending import room_of
-from tickertape.journal.persisted import SyncPolicy
-from tickertape.journal.reading import ReadRequest
-from tickertape.journal.recovery import recover
+from tickertape.journal.reading.log_view import ReadRequest
+from tickertape.journal.reading.lookup import find_bookmark
+from tickertape.journal.recovery.recovery import recover
 from tickertape.testing.disk import StrictDisk
 
 T = TypeVar("T")

@@ -26,9 +26,9 @@ from tickertape.engine.queue.checkpoint import decode_covered
 from tickertape.engine.queue.definition import QueueDefinition
 from tickertape.engine.queue.recovering import recover
 from tickertape.engine.registry import Registry
+from tickertape.journal.commit.persisted import Persisted
+from tickertape.journal.format.queue_checkpoint import read_queues, write_queues
 from tickertape.journal.journal import Journal
-from tickertape.journal.persisted import Persisted
-from tickertape.journal.queue_files import read_queues, write_queues
 from tickertape.wire.commands import (
     Ack,
     Command,

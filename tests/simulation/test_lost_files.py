@@ -14,10 +14,10 @@ from tests.helpers.tiers import parts
 from tests.simulation.journal_world import Key, World, read_log
 from tickertape.base.errors import JournalError
 from tickertape.base.ports import Now
-from tickertape.journal.begun import BEGUN_FILE
-from tickertape.journal.identity import open_identity
+from tickertape.journal.format.identity import open_identity
+from tickertape.journal.format.last_segment import BEGUN_FILE
 from tickertape.journal.journal import Journal
-from tickertape.journal.recovery import recover
+from tickertape.journal.recovery.recovery import recover
 from tickertape.testing.disk import StrictDisk
 
 HARMS = ("missing", "empty", "zeros", "unreadable")

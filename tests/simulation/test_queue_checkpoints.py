@@ -22,7 +22,7 @@ from tickertape.engine.queue.checkpoint import (
 )
 from tickertape.engine.queue.definition import QueueDefinition
 from tickertape.engine.queue.queue import Queue
-from tickertape.journal.queue_files import QUEUES_FILE, read_queues, write_queues
+from tickertape.journal.format.queue_checkpoint import QUEUES_FILE, read_queues, write_queues
 
 SEEDS = 30
 SEEDS_EVERY_RUN = 3

@@ -14,11 +14,11 @@ from tests.simulation.engine_world import EngineWorld
 from tests.simulation.journal_world import FailingDisk, PowerLost, Trace, drive, read_log
 from tickertape.base.names import publisher_id
 from tickertape.engine.registry import load_registry
-from tickertape.journal.format import JOURNAL_DIRECTORY
-from tickertape.journal.identity import read_identity
-from tickertape.journal.jobs import Executor, RetireSegments
+from tickertape.journal.disk_jobs import Executor, RetireSegments
+from tickertape.journal.format.identity import read_identity
+from tickertape.journal.format.segment import JOURNAL_DIRECTORY
 from tickertape.journal.journal import Journal
-from tickertape.journal.recovery import Recovered, recover
+from tickertape.journal.recovery.recovery import Recovered, recover
 from tickertape.journal.retention import RetentionPolicy
 from tickertape.testing.disk import StrictDisk
 

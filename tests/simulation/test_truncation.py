@@ -13,7 +13,13 @@ import pytest
 from tests.simulation.journal_log import Log, Message, messages_in, reopened, small_log
 from tickertape.base.limits import commit_header_bytes, segment_header_bytes
 from tickertape.batch import batch_from_bodies
-from tickertape.journal.format import CommitHeader, CommitKind, decode_commit, encode_commit, segment_path
+from tickertape.journal.format.segment import (
+    CommitHeader,
+    CommitKind,
+    decode_commit,
+    encode_commit,
+    segment_path,
+)
 
 SEED = 7
 KINDS = ("cut", "zeros", "noise")

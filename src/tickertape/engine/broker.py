@@ -50,10 +50,10 @@ from tickertape.engine.statistics import Statistics
 from tickertape.engine.subscribing import Subscribing
 from tickertape.engine.transactions import Transactions
 from tickertape.engine.validation import Validation
-from tickertape.journal.jobs import Job, RetireSegments, WriteQueues
+from tickertape.journal.disk_jobs import Job, RetireSegments, WriteQueues
 from tickertape.journal.journal import Journal
-from tickertape.journal.older import ArchiveAnswer
-from tickertape.journal.reading import Part
+from tickertape.journal.reading.archive_tier import ArchiveAnswer
+from tickertape.journal.reading.log_view import Part
 from tickertape.journal.retention import RetentionPolicy
 from tickertape.wire.commands import (
     WIRE_VERSION,

@@ -11,8 +11,8 @@ import numpy as np
 from tickertape.batch import merge
 from tickertape.batch.format import Int64s
 from tickertape.engine.dispatcher import Dispatcher
-from tickertape.journal.reader import LogReader
-from tickertape.journal.reading import Part
+from tickertape.journal.reading.log_reader import LogReader
+from tickertape.journal.reading.log_view import Part
 
 
 class Cohort:

@@ -30,9 +30,9 @@ from tickertape.engine.effects import Effect, Read
 from tickertape.engine.filtered import is_indexed
 from tickertape.engine.read_budget import ReadBudget
 from tickertape.engine.subscription import Phase, Subscription
+from tickertape.journal.format.retired_state import expired
 from tickertape.journal.journal import Journal
-from tickertape.journal.reading import ReadRequest
-from tickertape.journal.retired import expired
+from tickertape.journal.reading.log_view import ReadRequest
 
 _MEMBERS_PER_READ = 64
 """So many more are worth looking at one read more at a time."""

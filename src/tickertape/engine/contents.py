@@ -21,7 +21,7 @@ from tickertape.engine.keys import Keys
 from tickertape.engine.pattern_topics import PatternTopics
 from tickertape.engine.rates import Conflation
 from tickertape.engine.surroundings import DEFAULT_TYPE, Subscriber, Surroundings
-from tickertape.journal.format import CONTROL_TOPIC
+from tickertape.journal.format.segment import CONTROL_TOPIC
 from tickertape.wire.settling import QUEUE_TOPIC
 
 _NAME_OVERHEAD_BYTES: Final = 3

@@ -15,8 +15,8 @@ from tickertape.engine.read_ahead import ReadAhead
 from tickertape.engine.selection import Selection
 from tickertape.engine.session import Session
 from tickertape.engine.subscription import Phase, Subscription
-from tickertape.journal.older import OlderReader
-from tickertape.journal.reader import LogReader
+from tickertape.journal.reading.archive_tier import OlderReader
+from tickertape.journal.reading.log_reader import LogReader
 
 
 class Taking(NamedTuple):

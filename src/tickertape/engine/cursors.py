@@ -29,7 +29,7 @@ from tickertape.engine.rounds import Rounds
 from tickertape.engine.session import Session
 from tickertape.engine.subscription import Subscription
 from tickertape.journal.journal import Journal
-from tickertape.journal.older import (
+from tickertape.journal.reading.archive_tier import (
     ArchiveAnswer,
     ArchivedParts,
     Covered,
@@ -38,8 +38,8 @@ from tickertape.journal.older import (
     ReadArchive,
     gone,
 )
-from tickertape.journal.reader import LogReader
-from tickertape.journal.reading import Part, ReadRequest
+from tickertape.journal.reading.log_reader import LogReader
+from tickertape.journal.reading.log_view import Part, ReadRequest
 from tickertape.wire.frames import encode_frame
 
 _MICROS = 1_000_000

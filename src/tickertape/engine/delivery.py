@@ -31,7 +31,7 @@ from tickertape.engine.read_budget import ReadBudgets
 from tickertape.engine.session import Session
 from tickertape.engine.subscription import Phase, Subscription, Turn
 from tickertape.journal.journal import Journal
-from tickertape.journal.reading import Part
+from tickertape.journal.reading.log_view import Part
 from tickertape.wire.commands import Command, Completed, Deliver, Ended
 from tickertape.wire.frames import encode_frame
 

@@ -28,7 +28,7 @@ from tickertape.engine.session import Session
 from tickertape.engine.sharing import Alike, Part, Sharing
 from tickertape.engine.standing import Group, Offer, Standing
 from tickertape.engine.subscription import Phase, Subscription
-from tickertape.journal.reading import Part as LogPart
+from tickertape.journal.reading.log_view import Part as LogPart
 from tickertape.wire.commands import Deliver
 
 _FINDING_OUT_BYTES: Final = 64 * KIB

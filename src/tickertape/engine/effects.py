@@ -9,10 +9,10 @@ from typing import Literal, NamedTuple
 
 from tickertape.base.errors import TickertapeError
 from tickertape.base.ports import Buffer
-from tickertape.journal.jobs import Job
-from tickertape.journal.older import ArchiveRequest
-from tickertape.journal.reading import ReadRequest
-from tickertape.journal.staging import StagingTask
+from tickertape.journal.disk_jobs import Job
+from tickertape.journal.format.staging_file import StagingTask
+from tickertape.journal.reading.archive_tier import ArchiveRequest
+from tickertape.journal.reading.log_view import ReadRequest
 
 
 class Send(NamedTuple):

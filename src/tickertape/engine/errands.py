@@ -13,7 +13,7 @@ from tickertape.base.errors import TickertapeError
 from tickertape.base.ports import Buffer
 from tickertape.engine.effects import Effect, Read
 from tickertape.engine.read_budget import ReadBudget
-from tickertape.journal.reading import ReadRequest
+from tickertape.journal.reading.log_view import ReadRequest
 
 Steps = Generator[ReadRequest | None, Buffer, Any]
 """Asks for reads; None lets others go first, and is answered with nothing (`b""`)."""

@@ -34,8 +34,8 @@ from tickertape.engine.settlements import Settlements
 from tickertape.engine.statistics import Statistics
 from tickertape.engine.unrecorded import Unrecorded
 from tickertape.engine.validation import Split, Validation
+from tickertape.journal.commit.accumulator import room_of
 from tickertape.journal.journal import Journal
-from tickertape.journal.pending import room_of
 from tickertape.wire.commands import Ack, Flush, Processed, Publish, Rejected
 from tickertape.wire.settling import QUEUE_TOPIC
 

@@ -16,7 +16,7 @@ from tickertape.engine.dispatcher import Dispatcher, Hands
 from tickertape.engine.selection import narrowed, selections
 from tickertape.engine.session import Session
 from tickertape.engine.subscription import Subscription
-from tickertape.journal.reading import Part
+from tickertape.journal.reading.log_view import Part
 
 
 class LiveEnd:

@@ -16,7 +16,7 @@ from tickertape.base.ports import Now
 from tickertape.batch import KIND_MESSAGE, MessageBatch
 from tickertape.engine.effects import Effect, Send
 from tickertape.engine.subscription import Subscription
-from tickertape.journal.reading import Part
+from tickertape.journal.reading.log_view import Part
 from tickertape.wire.commands import PersistedNotice
 from tickertape.wire.frames import encode_frame
 

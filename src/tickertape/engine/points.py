@@ -24,9 +24,9 @@ from tickertape.base.bookmarks import (
 from tickertape.base.errors import BadOption, BookmarkUnknown, TickertapeError
 from tickertape.base.ports import Buffer
 from tickertape.base.texts import shown
+from tickertape.journal.format.retired_state import is_expired
 from tickertape.journal.journal import Journal
-from tickertape.journal.lookup import find_bookmark, find_time, last_before
-from tickertape.journal.older import (
+from tickertape.journal.reading.archive_tier import (
     ArchiveAnswer,
     ArchivedLast,
     ArchivedPlace,
@@ -38,8 +38,8 @@ from tickertape.journal.older import (
     look,
     oldest,
 )
-from tickertape.journal.reading import LogView, ReadRequest
-from tickertape.journal.retired import is_expired
+from tickertape.journal.reading.log_view import LogView, ReadRequest
+from tickertape.journal.reading.lookup import find_bookmark, find_time, last_before
 
 NOT_FOUND_POLICIES = ("now", "epoch", "fail")
 

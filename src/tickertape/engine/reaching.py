@@ -19,10 +19,18 @@ from tickertape.batch.format import I8, lengths_of
 from tickertape.engine.cover import Cover
 from tickertape.engine.points import Asked, Extent, ExtentSearch
 from tickertape.journal.journal import Journal
-from tickertape.journal.lookup import next_block_with
-from tickertape.journal.older import ArchiveAnswer, ArchivedParts, Covered, OlderReader, gone, look, oldest
-from tickertape.journal.reader import LogReader
-from tickertape.journal.reading import LogView, Part, ReadRequest
+from tickertape.journal.reading.archive_tier import (
+    ArchiveAnswer,
+    ArchivedParts,
+    Covered,
+    OlderReader,
+    gone,
+    look,
+    oldest,
+)
+from tickertape.journal.reading.log_reader import LogReader
+from tickertape.journal.reading.log_view import LogView, Part, ReadRequest
+from tickertape.journal.reading.lookup import next_block_with
 
 Steps = Generator[Asked, Buffer | ArchiveAnswer, int]
 """As an `ExtentSearch`; returns a position."""

@@ -10,7 +10,7 @@ from collections import deque
 
 from tickertape.engine.cover import Cover
 from tickertape.engine.selection import Selection, narrowed, selections
-from tickertape.journal.reading import Part
+from tickertape.journal.reading.log_view import Part
 
 
 class ReadAhead:

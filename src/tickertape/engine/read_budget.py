@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from tickertape.journal.older import ArchiveRequest
-from tickertape.journal.reading import ReadRequest
+from tickertape.journal.reading.archive_tier import ArchiveRequest
+from tickertape.journal.reading.log_view import ReadRequest
 
 READ_BYTES_LEAST: Final = 4096
 """A read counts as this much at least: it has objects beside its bytes."""

@@ -16,12 +16,12 @@ from tickertape.base.names import publisher_id
 from tickertape.base.ports import Buffer
 from tickertape.base.texts import shown
 from tickertape.batch import BatchBuilder, MessageBatch
-from tickertape.journal import format as formats
-from tickertape.journal.format import segment_path
+from tickertape.journal.format import segment as formats
+from tickertape.journal.format.retired_state import RETIRED_FILE
+from tickertape.journal.format.segment import segment_path
 from tickertape.journal.journal import Journal
-from tickertape.journal.lookup import fold_topic
-from tickertape.journal.reading import LogView, Part, ReadRequest
-from tickertape.journal.retired import RETIRED_FILE
+from tickertape.journal.reading.log_view import LogView, Part, ReadRequest
+from tickertape.journal.reading.lookup import fold_topic
 
 CONTROL_TOPIC: Final = formats.CONTROL_TOPIC
 CONTROL_PUBLISHER: Final = publisher_id("$control")

@@ -31,7 +31,7 @@ from tickertape.engine.publishing import Publishing
 from tickertape.engine.session import Session
 from tickertape.engine.subscribe_options import SubscribeOptions, subscribe_options
 from tickertape.journal.journal import Journal
-from tickertape.journal.older import gone, look, oldest
+from tickertape.journal.reading.archive_tier import gone, look, oldest
 from tickertape.wire.commands import Resolve, Subscribe
 
 

@@ -16,10 +16,10 @@ from tickertape.base.limits import retention_check_seconds, retention_retry_seco
 from tickertape.base.ports import Buffer, Now
 from tickertape.engine.effects import ArchiveRead, DiskJob, Effect, Happened, Read
 from tickertape.engine.read_budget import ReadBudget
-from tickertape.journal.jobs import RetireSegments
+from tickertape.journal.disk_jobs import RetireSegments
 from tickertape.journal.journal import Journal
-from tickertape.journal.older import ArchiveAnswer, CheckArchived, Older
-from tickertape.journal.reading import Part, ReadRequest
+from tickertape.journal.reading.archive_tier import ArchiveAnswer, CheckArchived, Older
+from tickertape.journal.reading.log_view import Part, ReadRequest
 from tickertape.journal.retention import (
     Gathered,
     Gathering,

@@ -22,8 +22,8 @@ from tickertape.engine.pauses import Pauses
 from tickertape.engine.points import Extent, ExtentSearch
 from tickertape.engine.read_budget import ReadBudgets
 from tickertape.engine.session import Session
-from tickertape.journal.older import ArchiveAnswer, ArchiveRequest
-from tickertape.journal.reading import ReadRequest
+from tickertape.journal.reading.archive_tier import ArchiveAnswer, ArchiveRequest
+from tickertape.journal.reading.log_view import ReadRequest
 
 
 class _Search:

@@ -15,7 +15,7 @@ from tickertape.batch import MessageBatch, merge, select, select_topic
 from tickertape.batch.format import Bools, Int64s
 from tickertape.engine.content import Content
 from tickertape.engine.cover import Cover
-from tickertape.journal.reading import Part
+from tickertape.journal.reading.log_view import Part
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ from tickertape.engine.answers import Answers
 from tickertape.engine.effects import Effect, Happened, StagingJob
 from tickertape.engine.pauses import Pauses
 from tickertape.engine.session import Session
-from tickertape.journal.staging import (
+from tickertape.journal.format.staging_file import (
     Label,
     Prepared,
     StageDrop,

@@ -51,9 +51,9 @@ from tickertape.engine.transaction_records import (
     record_batch,
 )
 from tickertape.engine.validation import Validation
-from tickertape.journal.active import commit_bytes_of
+from tickertape.journal.commit.active_segment import commit_bytes_of
+from tickertape.journal.format.staging_file import Prepared
 from tickertape.journal.journal import Journal
-from tickertape.journal.staging import Prepared
 from tickertape.wire.commands import (
     Abort,
     Commit,

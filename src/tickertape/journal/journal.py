@@ -13,15 +13,15 @@ from tickertape.base.errors import TickertapeError
 from tickertape.base.limits import batch_memory_bytes, commit_gather_bytes_max, segment_bytes_default
 from tickertape.base.ports import Now
 from tickertape.batch import MessageBatch, Stamp
-from tickertape.journal.commit import GroupCommit
-from tickertape.journal.index import publisher_spans
-from tickertape.journal.jobs import Job
-from tickertape.journal.lookup import next_block_with
-from tickertape.journal.persisted import Persisted, SyncPolicy
-from tickertape.journal.reached import Reached
-from tickertape.journal.reader import LogReader
-from tickertape.journal.reading import LogView
-from tickertape.journal.recovery import Recovered
+from tickertape.journal.commit.group_commit import GroupCommit
+from tickertape.journal.commit.persisted import Persisted, SyncPolicy
+from tickertape.journal.disk_jobs import Job
+from tickertape.journal.format.clean_shutdown import Reached
+from tickertape.journal.index.segment_index import publisher_spans
+from tickertape.journal.reading.log_reader import LogReader
+from tickertape.journal.reading.log_view import LogView
+from tickertape.journal.reading.lookup import next_block_with
+from tickertape.journal.recovery.recovery import Recovered
 
 
 class Journal:

@@ -16,11 +16,17 @@ from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import JournalCorrupt
 from tickertape.base.limits import read_bytes_target
 from tickertape.base.ports import Buffer
-from tickertape.journal.format import CONTROL_TOPIC
-from tickertape.journal.index import publisher_spans
-from tickertape.journal.reader import LogReader
-from tickertape.journal.reading import LogSegment, LogView, Part, ReadRequest, last_of
-from tickertape.journal.retired import NOTHING_HIGHEST, FirstMessage, Numbers, Retired, with_records
+from tickertape.journal.format.retired_state import (
+    NOTHING_HIGHEST,
+    FirstMessage,
+    Numbers,
+    Retired,
+    with_records,
+)
+from tickertape.journal.format.segment import CONTROL_TOPIC
+from tickertape.journal.index.segment_index import publisher_spans
+from tickertape.journal.reading.log_reader import LogReader
+from tickertape.journal.reading.log_view import LogSegment, LogView, Part, ReadRequest, last_of
 
 
 class RetentionPolicy(NamedTuple):

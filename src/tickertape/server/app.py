@@ -32,7 +32,7 @@ from tickertape.base.limits import connections_max, drain_idle_seconds
 from tickertape.base.transaction_limits import staging_files_open_max, transaction_parts_max
 from tickertape.base.version import __version__
 from tickertape.filter import prepare
-from tickertape.journal.reached import END_FILE
+from tickertape.journal.format.clean_shutdown import END_FILE
 from tickertape.server.admin.server import AdminServer, admin_server
 from tickertape.server.admission import Admission
 from tickertape.server.config import Config

@@ -22,8 +22,7 @@ from tickertape.base.ports import Now
 from tickertape.base.timestamps import format_timestamp
 from tickertape.engine.broker import Broker
 from tickertape.engine.effects import ArchiveRead
-from tickertape.journal.lookup import StoredMessage
-from tickertape.journal.older import (
+from tickertape.journal.reading.archive_tier import (
     ArchiveAnswer,
     ArchivedLast,
     ArchivedParts,
@@ -39,7 +38,8 @@ from tickertape.journal.older import (
     ReadArchive,
     difference,
 )
-from tickertape.journal.reading import Part
+from tickertape.journal.reading.log_view import Part
+from tickertape.journal.reading.lookup import StoredMessage
 from tickertape.server.archive_config import ArchiveConfig
 from tickertape.server.archive_turns import ArchiveTurns
 from tickertape.server.events import event

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from tickertape.base.histogram import Histogram
 from tickertape.base.limits import sync_slow_seconds
-from tickertape.journal.jobs import (
+from tickertape.journal.disk_jobs import (
     Executor,
     Job,
     PrepareSegment,

@@ -47,9 +47,9 @@ from tickertape.engine.effects import (
     SpillWrite,
     StagingJob,
 )
-from tickertape.journal.jobs import Job, RetireSegments, WriteCommit
-from tickertape.journal.persisted import SyncPolicy
-from tickertape.journal.reading import ReadRequest
+from tickertape.journal.commit.persisted import SyncPolicy
+from tickertape.journal.disk_jobs import Job, RetireSegments, WriteCommit
+from tickertape.journal.reading.log_view import ReadRequest
 from tickertape.server.command_turns import CommandTurns
 from tickertape.server.disk_thread import DiskThread
 from tickertape.server.events import event

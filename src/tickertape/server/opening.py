@@ -19,19 +19,19 @@ from tickertape.engine.queue.checkpoint import Covered, decode_covered
 from tickertape.engine.queue.recovering import recover as recover_queues
 from tickertape.engine.registry import load_registry
 from tickertape.engine.sessions import Rights
+from tickertape.journal.commit.persisted import SyncPolicy
 from tickertape.journal.disk import SystemDisk
-from tickertape.journal.format import segment_path
-from tickertape.journal.identity import IDENTITY_FILE, open_identity
-from tickertape.journal.jobs import Executor
+from tickertape.journal.disk_jobs import Executor
+from tickertape.journal.format.clean_shutdown import write_reached
+from tickertape.journal.format.identity import IDENTITY_FILE, open_identity
+from tickertape.journal.format.queue_checkpoint import read_queues, remove_queues, write_queues
+from tickertape.journal.format.segment import segment_path
+from tickertape.journal.format.staging_file import find_staged
 from tickertape.journal.journal import Journal
-from tickertape.journal.older import Older
-from tickertape.journal.persisted import SyncPolicy
-from tickertape.journal.queue_files import read_queues, remove_queues, write_queues
-from tickertape.journal.reached import write_reached
-from tickertape.journal.reading import ReadRequest
-from tickertape.journal.recovery import recover
+from tickertape.journal.reading.archive_tier import Older
+from tickertape.journal.reading.log_view import ReadRequest
+from tickertape.journal.recovery.recovery import recover
 from tickertape.journal.retention import RetentionPolicy, first_message
-from tickertape.journal.staging import find_staged
 from tickertape.server.archive_config import ArchiveConfig
 from tickertape.server.archive_reads import ArchiveReads
 from tickertape.server.config import Config

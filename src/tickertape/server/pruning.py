@@ -22,11 +22,12 @@ from tickertape.engine.queue.checkpoint import decode_covered, needed_from
 from tickertape.engine.queue.records import begun_in
 from tickertape.engine.retaining import Pin
 from tickertape.journal.disk import SystemDisk
-from tickertape.journal.format import CONTROL_TOPIC, JOURNAL_DIRECTORY, segment_number, segment_path
-from tickertape.journal.identity import open_identity
-from tickertape.journal.jobs import Executor, RetireSegments
-from tickertape.journal.queue_files import read_queues
-from tickertape.journal.reading import LogSegment, LogView, ReadRequest
+from tickertape.journal.disk_jobs import Executor, RetireSegments
+from tickertape.journal.format.identity import open_identity
+from tickertape.journal.format.queue_checkpoint import read_queues
+from tickertape.journal.format.segment import CONTROL_TOPIC, JOURNAL_DIRECTORY, segment_number, segment_path
+from tickertape.journal.offline.snapshot import SnapshotReader, take_snapshot
+from tickertape.journal.reading.log_view import LogSegment, LogView, ReadRequest
 from tickertape.journal.retention import (
     RetentionPolicy,
     due,
@@ -35,7 +36,6 @@ from tickertape.journal.retention import (
     removable,
     unneeded,
 )
-from tickertape.journal.snapshot import SnapshotReader, take_snapshot
 from tickertape.server.opening import salt
 
 T = TypeVar("T")

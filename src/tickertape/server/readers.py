@@ -13,8 +13,8 @@ from functools import partial
 from typing import Final, Protocol
 
 from tickertape.base.ports import Buffer, Disk
-from tickertape.journal.format import segment_path
-from tickertape.journal.reading import ReadRequest
+from tickertape.journal.format.segment import segment_path
+from tickertape.journal.reading.log_view import ReadRequest
 
 _THREADS: Final = 2
 _OPEN_FILES_MAX: Final = 128

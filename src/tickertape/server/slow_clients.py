@@ -22,7 +22,7 @@ from tickertape.base.limits import (
 from tickertape.base.texts import shown
 from tickertape.base.units import parse_interval, parse_size
 from tickertape.engine.backlogs import SlowLimits
-from tickertape.journal.format import SPILL_DIRECTORY
+from tickertape.journal.format.segment import SPILL_DIRECTORY
 from tickertape.server.section import Section
 
 DIRECTORY_DEFAULT: Final = SPILL_DIRECTORY

@@ -13,7 +13,7 @@ from typing import Final
 from tickertape.base.errors import StagingFailed, StagingFull, TickertapeError
 from tickertape.base.ports import Disk
 from tickertape.engine.effects import StagingJob
-from tickertape.journal.staging import Damaged, StageOpen, Staging
+from tickertape.journal.format.staging_file import Damaged, StageOpen, Staging
 from tickertape.server.lanes import Lane, MakeLane, ThreadLane
 
 Result = list[memoryview] | TickertapeError

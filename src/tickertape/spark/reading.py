@@ -89,7 +89,7 @@ def lost(start: int, end: int) -> None:
 def _from_files(part: LogPart, directory: str) -> Iterator[Piece]:
     # None of this is imported where the server is asked.
     from tickertape.journal.disk import SystemDisk
-    from tickertape.journal.outside import first_outside, read_outside
+    from tickertape.journal.offline.range_reader import first_outside, read_outside
     from tickertape.spark.sieve import Sieve
 
     disk = SystemDisk(directory)

@@ -17,7 +17,7 @@ from tickertape.base.names import is_pattern
 from tickertape.batch import KIND_MESSAGE, MessageBatch, select
 from tickertape.batch.format import Bools, Int64s
 from tickertape.filter import Context, Filter, Pattern, compile_filter, compile_topic_pattern
-from tickertape.journal.outside import StoredCommit
+from tickertape.journal.offline.range_reader import StoredCommit
 from tickertape.payload import message_type
 from tickertape.spark.pieces import Piece, piece_of_batch, plain_piece
 

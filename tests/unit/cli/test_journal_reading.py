@@ -18,7 +18,7 @@ from tests.unit.journal.written import START_MICROS, Written
 from tickertape.base.timestamps import format_timestamp
 from tickertape.batch import BatchBuilder, Stamp, batch_from_bodies
 from tickertape.cli.group import cli
-from tickertape.journal.format import segment_path
+from tickertape.journal.format.segment import segment_path
 
 
 class Sent(NamedTuple):

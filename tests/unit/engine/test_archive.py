@@ -13,8 +13,7 @@ from tests.simulation.engine_peer import Heard, Peer
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import TickertapeError
 from tickertape.base.timestamps import format_timestamp
-from tickertape.journal.lookup import StoredMessage
-from tickertape.journal.older import (
+from tickertape.journal.reading.archive_tier import (
     ArchiveAnswer,
     ArchivedPlace,
     ArchiveRequest,
@@ -23,6 +22,7 @@ from tickertape.journal.older import (
     ReadArchive,
     difference,
 )
+from tickertape.journal.reading.lookup import StoredMessage
 from tickertape.wire.commands import Ack, Deliver, Resolve, Resolved, Subscribe
 
 pytestmark = pytest.mark.slow

@@ -20,8 +20,8 @@ from tickertape.engine.standing import Group, Standing
 from tickertape.engine.subscription import Phase, Subscription
 from tickertape.filter.compiler.compile import Context
 from tickertape.filter.index.search import Search
-from tickertape.journal.format import segment_path
-from tickertape.journal.reading import ReadRequest
+from tickertape.journal.format.segment import segment_path
+from tickertape.journal.reading.log_view import ReadRequest
 from tickertape.wire.commands import Unsubscribe
 
 KINDS = 200

@@ -6,7 +6,7 @@ import pytest
 
 from tests.simulation.engine_world import EngineWorld
 from tickertape.batch import BatchBuilder, MessageBatch
-from tickertape.journal.format import CONTROL_TOPIC
+from tickertape.journal.format.segment import CONTROL_TOPIC
 from tickertape.wire.commands import Ack, Publish
 
 RECORDED = frozenset({"orders", "^fx/", "control$"})

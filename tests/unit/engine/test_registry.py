@@ -10,7 +10,7 @@ from tests.simulation.journal_world import drive
 from tickertape.base.errors import JournalCorrupt
 from tickertape.batch import BatchBuilder, Stamp
 from tickertape.engine.registry import CONTROL_PUBLISHER, CONTROL_TOPIC, Registry, load_registry
-from tickertape.journal.format import segment_path
+from tickertape.journal.format.segment import segment_path
 
 GOOD: dict[str, object] = {"type": "publisher", "publisher": 7, "name": "seven"}
 MALFORMED = {

@@ -10,11 +10,11 @@ from tests.simulation.journal_world import drive
 from tests.unit.engine.test_retaining import HOUR, SEGMENT_BYTES, ask, expire, numbers, world_of
 from tests.unit.engine.test_transactions import Sink
 from tickertape.base.names import publisher_id
-from tickertape.journal import commit as commit_module
-from tickertape.journal import reader as reader_module
 from tickertape.journal import retention as retention_module
-from tickertape.journal.format import segment_path
-from tickertape.journal.reading import ReadRequest
+from tickertape.journal.commit import group_commit as commit_module
+from tickertape.journal.format.segment import segment_path
+from tickertape.journal.reading import log_reader as reader_module
+from tickertape.journal.reading.log_view import ReadRequest
 from tickertape.journal.retention import LastSearch, find_last_message, first_message, removable
 from tickertape.wire.commands import Committed, Transaction
 

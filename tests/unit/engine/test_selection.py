@@ -10,7 +10,7 @@ from tickertape.base.limits import read_bytes_target
 from tickertape.batch import BatchBuilder, MessageBatch, merge
 from tickertape.engine.cover import Cover
 from tickertape.engine.selection import Selection, selections
-from tickertape.journal.reading import Part
+from tickertape.journal.reading.log_view import Part
 
 Row = tuple[int, str, bytes, int]
 

@@ -10,8 +10,8 @@ import pytest
 from tests.simulation.engine_world import EngineWorld
 from tests.unit.engine.test_transactions import T1, Sink, bodies_of, sink, world
 from tickertape.engine import staging as staging_module
-from tickertape.journal.persisted import SyncPolicy
-from tickertape.journal.staging import STAGING_DIRECTORY
+from tickertape.journal.commit.persisted import SyncPolicy
+from tickertape.journal.format.staging_file import STAGING_DIRECTORY
 from tickertape.wire.commands import Abort, Ack, Commit, Committed, Transaction
 
 __all__ = ["sink", "world"]

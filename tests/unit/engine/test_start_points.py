@@ -13,7 +13,7 @@ from tickertape.base.bookmarks import parse_bookmark
 from tickertape.base.errors import BookmarkExpired, JournalError
 from tickertape.base.timestamps import format_timestamp
 from tickertape.engine.points import Extent, ExtentSearch, with_place
-from tickertape.journal.reading import LogView, ReadRequest
+from tickertape.journal.reading.log_view import LogView, ReadRequest
 from tickertape.wire.commands import Ack, Completed, Resolve, Resolved, Unsubscribe
 
 SECOND = 1_000_000

@@ -12,7 +12,7 @@ from tickertape.engine.transaction_records import (
     CommittedTransactions,
     record_batch,
 )
-from tickertape.journal.retired import with_records
+from tickertape.journal.format.retired_state import with_records
 from tickertape.wire.commands import Transaction
 
 

@@ -12,7 +12,7 @@ from tests.simulation.engine_world import EngineWorld
 from tickertape.batch import BatchBuilder, MessageBatch, batch_from_bodies
 from tickertape.engine import staging as staging_module
 from tickertape.engine.queue.definition import QueueDefinition
-from tickertape.journal.staging import StagePrepare, StageWrite
+from tickertape.journal.format.staging_file import StagePrepare, StageWrite
 from tickertape.wire.commands import (
     Abort,
     Ack,

@@ -10,8 +10,8 @@ from tests.unit.engine.test_transactions import T1, Sink, bodies_of, sink, world
 from tickertape.base.limits import MIB, binding_bytes_max, client_name_bytes_max
 from tickertape.engine.queue.definition import QueueDefinition
 from tickertape.engine.registry import Registry
-from tickertape.journal.active import commit_bytes_of
-from tickertape.journal.staging import StageOpen, find_staged
+from tickertape.journal.commit.active_segment import commit_bytes_of
+from tickertape.journal.format.staging_file import StageOpen, find_staged
 from tickertape.wire.commands import Commit, Committed, Prepare, Staged, Transaction
 
 __all__ = ["sink", "world"]

@@ -11,14 +11,14 @@ from tests.helpers.staged_files import stage
 from tests.simulation.journal_world import drive
 from tickertape.base.ports import Now
 from tickertape.batch import MessageBatch, Stamp, batch_from_bodies
-from tickertape.journal.active import commit_bytes_of
-from tickertape.journal.identity import open_identity
-from tickertape.journal.jobs import Executor, RetireSegments, WriteCommit
+from tickertape.journal.commit.active_segment import commit_bytes_of
+from tickertape.journal.disk_jobs import Executor, RetireSegments, WriteCommit
+from tickertape.journal.format.identity import open_identity
+from tickertape.journal.format.retired_state import Retired
+from tickertape.journal.format.staging_file import Label, Staging
 from tickertape.journal.journal import Journal
-from tickertape.journal.recovery import recover
+from tickertape.journal.recovery.recovery import recover
 from tickertape.journal.retention import gather
-from tickertape.journal.retired import Retired
-from tickertape.journal.staging import Label, Staging
 from tickertape.testing.disk import StrictDisk
 
 START_MICROS = 1_700_000_000_000_000

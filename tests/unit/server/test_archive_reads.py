@@ -18,7 +18,7 @@ from tickertape.archive.reader import Archive, Archived
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import ArchiveFailed, JournalCorrupt, TickertapeError, WrongJournal
 from tickertape.engine.effects import ArchiveRead
-from tickertape.journal.older import (
+from tickertape.journal.reading.archive_tier import (
     ArchiveAnswer,
     ArchivedLast,
     ArchivedParts,

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from tickertape.engine.effects import ArchiveRead
-from tickertape.journal.older import LookArchive
+from tickertape.journal.reading.archive_tier import LookArchive
 from tickertape.server.archive_turns import ArchiveTurns
 from tickertape.server.config import Config
 from tickertape.server.config import Instance as InstanceConfig

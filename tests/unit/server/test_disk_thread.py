@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from tickertape.journal.jobs import (
+from tickertape.journal.disk_jobs import (
     Executor,
     Job,
     PrepareSegment,

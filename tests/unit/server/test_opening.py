@@ -11,8 +11,8 @@ import pytest
 from tickertape.base.errors import JournalCorrupt
 from tickertape.batch import BatchBuilder, Stamp
 from tickertape.engine.registry import CONTROL_PUBLISHER, CONTROL_TOPIC
-from tickertape.journal.begun import BEGUN_FILE
-from tickertape.journal.reached import END_FILE
+from tickertape.journal.format.clean_shutdown import END_FILE
+from tickertape.journal.format.last_segment import BEGUN_FILE
 from tickertape.server.config import Config, Instance, TopicConfig
 from tickertape.server.opening import Opened, clock, open_instance, record_end
 

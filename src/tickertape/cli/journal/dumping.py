@@ -18,8 +18,8 @@ from tickertape.cli.lines import json_lines
 from tickertape.cli.printing import Output, message_output
 
 if TYPE_CHECKING:
-    from tickertape.journal.format import CommitHeader
-    from tickertape.journal.snapshot import Selected
+    from tickertape.journal.format.segment import CommitHeader
+    from tickertape.journal.offline.snapshot import Selected
 
 
 @click.command(short_help="Print messages, or the commits that hold them.")
@@ -85,7 +85,7 @@ def _numbered(positions: list[int], lines: Iterator[bytes]) -> list[bytes]:
 
 def _dump_commits(directory: str, count: int | None, out: Output) -> None:
     from tickertape.journal.disk import SystemDisk
-    from tickertape.journal.headers import commit_headers
+    from tickertape.journal.offline.headers import commit_headers
 
     for number, (file, header) in enumerate(commit_headers(SystemDisk(directory))):
         if number == count:

@@ -34,7 +34,7 @@ from tickertape.cli.tables import counted
 from tickertape.cli.terminal import progress, remark
 
 if TYPE_CHECKING:
-    from tickertape.journal.snapshot import Selected, SnapshotReader
+    from tickertape.journal.offline.snapshot import Selected, SnapshotReader
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -136,7 +136,7 @@ class LogExtent(NamedTuple):
     def selected(self, what: str) -> Iterator[Selected]:
         """The messages, without the server's control records; with progress. Damage ends it with an error."""
         from tickertape.journal.disk import SystemDisk
-        from tickertape.journal.snapshot import SnapshotReader, take_snapshot
+        from tickertape.journal.offline.snapshot import SnapshotReader, take_snapshot
 
         disk = SystemDisk(self.directory)
         snapshot = take_snapshot(disk, unsynced=self.unsynced)
@@ -173,7 +173,7 @@ class LogExtent(NamedTuple):
 
 def _position(reader: SnapshotReader, point: int | StartPoint, *, after: bool) -> int:
     """Where `point` lies; `after`: where what follows it begins."""
-    from tickertape.journal.lookup import find_bookmark, find_time
+    from tickertape.journal.reading.lookup import find_bookmark, find_time
 
     if isinstance(point, int):
         return point + after
@@ -203,7 +203,7 @@ def _tell_removed(reader: SnapshotReader, first: int | StartPoint | Range | None
 
 def _refuse_removed(reader: SnapshotReader, begin: int | StartPoint | None) -> None:
     """Of a list the earliest counts: nobody knows where one that is gone was."""
-    from tickertape.journal.retired import is_expired
+    from tickertape.journal.format.retired_state import is_expired
 
     bookmarks = begin.bookmarks if isinstance(begin, AtBookmarks) else ()
     gone = tuple(bookmark for bookmark in bookmarks if is_expired(reader.view.retired, bookmark))
@@ -212,7 +212,7 @@ def _refuse_removed(reader: SnapshotReader, begin: int | StartPoint | None) -> N
 
 
 def _not_found(reader: SnapshotReader, bookmarks: tuple[Bookmark, ...]) -> str:
-    from tickertape.journal.locate import Absent, locate_bookmark
+    from tickertape.journal.offline.locate import Absent, locate_bookmark
 
     if not bookmarks:
         return "that is no bookmark of any log"

@@ -17,7 +17,7 @@ from tickertape.cli.journal.extent import LogExtent, directory_argument, extent_
 from tickertape.cli.printing import message_output
 
 if TYPE_CHECKING:
-    from tickertape.journal.snapshot import Selected
+    from tickertape.journal.offline.snapshot import Selected
 
 _SEES_EDGES: Final = re.compile(r"[\^$]|\\[AzbBC]|\(\?[^:]")
 """In an expression with one of these a match may depend on where the body begins or ends."""

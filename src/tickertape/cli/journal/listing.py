@@ -18,7 +18,7 @@ from tickertape.cli.tables import counted
 from tickertape.cli.terminal import progress
 
 if TYPE_CHECKING:
-    from tickertape.journal.report import Report, SegmentSummary
+    from tickertape.journal.offline.report import Report, SegmentSummary
 
 _COLUMNS = ("segment", "state", "epoch", "first", "end", "messages", "publishers", "bytes", "begun", "last")
 
@@ -45,7 +45,7 @@ def ls(directory: str, as_json: bool) -> None:
     tickertape journal ls data --json | jq '.segments[].messages'
     """
     from tickertape.journal.disk import SystemDisk
-    from tickertape.journal.verify import survey
+    from tickertape.journal.offline.verify import survey
 
     report = survey(SystemDisk(directory))
     if as_json:
@@ -79,7 +79,7 @@ def verify(ctx: click.Context, directory: str, as_json: bool) -> None:
     tickertape journal verify data --json | jq .damage
     """
     from tickertape.journal.disk import SystemDisk
-    from tickertape.journal.verify import segment_bytes, verify
+    from tickertape.journal.offline.verify import segment_bytes, verify
 
     disk = SystemDisk(directory)
     with progress("verify", segment_bytes(disk)) as advance:

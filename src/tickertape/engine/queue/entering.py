@@ -20,7 +20,7 @@ from tickertape.engine.cover import messages_to
 from tickertape.engine.queue.definition import QueueDefinition
 from tickertape.engine.queue.records import bitmap_of
 from tickertape.engine.surroundings import Subscriber
-from tickertape.journal.reading import Part
+from tickertape.journal.reading.log_view import Part
 
 QUEUE_ITSELF: Final = Subscriber(None, "", "")
 """Who asks, to the expressions of a queue."""

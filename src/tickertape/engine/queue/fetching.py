@@ -18,8 +18,8 @@ from tickertape.base.queue_limits import delivery_bytes_max
 from tickertape.batch import MessageBatch, merge, reorder, select, slice_batch
 from tickertape.batch.format import I8, Int64s
 from tickertape.engine.queue.one_read import LogAccess, OneRead
-from tickertape.journal.reader import LogReader
-from tickertape.journal.reading import Part, ReadRequest
+from tickertape.journal.reading.log_reader import LogReader
+from tickertape.journal.reading.log_view import Part, ReadRequest
 
 _NEAR: Final = 4_096
 """Positions that a reader passes over rather than that another begins."""

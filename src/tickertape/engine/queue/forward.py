@@ -10,8 +10,8 @@ from collections.abc import Callable
 from tickertape.base.errors import TickertapeError
 from tickertape.base.ports import Buffer
 from tickertape.engine.queue.one_read import LogAccess, OneRead
-from tickertape.journal.reader import LogReader
-from tickertape.journal.reading import Part, ReadRequest
+from tickertape.journal.reading.log_reader import LogReader
+from tickertape.journal.reading.log_view import Part, ReadRequest
 
 
 class Forward:

@@ -13,7 +13,7 @@ from tickertape.base.ports import Now
 from tickertape.engine.effects import DiskJob, Effect, Happened
 from tickertape.engine.queue.checkpoint import QueueSnapshot, encode_snapshots
 from tickertape.engine.queue.queues import Queues
-from tickertape.journal.jobs import WriteQueues
+from tickertape.journal.disk_jobs import WriteQueues
 from tickertape.journal.journal import Journal
 
 _INTERVAL_SECONDS: Final = 60.0

@@ -24,7 +24,7 @@ from tickertape.engine.queue.forward import Forward
 from tickertape.engine.queue.one_read import LogAccess
 from tickertape.engine.queue.queue import Queue
 from tickertape.engine.queue.records import array_of, bitmap_of
-from tickertape.journal.reading import Part
+from tickertape.journal.reading.log_view import Part
 
 _SWEEP_MIN: Final = 4_096
 

@@ -13,8 +13,8 @@ from tickertape.base.ports import Buffer
 from tickertape.engine.effects import Effect, Read
 from tickertape.engine.read_budget import ReadBudget
 from tickertape.journal.journal import Journal
-from tickertape.journal.reader import LogReader
-from tickertape.journal.reading import Part, ReadRequest
+from tickertape.journal.reading.log_reader import LogReader
+from tickertape.journal.reading.log_view import Part, ReadRequest
 
 
 class LogAccess(NamedTuple):

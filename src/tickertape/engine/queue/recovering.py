@@ -24,8 +24,8 @@ from tickertape.engine.queue.records import QueueBegun, begun_in, decode_record,
 from tickertape.engine.queue.work import Work
 from tickertape.engine.registry import CONTROL_TOPIC
 from tickertape.journal.journal import Journal
-from tickertape.journal.reader import LogReader
-from tickertape.journal.reading import Part, ReadRequest
+from tickertape.journal.reading.log_reader import LogReader
+from tickertape.journal.reading.log_view import Part, ReadRequest
 from tickertape.wire.settling import QUEUE_TOPIC
 
 Recovery = Generator[ReadRequest, Buffer, "Recovered"]

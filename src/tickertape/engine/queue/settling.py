@@ -19,9 +19,9 @@ from tickertape.engine.content import Content
 from tickertape.engine.queue.queue import Held, Queue
 from tickertape.engine.queue.records import Outcome, Reason, array_of, bitmap_of, record_bodies
 from tickertape.engine.session import Session
-from tickertape.journal.lookup import positions_of_run
-from tickertape.journal.reader import LogReader
-from tickertape.journal.reading import LogView, ReadRequest
+from tickertape.journal.reading.log_reader import LogReader
+from tickertape.journal.reading.log_view import LogView, ReadRequest
+from tickertape.journal.reading.lookup import positions_of_run
 from tickertape.wire.settling import Runs, Settlement
 
 Found = Generator[ReadRequest | None, Buffer, BitMap64]

@@ -24,7 +24,7 @@ from tickertape.engine.queue.ledger import Ledger
 from tickertape.engine.queue.one_read import LogAccess
 from tickertape.engine.queue.queue import Queue
 from tickertape.engine.queue.records import Outcome, Reason
-from tickertape.journal.reading import Part
+from tickertape.journal.reading.log_view import Part
 
 _RETRY_SECONDS: Final = 1.0
 """How long what cannot be written to the log waits."""

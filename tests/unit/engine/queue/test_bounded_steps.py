@@ -11,7 +11,7 @@ from tickertape.engine.queue import sets
 from tickertape.engine.queue.definition import QueueDefinition
 from tickertape.engine.queue.queue import Queue
 from tickertape.engine.queue.records import Outcome
-from tickertape.journal.jobs import WriteQueues
+from tickertape.journal.disk_jobs import WriteQueues
 
 MESSAGES = 200
 BOUND = 16

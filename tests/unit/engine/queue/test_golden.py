@@ -39,7 +39,7 @@ from tickertape.engine.queue.records import (
     ranges_of,
 )
 from tickertape.engine.queue.state import Doom, Tries
-from tickertape.journal.queue_files import QUEUES_FILE, read_queues, write_queues
+from tickertape.journal.format.queue_checkpoint import QUEUES_FILE, read_queues, write_queues
 from tickertape.testing.disk import StrictDisk
 from tickertape.wire.settling import runs_of
 

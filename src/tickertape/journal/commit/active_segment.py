@@ -1,0 +1,110 @@
+"""Owns the segment that is being written: where it stands, what still fits, and the seal that ends it.
+
+Must never let a commit take the room that its seal, or a mark before that, will need: neither may meet a full
+disk.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from tickertape.base.limits import commit_header_bytes, segment_header_bytes
+from tickertape.base.ports import Buffer
+from tickertape.batch import MessageBatch
+from tickertape.journal.format.segment import (
+    CommitHeader,
+    CommitKind,
+    Footer,
+    SegmentHeader,
+    encode_commit,
+    encode_footer,
+    footer_bytes,
+)
+from tickertape.journal.index.segment_index import SegmentIndex
+
+
+class LogEnd(NamedTuple):
+    """Where the log stands when a run begins."""
+
+    journal_id: bytes
+    epoch: int
+    segment: int
+    """Number of the last segment, 0 when there is none."""
+    chain: int
+    used: int
+    position: int
+    """Position of the next message."""
+    commit: int
+    """Number of the next commit."""
+    timestamp: int
+    """Log time, microseconds."""
+
+
+class Active:
+    """The segment that is being written."""
+
+    def __init__(self, header: SegmentHeader, chain: int, capacity: int) -> None:
+        self.header = header
+        self.chain = chain
+        self.capacity = capacity
+        self.half = capacity // 2
+        """Beyond this offset the next segment is prepared."""
+        self.offset = segment_header_bytes
+        self.index = SegmentIndex()
+        self._reserved = _reserve_bytes(self.index)
+
+    def add(self, end: int, first_position: int, time_before: int, batch: MessageBatch) -> None:
+        """A commit of `batch` is written from `offset` to `end`: take it into the index."""
+        self.index.add(self.offset, end, first_position, time_before, batch)
+        self._reserved = _reserve_bytes(self.index)
+
+    def room(self) -> int:
+        """Bytes left for commits when a mark and the seal are to fit too."""
+        return self.capacity - self.offset - self._reserved
+
+
+def _reserve_bytes(index: SegmentIndex) -> int:
+    """What a mark and the seal may take: their room is reserved with the segment, so neither meets a full
+    disk."""
+    return 2 * commit_header_bytes + index.encoded_bytes_max + footer_bytes + 8
+
+
+def commit_bytes_of(batch: MessageBatch) -> int:
+    """What a commit of `batch` takes of a segment's room at most, with what it adds to the seal."""
+    return commit_header_bytes + batch.nbytes + SegmentIndex.growth_bytes_max(batch)
+
+
+def segment_bytes_of(room: int) -> int:
+    """The smallest segment whose commits may take `room` bytes."""
+    return segment_header_bytes + _reserve_bytes(SegmentIndex()) + room
+
+
+def make_seal(
+    active: Active, number: int, position: int, synced_through: int, log_end: LogEnd
+) -> tuple[list[Buffer], CommitHeader]:
+    """The seal commit of a segment: index, padding and footer as its body."""
+    index = active.index.encode()
+    padding = bytes(-len(index) % 8)
+    offset = active.offset
+    end = offset + commit_header_bytes + len(index) + len(padding) + footer_bytes
+    body = index + padding + encode_footer(Footer(offset, end, active.header.salt, len(index)))
+    header = CommitHeader(
+        kind=CommitKind.SEAL,
+        flags=0,
+        codec=0,
+        salt=active.header.salt,
+        offset=offset,
+        number=number,
+        first_position=position,
+        messages=0,
+        body_bytes=len(body),
+        synced_through=synced_through,
+        timestamp=log_end.timestamp,
+        body_crc=crc32c(body),
+        chain=active.chain,
+        epoch=active.header.epoch,
+    )
+    encoded, crc = encode_commit(header)
+    return [encoded, body], header._replace(crc=crc)

@@ -1,0 +1,498 @@
+"""Owns group commit: what was accepted becomes commits, one in flight, and persisted only after its job
+succeeded.
+
+A pure machine. Must never report anything as persisted before the disk answered, send a second commit while
+one is in flight, or go on after the first failure (it latches). Running out of room while a segment is
+*prepared* is no failure: publishes are refused until a retry succeeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tickertape.base.errors import JournalFailed, TickertapeError
+from tickertape.base.limits import MIB, commit_header_bytes, mark_idle_seconds
+from tickertape.base.ports import Buffer, Now
+from tickertape.batch import MessageBatch, Stamp
+from tickertape.journal.commit.accumulator import Next, Pending
+from tickertape.journal.commit.active_segment import Active, LogEnd, make_seal, segment_bytes_of
+from tickertape.journal.commit.persisted import InFlight, Persisted, SyncPolicy
+from tickertape.journal.commit.preallocation import Reserve
+from tickertape.journal.disk_jobs import (
+    Job,
+    NoRoom,
+    PrepareSegment,
+    RollSegment,
+    SealSegment,
+    StartSegment,
+    SyncSegment,
+    WriteCommit,
+)
+from tickertape.journal.format.clean_shutdown import Reached
+from tickertape.journal.format.segment import (
+    CommitHeader,
+    CommitKind,
+    SegmentHeader,
+    encode_commit,
+    encode_segment_header,
+)
+
+_SPARE_BYTES = 16 * MIB
+"""By how much a segment that is made for a chain is larger: for what is accepted before the chain."""
+
+
+class GroupCommit:
+    """The machine. Drivers call `jobs()` after every input, carry them out in order, and answer with
+    `done`."""
+
+    def __init__(
+        self,
+        log_end: LogEnd,
+        *,
+        policy: SyncPolicy,
+        interval_seconds: float,
+        segment_bytes: int,
+        now: Now,
+        reserved_bytes: int = 0,
+    ) -> None:
+        self.accepted_end = log_end.position
+        """Position of the next message to be accepted."""
+        self.persisted_end = log_end.position
+        """Position after the last message whose commit reached its level."""
+        self.synced_end = log_end.position
+        """Position after the last message that a sync is known to have made durable, whatever the policy."""
+        self.failure: TickertapeError | None = None
+        self.closed = False
+        self.active: Active | None = None
+        self.sealed_through = log_end.segment
+        """The last segment whose seal is durable."""
+        self._end = log_end
+        self._log_time = log_end.timestamp
+        """Of the last commit."""
+        self._policy = policy
+        self._interval = interval_seconds
+        self.reserve = Reserve(segment_bytes, reserved_bytes)
+        self._commit = log_end.commit
+        self._synced_through = log_end.commit - 1
+        self._pending = Pending()
+        self._next: Next | None = None
+        self._wanted = 0
+        """Room that a chain will need, asked for before it is accepted."""
+        self._written_end = log_end.position
+        self._in_flight: InFlight | None = None
+        self._mark_at: float | None = None
+        self._sync_at: float | None = None
+        self._closing = False
+        self._jobs: list[Job] = []
+        self._persisted: list[Persisted] = []
+        self._chained: list[Persisted] = []
+        """Commits of a chain that has not ended: not persisted until it has."""
+        self._opened: list[Active] = []
+        self._advance(now)
+
+    # -- inputs ---------------------------------------------------------------------------------------
+
+    def append(self, batch: MessageBatch, stamp: Stamp, now: Now) -> int:
+        """Accept a batch of one run; returns the position of its first message.
+
+        The caller asked `can_accept` first. Raises the latched failure."""
+        if self.failure is not None:
+            raise self.failure
+        first = self.accepted_end
+        self._pending.append(batch, stamp)
+        self.accepted_end += batch.count
+        self._advance(now)
+        return first
+
+    def append_chain(self, parts: Sequence[tuple[MessageBatch, Stamp]], now: Now) -> int:
+        """Accept batches of one run each that are persisted all at once or not at all; returns the position
+        of the first message.
+
+        They become commits of their own in one segment, with nothing between them. The caller made sure of
+        `has_room`: a full disk would hold up everybody else behind them. Raises the latched failure."""
+        if self.failure is not None:
+            raise self.failure
+        first, self._wanted = self.accepted_end, 0
+        self._pending.append_chain(parts)
+        self.accepted_end += sum([batch.count for batch, _ in parts])
+        self._advance(now)
+        return first
+
+    def want_room(self, nbytes: int, now: Now) -> None:
+        """Have a segment begin that has `nbytes` left beside what was accepted; 0: no longer.
+
+        Look at `has_room`, and at `full`, after each answer of the disk."""
+        if self._wanted and not nbytes:
+            # Full for a chain is not full for the others, nor for the next chain: what they need is tried.
+            self.reserve.give_up()
+        self._wanted = nbytes
+        self._advance(now)
+
+    def has_room(self, nbytes: int) -> bool:
+        """Whether the active segment has `nbytes` left beside all that was accepted."""
+        if self.active is None or not self.ready:
+            return False
+        return self._accepted_room() + nbytes <= self.active.room()
+
+    def _accepted_room(self) -> int:
+        """What all that was accepted and is not written may take of a segment."""
+        return self._pending.room() + (0 if self._next is None else self._next.room)
+
+    @property
+    def pending_bytes(self) -> int:
+        """What was accepted and is not yet on its way to the disk."""
+        return self._pending.bytes
+
+    @property
+    def pending_batches(self) -> int:
+        """Batches waiting for the next commits."""
+        return len(self._pending)
+
+    def can_accept(self, nbytes: int) -> bool:
+        """Whether there is room for what may take `nbytes` of a segment (`room_of`), as far as is known;
+        False only while the disk is full.
+
+        What is accepted then never waits for a segment: nobody could say when it would be persisted."""
+        if not self.full:
+            return True
+        return self.active is not None and self._accepted_room() + nbytes <= self.active.room()
+
+    def done(self, job: Job, error: OSError | None, salt: int, now: Now) -> None:
+        """The disk's answer to a job: success, or the error that ended it; `salt` for a prepared segment."""
+        if self.failure is not None or self.closed:
+            return
+        if isinstance(job, PrepareSegment):
+            self._prepare_done(job, error, salt, now)
+        elif error is not None:
+            self._latch(job, error)
+        else:
+            self._commit_done(job, now)
+        self._advance(now)
+
+    def wake(self, now: Now) -> None:
+        """A deadline has come."""
+        self._advance(now)
+
+    def sync_soon(self, now: Now) -> None:
+        """Sync what was written without one as soon as no chain is in the way, whatever the policy."""
+        if self._sync_at is None or self._sync_at > now.mono:
+            self._sync_at = now.mono
+        self._advance(now)
+
+    def close(self, now: Now) -> None:
+        """Write what is pending, seal, and be `closed`. Nothing may be appended afterwards.
+
+        On a full disk, what does not fit is given up: it was never reported as persisted."""
+        self._closing = True
+        self._mark_at = self.reserve.retry_at = None
+        self._advance(now)
+
+    # -- outputs --------------------------------------------------------------------------------------
+
+    def jobs(self) -> list[Job]:
+        """Drain the jobs for the disk, in order. A `PrepareSegment` may run beside the others."""
+        jobs, self._jobs = self._jobs, []
+        return jobs
+
+    def take_persisted(self) -> list[Persisted]:
+        """Drain the commits that became persisted, in order."""
+        done, self._persisted = self._persisted, []
+        return done
+
+    def take_opened(self) -> list[Active]:
+        """Drain the segments that became active, in order."""
+        opened, self._opened = self._opened, []
+        return opened
+
+    def next_deadline(self) -> float | None:
+        """Monotonic second at which `wake` is wanted."""
+        if self.closed or self.failure is not None:
+            return None
+        retry_at = self.reserve.retry_at
+        times = [retry_at] if self._in_flight else [retry_at, self._mark_at, self._sync_at]
+        return min([time for time in times if time is not None], default=None)
+
+    @property
+    def reached(self) -> Reached | None:
+        """Where the seal of `close` ended the log, once it is `closed`; None when there was none."""
+        if not self.closed or self.active is None:
+            return None
+        return Reached(segment=self.active.header.number, commit=self._commit - 1, position=self._written_end)
+
+    @property
+    def ready(self) -> bool:
+        """A segment is active and nothing has failed."""
+        return self.active is not None and self.failure is None and not self._closing
+
+    @property
+    def closing(self) -> bool:
+        """A clean stop has begun."""
+        return self._closing
+
+    @property
+    def full(self) -> bool:
+        """There is no room for another segment; tried again once a second."""
+        return self.reserve.full
+
+    @property
+    def full_reason(self) -> str:
+        """What there is no room of while it is `full`, and what to do."""
+        return self.reserve.full_reason
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of this run."""
+        return self._end.epoch
+
+    # -- the machine ----------------------------------------------------------------------------------
+
+    def _advance(self, now: Now) -> None:
+        if self.failure is not None or self.closed:
+            return
+        if self._in_flight is None and self._next is None and self._pending:
+            self._next = self._pending.gather()
+        self._prepare_ahead(now)
+        if self._in_flight is not None:
+            return
+        if self._wants_segment() and self._fits_prepared(self._wanted_bytes()):
+            self._begin_segment(now)
+            return
+        if self._next is not None and self._next_sent(now):
+            return
+        if self.active is None:
+            if self._closing and self._next is None:
+                self.closed = True
+            elif self.reserve.prepared is not None and not self._closing:
+                self._begin_segment(now)
+        elif self._closing and self._next is None:
+            if not self._sync_sent():
+                self._send_seal()
+        elif self._mark_at is not None and now.mono >= self._mark_at:
+            self._write(CommitKind.MARK, None)
+        elif self._sync_due(now):
+            self._sync_sent()
+
+    def _next_sent(self, now: Now) -> bool:
+        """Send the next commit, or what must come before it; False when it has to wait."""
+        assert self._next is not None
+        if not self._chained and self._sync_due(now) and self._sync_sent():
+            return True  # commits that keep coming must not put it off
+        if self.active is not None and self._next.fits(self.active):
+            following, self._next = self._next, None
+            self._pending.bytes -= following.pending_bytes
+            self._write(CommitKind.DATA, following)
+            return True
+        assert not self._chained, "all of a chain has room in its segment"
+        if self._fits_prepared(self._next.segment_bytes):
+            self._begin_segment(now)
+            return True
+        if self._closing and self.full and self.reserve.preparing is None:
+            self._pending.clear()
+            self._next = None
+        return False
+
+    def _write(self, kind: CommitKind, following: Next | None) -> None:
+        active = self.active
+        assert active is not None
+        batch, flags = (None, 0) if following is None else (following.batch, following.flags)
+        self._mark_at = None
+        first = self._written_end
+        count = batch.count if batch is not None else 0
+        before = self._log_time
+        if batch is not None:
+            self._log_time = max(before, batch.run(batch.run_count - 1).timestamp)
+        body_bytes = batch.nbytes if batch is not None else 0
+        header, crc = encode_commit(
+            CommitHeader(
+                kind=kind,
+                flags=flags,
+                codec=0,
+                salt=active.header.salt,
+                offset=active.offset,
+                number=self._commit,
+                first_position=first,
+                messages=count,
+                body_bytes=body_bytes,
+                synced_through=self._synced_through,
+                timestamp=self._log_time,
+                body_crc=batch.crc() if batch is not None else 0,
+                chain=active.chain,
+                epoch=active.header.epoch,
+                head_bytes=batch.head_bytes if batch is not None else 0,
+                head_crc=batch.head_crc if batch is not None else 0,
+            )
+        )
+        end = active.offset + commit_header_bytes + body_bytes
+        persisted = None
+        if batch is not None:
+            persisted = Persisted(first, batch, active.header.number, end, chained=flags != 0)
+            active.add(end, first, before, batch)
+        buffers: list[Buffer] = [header, *(batch.buffers() if batch is not None else ())]
+        continues = following is not None and following.continues
+        # Nothing of a chain counts before its end, so one sync behind that is enough.
+        sync = self._policy is SyncPolicy.ALWAYS and not continues
+        job = WriteCommit(
+            segment=active.header.number,
+            offset=active.offset,
+            buffers=buffers,
+            sync=sync,
+            number=self._commit,
+        )
+        active.offset, active.chain = end, crc
+        self._commit += 1
+        self._written_end = first + count
+        self._send(job, persisted, end=self._written_end, continues=continues)
+
+    def _send(self, job: Job, persisted: Persisted | None, *, end: int = -1, continues: bool = False) -> None:
+        self._in_flight = InFlight(job, persisted, end, continues)
+        self._jobs.append(job)
+
+    def _sync_due(self, now: Now) -> bool:
+        return self._sync_at is not None and now.mono >= self._sync_at
+
+    def _sync_sent(self) -> bool:
+        """Sync what was written without one, if there is any (policies `interval` and `never`)."""
+        assert self.active is not None
+        self._sync_at = None
+        if self._synced_through == self._commit - 1:
+            return False
+        self._send(SyncSegment(segment=self.active.header.number, number=self._commit - 1), None)
+        return True
+
+    def _commit_done(self, job: Job, now: Now) -> None:
+        flight, self._in_flight = self._in_flight, None
+        assert flight is not None
+        assert flight.job is job
+        if isinstance(job, WriteCommit):
+            if job.sync:
+                self._synced(job.number)
+            if flight.persisted is None:
+                return
+            self._chained.append(flight.persisted)
+            if not flight.continues:
+                self._persisted += self._chained
+                self._chained = []
+                self.persisted_end = flight.end
+                if self._policy is SyncPolicy.ALWAYS:
+                    self._mark_at = now.mono + mark_idle_seconds
+                elif self._policy is SyncPolicy.INTERVAL and self._sync_at is None:
+                    self._sync_at = now.mono + self._interval
+        elif isinstance(job, SyncSegment):
+            self._synced(job.number)
+            if not self._closing:
+                self._mark_at = now.mono + mark_idle_seconds
+        elif isinstance(job, SealSegment):
+            self.closed = True
+        else:
+            if isinstance(job, RollSegment):
+                self.sealed_through = job.old
+            self._synced(self._commit - 1)
+            self._mark_at = self._sync_at = None
+
+    def _synced(self, commit: int) -> None:
+        """Everything that was written, up to a commit, is durable: one job is in flight at a time."""
+        self._synced_through, self.synced_end = commit, self._written_end
+
+    def _latch(self, job: Job, error: OSError) -> None:
+        """The first failed write or sync: what is on the disk is unknown from here on, so nothing more is
+        said."""
+        what = type(job).__name__
+        self.failure = JournalFailed(
+            f"{what} failed: {error}. Nothing more is acknowledged; stop, mend the disk, and start again."
+        )
+        self.reserve.retry_at = self._mark_at = self._sync_at = None
+        self._jobs.clear()
+
+    # -- segments -------------------------------------------------------------------------------------
+
+    def _prepare_ahead(self, now: Now) -> None:
+        """Reserve the segment after the active one when half of that is used, or when the next commit needs
+        it."""
+        active, prepared = self.active, self.reserve.prepared
+        waits = self._next is not None and (active is None or not self._next.fits(active))
+        needed = self._next.segment_bytes if self._next is not None and waits else 0
+        if self._wants_segment():
+            waits, needed = True, max(needed, self._wanted_bytes())
+        elif self._next is None and (self._closing or (active is not None and active.offset <= active.half)):
+            return
+        if not self.reserve.may_ask(now):
+            return
+        if self._in_flight is not None and isinstance(self._in_flight.job, StartSegment | RollSegment):
+            return  # what stands behind a segment proves that its header was durable
+        if prepared is not None and needed <= prepared.capacity:
+            return
+        if active is None or waits or active.offset > active.half:
+            number = active.header.number + 1 if active else self._end.segment + 1
+            self._jobs.append(self.reserve.ask(number, needed))
+
+    def _wants_segment(self) -> bool:
+        """Whether a segment is to begin because the active one has no room for a chain: not in the middle of
+        another one."""
+        wanted = bool(self._wanted) and not self._closing and not self._chained
+        return wanted and not self.has_room(self._wanted)
+
+    def _wanted_bytes(self) -> int:
+        return segment_bytes_of(self._wanted + self._accepted_room() + _SPARE_BYTES)
+
+    def _fits_prepared(self, nbytes: int) -> bool:
+        """Whether a segment of `nbytes` is reserved."""
+        prepared = self.reserve.prepared
+        return prepared is not None and nbytes <= prepared.capacity
+
+    def _prepare_done(self, job: PrepareSegment, error: OSError | None, salt: int, now: Now) -> None:
+        if error is not None and not isinstance(error, NoRoom):
+            self._latch(job, error)
+            return
+        smaller = self.reserve.done(job, error, salt, now)
+        if smaller is not None:
+            self._jobs.append(smaller)
+
+    def _begin_segment(self, now: Now) -> None:
+        """Seal the active segment, if there is one, and go on in the prepared one."""
+        if self.active is None or not self._sync_sent():
+            self._start_segment(self.active, now)
+
+    def _start_segment(self, old: Active | None, now: Now) -> None:
+        number, capacity, salt = self.reserve.take()
+        seal: list[Buffer] = []
+        chain, used = self._end.chain, self._end.used
+        if old is not None:
+            seal, chain, used = self._make_seal(old)
+        header = SegmentHeader(
+            journal_id=self._end.journal_id,
+            number=number,
+            epoch=self._end.epoch,
+            first_position=self._written_end,
+            first_commit=self._commit,
+            salt=salt,
+            previous_chain=chain,
+            previous_end=used,
+            created=now.wall,
+        )
+        data, crc = encode_segment_header(header)
+        self.active = Active(header, crc, capacity)
+        self._opened.append(self.active)
+        if old is None:
+            self._send(StartSegment(number=number, header=data), None)
+        else:
+            offset = old.offset - sum(len(b) for b in seal)
+            job = RollSegment(
+                old=old.header.number, seal_offset=offset, seal=seal, old_end=used, new=number, header=data
+            )
+            self._send(job, None)
+
+    def _send_seal(self) -> None:
+        assert self.active is not None
+        active = self.active
+        seal, _, used = self._make_seal(active)
+        offset = used - sum(len(b) for b in seal)
+        self._send(SealSegment(segment=active.header.number, seal_offset=offset, seal=seal, end=used), None)
+
+    def _make_seal(self, active: Active) -> tuple[list[Buffer], int, int]:
+        """The seal's bytes, its checksum (to which the next segment is chained) and the length of the
+        file."""
+        log_end = self._end._replace(timestamp=self._log_time)
+        buffers, header = make_seal(active, self._commit, self._written_end, self._synced_through, log_end)
+        self._commit += 1
+        active.offset = header.end
+        return buffers, header.crc, header.end

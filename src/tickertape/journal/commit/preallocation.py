@@ -1,0 +1,106 @@
+"""Owns the reserve: the segment prepared ahead of the active one, its size, and what happens when there is no
+room for it.
+
+A pure machine, part of the group commit. Must never call the disk full while a smaller segment, of which the
+next commit still fits, was not tried.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from tickertape.base.limits import segment_bytes_first, segment_bytes_min
+from tickertape.base.ports import Now
+from tickertape.journal.disk_jobs import NoRoom, PrepareSegment
+
+_RETRY_SECONDS: Final = 1.0
+_ALLOCATION_BYTES: Final = 4096
+
+
+class Prepared(NamedTuple):
+    """A reserved segment that is not begun."""
+
+    number: int
+    capacity: int
+    salt: int
+
+
+class Reserve:
+    """Asks for each segment twice as large as the one before, up to `segment_bytes`; smaller ones, down to
+    `segment_bytes_min`, when that does not fit."""
+
+    def __init__(self, segment_bytes: int, reserved_bytes: int = 0) -> None:
+        """`reserved_bytes`: size of the file that an earlier run reserved for the first segment: all of it is
+        used, and counts."""
+        self.prepared: Prepared | None = None
+        self.preparing: PrepareSegment | None = None
+        self.full = False
+        """Not even the smallest segment that would do has room; tried again at `retry_at`."""
+        self.full_reason = ""
+        """What there was no room of when it became full, and what to do."""
+        self.retry_at: float | None = None
+        """Monotonic second."""
+        self._segment_bytes = segment_bytes
+        self._next_bytes = max(min(segment_bytes_first, segment_bytes), reserved_bytes)
+        self._needed = 0
+
+    @property
+    def prepared_bytes(self) -> int:
+        """What the segment that is reserved and not begun takes."""
+        return 0 if self.prepared is None else self.prepared.capacity
+
+    @property
+    def coming_bytes(self) -> int:
+        """What the next segment will take that is not prepared yet; 0 when it is."""
+        if self.prepared is not None:
+            return 0
+        return _allocated(self._next_bytes) if self.preparing is None else self.preparing.bytes
+
+    def may_ask(self, now: Now) -> bool:
+        """Nothing is being prepared, and it is no time to wait."""
+        return self.preparing is None and (self.retry_at is None or now.mono >= self.retry_at)
+
+    def ask(self, number: int, needed: int) -> PrepareSegment:
+        """The job that prepares segment `number`, of at least `needed` bytes.
+
+        When it is prepared already and gets larger, it is not to be begun meanwhile."""
+        self._needed = needed
+        self.prepared = self.retry_at = None
+        return self._asked(number, max(self._next_bytes, needed))
+
+    def done(self, job: PrepareSegment, error: NoRoom | None, salt: int, now: Now) -> PrepareSegment | None:
+        """The answer to the job; returns the next one when less is tried at once."""
+        self.preparing = None
+        if error is None:
+            self.full = False
+            self.prepared = Prepared(job.number, job.bytes, salt)
+            self._next_bytes = min(2 * self._next_bytes, self._segment_bytes)
+            return None
+        least = _allocated(max(self._needed, min(segment_bytes_min, self._segment_bytes)))
+        if job.bytes > least:
+            self._next_bytes = max(job.bytes // 2, least)
+            return self._asked(job.number, self._next_bytes)
+        self.full = True
+        self.full_reason = error.reason
+        self.retry_at = now.mono + _RETRY_SECONDS
+        return None
+
+    def give_up(self) -> None:
+        """What was asked for is no longer needed: that there is no room for it counts no more."""
+        if self.full:
+            self.full, self.retry_at = False, None
+
+    def take(self) -> Prepared:
+        """The prepared segment: it is begun now."""
+        assert self.prepared is not None
+        prepared, self.prepared = self.prepared, None
+        return prepared
+
+    def _asked(self, number: int, size: int) -> PrepareSegment:
+        self.preparing = PrepareSegment(number=number, bytes=_allocated(size))
+        return self.preparing
+
+
+def _allocated(size: int) -> int:
+    """A size in whole blocks of a file system."""
+    return -(-size // _ALLOCATION_BYTES) * _ALLOCATION_BYTES

@@ -1,0 +1,236 @@
+"""Owns what the journal asks of a disk: jobs as data, and the one executor that carries them out in order.
+
+This is the only module that writes journal files. Must never decide what to write, retry, or swallow an
+error: the first failure goes back to the machine that sent the job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from tickertape.base.ports import Buffer, Disk
+from tickertape.journal.format.last_segment import BEGUN_FILE, make_begun, reserve_begun
+from tickertape.journal.format.queue_checkpoint import write_queues
+from tickertape.journal.format.retired_state import Retired, write_retired
+from tickertape.journal.format.segment import AGAIN, JOURNAL_DIRECTORY, segment_path
+
+_NO_ROOM: Final = {
+    errno.ENOSPC: "free disk space",
+    errno.EDQUOT: "free disk space, or raise the quota",
+    errno.EMFILE: "let the server have more open files",
+    errno.ENFILE: "let the system have more open files",
+}
+"""Nothing was written, and room may come back: space, a quota, or descriptors; and what brings it."""
+_NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
+
+
+class NoRoom(OSError):
+    """There is no room to reserve a segment. Nothing was written, so it may be tried again."""
+
+    @property
+    def reason(self) -> str:
+        """What there is none of, and what to do."""
+        remedy = _NO_ROOM.get(self.errno or 0, "make room")
+        return f"{self.strerror}: {remedy}"
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of all jobs; jobs of one journal are carried out in the order they were made."""
+
+
+class WriteCommit(Job, frozen=True, kw_only=True):
+    """Write one commit into the active segment, and make it durable when `sync`."""
+
+    segment: int
+    offset: int
+    buffers: list[Buffer]
+    sync: bool
+    number: int
+
+
+class SyncSegment(Job, frozen=True, kw_only=True):
+    """Make everything written to the active segment durable (sync policy `interval`)."""
+
+    segment: int
+    number: int
+
+
+class StartSegment(Job, frozen=True, kw_only=True):
+    """Put the header into the prepared segment: the first of a run, nothing is open before it."""
+
+    number: int
+    header: bytes
+
+
+class RollSegment(Job, frozen=True, kw_only=True):
+    """Seal the active segment, cut it to its length, and put the header into the prepared next one.
+
+    The seal is durable before the header is written, so a valid header proves that the segment before is
+    sealed."""
+
+    old: int
+    seal_offset: int
+    seal: list[Buffer]
+    old_end: int
+    new: int
+    header: bytes
+
+
+class SealSegment(Job, frozen=True, kw_only=True):
+    """Seal the active segment at a clean stop; no segment follows."""
+
+    segment: int
+    seal_offset: int
+    seal: list[Buffer]
+    end: int
+
+
+class PrepareSegment(Job, frozen=True, kw_only=True):
+    """Create and reserve the next segment (or enlarge it): zeros, durable, not yet a segment. May run beside
+    writes."""
+
+    number: int
+    bytes: int
+
+
+class RetireSegments(Job, frozen=True, kw_only=True):
+    """Record what must outlive the segments `numbers`, then remove these, the oldest first.
+
+    Without `retired` that is recorded already. Runs beside all others; it may be repeated after an error."""
+
+    retired: Retired | None
+    numbers: tuple[int, ...]
+
+
+class WriteQueues(Job, frozen=True, kw_only=True):
+    """Replace the checkpoint of the queues. Runs beside all others; it may be repeated after an error.
+
+    `encode` makes the contents of the file. That takes long for deep queues, so it is part of the job."""
+
+    journal_id: bytes
+    encode: Callable[[], bytes]
+
+
+class Executor:
+    """Carries out jobs on a disk, keeping the files of the active and the prepared segment open.
+
+    `entropy` gives the salt of each prepared segment: 64 unpredictable bits."""
+
+    def __init__(self, disk: Disk, entropy: Callable[[], int]) -> None:
+        self._disk = disk
+        self._entropy = entropy
+        self._handles: dict[int, int] = {}
+        self._begun: int | None = None
+        """The file that says which segment was begun last; open from the first reserve on."""
+
+    def run(self, job: Job) -> int:
+        """Carry out one job; returns the salt for a `PrepareSegment`, else 0. Raises `OSError`.
+
+        `NoRoom` is raised only by the reserve itself: a sync that fails for want of room has failed like any
+        other, for what it should have written may be gone from the cache as well."""
+        if isinstance(job, WriteCommit):
+            handle = self._handle(job.segment)
+            self._disk.write(handle, job.offset, job.buffers)
+            if job.sync:
+                self._disk.sync(handle)
+        elif isinstance(job, SyncSegment):
+            self._disk.sync(self._handle(job.segment))
+        elif isinstance(job, StartSegment):
+            self._start(job.number, job.header)
+        elif isinstance(job, RollSegment):
+            self._seal(job.old, job.seal_offset, job.seal, job.old_end)
+            self._start(job.new, job.header)
+        elif isinstance(job, SealSegment):
+            self._seal(job.segment, job.seal_offset, job.seal, job.end)
+        elif isinstance(job, PrepareSegment):
+            return self._prepare(job)
+        elif isinstance(job, RetireSegments):
+            self._retire(job)
+        elif isinstance(job, WriteQueues):
+            write_queues(self._disk, job.journal_id, job.encode())
+        return 0
+
+    def close(self) -> None:
+        """Close the files; nothing is written."""
+        for handle in self._handles.values():
+            self._disk.close(handle)
+        self._handles.clear()
+        if self._begun is not None:
+            self._disk.close(self._begun)
+            self._begun = None
+
+    def _handle(self, number: int) -> int:
+        handle = self._handles.get(number)
+        if handle is None:
+            handle = self._handles[number] = self._disk.open(segment_path(number))
+        return handle
+
+    def _start(self, number: int, header: bytes) -> None:
+        handle = self._handle(number)
+        self._disk.write(handle, 0, [header])
+        self._disk.sync(handle)
+        # Only behind that, and before anything in it is acknowledged.
+        assert self._begun is not None, "a segment is prepared before it is begun"
+        self._disk.write(self._begun, 0, [header])
+        self._disk.sync(self._begun)
+
+    def _seal(self, number: int, offset: int, seal: list[Buffer], end: int) -> None:
+        handle = self._handle(number)
+        self._disk.write(handle, offset, seal)
+        self._disk.truncate(handle, end)
+        self._disk.sync(handle)
+        self._disk.close(handle)
+        del self._handles[number]
+
+    def _prepare(self, job: PrepareSegment) -> int:
+        begun = None
+        try:
+            handle = self._reserve(job)
+            if self._begun is None:
+                begun = reserve_begun(self._disk)
+        except OSError as error:
+            if error.errno in _NO_ROOM:
+                raise NoRoom(*error.args) from error
+            raise
+        self._disk.sync(handle)
+        try:
+            self._disk.sync_directory(JOURNAL_DIRECTORY)
+            if begun is not None:
+                make_begun(self._disk, begun)
+            if self._begun is None:
+                self._begun = self._disk.open(BEGUN_FILE)
+        except OSError as error:
+            if (
+                error.errno in _NO_DESCRIPTOR
+            ):  # it could not be opened: nothing was lost, it may be tried again
+                raise NoRoom(*error.args) from error
+            raise
+        return self._entropy()
+
+    def _retire(self, job: RetireSegments) -> None:
+        if job.retired is not None:
+            write_retired(self._disk, job.retired)
+        for number in job.numbers:
+            with contextlib.suppress(FileNotFoundError):  # an earlier try has removed it
+                self._disk.remove(segment_path(number))
+        self._disk.sync_directory(JOURNAL_DIRECTORY)
+
+    def _reserve(self, job: PrepareSegment) -> int:
+        path = segment_path(job.number)
+        if job.number not in self._handles:
+            try:
+                self._handles[job.number] = self._disk.open(path, create=True)
+            except FileExistsError:
+                # An earlier process may have failed to sync this name, and then no later sync of the
+                # directory does: only a change that is new makes it last.
+                self._disk.rename(path, path + AGAIN)
+                self._disk.rename(path + AGAIN, path)
+                self._handles[job.number] = self._disk.open(path)
+        handle = self._handles[job.number]
+        self._disk.preallocate(handle, job.bytes)
+        return handle

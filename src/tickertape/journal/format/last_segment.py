@@ -1,0 +1,80 @@
+"""Owns `begun.bin`: the header of the segment that was begun last, in a file of its own.
+
+Without it a last segment that is missing, or empty, after a stop that was not clean looks like one that was
+never begun, and its positions would be given again. It is a lower bound, which stays true whatever happens
+later. Must never be written before the header of the segment is durable, need room once it is there, or be
+needed to read the log.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tickertape.base.limits import segment_header_bytes
+from tickertape.base.ports import Disk
+from tickertape.journal.format.segment import (
+    FormatError,
+    SegmentHeader,
+    decode_segment_header,
+    encode_segment_header,
+)
+
+BEGUN_FILE: Final = "begun.bin"
+BEGUN_NEW_FILE: Final = "begun.bin.new"
+_NONE: Final = encode_segment_header(
+    SegmentHeader(
+        journal_id=bytes(16),
+        number=0,
+        epoch=0,
+        first_position=0,
+        first_commit=0,
+        salt=0,
+        previous_chain=0,
+        previous_end=0,
+        created=0,
+    )
+)[0]
+"""No segment was begun yet. Zeros would be what a disk shows that has lost the file."""
+
+
+def reserve_begun(disk: Disk) -> int | None:
+    """A handle of the file while it is made, for `make_begun`; None when it is there. Raises `OSError`, after
+    which it may be tried again."""
+    names = disk.names(".")
+    if BEGUN_FILE in names:
+        return None
+    handle = disk.open(BEGUN_NEW_FILE, create=BEGUN_NEW_FILE not in names)
+    try:
+        disk.preallocate(handle, len(_NONE))
+        disk.write(handle, 0, [_NONE])
+    except BaseException:
+        disk.close(handle)
+        raise
+    return handle
+
+
+def make_begun(disk: Disk, handle: int) -> None:
+    """Make durable what was reserved, under its name. Raises `OSError`."""
+    try:
+        disk.sync(handle)
+    finally:
+        disk.close(handle)
+    disk.rename(BEGUN_NEW_FILE, BEGUN_FILE)
+    disk.sync_directory(".")
+
+
+def read_begun(disk: Disk, journal_id: bytes) -> int:
+    """The number of the last segment that is known to have been begun; 0: of none it is known. Raises
+    `ValueError` when that cannot be read, or is of another journal, `OSError`."""
+    if BEGUN_FILE not in disk.names("."):
+        return 0
+    handle = disk.open(BEGUN_FILE, write=False)
+    try:
+        header, _ = decode_segment_header(disk.read(handle, 0, segment_header_bytes))
+    except FormatError as error:
+        raise ValueError(f"{BEGUN_FILE} cannot be read: {error}") from None
+    finally:
+        disk.close(handle)
+    if header.number and header.journal_id != journal_id:
+        raise ValueError(f"{BEGUN_FILE} is of another journal")
+    return header.number

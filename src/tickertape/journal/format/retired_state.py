@@ -1,0 +1,260 @@
+"""Owns `retired.bin`: what must outlive the segments that retention removes.
+
+Highest sequences, control records, and where the log begins now. It is durable before the first of these
+segments goes, and from then on no checkpoint but a part of the log: a log whose first segments are missing
+is none without it. Must never be guessed: what cannot be read whole refuses the start.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from crc32c import crc32c
+
+from tickertape.base.bookmarks import Bookmark
+from tickertape.base.errors import BookmarkExpired, JournalCorrupt, JournalVersion, WrongJournal
+from tickertape.base.limits import retired_bytes_max
+from tickertape.base.ports import Disk
+from tickertape.base.timestamps import format_timestamp
+from tickertape.journal.format.segment import FORMAT_VERSION
+
+RETIRED_FILE: Final = "retired.bin"
+_TEMPORARY: Final = "retired.bin.new"
+_MAGIC: Final = b"TKTRET\x00\x00"
+_HEAD_BYTES: Final = 16
+_U8: Final = np.dtype("<u8")
+
+Numbers = npt.NDArray[np.uint64]
+
+
+class FirstMessage(NamedTuple):
+    """The first message that the log still has; control records of the server are none."""
+
+    bookmark: Bookmark
+    timestamp: int
+    """Microseconds since 1970 UTC."""
+
+
+class Highest:
+    """The highest sequence of each publisher in what was removed: 16 bytes for each."""
+
+    def __init__(self, publishers: Numbers, sequences: Numbers) -> None:
+        self.publishers = publishers
+        """Ids, rising."""
+        self.sequences = sequences
+
+    def of(self, publisher: int) -> int:
+        """The highest removed sequence of `publisher`; 0 when nothing of it was removed."""
+        at = int(self.publishers.searchsorted(np.uint64(publisher)))
+        if at == len(self.publishers) or int(self.publishers[at]) != publisher:
+            return 0
+        return int(self.sequences[at])
+
+    def with_later(self, publishers: Numbers, sequences: Numbers) -> Highest:
+        """This and what later segments say: one row for each of `publishers`, which may repeat ours."""
+        ids = np.concatenate((self.publishers, publishers))
+        lasts = np.concatenate((self.sequences, sequences))
+        if not len(ids):
+            return self
+        order = np.argsort(ids, kind="stable")  # of runs that rise: fast
+        ids, lasts = ids[order], lasts[order]
+        firsts = np.flatnonzero(np.concatenate(([True], ids[1:] != ids[:-1])))
+        return Highest(ids[firsts], np.maximum.reduceat(lasts, firsts))
+
+    def as_dict(self) -> dict[int, int]:
+        """By publisher."""
+        return dict(zip(self.publishers.tolist(), self.sequences.tolist(), strict=True))
+
+    def __len__(self) -> int:
+        return len(self.publishers)
+
+
+NOTHING_HIGHEST: Final = Highest(np.empty(0, _U8), np.empty(0, _U8))
+
+
+class Retired(NamedTuple):
+    """What is left of the segments 1 to `through`, and how the one after them begins."""
+
+    journal_id: bytes
+    through: int
+    first_position: int
+    """Of segment `through + 1`, as the three below: as in its header."""
+    first_commit: int
+    previous_chain: int
+    previous_end: int
+    last_time: int
+    """Log time of the last commit that was removed, microseconds since 1970 UTC; 0 when it held none."""
+    removed_bytes: int
+    """Size of all removed segments."""
+    highest: Highest
+    records: tuple[bytes, ...]
+    """Bodies of their control records, in the order of the log, each once."""
+
+    @property
+    def follows(self) -> tuple[int, int, int, int]:
+        """What the header of segment `through + 1` must say of the seal before it."""
+        return self.previous_chain, self.previous_end, self.first_position, self.first_commit
+
+    def __str__(self) -> str:
+        until = f", the last of {format_timestamp(self.last_time)}" if self.last_time else ""
+        return (
+            f"segments 1 to {self.through} (positions below {self.first_position}{until}, "
+            f"{self.removed_bytes:,} bytes) were removed by retention"
+        )
+
+
+def is_expired(retired: Retired | None, bookmark: Bookmark) -> bool:
+    """Whether retention has removed the message, if there ever was one: its publisher went on to it or beyond
+    before the log begins."""
+    return retired is not None and 0 < bookmark.sequence <= retired.highest.of(bookmark.publisher)
+
+
+def with_records(records: tuple[bytes, ...], more: list[bytes]) -> tuple[bytes, ...]:
+    """Control records and later ones: of equal ones, and of those on one matter, the last stays."""
+    if not more:
+        return records
+    latest: dict[str | bytes, bytes | None] = dict.fromkeys(reversed([_matter(record) for record in more]))
+    kept = [record for record in records if _matter(record) not in latest]
+    for record in reversed(more):
+        matter = _matter(record)
+        if latest.get(matter) is None:
+            latest[matter] = record
+    return (*kept, *[record for record in reversed(latest.values()) if record is not None])
+
+
+class _Record(msgspec.Struct):
+    """The part of a control record that says which others it makes superfluous."""
+
+    latest_of: str = ""
+
+
+def _matter(record: bytes) -> str | bytes:
+    if b"latest_of" not in record:
+        return record
+    try:
+        return msgspec.msgpack.decode(record, type=_Record).latest_of or record
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return record
+
+
+def expired(what: str, retired: Retired | None, first: FirstMessage | None) -> BookmarkExpired:
+    """The error of a start that lies in what was removed, or says that something before the log was asked."""
+    why = f"{retired}; the log begins" if retired is not None else "the log begins"
+    if first is None:
+        return BookmarkExpired(f"{what}: {why} with what is published next; start from NOW or EPOCH")
+    where = f"{first.bookmark} of {format_timestamp(first.timestamp)}"
+    return BookmarkExpired(
+        f"{what}: {why} with {where}. Decide what to do about what is missing, then start from EPOCH",
+        available=str(first.bookmark),
+    )
+
+
+# -- storing ------------------------------------------------------------------------------------------
+
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_Micros = Annotated[int, msgspec.Meta(ge=0, lt=253_402_300_800_000_000)]
+"""Before the year 10000."""
+
+
+class _Stored(msgspec.Struct, kw_only=True):
+    journal: bytes
+    through: _Count
+    first_position: _Count
+    first_commit: _Count
+    previous_chain: _Count
+    previous_end: _Count
+    last_time: _Micros
+    removed_bytes: _Count
+    publishers: bytes
+    sequences: bytes
+    records: list[bytes]
+
+
+def encode_retired(retired: Retired) -> bytes:
+    """The bytes of the file. Raises `OverflowError` above `retired_bytes_max`."""
+    fields = retired._asdict()
+    highest: Highest = fields.pop("highest")
+    fields["journal"] = fields.pop("journal_id")
+    fields["publishers"], fields["sequences"] = highest.publishers.tobytes(), highest.sequences.tobytes()
+    body = msgspec.msgpack.encode(_Stored(**fields | {"records": list(retired.records)}))
+    if len(body) + _HEAD_BYTES > retired_bytes_max:
+        raise OverflowError(f"{len(highest)} publishers need more than {retired_bytes_max} bytes")
+    return _MAGIC + FORMAT_VERSION.to_bytes(4, "little") + crc32c(body).to_bytes(4, "little") + body
+
+
+def decode_retired(data: bytes) -> Retired:
+    """What `encode_retired` made. Raises `ValueError`; `JournalVersion` for a newer format."""
+    if len(data) < _HEAD_BYTES or data[:8] != _MAGIC:
+        raise ValueError("it does not begin as such a file does")
+    if int.from_bytes(data[12:16], "little") != crc32c(data[_HEAD_BYTES:]):
+        raise ValueError("it does not match its checksum")
+    if int.from_bytes(data[8:12], "little") > FORMAT_VERSION:
+        raise JournalVersion(f"{RETIRED_FILE} was written by a newer format: use a newer program")
+    try:
+        stored = msgspec.msgpack.decode(data[_HEAD_BYTES:], type=_Stored)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise ValueError(str(error)) from None
+    if len(stored.publishers) != len(stored.sequences) or len(stored.publishers) % _U8.itemsize:
+        raise ValueError("its columns differ in length")
+    publishers = np.frombuffer(stored.publishers, _U8)
+    if (publishers[1:] <= publishers[:-1]).any():
+        raise ValueError("its publishers are out of order")
+    if stored.through < 1 or len(stored.journal) != 16:
+        raise ValueError("it names no removed segment of a journal")
+    return Retired(
+        journal_id=stored.journal,
+        through=stored.through,
+        first_position=stored.first_position,
+        first_commit=stored.first_commit,
+        previous_chain=stored.previous_chain,
+        previous_end=stored.previous_end,
+        last_time=stored.last_time,
+        removed_bytes=stored.removed_bytes,
+        highest=Highest(publishers, np.frombuffer(stored.sequences, _U8)),
+        records=tuple(stored.records),
+    )
+
+
+def write_retired(disk: Disk, retired: Retired) -> None:
+    """Record it, durably and at once, or not at all. Raises `OSError`; the earlier record is kept then."""
+    try:
+        data = encode_retired(retired)
+    except OverflowError as error:
+        raise OSError(str(error)) from None
+    handle = disk.open(_TEMPORARY, create=_TEMPORARY not in disk.names("."))
+    try:
+        disk.truncate(handle, 0)
+        disk.write(handle, 0, [data])
+        disk.sync(handle)
+    finally:
+        disk.close(handle)
+    disk.rename(_TEMPORARY, RETIRED_FILE)
+    disk.sync_directory(".")
+
+
+def read_retired(disk: Disk, journal_id: bytes) -> Retired | None:
+    """What is recorded; None when nothing was ever removed. Raises `JournalCorrupt` when it cannot be
+    understood, `WrongJournal`, `JournalVersion`."""
+    if RETIRED_FILE not in disk.names("."):
+        return None
+    handle = disk.open(RETIRED_FILE, write=False)
+    try:
+        size = disk.size(handle)
+        if size > retired_bytes_max:
+            raise ValueError(f"it has {size} bytes, more than {retired_bytes_max}")
+        retired = decode_retired(disk.read(handle, 0, size))
+    except ValueError as error:
+        raise JournalCorrupt(
+            f"{RETIRED_FILE}: {error}. Without it nobody knows which messages of the removed segments were "
+            "stored: restore it from a copy. Nothing was changed",
+            file=RETIRED_FILE,
+        ) from None
+    finally:
+        disk.close(handle)
+    if retired.journal_id != journal_id:
+        raise WrongJournal(f"{RETIRED_FILE} belongs to another journal: move it away; nothing was changed")
+    return retired

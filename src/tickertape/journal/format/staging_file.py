@@ -1,0 +1,421 @@
+"""Owns the files of what is staged for transactions: their bytes, and carrying out what is to be done with
+them (docs/formats/staging.md).
+
+No part of the log. Must never call a part prepared whose file and name were not synced, or hand back a block
+that does not match its checksum.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import struct
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+from crc32c import crc32c
+
+from tickertape.base.ports import Buffer, Disk
+from tickertape.base.transaction_limits import staged_memory_bytes_max, staging_files_open_max
+from tickertape.journal.format.segment import QUARANTINE_DIRECTORY
+
+STAGING_DIRECTORY: Final = "transactions"
+_MAGIC: Final = b"TKTSTG\x00\x00"
+_END_MAGIC: Final = b"TKTPREP\x00"
+_BLOCK_MAGIC: Final = 0x42545354
+_VERSION: Final = 0
+_HEAD: Final = struct.Struct("<8sIIII")
+"""Magic, version, bytes of the label, its checksum; checksum of these."""
+_BLOCK: Final = struct.Struct("<IIII")
+"""Magic, messages, bytes, checksum of the encoded batch that follows."""
+_FOOT: Final = struct.Struct("<8sQQII")
+"""Magic, where it stands, messages, blocks; checksum of these."""
+_LABEL_BYTES_MAX: Final = 4096
+_NAME: Final = re.compile(r"[0-9]{20}\.(part|prepared)")
+_PREPARED: Final = ".prepared"
+
+
+_Read = Callable[[int, int], Buffer]
+"""Bytes at an offset, so many; fewer only at the end."""
+
+
+class Label(msgspec.Struct, frozen=True, kw_only=True):
+    """What a file says of itself."""
+
+    journal: bytes
+    publisher: str
+    space: str
+    name: str
+    part: str
+
+
+class Prepared(NamedTuple):
+    """A whole part found at a start."""
+
+    file: int
+    label: Label
+    messages: int
+    bytes: int
+    blocks: int
+
+
+class StageWrite(NamedTuple):
+    """Write a block to a file, behind its label when it is new."""
+
+    file: int
+    offset: int
+    label: Label | None
+    messages: int
+    buffers: list[Buffer]
+    """An encoded batch."""
+
+
+class StagePrepare(NamedTuple):
+    """Nothing more comes: make the file durable."""
+
+    file: int
+    offset: int
+    messages: int
+    blocks: int
+
+
+class StageOpen(NamedTuple):
+    """Hand back the blocks of a prepared file."""
+
+    file: int
+
+
+class StageDrop(NamedTuple):
+    """The file is no longer needed; nothing else is under way in it."""
+
+    file: int
+
+
+class StageForget(NamedTuple):
+    """The files are no longer needed, and must not come back after a power loss."""
+
+    files: tuple[int, ...]
+
+
+StagingTask = StageWrite | StagePrepare | StageOpen | StageDrop | StageForget
+
+
+class Damaged(ValueError):
+    """A staging file is not what it should be: the text says in what way."""
+
+
+def label_bytes(label: Label) -> int:
+    """What the label of a new file takes."""
+    return len(encode_label(label))
+
+
+def block_bytes(size: int) -> int:
+    """What a block of an encoded batch of `size` bytes takes."""
+    return _BLOCK.size + size
+
+
+def encode_label(label: Label) -> bytes:
+    """The beginning of a file."""
+    body = msgspec.msgpack.encode(label)
+    head = _HEAD.pack(_MAGIC, _VERSION, len(body), crc32c(body), 0)
+    head = head[:-4] + crc32c(head[:-4]).to_bytes(4, "little")
+    return head + body + bytes(-(len(head) + len(body)) % 8)
+
+
+def encode_foot(offset: int, messages: int, blocks: int) -> bytes:
+    """The end of a prepared file."""
+    foot = _FOOT.pack(_END_MAGIC, offset, messages, blocks, 0)[:-4]
+    return foot + crc32c(foot).to_bytes(4, "little")
+
+
+def decode_label(data: Buffer) -> tuple[Label, int]:
+    """The label, and where the blocks begin. Raises `Damaged`."""
+    if len(data) < _HEAD.size:
+        raise Damaged("it is too short")
+    if not _begins(data):
+        raise Damaged("it does not begin as a staging file")
+    _, version, size, checksum, _ = _HEAD.unpack_from(data)
+    if version != _VERSION:
+        raise Damaged(f"it has the format version {version}")
+    body = bytes(data[_HEAD.size : _HEAD.size + size])
+    if size > _LABEL_BYTES_MAX or len(body) < size or crc32c(body) != checksum:
+        raise Damaged("its label does not match its checksum")
+    try:
+        label = msgspec.msgpack.decode(body, type=Label)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Damaged(f"its label cannot be read: {error}") from None
+    end = _HEAD.size + size
+    begin = end + -end % 8
+    if any(data[end:begin]):
+        raise Damaged("what fills up its label is not zero")
+    return label, begin
+
+
+def _begins(data: Buffer) -> bool:
+    """Whether a file begins as those of any version."""
+    if len(data) < _HEAD.size or data[: len(_MAGIC)] != _MAGIC:
+        return False
+    return crc32c(bytes(data[: _HEAD.size - 4])) == int.from_bytes(
+        data[_HEAD.size - 4 : _HEAD.size], "little"
+    )
+
+
+def decode_foot(data: Buffer, size: int) -> tuple[int, int] | None:
+    """Messages and blocks, of the last bytes of a file of `size`; None when it was not prepared."""
+    if len(data) != _FOOT.size:
+        return None
+    magic, offset, messages, blocks, own = _FOOT.unpack(data)
+    if magic != _END_MAGIC or offset + _FOOT.size != size or crc32c(bytes(data[:-4])) != own:
+        return None
+    return messages, blocks
+
+
+def blocks_of(data: memoryview) -> list[memoryview]:
+    """The encoded batches of a prepared file, each held against its checksum. Raises `Damaged`."""
+    return [
+        data[begin : begin + len(block)] for begin, block in _whole(lambda o, n: data[o : o + n], len(data))
+    ]
+
+
+def _whole(read: _Read, size: int) -> Iterator[tuple[int, Buffer]]:
+    """Where each encoded batch of a prepared file of `size` begins, and its bytes, as they were read and held
+    against their checksum. Raises `Damaged`, and what `read` raises."""
+    counts = decode_foot(read(max(size - _FOOT.size, 0), _FOOT.size), size)
+    if counts is None:
+        raise Damaged("it does not end as a prepared file")
+    messages = number = 0
+    for begin, count, block in _blocks(read, size - _FOOT.size):
+        messages, number = messages + count, number + 1
+        yield begin, block
+    if (messages, number) != counts:
+        raise Damaged(f"it does not hold {counts[0]} messages in {counts[1]} blocks")
+
+
+def _blocks(read: _Read, end: int) -> Iterator[tuple[int, int, Buffer]]:
+    _, at = decode_label(read(0, min(_HEAD.size + _LABEL_BYTES_MAX + 8, end)))
+    while at < end:
+        if at + _BLOCK.size > end:
+            raise Damaged(f"there is no block at {at}")
+        magic, messages, size, checksum = _BLOCK.unpack(read(at, _BLOCK.size))
+        begin = at + _BLOCK.size
+        block = read(begin, size) if magic == _BLOCK_MAGIC and begin + size <= end else b""
+        if magic != _BLOCK_MAGIC or len(block) != size or crc32c(block) != checksum:
+            raise Damaged(f"the block at {at} does not match its checksum")
+        yield begin, messages, block
+        at = begin + size
+
+
+def path_of(file: int) -> str:
+    """Where a file stands in the data directory while it is written."""
+    return f"{STAGING_DIRECTORY}/{file:020d}.part"
+
+
+def prepared_path_of(file: int) -> str:
+    """Where it stands from then on: whoever finds it there knows that a client was told of it."""
+    return f"{STAGING_DIRECTORY}/{file:020d}{_PREPARED}"
+
+
+class Staging:
+    """Carries out what is to be done with the files of one data directory. Each file by one thread at a
+    time."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._handles: OrderedDict[int, int] = OrderedDict()
+        """Files that are being written, the one that was written last at the end; the others are closed."""
+        self._held = 0
+        """Bytes of blocks in memory, before those of `_let_go` are taken off."""
+        self._let_go: deque[int] = deque()
+
+    def run(self, task: StagingTask) -> list[memoryview]:
+        """Do it; a `StageOpen` gives the encoded batches. Raises `OSError`, `Damaged`."""
+        if isinstance(task, StageWrite):
+            self._write(task)
+        elif isinstance(task, StagePrepare):
+            self._prepare(task)
+        elif isinstance(task, StageDrop):
+            self._drop(task.file)
+        elif isinstance(task, StageForget):
+            self._forget(task.files)
+        else:
+            return self._open(task.file)
+        return []
+
+    def close(self) -> None:
+        """Close what is open; nothing is done afterwards."""
+        for file in list(self._handles):
+            self._close(file)
+
+    def _write(self, task: StageWrite) -> None:
+        crc = 0
+        for buffer in task.buffers:
+            crc = crc32c(buffer, crc)
+        size = sum([memoryview(buffer).nbytes for buffer in task.buffers])
+        head = _BLOCK.pack(_BLOCK_MAGIC, task.messages, size, crc)
+        buffers: list[Buffer] = [head, *task.buffers]
+        if task.label is not None:
+            self._disk.make_directory(STAGING_DIRECTORY)
+            buffers.insert(0, encode_label(task.label))
+        self._disk.write(self._handle(task.file, create=task.label is not None), task.offset, buffers)
+
+    def _prepare(self, task: StagePrepare) -> None:
+        handle = self._handle(task.file)
+        self._disk.write(handle, task.offset, [encode_foot(task.offset, task.messages, task.blocks)])
+        self._disk.sync(handle)
+        self._disk.rename(path_of(task.file), prepared_path_of(task.file))
+        self._disk.sync_directory(STAGING_DIRECTORY)
+        self._disk.sync_directory(".")
+        self._close(task.file)
+
+    def _open(self, file: int) -> list[memoryview]:
+        """Every byte is read, so that what cannot be read is an error: under a mapping it ends the process.
+
+        The blocks stay in memory as they were read, up to `staged_memory_bytes_max` of all that are in use;
+        files beyond that are mapped after they were read."""
+        handle = self._disk.open(prepared_path_of(file), write=False)
+        try:
+            size = self._disk.size(handle)
+            whole = _whole(partial(self._disk.read, handle), size)
+            while self._let_go:
+                self._held -= self._let_go.popleft()
+            if self._held + size <= staged_memory_bytes_max:
+                return [self._hold(block) for _, block in whole]
+            places = [(begin, len(block)) for begin, block in whole]
+            mapped = self._disk.map(handle)
+            return [mapped[begin : begin + length] for begin, length in places]
+        finally:
+            self._disk.close(handle)
+
+    def _hold(self, block: Buffer) -> memoryview:
+        held = np.frombuffer(block, np.uint8)
+        self._held += held.nbytes
+        weakref.finalize(held, self._let_go.append, held.nbytes).atexit = False
+        return held.data
+
+    def _drop(self, file: int) -> None:
+        self._close(file)
+        for path in (prepared_path_of(file), path_of(file)):
+            with contextlib.suppress(FileNotFoundError):  # the one that it has not, or its first write failed
+                self._disk.remove(path)
+
+    def _forget(self, files: tuple[int, ...]) -> None:
+        with contextlib.suppress(FileNotFoundError):  # there is no directory: nothing was ever staged
+            for file in files:
+                self._close(file)
+                for path in (prepared_path_of(file), path_of(file)):
+                    self._remove_again(path)
+            self._disk.sync_directory(STAGING_DIRECTORY)
+
+    def _remove_again(self, path: str) -> None:
+        try:
+            self._disk.remove(path)
+        except FileNotFoundError:
+            # A sync after an earlier removal may have failed, and then no later one makes that durable: only
+            # a new change of the directory lasts.
+            self._disk.close(self._disk.open(path, create=True))
+            self._disk.remove(path)
+
+    def _handle(self, file: int, *, create: bool = False) -> int:
+        """The file, open: not all are at a time, because the log and connections need descriptors too."""
+        handle = self._handles.get(file)
+        if handle is None:
+            if len(self._handles) >= staging_files_open_max:
+                self._close(next(iter(self._handles)))
+            handle = self._handles[file] = self._disk.open(path_of(file), create=create)
+        self._handles.move_to_end(file)
+        return handle
+
+    def _close(self, file: int) -> None:
+        handle = self._handles.pop(file, None)
+        if handle is not None:
+            self._disk.close(handle)
+
+
+def find_staged(disk: Disk, journal_id: bytes) -> tuple[list[Prepared], list[str]]:
+    """The prepared parts of a data directory, and a line for each thing to tell. What was not prepared is
+    removed: nobody was told that it is there. What was and cannot be used is set aside. Raises `OSError`."""
+    if STAGING_DIRECTORY not in disk.names("."):
+        return [], []
+    found: list[Prepared] = []
+    report: list[str] = []
+    for name in disk.names(STAGING_DIRECTORY):
+        if not _NAME.fullmatch(name):
+            report.append(f"{STAGING_DIRECTORY}/{name}: not a staging file of ours, ignored")
+            continue
+        try:
+            found.append(_found(disk, name, journal_id))
+        except Damaged as error:
+            aside = _set_aside(disk, name)
+            report.append(f"{STAGING_DIRECTORY}/{name}: {error}; moved to {aside}, it cannot be committed")
+        except _Unprepared:
+            disk.remove(f"{STAGING_DIRECTORY}/{name}")
+    disk.sync_directory(STAGING_DIRECTORY)
+    return found, report
+
+
+def _set_aside(disk: Disk, name: str) -> str:
+    """Move a file to quarantine; where it is then."""
+    disk.make_directory(QUARANTINE_DIRECTORY)
+    disk.sync_directory(".")
+    taken = set(disk.names(QUARANTINE_DIRECTORY))
+    attempt = 0
+    while (aside := f"{name[:20]}-{attempt}.part") in taken:
+        attempt += 1
+    path = f"{QUARANTINE_DIRECTORY}/{aside}"
+    disk.rename(f"{STAGING_DIRECTORY}/{name}", path)
+    disk.sync_directory(QUARANTINE_DIRECTORY)
+    return path
+
+
+class _Unprepared(Exception):
+    """It never was whole."""
+
+
+def _found(disk: Disk, name: str, journal_id: bytes) -> Prepared:
+    file, told = int(name[:20]), name.endswith(_PREPARED)
+    handle = disk.open(f"{STAGING_DIRECTORY}/{name}")
+    try:
+        size = disk.size(handle)
+        begin = disk.read(handle, 0, _HEAD.size + _LABEL_BYTES_MAX + 8)
+        if _begins(begin) and _HEAD.unpack_from(begin)[1] != _VERSION:
+            decode_label(begin)  # which says so: whether it is prepared is not known here
+        counts = decode_foot(disk.read(handle, max(size - _FOOT.size, 0), _FOOT.size), size)
+        if counts is None and not told:
+            raise _Unprepared
+        if counts is None:
+            raise Damaged("it was prepared, and does not end so any more")
+        label, _ = decode_label(begin)
+        if label.journal != journal_id:
+            raise Damaged("it belongs to another journal")
+        # After a killed process it may stand in the page cache only.
+        disk.sync(handle)
+        if not told:  # its name did not become durable, or a version before gave it none
+            disk.rename(path_of(file), prepared_path_of(file))
+        messages, blocks = counts
+        return Prepared(file, label, messages, size, blocks)
+    finally:
+        disk.close(handle)
+
+
+def prepared_parts(disk: Disk, journal_id: bytes) -> Iterator[tuple[Label, Iterator[Buffer]]]:
+    """The prepared parts of a journal and the encoded batches of each, one in memory at a time.
+
+    A part that cannot be read is left out when its label or foot shows that; its batches raise `Damaged` or
+    `OSError`."""
+    if STAGING_DIRECTORY not in disk.names("."):
+        return
+    for name in filter(_NAME.fullmatch, disk.names(STAGING_DIRECTORY)):
+        with contextlib.ExitStack() as stack, contextlib.suppress(Damaged, OSError):
+            handle = disk.open(f"{STAGING_DIRECTORY}/{name}", write=False)
+            stack.callback(disk.close, handle)
+            size = disk.size(handle)
+            foot = decode_foot(disk.read(handle, max(size - _FOOT.size, 0), _FOOT.size), size)
+            label, _ = decode_label(disk.read(handle, 0, _HEAD.size + _LABEL_BYTES_MAX + 8))
+            if foot is not None and label.journal == journal_id:
+                whole = _whole(partial(disk.read, handle), size)
+                yield label, (block for _, block in whole)

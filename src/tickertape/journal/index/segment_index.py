@@ -1,0 +1,355 @@
+"""Owns the index of one segment: from position, time, publisher and topic to the blocks worth reading.
+
+A block is a run of whole commits of at least `index_block_bytes`. The index is advisory: it may name a block
+too many, never one too few, and it is rebuilt from the commits when in doubt. Must never read a file or grow
+above `index_bytes_max`: publishers and topics have half of that each, and get coarser above it. What is kept
+in memory of a sealed segment's index may be less than what its seal keeps: see `sealed.py`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tickertape.base.limits import (
+    KIB,
+    index_block_bytes,
+    index_bytes_max,
+    index_zone_bytes,
+    read_bytes_target,
+    segment_header_bytes,
+)
+from tickertape.batch import MessageBatch
+from tickertape.journal.index.publisher_index import PublisherTable, Rows, StoredPublishers
+from tickertape.journal.index.topic_index import StoredTopics, TopicTable
+
+_BLOCK_BYTES = 24
+_OBJECT_BYTES = 2 * KIB
+"""What an index takes in memory beside its columns and tables."""
+_FRAME_BYTES = 128
+"""What MessagePack adds to the columns and tables of an index, at most."""
+_FEW_RUNS = 8
+
+
+class _Stored(msgspec.Struct, array_like=True):
+    """What a seal keeps of an index."""
+
+    offsets: bytes
+    positions: bytes
+    times: bytes
+    publishers: StoredPublishers
+    topics: StoredTopics
+
+
+class DataCommits(NamedTuple):
+    """What the index is told of data commits, beside their publishers: columns of the same length."""
+
+    offsets: list[int]
+    positions: list[int]
+    times_before: list[int]
+    topics: list[tuple[str, ...]]
+    end: int
+    """Offset after the last one."""
+
+
+class Spans(NamedTuple):
+    """Sequences of publishers in several commits, as columns of the same length."""
+
+    commits: npt.NDArray[np.int64]
+    """Which of the commits."""
+    publishers: npt.NDArray[np.uint64]
+    lows: npt.NDArray[np.uint64]
+    highs: npt.NDArray[np.uint64]
+
+
+class Place(NamedTuple):
+    """Neighbouring blocks: what stays true of them when the index gets coarser meanwhile."""
+
+    offset: int
+    end: int
+    """First byte behind them."""
+    first_position: int
+    next_position: int | None
+    """Position after the last message; None when they are the last of the segment."""
+
+
+Span = tuple[int, int, int]
+"""Publisher, lowest, highest sequence."""
+
+
+class SegmentIndex:
+    """Index of one segment, grown commit by commit while it is active and stored in its seal.
+
+    Attributes: `offsets`, `positions`, `times` of the blocks: where each begins in the file, the position of
+    its first message, the log time before it (so that a message later than `times[i]` may stand in block i).
+    `bytes_max` bounds what publishers and topics take in memory.
+    """
+
+    def __init__(self, *, bytes_max: int = index_bytes_max) -> None:
+        self.offsets = array("Q")
+        self.positions = array("Q")
+        self.times = array("q")
+        self._publishers = PublisherTable(bytes_max // 2)
+        self._topics = TopicTable(bytes_max // 2)
+        self._block_end = 0
+        self._merged = False
+        """Blocks were merged since: they may begin before the zone in which one of theirs began."""
+
+    # -- building -------------------------------------------------------------------------------------
+
+    def add(self, offset: int, end: int, first_position: int, time_before: int, batch: MessageBatch) -> None:
+        """Take in a data commit that stands at `offset`..`end` of the file."""
+        if not self.offsets or offset >= self.offsets[-1] + index_block_bytes:
+            self.offsets.append(offset)
+            self.positions.append(first_position)
+            self.times.append(time_before)
+        self._block_end = end
+        block = len(self.offsets) - 1
+        self._topics.add(block, batch.topics)
+        self._publishers.add(self.offsets[-1], publisher_spans(batch))
+
+    def add_many(self, commits: DataCommits, spans: Spans) -> list[Span]:
+        """Take in data commits, as `add` does one by one; returns their spans, several of one publisher as
+        one."""
+        offsets, count = commits.offsets, len(commits.offsets)
+        blocks = np.empty(count, np.int64)
+        at = 0
+        while at < count:
+            if not self.offsets or offsets[at] >= self.offsets[-1] + index_block_bytes:
+                self.offsets.append(offsets[at])
+                self.positions.append(commits.positions[at])
+                self.times.append(commits.times_before[at])
+            stop = bisect_left(offsets, self.offsets[-1] + index_block_bytes, at)
+            self._topics.add(self.blocks - 1, set().union(*commits.topics[at:stop]))
+            blocks[at:stop] = self.blocks - 1
+            at = stop
+        self._block_end = commits.end
+        return self._add_spans(blocks, spans)
+
+    def _add_spans(self, blocks: npt.NDArray[np.int64], spans: Spans) -> list[Span]:
+        if not len(spans.commits):
+            return []
+        block_offsets = np.array(self.offsets, np.uint64)[blocks]
+        zones = (block_offsets // np.uint64(index_zone_bytes))[spans.commits]
+        order = np.lexsort((spans.publishers, zones))
+        zones, publishers = zones[order], spans.publishers[order]
+        fresh = (zones[1:] != zones[:-1]) | (publishers[1:] != publishers[:-1])
+        starts = np.flatnonzero(np.concatenate(([True], fresh)))
+        lows = np.minimum.reduceat(spans.lows[order], starts).tolist()
+        highs = np.maximum.reduceat(spans.highs[order], starts).tolist()
+        merged = list(zip(publishers[starts].tolist(), lows, highs, strict=True))
+        zone_of = zones[starts]
+        edges = np.flatnonzero(np.concatenate(([True], zone_of[1:] != zone_of[:-1], [True]))).tolist()
+        for begin, end in pairwise(edges):
+            self._publishers.add(int(zone_of[begin]) * index_zone_bytes, merged[begin:end])
+        return merged
+
+    # -- looking up -----------------------------------------------------------------------------------
+
+    @property
+    def encoded_bytes_max(self) -> int:
+        """What `encode` gives is not larger."""
+        return (
+            _FRAME_BYTES
+            + _BLOCK_BYTES * self.blocks
+            + self._topics.nbytes
+            + self._publishers.stored_bytes_max
+        )
+
+    @staticmethod
+    def growth_bytes_max(batch: MessageBatch) -> int:
+        """By how much adding `batch` may raise `encoded_bytes_max`."""
+        return (
+            _BLOCK_BYTES
+            + TopicTable.growth_bytes_max(len(batch.topics))
+            + PublisherTable.growth_bytes_max(batch.run_count)
+        )
+
+    @property
+    def blocks(self) -> int:
+        """Number of blocks."""
+        return len(self.offsets)
+
+    def block_bounds(self, block: int) -> tuple[int, int]:
+        """First byte of a block and the first byte after it."""
+        end = self.offsets[block + 1] if block + 1 < len(self.offsets) else self._block_end
+        return self.offsets[block], end
+
+    def position_bounds(self, block: int) -> tuple[int, int | None]:
+        """Position of the first message of a block and of the block after it; None for the last."""
+        after = self.positions[block + 1] if block + 1 < len(self.positions) else None
+        return self.positions[block], after
+
+    def block_of_position(self, position: int) -> int:
+        """The block that holds `position` (which lies in this segment)."""
+        return max(bisect_right(self.positions, position) - 1, 0)
+
+    def block_of_offset(self, offset: int) -> int:
+        """The block in which the byte `offset` lies."""
+        return max(bisect_right(self.offsets, offset) - 1, 0)
+
+    def block_of_time(self, after: int) -> int:
+        """The first block that may hold a message later than `after`, or as late and later (see `times`)."""
+        return max(bisect_left(self.times, after) - 1, 0)
+
+    def places_of_publisher(self, publisher: int, sequence: int) -> list[Place]:
+        """Where this message may stand, in order: blocks that are neighbours together, about
+        `read_bytes_target` in each place."""
+        places = []
+        stop = 0
+        for begin, end in self._publishers.stretches(publisher, sequence, self._block_end):
+            block = self.block_of_offset(begin) if self._merged else bisect_left(self.offsets, begin)
+            block, stop = max(block, stop), bisect_left(self.offsets, end)
+            while block < stop:
+                reach = bisect_left(self.offsets, self.offsets[block] + read_bytes_target, block + 1, stop)
+                after, next_position = self.block_bounds(reach - 1)[1], self.position_bounds(reach - 1)[1]
+                places.append(Place(self.offsets[block], after, self.positions[block], next_position))
+                block = reach
+        return places
+
+    def next_block_with(self, topic: str, block: int) -> int | None:
+        """The first block at or after `block` that may hold `topic`; None when no more of this segment
+        does."""
+        found = self._topics.next_with(topic, block)
+        return found if found is not None and found < self.blocks else None
+
+    def reach_with(self, topic: str, offset: int, bytes_max: int) -> int:
+        """Where the stretch of the file from `offset` on ends, every block of which may hold `topic` (as the
+        one at `offset` does), if it is read on for about `bytes_max`."""
+        block = self.block_of_offset(offset)
+        stop = bisect_left(self.offsets, offset + bytes_max, block + 1)
+        return self.block_bounds(block + self._topics.run_with(topic, block + 1, stop - block - 1))[1]
+
+    def highest_sequences(self) -> dict[int, int] | None:
+        """Highest sequence of each publisher in this segment; None when that was given up and must be
+        read."""
+        return self._publishers.highest()
+
+    def highest_columns(self) -> tuple[Rows, Rows] | None:
+        """The same as two columns, of a segment to which nothing is added any more."""
+        return self._publishers.highest_columns()
+
+    @property
+    def knows_publishers(self) -> bool:
+        """Whether it says which publishers have messages in this segment; False when that was given up."""
+        return self._publishers.known
+
+    def publisher_bounds(self, publisher: int) -> tuple[int, int] | None:
+        """Lowest and highest sequence of a publisher in this segment; None when it has none, or (see
+        `knows_publishers`) that was given up."""
+        return self._publishers.bounds(publisher)
+
+    # -- taking less room -----------------------------------------------------------------------------
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes in memory."""
+        return _OBJECT_BYTES + _BLOCK_BYTES * self.blocks + self._topics.nbytes + self._publishers.nbytes
+
+    def settle(self) -> None:
+        """Nothing more will be added: keep it in the form that takes the least room."""
+        self._topics.settle()
+        self._publishers.settle()
+
+    def reduce(self) -> bool:
+        """Take less room: about half in one of its three parts; False when nothing is left to give.
+
+        Lookups name more blocks afterwards, never one too few. Nothing may be added or stored any more."""
+        # Longer blocks cost readers little, longer zones only lookups of bookmarks; topics are what skips.
+        blocks = 4 * _BLOCK_BYTES * self.blocks if self.blocks > 1 else 0
+        publishers, topics = 2 * self._publishers.nbytes, self._topics.nbytes
+        most = max(blocks, publishers, topics)
+        if not most:
+            return False
+        if blocks == most:
+            self._merge_blocks()
+        elif publishers == most:
+            self._publishers.reduce(self._block_end)
+        else:
+            self._topics.reduce(self.blocks)
+        return True
+
+    def _merge_blocks(self) -> None:
+        """Make one block of two neighbours each."""
+        self._merged = True
+        for column in (self.offsets, self.positions, self.times):
+            column[:] = column[::2]
+        self._topics.merge_blocks()
+
+    # -- storing --------------------------------------------------------------------------------------
+
+    def encode(self) -> bytes:
+        """The index as the body of a seal keeps it: never one that was reduced."""
+        assert not self._merged
+        return msgspec.msgpack.encode(
+            _Stored(
+                offsets=self.offsets.tobytes(),
+                positions=self.positions.tobytes(),
+                times=self.times.tobytes(),
+                publishers=self._publishers.stored(),
+                topics=self._topics.stored(),
+            )
+        )
+
+    @staticmethod
+    def decode(data: bytes | memoryview, block_end: int) -> SegmentIndex:
+        """The stored index of a segment whose last data or mark commit ends at `block_end`.
+
+        Raises `ValueError` when `data` is no index."""
+        try:
+            stored = msgspec.msgpack.decode(data, type=_Stored)
+        except RecursionError as error:
+            raise ValueError(str(error)) from None
+        index = SegmentIndex()
+        index.offsets.frombytes(stored.offsets)
+        index.positions.frombytes(stored.positions)
+        index.times.frombytes(stored.times)
+        index._publishers = PublisherTable.of(stored.publishers, index_bytes_max // 2)
+        index._topics = TopicTable.of(stored.topics, index_bytes_max // 2)
+        index._block_end = block_end
+        index._check()
+        return index
+
+    def _check(self) -> None:
+        """Lookups must end and stay inside the segment whatever a seal says."""
+        offsets = np.frombuffer(self.offsets, np.uint64)
+        if not len(offsets) == len(self.positions) == len(self.times):
+            raise ValueError("index columns differ in length")
+        if (offsets[1:] <= offsets[:-1]).any() or (
+            len(offsets) and not segment_header_bytes <= int(offsets[0])
+        ):
+            raise ValueError("index blocks are out of order")
+        if len(offsets) and int(offsets[-1]) >= self._block_end:
+            raise ValueError("index blocks lie beyond the data")
+
+
+def publisher_spans(batch: MessageBatch) -> Sequence[Span]:
+    """(publisher, lowest, highest sequence) of each publisher in a batch, each publisher once."""
+    if batch.run_count == 1:
+        publisher, first, _, count, *_ = batch.run(0)
+        return ((publisher, first, int(batch.sequences[-1]) if batch.has_sequences else first + count - 1),)
+    runs = batch.runs
+    firsts = runs["first_sequence"]
+    ends = np.cumsum(runs["count"])
+    lasts = batch.sequences[ends - 1]
+    if batch.run_count <= _FEW_RUNS:
+        spans: dict[int, tuple[int, int]] = {}
+        for publisher, low, high in zip(
+            runs["publisher"].tolist(), firsts.tolist(), lasts.tolist(), strict=True
+        ):
+            known = spans.get(publisher)
+            spans[publisher] = (low, high) if known is None else (min(known[0], low), max(known[1], high))
+        return [(publisher, low, high) for publisher, (low, high) in spans.items()]
+    order = np.argsort(runs["publisher"], kind="stable")
+    publishers = runs["publisher"][order]
+    starts = np.flatnonzero(np.concatenate(([True], publishers[1:] != publishers[:-1])))
+    lows = np.minimum.reduceat(firsts[order], starts)
+    highs = np.maximum.reduceat(lasts[order], starts)
+    return list(zip(publishers[starts].tolist(), lows.tolist(), highs.tolist(), strict=True))

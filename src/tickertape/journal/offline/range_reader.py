@@ -1,0 +1,259 @@
+"""Owns reading positions of a journal that another process may have open: which segments, and from where.
+
+Must never write, lock, or look beyond the positions it was asked for: who asks knows that they are persisted,
+and what is persisted does not change, whatever is committed, sealed or cut behind it meanwhile.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Generator, Iterator
+from typing import Final, NamedTuple, NoReturn
+
+from tickertape.base.errors import (
+    BadBatch,
+    BookmarkExpired,
+    JournalCorrupt,
+    JournalVersion,
+    NotAJournal,
+    WrongJournal,
+)
+from tickertape.base.limits import KIB, MIB, commit_header_bytes, segment_header_bytes
+from tickertape.base.ports import Disk
+from tickertape.batch import MessageBatch
+from tickertape.journal.format.identity import IDENTITY_FILE, read_identity
+from tickertape.journal.format.retired_state import read_retired
+from tickertape.journal.format.segment import (
+    JOURNAL_DIRECTORY,
+    CommitHeader,
+    CommitKind,
+    FormatError,
+    NewerFormat,
+    SegmentHeader,
+    decode_commit,
+    decode_segment_header,
+    segment_number,
+    segment_path,
+)
+from tickertape.journal.index.segment_index import SegmentIndex
+from tickertape.journal.offline.segment_check import OpenFile, opened
+from tickertape.journal.reading.log_view import LogSegment, decode_commits
+from tickertape.journal.recovery.segment_scan import read_seal
+
+_WINDOW_BYTES: Final = 64 * KIB
+"""What is read at a time to go from one commit header to the next."""
+READ_BYTES: Final = 1 * MIB
+"""What is read of the commits at a time, unless one alone is larger."""
+_BEHIND_ALL: Final = 1 << 64
+
+
+class StoredCommit(NamedTuple):
+    """A commit as it lies in a segment."""
+
+    segment: int
+    header: CommitHeader
+    body: memoryview
+    """An encoded batch."""
+
+    def batch(self) -> MessageBatch:
+        """Its messages. Raises `JournalCorrupt`."""
+        header = self.header
+        try:
+            batch = MessageBatch.parse(self.body)
+        except BadBatch as error:
+            _corrupt(segment_path(self.segment), header.offset, f"commit {header.number}: {error}")
+        if batch.count != header.messages:
+            what = f"commit {header.number} holds {batch.count} messages, not {header.messages}"
+            _corrupt(segment_path(self.segment), header.offset, what)
+        return batch
+
+
+def read_outside(
+    disk: Disk, journal: str, start: int, end: int, topic: str | None
+) -> Generator[StoredCommit, None, None]:
+    """The commits with messages at the positions `start` (first) to `end` (first not wanted), in order.
+
+    Checksums are right, batches are not parsed yet. `end` is not above what the journal named `journal` has
+    persisted. Commits that cannot hold messages of `topic` may be left out, None is any topic; the first and
+    the last may reach beyond the positions: the caller cuts and selects. Raises `NotAJournal`, `WrongJournal`
+    (another one is here), `JournalVersion`, `JournalCorrupt` (damage, or positions that are not there),
+    `BookmarkExpired` (retention has removed them, perhaps just now), `OSError`.
+    """
+    journal_id = _journal_id(disk, journal)
+    position = start
+    _check_kept(disk, journal_id, position)
+    try:
+        for commit in _commits_from(disk, journal_id, start, end, topic):
+            yield commit
+            position = max(position, commit.header.first_position + commit.header.messages)
+    except FileNotFoundError:
+        _check_kept(disk, journal_id, position)
+        raise
+
+
+def first_outside(disk: Disk, journal: str) -> int:
+    """The first position that the journal named `journal` still has. Raises `NotAJournal`, `WrongJournal`,
+    `JournalCorrupt`, `OSError`."""
+    retired = read_retired(disk, _journal_id(disk, journal))
+    return 0 if retired is None else retired.first_position
+
+
+def _check_kept(disk: Disk, journal_id: bytes, position: int) -> None:
+    """Raise `BookmarkExpired` when retention has removed the message at `position`."""
+    retired = read_retired(disk, journal_id)
+    if retired is not None and position < retired.first_position:
+        raise BookmarkExpired(f"position {position}: {retired}; resolve what is to be read again")
+
+
+def _commits_from(
+    disk: Disk, journal_id: bytes, start: int, end: int, topic: str | None
+) -> Generator[StoredCommit, None, None]:
+    position = start
+    for number in _numbers_from(disk, start):
+        if position >= end:
+            return
+        with opened(disk, segment_path(number)) as file:
+            header = _header(file, number, journal_id)
+            if header.first_position > position:
+                _corrupt(segment_path(number), 0, f"position {position} is in no segment before it")
+            segment = _sealed(file, header)
+            if segment is not None:
+                stretches = _stretches(segment.index, position, end, topic)
+            else:
+                segment, begin = _begun(file, header, position, end)
+                stretches = iter([(begin, segment.end)])
+            yield from _commits(file, segment, stretches, position, end)
+            position = max(position, segment.end_position)
+    if position < end:
+        _corrupt(JOURNAL_DIRECTORY, 0, f"positions {position} to {end} are in no segment")
+
+
+def _commits(
+    file: OpenFile, segment: LogSegment, stretches: Iterator[tuple[int, int]], start: int, end: int
+) -> Iterator[StoredCommit]:
+    def wanted(header: CommitHeader) -> bool:
+        first = header.first_position
+        return first < end and first + header.messages > start
+
+    for offset, after in stretches:
+        at, need = offset, 0
+        while at < after:
+            size = min(max(min(READ_BYTES, after - at), need), segment.end - at)
+            data = file.read(at, size)
+            if len(data) < size:
+                _corrupt(segment_path(segment.number), at + len(data), "the file is shorter than its commits")
+            commits, need = decode_commits(segment, at, data, excuse=lambda header, _: not wanted(header))
+            for header, body in commits:
+                at = header.end
+                if header.kind is CommitKind.DATA and wanted(header):
+                    yield StoredCommit(segment.number, header, body)
+
+
+def _stretches(index: SegmentIndex, start: int, end: int, topic: str | None) -> Iterator[tuple[int, int]]:
+    """Where to read: the first byte and the one after the last of blocks that lie together."""
+    if topic is None:
+        if index.blocks:
+            first, last = index.block_of_position(start), index.block_of_position(end - 1)
+            yield index.offsets[first], index.block_bounds(last)[1]
+        return
+    block: int | None = index.block_of_position(start)
+    while block is not None and (block := index.next_block_with(topic, block)) is not None:
+        if index.positions[block] >= end:
+            return
+        offset = index.offsets[block]
+        after = index.reach_with(topic, offset, READ_BYTES)
+        yield offset, after
+        block = index.block_of_offset(after - 1) + 1
+
+
+def _journal_id(disk: Disk, journal: str) -> bytes:
+    """The 16 bytes that each segment must carry, after a look at whose directory this is."""
+    try:
+        identity = read_identity(disk)
+    except FileNotFoundError:
+        raise NotAJournal(f"no journal in {disk.where}: there is no {IDENTITY_FILE}") from None
+    if identity.journal != journal:
+        raise WrongJournal(f"the journal in {disk.where} is {identity.journal}, not {journal}")
+    return identity.journal_id
+
+
+def _numbers_from(disk: Disk, position: int) -> list[int]:
+    """The segments from the one in which `position` must be, in order."""
+    names = disk.names(JOURNAL_DIRECTORY)
+    numbers = [number for name in names if (number := segment_number(name)) is not None]
+    at = bisect_right(numbers, position, key=lambda number: _first_position(disk, number))
+    return numbers[max(at - 1, 0) :]
+
+
+def _first_position(disk: Disk, number: int) -> int:
+    """Where a segment begins; behind everything when it has not begun."""
+    with opened(disk, segment_path(number)) as file:
+        try:
+            return decode_segment_header(file.read(0, segment_header_bytes))[0].first_position
+        except FormatError:
+            return _BEHIND_ALL
+
+
+def _header(file: OpenFile, number: int, journal_id: bytes) -> SegmentHeader:
+    path = segment_path(number)
+    try:
+        header, _ = decode_segment_header(file.read(0, segment_header_bytes))
+    except NewerFormat as error:
+        raise JournalVersion(f"{path}: {error}: use a newer program") from None
+    except FormatError as error:
+        _corrupt(path, 0, str(error))
+    if header.journal_id != journal_id or header.number != number:
+        raise WrongJournal(f"{path} belongs to another journal or number")
+    return header
+
+
+def _sealed(file: OpenFile, header: SegmentHeader) -> LogSegment | None:
+    """The segment as its seal describes it; None when it has none yet, or its index must be rebuilt."""
+    seal = read_seal(file.read, file.size, header)
+    if seal is None:
+        return None
+    try:
+        index = SegmentIndex.decode(seal.body, seal.header.offset)
+    except ValueError:
+        return None
+    return LogSegment(header, index, seal.header.offset, seal.header.first_position, seal.header.timestamp)
+
+
+def _begun(file: OpenFile, header: SegmentHeader, start: int, end: int) -> tuple[LogSegment, int]:
+    """A segment without a seal as far as `end`, and the offset of the commit that holds `start`: found by
+    going from commit to commit.
+
+    A segment that was sealed since its size was looked at ends with the seal that is met here.
+    """
+    begin = offset = segment_header_bytes
+    position, last = header.first_position, header.created
+    sealed = False
+    for commit in _headers(file, header):
+        if position >= end or commit.kind is CommitKind.SEAL or commit.first_position != position:
+            sealed = commit.kind is CommitKind.SEAL
+            break
+        offset, position, last = commit.end, position + commit.messages, commit.timestamp
+        if position <= start:
+            begin = offset
+    if position < end and not sealed:
+        _corrupt(segment_path(header.number), offset, f"no commit that begins with position {position}")
+    return LogSegment(header, SegmentIndex(), offset, position, last), begin
+
+
+def _headers(file: OpenFile, segment: SegmentHeader) -> Iterator[CommitHeader]:
+    """The commits of a segment in order, bodies passed over, up to where no header follows."""
+    window, begin, offset = b"", 0, segment_header_bytes
+    while True:
+        if offset + commit_header_bytes > begin + len(window):
+            window, begin = file.read(offset, _WINDOW_BYTES), offset
+        commit = decode_commit(window, offset - begin)
+        if commit is None or commit.salt != segment.salt or commit.offset != offset:
+            return
+        yield commit
+        offset = commit.end
+
+
+def _corrupt(path: str, offset: int, what: str) -> NoReturn:
+    raise JournalCorrupt(
+        f"{path} at {offset}: {what}; `tickertape journal verify` shows more", file=path, offset=offset
+    )

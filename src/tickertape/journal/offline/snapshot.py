@@ -1,0 +1,265 @@
+"""Owns a look at the log as it stands: what of it is proven to be durable, beside a running server too.
+
+Must never write, lock, or show what no later commit says to be durable (unless asked to): a running server
+may still lose that, and would write something else in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from tickertape.base.errors import BookmarkExpired, JournalCorrupt, NotAJournal
+from tickertape.base.limits import commit_header_bytes
+from tickertape.base.ports import Buffer, Disk
+from tickertape.batch import MessageBatch, select
+from tickertape.batch.format import KIND_MESSAGE, Int64s
+from tickertape.journal.commit.active_segment import Active
+from tickertape.journal.format.identity import IDENTITY_FILE, read_identity
+from tickertape.journal.format.retired_state import Retired, read_retired
+from tickertape.journal.format.segment import CommitHeader, decode_commit, segment_path
+from tickertape.journal.reading.log_reader import LogReader
+from tickertape.journal.reading.log_view import LogSegment, LogView, Part, ReadRequest
+from tickertape.journal.recovery.recovery import Segment, Step, decide, read_finished, use_sealed
+from tickertape.journal.recovery.segment_scan import Verdict
+from tickertape.journal.recovery.survey import Indexes, Seen, look
+
+T = TypeVar("T")
+
+_LOOKS_MAX = 5
+"""How often a directory is looked at again when a server seems to have begun a segment meanwhile."""
+
+
+class Snapshot(NamedTuple):
+    """The log at one moment. `view` stays what it was, however the log goes on."""
+
+    view: LogView
+    unproven: int
+    """Messages behind the end of `view`, written but not known to be durable."""
+    damage: JournalCorrupt | None
+    """Why `view` ends before the log does."""
+
+
+def take_snapshot(disk: Disk, *, unsynced: bool = False) -> Snapshot:
+    """Look at the journal in `disk`; with `unsynced` what is not known to be durable is part of it.
+
+    Damage of the last segments, or between segments, ends the view before it and is named. Raises
+    `NotAJournal`, `WrongJournal`, `JournalVersion`, `JournalCorrupt` (identity), `OSError`."""
+    if IDENTITY_FILE not in disk.names("."):
+        raise NotAJournal(f"no {IDENTITY_FILE} in {disk.where}: this is not the data directory of a journal")
+    journal_id = read_identity(disk).journal_id
+    damage: JournalCorrupt | None = None
+    for look_number in range(_LOOKS_MAX):
+        indexes = Indexes()
+        retired = read_retired(disk, journal_id)
+        try:
+            seen, _ = look(disk, journal_id, indexes, retired)
+            steps, damage = decide(seen, retired), None
+            break
+        except FileNotFoundError:
+            if look_number == _LOOKS_MAX - 1:
+                raise
+        except JournalCorrupt as error:
+            damage = error
+    if damage is not None:
+        steps = _before_damage(seen, retired)
+    sealed: list[Segment] = []
+    active: Seen | None = None
+    for file, step in steps:
+        if step is Step.USE:
+            try:
+                sealed.append(use_sealed(disk, file, indexes))
+            except JournalCorrupt as error:
+                return Snapshot(LogView(sealed, retired), 0, _told(error))
+        elif step is Step.FINISH:
+            active = file
+    view = LogView(sealed, retired)
+    unproven = 0
+    if active is not None:
+        unproven, ended = _add_active(disk, view, active, unsynced=unsynced)
+        damage = damage or ended
+    return Snapshot(view, unproven, _told(damage))
+
+
+def _told(error: JournalCorrupt | None) -> JournalCorrupt | None:
+    """The same damage, told to somebody who only reads."""
+    if error is None:
+        return None
+    what = str(error).partition(". The start is refused")[0]
+    return JournalCorrupt(
+        f"{what}; what stands before it was read, `tickertape journal verify` shows the extent",
+        file=error.file,
+        offset=error.offset,
+    )
+
+
+def _before_damage(seen: list[Seen], retired: Retired | None) -> list[tuple[Seen, Step]]:
+    """What can be said of the segments before the first that cannot be right."""
+    for count in range(len(seen) - 1, 0, -1):
+        try:
+            return decide(seen[:count], retired)
+        except JournalCorrupt:
+            continue
+    return []
+
+
+def _add_active(
+    disk: Disk, view: LogView, file: Seen, *, unsynced: bool
+) -> tuple[int, JournalCorrupt | None]:
+    """Add the unsealed segment to a view; returns messages left out and the damage it ends with."""
+    header = file.header
+    assert header is not None
+    corrupt_at = -1
+    for _ in range(_LOOKS_MAX):
+        try:
+            (index, ending, _, unproven, _), _ = read_finished(disk, file)
+        except JournalCorrupt as error:
+            return 0, error
+        if ending.verdict is not Verdict.CORRUPT or ending.end == corrupt_at:
+            break
+        corrupt_at = ending.end  # a server may have written while it was read: damage stays where it is
+    active = Active(header, file.chain, file.size)
+    active.index = index
+    view.opened(active)
+    segment = view.segments[-1]
+    last = ending.last
+    written = last.first_position + last.messages if last is not None else header.first_position
+    segment.end, segment.end_position = ending.end, written
+    segment.timestamp = last.timestamp if last is not None else 0
+    if not unsynced and ending.verdict is not Verdict.SEALED and unproven < ending.end:
+        first = _header_at(disk, file.number, unproven)
+        segment.end, segment.end_position = unproven, first.first_position
+    damage = None
+    if ending.verdict is Verdict.CORRUPT:
+        path = segment_path(file.number)
+        damage = JournalCorrupt(f"{path} at {ending.end}: {ending.detail}", file=path, offset=ending.end)
+    return written - segment.end_position, damage
+
+
+def _header_at(disk: Disk, number: int, offset: int) -> CommitHeader:
+    path = segment_path(number)
+    handle = disk.open(path, write=False)
+    try:
+        header = decode_commit(disk.read(handle, offset, commit_header_bytes))
+    finally:
+        disk.close(handle)
+    if header is None:
+        raise JournalCorrupt(f"{path} at {offset}: it changed while it was read", file=path, offset=offset)
+    return header
+
+
+class Selected(NamedTuple):
+    """Messages of one commit, and where they stand in the log."""
+
+    positions: Int64s
+    batch: MessageBatch
+
+    @property
+    def end_position(self) -> int:
+        """Position after the last of them."""
+        return int(self.positions[-1]) + 1
+
+
+# -- reading ------------------------------------------------------------------------------------------
+
+
+class SnapshotReader:
+    """Reads a snapshot with blocking reads, one segment open at a time."""
+
+    def __init__(self, disk: Disk, view: LogView) -> None:
+        self._disk = disk
+        self.view = view
+        self._number = 0
+        self._handle: int | None = None
+
+    def parts(self, start: int, stop: int, topic: str | None = None) -> Iterator[Part]:
+        """Parts that hold positions `start` up to `stop`, without what cannot hold `topic`.
+
+        Raises `JournalCorrupt` where the log cannot be read back."""
+        reader = LogReader(self.view, start, topic)
+        while reader.position < stop:
+            step = reader.poll()
+            if step is None:
+                return
+            for part in reader.answer(self._read(step)) if isinstance(step, ReadRequest) else step:
+                if part.first_position >= stop:
+                    return
+                yield part
+
+    def selected(self, start: int, stop: int, topic: str | None = None) -> Iterator[Selected]:
+        """The messages from position `start` up to `stop`, of `topic` when given, without the server's
+        control records.
+
+        Raises `JournalCorrupt` where the log cannot be read back."""
+        for part in self.parts(start, stop, topic):
+            batch = part.batch
+            positions = part.positions
+            if positions is None:
+                positions = np.arange(part.first_position, part.first_position + batch.count)
+            mask = (positions >= start) & (positions < stop)
+            if topic is not None and topic not in batch.topics:
+                mask[:] = False
+            elif topic is not None and batch.topic_index is not None:
+                mask &= batch.topic_index == batch.topics.index(topic)
+            if batch.kinds is not None:
+                mask &= batch.kinds == KIND_MESSAGE
+            if mask.any():
+                yield Selected(positions[mask], batch if mask.all() else select(batch, mask))
+
+    def bytes_before(self, position: int) -> int:
+        """About how many bytes of the log lie before `position`."""
+        done = 0
+        for segment in self.view.segments:
+            if position < segment.end_position:
+                if position > segment.first_position and segment.index.blocks:
+                    done += segment.index.block_bounds(segment.index.block_of_position(position))[0]
+                break
+            done += segment.end
+        return done
+
+    def find(self, search: Generator[ReadRequest, Buffer, T]) -> T:
+        """Run a search of `lookup.py` to its end."""
+        try:
+            request = next(search)
+            while True:
+                request = search.send(self._read(request))
+        except StopIteration as done:
+            result: T = done.value
+            return result
+
+    def header_of(self, position: int) -> tuple[LogSegment, CommitHeader]:
+        """The commit that holds `position`, which lies in the view."""
+        segment = self.view.segment_of(position)
+        assert segment is not None
+        offset = segment.index.block_bounds(segment.index.block_of_position(position))[0]
+        while True:
+            header = decode_commit(
+                memoryview(self._read(ReadRequest(segment.number, offset, commit_header_bytes)))
+            )
+            if header is None:
+                path = segment_path(segment.number)
+                raise JournalCorrupt(f"{path} at {offset}: no valid commit", file=path, offset=offset)
+            if position < header.first_position + header.messages:
+                return segment, header
+            offset = header.end
+
+    def close(self) -> None:
+        """Close what is open."""
+        if self._handle is not None:
+            self._disk.close(self._handle)
+        self._handle, self._number = None, 0
+
+    def _read(self, request: ReadRequest) -> Buffer:
+        if request.segment != self._number:
+            self.close()
+            try:
+                self._handle = self._disk.open(segment_path(request.segment), write=False)
+            except FileNotFoundError:
+                what = f"segment {request.segment} was removed by retention while it was to be read"
+                raise BookmarkExpired(f"{what}: look again, the log begins later now") from None
+            self._number = request.segment
+        assert self._handle is not None
+        handle = self._handle
+        return request.read(lambda offset, size: self._disk.read(handle, offset, size))

@@ -1,0 +1,272 @@
+"""Owns looking at a journal without opening it: what is there (`survey`), and is it whole (`verify`).
+
+Must never write, lock, or need the server to be stopped: a running one may commit, seal and begin segments
+while its files are read here. So what looks damaged is looked at again, and counts only when it stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Final
+
+from tickertape.base.errors import JournalError, NotAJournal, WrongJournal
+from tickertape.base.limits import segment_header_bytes
+from tickertape.base.ports import Disk
+from tickertape.journal.format.clean_shutdown import END_FILE, Reached, read_reached
+from tickertape.journal.format.data_directory import DATA_NAMES
+from tickertape.journal.format.identity import IDENTITY_FILE, read_identity
+from tickertape.journal.format.last_segment import BEGUN_FILE, read_begun
+from tickertape.journal.format.retired_state import RETIRED_FILE, Retired, read_retired
+from tickertape.journal.format.segment import (
+    JOURNAL_DIRECTORY,
+    QUARANTINE_DIRECTORY,
+    FormatError,
+    decode_segment_header,
+    segment_number,
+    segment_path,
+)
+from tickertape.journal.offline.report import Finding, Report, RetiredSummary, SegmentSummary
+from tickertape.journal.offline.segment_check import Progress, SegmentWalk, opened
+from tickertape.journal.recovery.recovery import check_retired_link
+from tickertape.journal.recovery.survey import Head, Seen, leftovers, look
+
+_LOOKS_MAX: Final = 5
+"""How often a directory is looked at again when a server seems to have removed a segment meanwhile."""
+
+
+def survey(disk: Disk) -> Report:
+    """What is in the journal: sealed segments by their seals, the others read through.
+
+    Raises `NotAJournal` when there is none, `OSError` when the disk cannot be read.
+    """
+    return _looked(disk, through=False, progress=_unseen)
+
+
+def verify(disk: Disk, progress: Progress | None = None) -> Report:
+    """Read every commit of every segment and check all that can be checked.
+
+    Raises `NotAJournal` when there is no journal, `OSError` when the disk cannot be read. Damage never
+    raises: it is in the report.
+    """
+    return _looked(disk, through=True, progress=progress or _unseen)
+
+
+def _looked(disk: Disk, *, through: bool, progress: Progress) -> Report:
+    for _ in range(_LOOKS_MAX):
+        with contextlib.suppress(FileNotFoundError):  # a server may remove segments meanwhile
+            return _Looking(disk, through=through, progress=progress).look()
+    return _Looking(disk, through=through, progress=progress).look()
+
+
+def segment_bytes(disk: Disk) -> int:
+    """Size of all segment files: what `verify` goes through."""
+    if JOURNAL_DIRECTORY not in disk.names("."):
+        return 0
+    return sum(_size(disk, f"{JOURNAL_DIRECTORY}/{name}") for name in disk.names(JOURNAL_DIRECTORY))
+
+
+class _Looking:
+    """One look at a directory."""
+
+    def __init__(self, disk: Disk, *, through: bool, progress: Progress) -> None:
+        self._disk = disk
+        self._through = through
+        self._progress = progress
+        self._report = Report()
+        self._highest: dict[int, int] = {}
+        self._retired: Retired | None = None
+
+    def look(self) -> Report:
+        names = self._disk.names(".")
+        if IDENTITY_FILE not in names and JOURNAL_DIRECTORY not in names:
+            neither = f"there is neither {IDENTITY_FILE} nor {JOURNAL_DIRECTORY}/"
+            raise NotAJournal(f"no journal in {self._disk.where}: {neither}")
+        for name in names:
+            if name not in DATA_NAMES:
+                self._note(name, 0, "not a file of Tickertape; the server ignores it")
+        if QUARANTINE_DIRECTORY in names:
+            for name in self._disk.names(QUARANTINE_DIRECTORY):
+                path = f"{QUARANTINE_DIRECTORY}/{name}"
+                self._note(path, 0, f"{_size(self._disk, path)} bytes set aside by an earlier recovery")
+        if JOURNAL_DIRECTORY in names:
+            # Asked first: a server that stops meanwhile seals, and only then says so.
+            reached = self._reached()
+            journal_id = self._journal_id(names)
+            begun = self._begun(journal_id)
+            self._segments(journal_id)
+            self._check_end(reached)
+            self._check_begun(begun)
+        else:
+            self._damage(JOURNAL_DIRECTORY, 0, "the directory is missing")
+        self._report.damage[:] = sorted(set(self._report.damage))
+        self._report.notes.sort()
+        return self._report
+
+    def _reached(self) -> Reached | None:
+        try:
+            return read_reached(self._disk)
+        except ValueError as error:
+            self._note(END_FILE, 0, str(error))
+            return None
+
+    def _begun(self, journal_id: bytes) -> int:
+        try:
+            return read_begun(self._disk, journal_id)
+        except ValueError as error:
+            self._note(BEGUN_FILE, 0, str(error))
+            return 0
+
+    def _check_begun(self, begun: int) -> None:
+        """The segment that was begun last is there, and begun."""
+        through = 0 if self._retired is None else self._retired.through
+        there = [one.number for one in self._report.segments if one.state in ("sealed", "active")]
+        path = segment_path(max(there, default=through) + 1)
+        if max(there, default=through) < begun and all(found.file != path for found in self._report.damage):
+            self._damage(path, 0, f"segment {begun} was begun, and that is gone")
+
+    def _check_end(self, reached: Reached | None) -> None:
+        """The segment that a clean stop sealed is there, and sealed."""
+        if reached is None or (self._retired is not None and reached.segment <= self._retired.through):
+            return
+        found = {segment.number: segment for segment in self._report.segments}.get(reached.segment)
+        if found is None or found.state != "sealed" or found.end_position != reached.position:
+            what = f"a clean stop sealed it at position {reached.position}, and that is gone"
+            self._damage(segment_path(reached.segment), found.used if found else 0, what)
+
+    def _journal_id(self, names: list[str]) -> bytes:
+        """The id that segments must carry; when the identity does not say it, the first segment's."""
+        try:
+            if IDENTITY_FILE in names:
+                identity = read_identity(self._disk)
+                self._report.journal = identity.journal
+                return identity.journal_id
+            self._damage(IDENTITY_FILE, 0, "missing")
+        except JournalError as error:
+            self._damage(IDENTITY_FILE, 0, str(error))
+        for name in self._disk.names(JOURNAL_DIRECTORY):
+            if segment_number(name) is not None:
+                with (
+                    opened(self._disk, f"{JOURNAL_DIRECTORY}/{name}") as file,
+                    contextlib.suppress(FormatError),
+                ):
+                    return decode_segment_header(file.read(0, segment_header_bytes))[0].journal_id
+        return bytes(16)
+
+    def _segments(self, journal_id: bytes) -> None:
+        retired = self._read_retired(journal_id)
+        seen, unknown = look(self._disk, journal_id, retired=retired)
+        doubts: list[tuple[int, Head]] = []
+        while doubts != (doubts := _doubts(seen)):
+            # a segment may have been begun meanwhile
+            seen, unknown = look(self._disk, journal_id, retired=retired)
+        self._tell_retired(retired, self._read_retired(journal_id))
+        self._check_first(seen, retired)
+        for name in unknown:
+            self._note(f"{JOURNAL_DIRECTORY}/{name}", 0, "not a file of Tickertape; the server ignores it")
+        previous: SegmentWalk | None = None
+        for at, file in enumerate(seen):
+            path = segment_path(file.number)
+            if at and file.number != seen[at - 1].number + 1:
+                self._damage(path, 0, f"segment {seen[at - 1].number + 1} before it is missing")
+                previous = None
+            begun_after = any(later.head in (Head.VALID, Head.LOST) for later in seen[at + 1 :])
+            if file.head is Head.VALID:
+                first = at == 0 and retired is None
+                previous = self._valid(file, previous, first=first, begun_after=begun_after)
+            else:
+                self._without_header(file, path, begun=file is not seen[-1])
+                previous = None
+
+    def _read_retired(self, journal_id: bytes) -> Retired | None:
+        try:
+            retired = read_retired(self._disk, journal_id)
+        except (JournalError, WrongJournal) as error:
+            self._damage(RETIRED_FILE, 0, str(error))
+            return None
+        return retired
+
+    def _tell_retired(self, retired: Retired | None, now: Retired | None) -> None:
+        """Take in what was removed; `now` is what is recorded after the look at the segments."""
+        if now is not None and (retired is None or now.through != retired.through):
+            raise FileNotFoundError("segments were removed meanwhile")  # then it is looked at again
+        if retired is None:
+            return
+        left = len(leftovers(self._disk, retired))
+        self._retired, self._highest = retired, retired.highest.as_dict()
+        self._report.retired = RetiredSummary(
+            through=retired.through,
+            first_position=retired.first_position,
+            bytes=retired.removed_bytes,
+            publishers=len(retired.highest),
+            last=retired.last_time,
+            unfinished=left,
+            text=str(retired),
+        )
+        still = f"; {left} of the files are still there, the server removes them" if left else ""
+        self._note(RETIRED_FILE, 0, f"{retired}{still}")
+
+    def _check_first(self, seen: list[Seen], retired: Retired | None) -> None:
+        """The log begins where what was removed ends."""
+        if retired is None:
+            return
+        first = seen[0] if seen else None
+        if first is None or first.number != retired.through + 1 or first.header is None:
+            what = f"segment {retired.through + 1}, with which the log begins, is missing"
+            self._damage(segment_path(retired.through + 1), 0, what)
+            return
+        try:
+            check_retired_link(first.header, retired)
+        except JournalError:
+            self._damage(segment_path(first.number), 0, f"it does not follow what {RETIRED_FILE} says")
+
+    def _without_header(self, file: Seen, path: str, *, begun: bool) -> None:
+        reserved = file.head is Head.BLANK and not begun
+        summary = SegmentSummary(
+            number=file.number, file=path, state="reserved" if reserved else "unreadable", bytes=file.size
+        )
+        self._report.segments.append(summary)
+        if file.head is Head.BROKEN and not begun:
+            self._note(path, 0, "interrupted creation: the next start moves it to quarantine")
+        elif not reserved:
+            self._damage(path, 0, file.head.value)
+        self._progress(file.size)
+
+    def _valid(
+        self, file: Seen, previous: SegmentWalk | None, *, first: bool, begun_after: bool
+    ) -> SegmentWalk:
+        walk = SegmentWalk(self._disk, file, self._highest, begun_after=begun_after)
+        if self._through or file.seal is None or not walk.by_seal(file):
+            walk.go(self._progress)
+            found: list[Finding] = []
+            while walk.damage and walk.damage != found:
+                found = walk.damage
+                walk = SegmentWalk(self._disk, file, self._highest, begun_after=begun_after)
+                walk.go(_unseen)
+        self._highest.update(walk.highest)
+        walk.check_link(previous, first=first)
+        self._report.segments.append(walk.summary)
+        self._report.damage.extend(walk.damage)
+        self._report.notes.extend(walk.notes)
+        return walk
+
+    def _damage(self, file: str, offset: int, what: str) -> None:
+        self._report.damage.append(Finding(file, offset, what))
+
+    def _note(self, file: str, offset: int, what: str) -> None:
+        self._report.notes.append(Finding(file, offset, what))
+
+
+def _doubts(seen: list[Seen]) -> list[tuple[int, Head]]:
+    """Files whose first sector is not what it should be, but for a reserved one at the end."""
+    last = seen[-1].number if seen else 0
+    blank = [(last, Head.BLANK)]
+    return [d for d in ((f.number, f.head) for f in seen) if d[1] is not Head.VALID and d not in blank]
+
+
+def _size(disk: Disk, path: str) -> int:
+    with opened(disk, path) as file:
+        return file.size
+
+
+def _unseen(more: int) -> None:
+    """Progress that nobody follows."""

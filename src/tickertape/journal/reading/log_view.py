@@ -1,0 +1,342 @@
+"""Owns the persisted log as readers see it: its segments, its end in memory, and what bytes of it hold.
+
+Must never hand out a message above the persisted end, or one whose commit does not match its checksum.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+from crc32c import crc32c
+
+from tickertape.base.errors import BadBatch, JournalCorrupt
+from tickertape.base.limits import (
+    batch_memory_bytes,
+    commit_header_bytes,
+    segment_header_bytes,
+    tail_cache_bytes,
+)
+from tickertape.base.ports import Buffer
+from tickertape.batch import MessageBatch
+from tickertape.batch.format import Int64s
+from tickertape.journal.commit.active_segment import Active
+from tickertape.journal.commit.persisted import Persisted
+from tickertape.journal.format.retired_state import FirstMessage, Retired
+from tickertape.journal.format.segment import (
+    CommitHeader,
+    CommitKind,
+    SegmentHeader,
+    decode_commit,
+    segment_path,
+)
+from tickertape.journal.index.index_cache import SealedIndexes
+from tickertape.journal.index.segment_index import SegmentIndex
+from tickertape.journal.recovery.recovery import Segment
+
+if TYPE_CHECKING:
+    from tickertape.journal.reading.archive_tier import Older
+
+
+class ReadRequest(NamedTuple):
+    """Bytes wanted from a segment file: `size` at `offset`, or those of `pieces`, one after the other."""
+
+    segment: int
+    offset: int
+    size: int
+    pieces: tuple[tuple[int, int], ...] = ()
+    """Offset and size of each; `size` is their sum then."""
+
+    def read(self, piece: Callable[[int, int], Buffer]) -> Buffer:
+        """The bytes, got by `piece(offset, size)`."""
+        if not self.pieces:
+            return piece(self.offset, self.size)
+        return b"".join([piece(offset, size) for offset, size in self.pieces])
+
+
+class Part(NamedTuple):
+    """Messages of one commit; message i has position `first_position + i`, or `positions[i]`."""
+
+    first_position: int
+    batch: MessageBatch
+    positions: Int64s | None = None
+    """Where the messages stand when there are others between them, which nobody asked for."""
+    end: int | None = None
+    """Position after the last message of the commit, where `batch` does not say it."""
+
+    @property
+    def end_position(self) -> int:
+        """Position after the last message."""
+        return self.first_position + self.batch.count if self.end is None else self.end
+
+    def positions_of(self, indices: Int64s) -> Int64s:
+        """Where the messages `indices` stand."""
+        return indices + self.first_position if self.positions is None else self.positions[indices]
+
+    def index_at(self, position: int) -> int:
+        """Index of the first message at or above `position`."""
+        if self.positions is None:
+            return min(max(position - self.first_position, 0), self.batch.count)
+        return int(self.positions.searchsorted(position))
+
+
+def last_of(batch: MessageBatch, stop: int | None = None) -> int | None:
+    """Index of the last message of a batch, before the index `stop`, that is no control record."""
+    count = batch.count if stop is None else max(min(stop, batch.count), 0)
+    if batch.kinds is None:
+        return count - 1 if count else None
+    messages = np.flatnonzero(batch.kinds[:count] == 0)
+    return int(messages[-1]) if len(messages) else None
+
+
+def _first_position(part: Part) -> int:
+    return part.first_position
+
+
+class LogSegment:
+    """A segment as readers see it: everything before `end` is persisted."""
+
+    def __init__(
+        self,
+        header: SegmentHeader,
+        index: SegmentIndex,
+        end: int,
+        end_position: int,
+        timestamp: int,
+        file_bytes: int = 0,
+    ) -> None:
+        self.header = header
+        self.number = header.number
+        self.index = index
+        self.end = end
+        self.end_position = end_position
+        self.timestamp = timestamp
+        """Log time of the last persisted commit in it, microseconds."""
+        self.file_bytes = file_bytes
+        """What its file takes; of the one that is being written, what is reserved for it."""
+
+    @property
+    def first_position(self) -> int:
+        """Position of its first message."""
+        return self.header.first_position
+
+
+class LogView:
+    """The persisted log: its segments in order, and the last of it in memory."""
+
+    def __init__(self, sealed: list[Segment], retired: Retired | None = None) -> None:
+        self.segments = [
+            LogSegment(s.header, s.blocks, s.data_end, s.end_position, s.seal.timestamp, s.end)
+            for s in sealed
+        ]
+        self.retired = retired
+        """What is left of the segments that retention removed, before the first of these."""
+        self.first: FirstMessage | None = None
+        """The first message that the log still has; None when that is not known, or there is none."""
+        self.older: Older | None = None
+        """The archive that has what lies before these segments, if there is one."""
+        self.first_unknown = False
+        """It could not be read."""
+        self.last_message: int | None = None
+        """Position of the last message that is no control record; None when it was not looked for yet."""
+        self._by_number = {s.number: s for s in self.segments}
+        self.indexes = SealedIndexes()
+        """The indexes of all segments but the one that is being written."""
+        for sealed_one in sealed:
+            self.indexes.add(sealed_one.blocks)
+        self.indexes.fit()
+        self._active: LogSegment | None = None
+        self._writing: Active | None = None
+        self.tail: list[Part] = []
+        """The last commits in memory, in order: at most `tail_bytes_max` and one commit."""
+        self.tail_bytes_max = tail_cache_bytes
+        """How much of the log's end stays in memory, encoded bytes."""
+        self._tail_bytes = 0
+
+    def opened(self, active: Active) -> None:
+        """A segment became active, and the one before it is sealed."""
+        if self._active is not None and self._writing is not None:
+            self.indexes.add(self._active.index)
+            self._active.file_bytes = self._writing.offset
+        self._writing = active
+        self._active = segment = LogSegment(
+            active.header,
+            active.index,
+            segment_header_bytes,
+            active.header.first_position,
+            0,
+            active.capacity,
+        )
+        self.segments.append(segment)
+        self._by_number[segment.number] = segment
+
+    def persisted(self, commit: Persisted) -> None:
+        """A commit became persisted: readers may see it from now on."""
+        self.indexes.relieve()  # one at a time: nobody waits for long
+        segment = self._by_number[commit.segment]
+        segment.end = commit.end
+        segment.end_position = commit.first_position + commit.batch.count
+        segment.timestamp = commit.batch.run(commit.batch.run_count - 1).timestamp
+        last = last_of(commit.batch)
+        if last is not None:
+            self.last_message = commit.first_position + last
+        self.tail.append(Part(commit.first_position, commit.batch))
+        self._tail_bytes += commit.batch.nbytes + batch_memory_bytes
+        if self._tail_bytes > self.tail_bytes_max:
+            self._cut_tail()
+
+    def own(self, position: int) -> None:
+        """Have copies of what stays in memory from a message on: it lies in files that were mapped, and each
+        keeps its descriptor, and its space when it is removed, for as long as anything of it is there."""
+        begin = self.tail_at(position) or 0
+        for at, part in enumerate(self.tail[begin:], begin):
+            self.tail[at] = Part(part.first_position, MessageBatch.parse(part.batch.encode()))
+
+    def retire(self, retired: Retired, first: FirstMessage | None, *, first_unknown: bool = False) -> None:
+        """Segments are to be removed: nobody finds them any more. `first_unknown`: the first message behind
+        them cannot be read."""
+        gone = [segment for segment in self.segments if segment.number <= retired.through]
+        self.segments = self.segments[len(gone) :]
+        for segment in gone:
+            del self._by_number[segment.number]
+        self.indexes.forget(len(gone))
+        self.retired, self.first, self.first_unknown = retired, first, first_unknown
+
+    def _cut_tail(self) -> None:
+        """Forget an eighth at once, so that many small commits do not move the list each time."""
+        count = 0
+        while self._tail_bytes > self.tail_bytes_max * 7 // 8 and count < len(self.tail) - 1:
+            self._tail_bytes -= self.tail[count].batch.nbytes + batch_memory_bytes
+            count += 1
+        del self.tail[:count]
+
+    def tail_at(self, position: int) -> int | None:
+        """Index in `tail` of the part that holds `position`, its length at the end; None when that is
+        older."""
+        if not self.tail or position < self.tail[0].first_position:
+            return None
+        if position >= self.end_position:
+            return len(self.tail)
+        return bisect_right(self.tail, position, key=_first_position) - 1
+
+    @property
+    def tail_bytes(self) -> int:
+        """What of the log's end is in memory, encoded bytes."""
+        return self._tail_bytes
+
+    @property
+    def first_position(self) -> int:
+        """Position of the first message the log still has (of the next one, when it has none)."""
+        return self.segments[0].first_position if self.segments else 0
+
+    @property
+    def end_position(self) -> int:
+        """Position after the last persisted message."""
+        return self.segments[-1].end_position if self.segments else 0
+
+    def segment_of(self, position: int) -> LogSegment | None:
+        """The segment that holds `position`; None above the end. Below the first it is the first."""
+        for segment in reversed(self.segments):
+            if segment.first_position <= position < segment.end_position:
+                return segment
+        if self.segments and position < self.first_position:
+            return self.segments[0]
+        return None
+
+    def has(self, segment: LogSegment) -> bool:
+        """Whether it is still part of the log: retention has not removed it."""
+        return segment.number in self._by_number
+
+    def has_number(self, number: int) -> bool:
+        """As `has`, of the segment with a number."""
+        return number in self._by_number
+
+    def after(self, segment: LogSegment) -> LogSegment | None:
+        """The segment that follows."""
+        return self._by_number.get(segment.number + 1)
+
+
+Excuse = Callable[[CommitHeader, memoryview], bool]
+"""Whether a commit whose body is damaged may be passed over: nothing that is wanted can be in it."""
+
+_NOTHING: Final = memoryview(b"")
+
+
+def decode_commits(
+    segment: LogSegment,
+    offset: int,
+    data: Buffer,
+    *,
+    up_to_damage: bool = False,
+    excuse: Excuse | None = None,
+) -> tuple[list[tuple[CommitHeader, memoryview]], int]:
+    """The whole commits in `data`, which was read at `offset`, and the bytes the next one needs to be whole.
+
+    Raises `JournalCorrupt` naming file and offset: below the persisted end everything must be valid. With
+    `up_to_damage` it is raised only for the first commit; whole ones before a damaged one are given first.
+    A commit with a damaged body that `excuse` lets pass is given without one.
+    """
+    view = memoryview(data)
+    commits: list[tuple[CommitHeader, memoryview]] = []
+    at = 0
+    while at + commit_header_bytes <= len(view) and offset + at < segment.end:
+        header = decode_commit(view, at)
+        problem = header_problem(segment, offset + at, header)
+        if header is not None and problem is None:
+            end = at + commit_header_bytes + header.body_bytes
+            if end > len(view):
+                return commits, end - at
+            body = view[at + commit_header_bytes : end]
+            if crc32c(body) == header.body_crc:
+                commits.append((header, body))
+                at = end
+                continue
+            if excuse is not None and excuse(header, body):
+                commits.append((header, _NOTHING))
+                at = end
+                continue
+            problem = _mismatch(header)
+        if commits and up_to_damage:
+            break
+        raise corrupt(segment, offset + at, problem or "no valid commit header")
+    return commits, commit_header_bytes
+
+
+def mismatch(segment: LogSegment, header: CommitHeader) -> JournalCorrupt:
+    """The error of a commit whose body is damaged."""
+    return corrupt(segment, header.offset, _mismatch(header))
+
+
+def _mismatch(header: CommitHeader) -> str:
+    return f"commit {header.number} does not match its checksum"
+
+
+def header_problem(segment: LogSegment, offset: int, header: CommitHeader | None) -> str | None:
+    """What keeps a header from standing at `offset` of a segment."""
+    if header is None or header.offset != offset or header.salt != segment.header.salt:
+        return "no valid commit header"
+    if header.end > segment.end:
+        return f"commit {header.number} reaches beyond what was persisted"
+    return None
+
+
+def commit_parts(segment: LogSegment, commits: list[tuple[CommitHeader, memoryview]]) -> list[Part]:
+    """The message batches of data commits, but for those that were excused."""
+    parts = []
+    for header, body in commits:
+        if header.kind is CommitKind.DATA and body:
+            try:
+                parts.append(Part(header.first_position, MessageBatch.parse(body)))
+            except BadBatch as error:
+                raise corrupt(segment, header.offset, f"commit {header.number}: {error}") from error
+    return parts
+
+
+def corrupt(segment: LogSegment, offset: int, what: str) -> JournalCorrupt:
+    """The error that names what is wrong, and where."""
+    path = segment_path(segment.number)
+    return JournalCorrupt(
+        f"{path} at {offset}: {what}; `tickertape journal verify` shows more", file=path, offset=offset
+    )

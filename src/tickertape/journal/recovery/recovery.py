@@ -1,0 +1,492 @@
+"""Owns what happens when a journal is opened: look (`seen.py`), decide by a table, then do exactly that.
+
+`decide` is pure and is the table of docs/formats/journal.md. Recovery must never delete (a removal that
+retention recorded and did not finish is left to it): what is not part of the log is renamed or copied into
+`quarantine/`; a torn tail is cut only after its copy is durable; damage to
+what was durable refuses the start and changes nothing.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple, NoReturn
+
+from tickertape.base.errors import BadBatch, JournalVersion, WrongJournal
+from tickertape.base.limits import MIB, segment_header_bytes
+from tickertape.base.ports import Buffer, Disk
+from tickertape.journal.commit.active_segment import Active, LogEnd, make_seal
+from tickertape.journal.format.clean_shutdown import END_FILE, Reached, read_reached
+from tickertape.journal.format.commit_headers import Heads
+from tickertape.journal.format.last_segment import BEGUN_FILE, read_begun
+from tickertape.journal.format.retired_state import RETIRED_FILE, Retired, read_retired
+from tickertape.journal.format.segment import (
+    AGAIN,
+    FLAG_CONTINUES,
+    JOURNAL_DIRECTORY,
+    QUARANTINE_DIRECTORY,
+    CommitHeader,
+    SegmentHeader,
+    segment_path,
+)
+from tickertape.journal.format.staging_file import STAGING_DIRECTORY
+from tickertape.journal.index.rebuild import IndexRebuild
+from tickertape.journal.index.segment_index import SegmentIndex
+from tickertape.journal.recovery.incomplete_transaction import Unfinished, is_staged
+from tickertape.journal.recovery.segment_scan import Ending, SegmentScan, Verdict
+from tickertape.journal.recovery.survey import Head, Indexes, Seen, is_blank, leftovers, look, refuse
+
+
+class Step(Enum):
+    """What is done with one segment file."""
+
+    USE = "sealed: use it"
+    FINISH = "unsealed last segment: judge its end, cut a torn tail, seal it"
+    ADOPT = "blank: reserved and never used; it becomes a next segment"
+    ASIDE = "interrupted creation: move it to quarantine"
+
+
+class Segment(NamedTuple):
+    """A sealed segment that is part of the log."""
+
+    number: int
+    header: SegmentHeader
+    end: int
+    """File length."""
+    data_end: int
+    """Offset of the seal: where data ends."""
+    end_position: int
+    seal: CommitHeader
+    blocks: SegmentIndex
+
+
+class Recovered(NamedTuple):
+    """An opened journal."""
+
+    segments: list[Segment]
+    end: LogEnd
+    publishers: dict[int, int]
+    """Highest sequence of each publisher."""
+    report: list[str]
+    """One line for each thing that was not as a clean stop leaves it."""
+    unknown: list[str]
+    """Names in the journal directory that are none of ours: ignored."""
+    retired: Retired | None = None
+    """What is left of the segments that retention removed."""
+    leftovers: tuple[int, ...] = ()
+    """Segments whose removal was recorded and not finished: no part of the log any more."""
+    reserved_bytes: int = 0
+    """Size of the reserve that an earlier run left, which becomes the next segment; 0 when there is none."""
+
+
+# -- decide -------------------------------------------------------------------------------------------
+
+
+def decide(seen: list[Seen], retired: Retired | None = None) -> list[tuple[Seen, Step]]:
+    """The table: what to do with each file behind the `retired` ones. Raises what refuses the start; pure."""
+    steps: list[tuple[Seen, Step]] = []
+    first = 1 if retired is None else retired.through + 1
+    if retired is not None and not any(file.head is Head.VALID and file.number == first for file in seen):
+        refuse(segment_path(first), 0, f"the log begins with it, {RETIRED_FILE} says, and it is not there")
+    previous: Seen | None = None
+    for at, file in enumerate(seen):
+        later = seen[at + 1 :]
+        path = segment_path(file.number)
+        if file.head is Head.NEWER:
+            raise JournalVersion(
+                f"{path} was written by a newer format: use a newer program; nothing was changed"
+            )
+        if file.head is Head.FOREIGN:
+            raise WrongJournal(
+                f"{path} belongs to another journal or number: move it away; nothing was changed"
+            )
+        expected = seen[at - 1].number + 1 if at else first
+        if file.number != expected:
+            refuse(path, 0, f"segment {expected} is missing")
+        if file.head is Head.VALID:
+            _check_link(previous, file, path)
+            if previous is None and retired is not None:
+                check_retired_link(file.header, retired)
+            sealed = file.seal is not None
+            if not sealed and any(f.head is Head.VALID for f in later):
+                _refuse_unsealed(path, file, next(f for f in later if f.head is Head.VALID))
+            steps.append((file, Step.USE if sealed else Step.FINISH))
+            previous = file
+        elif any(f.head in (Head.VALID, Head.LOST) for f in later) or file.head is Head.LOST:
+            refuse(path, 0, f"{file.head.value} in the middle of the log")
+        elif later:
+            what = f"{file.head.value}, but it was begun: segment {later[0].number} was reserved behind it"
+            _refuse_lost(path, 0, what, "this file and those behind it")
+        else:
+            steps.append((file, Step.ADOPT if file.head is Head.BLANK else Step.ASIDE))
+    return steps
+
+
+def _refuse_unsealed(path: str, file: Seen, later: Seen) -> NoReturn:
+    """Say what is wrong with a segment that does not end with its seal though a later one was begun."""
+    assert later.header is not None
+    what = "it does not end with a valid seal though a later segment was begun"
+    sealed = later.header.previous_end if later.number == file.number + 1 else file.size
+    if file.size > sealed:
+        refuse(path, sealed, f"{what}: there are {file.size - sealed} bytes behind where it was sealed")
+    if file.size < sealed:
+        refuse(path, file.size, f"{what}: the last {sealed - file.size} bytes of it are missing")
+    refuse(path, file.size, what)
+
+
+def _check_link(previous: Seen | None, file: Seen, path: str) -> None:
+    """A segment's header says which seal it follows."""
+    assert file.header is not None
+    if previous is None or previous.seal is None or previous.header is None:
+        return
+    seal = previous.seal
+    if (file.header.previous_chain, file.header.previous_end) != (seal.crc, previous.size):
+        refuse(path, 0, f"it does not follow segment {previous.number} as that one is now")
+    if (file.header.first_position, file.header.first_commit) != (seal.first_position, seal.number + 1):
+        refuse(path, 0, f"its positions do not continue those of segment {previous.number}")
+
+
+def check_retired_link(header: SegmentHeader | None, retired: Retired) -> None:
+    """The first segment that is left says which seal it follows, and so does what was recorded."""
+    assert header is not None
+    follows = (header.previous_chain, header.previous_end, header.first_position, header.first_commit)
+    if follows != retired.follows:
+        path = segment_path(header.number)
+        refuse(path, 0, f"it does not follow the segments that {RETIRED_FILE} says were removed before it")
+
+
+def check_reached(steps: list[tuple[Seen, Step]], reached: Reached | None) -> None:
+    """Refuse a log that ends before where a clean stop has sealed it; pure. Whether a last segment without a
+    seal at its end has one in it is seen when it is read."""
+    if reached is None:
+        return
+    path = segment_path(reached.segment)
+    used = {file.number: file for file, step in steps if step in (Step.USE, Step.FINISH)}
+    last = used.get(reached.segment)
+    if last is None and max(used, default=0) < reached.segment:
+        _refuse_lost(path, 0, "a clean stop sealed it, and now it is missing or empty")
+    if last is not None and last.seal is not None and last.seal.number != reached.commit:
+        _refuse_lost(path, last.seal.offset, f"its seal is not that of the clean stop, {reached.commit}")
+
+
+def check_begun(steps: list[tuple[Seen, Step]], begun: int) -> None:
+    """Refuse a log that ends before the segment that is known to have been `begun` (0: none); pure."""
+    used = [file.number for file, step in steps if step in (Step.USE, Step.FINISH)]
+    last = max(used, default=0)
+    # One that retention has removed since leaves a log that begins behind it.
+    if last < begun:
+        there = any(file.number == last + 1 for file, _ in steps)
+        what = "reads as zeros or nonsense" if there else "is missing"
+        _refuse_lost(segment_path(last + 1), 0, f"segment {begun} was begun, and this one {what}")
+
+
+def _refuse_lost(path: str, offset: int, what: str, remove: str = "") -> NoReturn:
+    also = f", {remove}" if remove else ""
+    refuse(path, offset, f"{what}. To go on without what is lost, remove {END_FILE}, {BEGUN_FILE}{also}")
+
+
+# -- do -----------------------------------------------------------------------------------------------
+
+
+def recover(disk: Disk, journal_id: bytes) -> Recovered:
+    """Open the journal in `disk`. Raises `JournalCorrupt`, `JournalVersion`, `WrongJournal` or `OSError`."""
+    indexes = Indexes()
+    retired = read_retired(disk, journal_id)
+    seen, unknown = look(disk, journal_id, indexes, retired)
+    steps = decide(seen, retired)
+    report: list[str] = []
+    if retired is not None:
+        indexes.count(retired.highest.as_dict())
+    left = leftovers(disk, retired)
+    if left:
+        report.append(f"segments {left[0]} to {left[-1]}: retired by an earlier run, still to be removed")
+    reached = _reached(disk, report)
+    check_reached(steps, reached)
+    check_begun(steps, _begun(disk, journal_id, report))
+    unknown = _resumed(disk, seen, retired, unknown)
+    _make_durable(disk, steps, retired)
+    segments: list[Segment] = []
+    used = [file for file, step in steps if step in (Step.USE, Step.FINISH)]
+    last_number = used[-1].number if used else 0
+    reserved = [file.size for file, step in steps if step is Step.ADOPT and file.number == last_number + 1]
+    for file, step in steps:
+        if step is Step.ASIDE:
+            _move_aside(disk, file.number)
+            report.append(f"segment {file.number}: interrupted creation, moved to {QUARANTINE_DIRECTORY}/")
+        elif step is Step.FINISH:
+            log_time = segments[-1].seal.timestamp if segments else 0
+            sealed = reached is not None and reached.segment == file.number
+            segments.append(_finish(disk, file, log_time, indexes, report, sealed=sealed))
+        elif step is Step.USE:
+            segments.append(use_sealed(disk, file, indexes))
+            if file.number == last_number:
+                _write_back(disk, file.number, segments[-1].data_end, file.size)
+    end = LogEnd(journal_id, 1, last_number, 0, 0, 0, 1, 0)
+    if segments:
+        last = segments[-1]
+        end = LogEnd(
+            journal_id=journal_id,
+            epoch=last.header.epoch + 1,
+            segment=last.number,
+            chain=last.seal.crc,
+            used=last.end,
+            position=last.end_position,
+            commit=last.seal.number + 1,
+            timestamp=last.seal.timestamp,
+        )
+    return Recovered(segments, end, indexes.publishers, report, unknown, retired, left, sum(reserved))
+
+
+def _reached(disk: Disk, report: list[str]) -> Reached | None:
+    try:
+        return read_reached(disk)
+    except ValueError as error:
+        report.append(f"{error}; whether the log has lost its end is not known")
+        return None
+
+
+def _begun(disk: Disk, journal_id: bytes, report: list[str]) -> int:
+    try:
+        return read_begun(disk, journal_id)
+    except ValueError as error:
+        report.append(f"{error}; whether the log has lost its last segment is not known")
+        return 0
+
+
+def _resumed(disk: Disk, seen: list[Seen], retired: Retired | None, unknown: list[str]) -> list[str]:
+    """Give the reserve its name back where an earlier start was cut short between two renames (see
+    `jobs.py`); the names that are still none of ours."""
+    number = (seen[-1].number if seen else 0 if retired is None else retired.through) + 1
+    path = segment_path(number) + AGAIN
+    if path.rpartition("/")[2] not in unknown or not is_blank(disk, path):
+        return unknown
+    disk.rename(path, segment_path(number))
+    return [name for name in unknown if name != path.rpartition("/")[2]]
+
+
+def _make_durable(disk: Disk, steps: list[tuple[Seen, Step]], retired: Retired | None) -> None:
+    """After a killed process, what was read may live in the page cache only: nothing may stand on it before a
+    sync."""
+    paths = [segment_path(file.number) for file, step in steps if step in (Step.USE, Step.FINISH)]
+    if retired is not None:
+        paths.append(RETIRED_FILE)
+    for path in paths:
+        handle = disk.open(path)
+        try:
+            disk.sync(handle)
+        finally:
+            disk.close(handle)
+    disk.sync_directory(JOURNAL_DIRECTORY)
+    disk.sync_directory(".")
+
+
+def use_sealed(disk: Disk, file: Seen, indexes: Indexes) -> Segment:
+    """A sealed segment as part of the log; nothing is written. Raises `JournalCorrupt`."""
+    assert file.header is not None
+    assert file.seal is not None
+    index = file.blocks
+    if index is None or not file.counted:
+        through = read_through(disk, file)
+        if through.ending.verdict is not Verdict.SEALED:
+            what = through.ending.detail or "a sealed segment cannot be read through"
+            refuse(segment_path(file.number), through.ending.end, what)
+        if index is None:
+            index = through.blocks
+            indexes.add(index)
+        indexes.count(through.highest)
+    seal = file.seal
+    return Segment(file.number, file.header, file.size, seal.offset, seal.first_position, seal, index)
+
+
+class Through(NamedTuple):
+    """What reading a whole segment found."""
+
+    blocks: SegmentIndex
+    ending: Ending
+    highest: dict[int, int]
+    """Highest sequence of each publisher."""
+    unproven: int
+    """Offset of the first commit which none says to be durable."""
+    chain: CommitHeader | None
+    """The first commit of a chain whose end was not found."""
+
+
+def read_through(disk: Disk, file: Seen, until: int | None = None) -> Through:
+    """Read every commit of a segment, or those before `until`. Raises `JournalCorrupt` for a batch that is
+    none."""
+    assert file.header is not None
+    handle = disk.open(segment_path(file.number), write=False)
+    try:
+        scan = SegmentScan(lambda o, n: disk.read(handle, o, n), file.size, file.header, file.chain)
+        rebuild = IndexRebuild(file.header.first_commit)
+        at = segment_header_bytes
+        chain: CommitHeader | None = None
+        try:
+            for found in scan.stretches(until):
+                if isinstance(found, Heads):
+                    rebuild.take_many(found)
+                    at, chain = found.last().end, found.chain(chain)
+                else:
+                    rebuild.take(*found)
+                    at = found.header.end
+                    chain = (chain or found.header) if found.header.flags & FLAG_CONTINUES else None
+        except BadBatch as error:
+            refuse(segment_path(file.number), at, f"a commit behind this place: {error}")
+        assert scan.ending is not None
+        unproven = rebuild.unproven(scan.ending.end)
+        return Through(rebuild.index, scan.ending, rebuild.highest, unproven, chain)
+    finally:
+        disk.close(handle)
+
+
+def read_finished(disk: Disk, file: Seen) -> tuple[Through, Unfinished | None]:
+    """What an unsealed segment holds but for a chain without its end, and that chain.
+
+    Raises `JournalCorrupt` for a batch that is none."""
+    through = read_through(disk, file)
+    chain, ending = through.chain, through.ending
+    if chain is None or ending.verdict not in (Verdict.CLEAN, Verdict.TORN):
+        return through, None
+    unfinished = Unfinished(chain, ending.end, max(ending.end, ending.tail_end))
+    return read_through(disk, file, until=chain.offset), unfinished
+
+
+def _finish(
+    disk: Disk, file: Seen, log_time: int, indexes: Indexes, report: list[str], *, sealed: bool
+) -> Segment:
+    """The segment that was active when the last run ended without a clean stop; `log_time` is that before
+    it. With `sealed` a clean stop is known to have sealed it, so its seal must be there."""
+    header = file.header
+    assert header is not None
+    (index, ending, highest, unproven, _), unfinished = read_finished(disk, file)
+    if ending.verdict is Verdict.CORRUPT:
+        refuse(segment_path(file.number), ending.end, ending.detail)
+    if sealed and ending.verdict is not Verdict.SEALED:
+        _refuse_lost(segment_path(file.number), ending.end, "a clean stop sealed it, and the seal is gone")
+    indexes.count(highest)
+    _write_back(disk, file.number, unproven, ending.end)
+    buffers: list[Buffer] = []
+    handle = disk.open(segment_path(file.number))
+    try:
+        if ending.verdict is Verdict.SEALED:
+            assert ending.last is not None
+            seal = ending.last
+            if ending.tail_end > ending.end:
+                _copy_tail(disk, handle, file, ending.end, ending.tail_end, ending.tail_end)
+                report.append(
+                    f"segment {file.number}: {ending.tail_end - ending.end} bytes behind its seal, set aside "
+                    f"in {QUARANTINE_DIRECTORY}/"
+                )
+        else:
+            buffers, seal = _make_seal(file, index, ending, log_time)
+        if unfinished is not None:
+            _set_unfinished_aside(disk, handle, file, unfinished, seal.end, report)
+        elif ending.verdict is Verdict.TORN:
+            _copy_tail(disk, handle, file, ending.end, ending.tail_end, seal.end)
+            report.append(
+                f"segment {file.number}: {ending.tail_end - ending.end} bytes of an unfinished write at "
+                f"{ending.end}, not proven to have been acknowledged, set aside in {QUARANTINE_DIRECTORY}/"
+            )
+        elif ending.verdict is Verdict.CLEAN:
+            report.append(f"segment {file.number}: no clean stop; everything up to {ending.end} is whole")
+        if buffers:
+            # Into the reserved bytes, and only then cut: a full disk does not keep a journal from opening.
+            disk.write(handle, seal.offset, buffers)
+        disk.truncate(handle, seal.end)
+        disk.sync(handle)
+        return Segment(file.number, header, seal.end, seal.offset, seal.first_position, seal, index)
+    finally:
+        disk.close(handle)
+
+
+def _make_seal(
+    file: Seen, index: SegmentIndex, ending: Ending, log_time: int
+) -> tuple[list[Buffer], CommitHeader]:
+    header, last = file.header, ending.last
+    assert header is not None
+    active = Active(header, ending.chain, file.size)
+    active.offset, active.index = ending.end, index
+    number = last.number + 1 if last else header.first_commit
+    position = last.first_position + last.messages if last else header.first_position
+    timestamp = last.timestamp if last else log_time
+    end = LogEnd(header.journal_id, header.epoch, header.number, 0, 0, position, number, timestamp)
+    return make_seal(active, number, position, number - 1, end)
+
+
+def _write_back(disk: Disk, number: int, start: int, end: int) -> None:
+    """Write the header of the last segment, and what none of its commits proves to be durable, once more and
+    sync.
+
+    After a failed sync the page cache may hold, as if it were clean, what never reached the disk: a process
+    that starts again reads it, and no sync writes it. Only writing it again does."""
+    handle = disk.open(segment_path(number))
+    try:
+        disk.write(handle, 0, [disk.read(handle, 0, segment_header_bytes)])
+        for offset in range(start, end, 4 * MIB):
+            disk.write(handle, offset, [disk.read(handle, offset, min(4 * MIB, end - offset))])
+        disk.sync(handle)
+    finally:
+        disk.close(handle)
+
+
+def _set_unfinished_aside(
+    disk: Disk, handle: int, file: Seen, chain: Unfinished, seal_end: int, report: list[str]
+) -> None:
+    """Copy to quarantine what of a transaction without its end, and behind it, is nowhere else."""
+    assert file.header is not None
+    offset = chain.first.offset
+    scan = SegmentScan(
+        lambda o, n: disk.read(handle, o, n), chain.end, file.header, file.chain, start=chain.first
+    )
+    staged = is_staged(disk, file.header.journal_id, scan.commits())
+    begin = chain.end if staged else offset
+    what = f"segment {file.number}: the transaction at {offset} has no end and is cut off"
+    if staged:
+        what += f"; its messages are still in {STAGING_DIRECTORY}/"
+    if chain.tail_end > begin:
+        _copy_tail(disk, handle, file, begin, chain.tail_end, seal_end)
+        size = chain.tail_end - begin
+        what += f"; {size} bytes at {begin} are set aside in {QUARANTINE_DIRECTORY}/"
+    report.append(what)
+
+
+def _copy_tail(disk: Disk, handle: int, file: Seen, begin: int, end: int, seal_end: int) -> None:
+    """Copy what of a segment is not part of the log to quarantine, and cut off the zeros behind it. A copy
+    under its final name is whole and durable.
+
+    When it is there already, a recovery was interrupted after it, and what stands now is mixed with its
+    seal."""
+    # The zeros go first: the copy needs no more room than they held. The seal needs its own.
+    if max(end, seal_end) < file.size:
+        disk.truncate(handle, max(end, seal_end))
+    disk.make_directory(QUARANTINE_DIRECTORY)
+    disk.sync_directory(".")
+    names = disk.names(QUARANTINE_DIRECTORY)
+    name = f"{file.number:010d}-{begin}.tail"
+    if name in names:
+        disk.sync_directory(QUARANTINE_DIRECTORY)
+        return
+    path = f"{QUARANTINE_DIRECTORY}/{name}"
+    copy = disk.open(f"{path}.new", create=f"{name}.new" not in names)
+    try:
+        disk.truncate(copy, 0)
+        for start in range(begin, end, 4 * MIB):
+            data = disk.read(handle, start, min(4 * MIB, end - start))
+            disk.write(copy, start - begin, [data])
+        disk.sync(copy)
+    finally:
+        disk.close(copy)
+    disk.rename(f"{path}.new", path)
+    disk.sync_directory(QUARANTINE_DIRECTORY)
+
+
+def _move_aside(disk: Disk, number: int) -> None:
+    disk.make_directory(QUARANTINE_DIRECTORY)
+    disk.sync_directory(".")
+    taken = set(disk.names(QUARANTINE_DIRECTORY))
+    name = f"{number:010d}.segment"
+    attempt = 0
+    while (aside := f"{number:010d}-{attempt}.segment") in taken:
+        attempt += 1
+    disk.rename(f"{JOURNAL_DIRECTORY}/{name}", f"{QUARANTINE_DIRECTORY}/{aside}")
+    disk.sync_directory(QUARANTINE_DIRECTORY)
+    disk.sync_directory(JOURNAL_DIRECTORY)

@@ -1,0 +1,242 @@
+"""Owns reading a segment: the walk over its commits and the judgement of what stands after the last valid
+one.
+
+Must never write, and never call damage a torn tail while a later commit proves that the damaged one was
+durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from enum import Enum
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from tickertape.base.limits import KIB, MIB, commit_header_bytes, segment_header_bytes
+from tickertape.journal.format.commit_headers import Expected, Heads, read_heads
+from tickertape.journal.format.segment import (
+    CommitHeader,
+    CommitKind,
+    SegmentHeader,
+    decode_commit,
+    decode_footer,
+    footer_bytes,
+)
+
+_WINDOW_BYTES: Final = 1 * MIB
+_STRETCH_BYTES: Final = 4 * MIB
+_SEARCH_BYTES: Final = 256 * KIB
+"""What is searched at a time behind the last valid commit: small enough to stay in a processor's cache."""
+
+ReadAt = Callable[[int, int], bytes]
+"""Reads (offset, size) of one file; shorter only at its end."""
+
+
+class Verdict(Enum):
+    """What stands after the last valid commit of a segment."""
+
+    SEALED = "sealed"
+    CLEAN = "zeros after the last valid commit"
+    TORN = "an unfinished write after the last valid commit"
+    CORRUPT = "damage below a commit that proves it was durable"
+    UNFINISHED = "commits of a chain that has no end"
+
+
+class Commit(NamedTuple):
+    """A valid commit and its body."""
+
+    header: CommitHeader
+    body: memoryview
+
+
+class Ending(NamedTuple):
+    """How a segment ends."""
+
+    verdict: Verdict
+    end: int
+    """Offset after the last valid commit; for CORRUPT where the damage begins, for UNFINISHED the chain."""
+    chain: int
+    """Header checksum of the last valid commit (of the segment header when there is none)."""
+    last: CommitHeader | None
+    tail_end: int
+    """Offset after the last byte that is not zero; equals `end` or less when the rest is zeros."""
+    detail: str = ""
+
+
+class SegmentScan:
+    """Walks the commits of one segment in order; after `commits()` is exhausted `ending` says how it ends.
+
+    `deep` also checks the body of each commit against its checksum (always wanted but for a mere count). With
+    `start` it walks from that commit on: how `verify` goes on behind damage."""
+
+    def __init__(
+        self,
+        read: ReadAt,
+        size: int,
+        header: SegmentHeader,
+        header_crc: int,
+        *,
+        deep: bool = True,
+        start: CommitHeader | None = None,
+    ) -> None:
+        self._read = read
+        self._size = size
+        self._header = header
+        self._chain = header_crc if start is None else start.chain
+        self._deep = deep
+        self._start = start
+        self._window = memoryview(b"")
+        self._window_start = 0
+        self.ending: Ending | None = None
+
+    def commits(self) -> Iterator[Commit]:
+        """Valid commits in order."""
+        start = self._start
+        offset = segment_header_bytes if start is None else start.offset
+        number = self._header.first_commit if start is None else start.number
+        last: CommitHeader | None = None
+        while True:
+            commit = self._commit_at(offset, number)
+            if commit is None:
+                self.ending = self._judge(offset, number, last)
+                return
+            last = commit.header
+            offset, number, self._chain = last.end, number + 1, last.crc
+            yield commit
+            if last.kind is CommitKind.SEAL:
+                self.ending = self._judge_seal(last)
+                return
+
+    def stretches(self, until: int | None = None) -> Iterator[Heads | Commit]:
+        """As `commits` of a deep scan from the beginning, but many commits at once where they are small.
+
+        `until`: where a chain begins that was found to have no end. Reads each byte twice at most, whatever
+        the commits are: a start takes time in proportion to the bytes of the segment."""
+        offset, number = segment_header_bytes, self._header.first_commit
+        last: CommitHeader | None = None
+        while last is None or last.kind is not CommitKind.SEAL:
+            if offset == until:
+                self.ending = Ending(Verdict.UNFINISHED, offset, self._chain, last, offset)
+                return
+            size = _STRETCH_BYTES if until is None else min(_STRETCH_BYTES, until - offset)
+            window = self._read(offset, size)
+            heads = read_heads(
+                window, Expected(self._header.salt, self._header.epoch, offset, number, self._chain)
+            )
+            found = heads or self._commit_at(offset, number)
+            if found is None:
+                self.ending = self._judge(offset, number, last)
+                return
+            last = found.header if isinstance(found, Commit) else found.last()
+            offset, number, self._chain = last.end, last.number + 1, last.crc
+            yield found
+        self.ending = self._judge_seal(last)
+
+    def next_header(self, after: int) -> CommitHeader | None:
+        """The first header of this segment that stands behind the offset `after`, whatever is between."""
+        salt = self._header.salt.to_bytes(8, "little")
+        at = after + 1
+        while at < self._size:
+            data = self._read(at, _WINDOW_BYTES + commit_header_bytes)
+            found = data.find(salt)
+            while found >= 0:
+                header = decode_commit(data, found - 8) if found >= 8 else None
+                if header is not None and self._belongs(header, at + found - 8):
+                    return header
+                found = data.find(salt, found + 1)
+            at += _WINDOW_BYTES
+        return None
+
+    def _bytes(self, offset: int, size: int) -> memoryview:
+        start = offset - self._window_start
+        if start < 0 or start + size > len(self._window):
+            self._window = memoryview(self._read(offset, max(size, _WINDOW_BYTES)))
+            self._window_start, start = offset, 0
+        return self._window[start : start + size]
+
+    def _commit_at(self, offset: int, number: int) -> Commit | None:
+        """The commit that should stand here: own salt, offset, number and chain, and a body that matches."""
+        header = decode_commit(self._bytes(offset, commit_header_bytes))
+        if header is None or not self._belongs(header, offset):
+            return None
+        if header.number != number or header.chain != self._chain or header.end > self._size:
+            return None
+        body = self._bytes(offset + commit_header_bytes, header.body_bytes)
+        if len(body) != header.body_bytes or (self._deep and crc32c(body) != header.body_crc):
+            return None
+        return Commit(header, body)
+
+    def _belongs(self, header: CommitHeader, offset: int) -> bool:
+        return (
+            header.salt == self._header.salt
+            and header.offset == offset
+            and header.epoch == self._header.epoch
+        )
+
+    def _judge(self, offset: int, number: int, last: CommitHeader | None) -> Ending:
+        """Nothing valid stands at `offset`: an end, a torn tail, or damage to what was durable?"""
+        tail_end = offset
+        proof: CommitHeader | None = None
+        salt = self._header.salt.to_bytes(8, "little")
+        for at, data in self._not_zeros(offset):
+            tail_end = max(tail_end, at + len(data.rstrip(b"\x00")))
+            proof = proof or self._later_commit(data, at, salt, number)
+        if proof is not None:
+            later = f"commit {proof.number} at offset {proof.offset}"
+            detail = f"commit {number} is damaged, {later} proves it was durable"
+            return Ending(Verdict.CORRUPT, offset, self._chain, last, tail_end, detail)
+        verdict = Verdict.CLEAN if tail_end == offset else Verdict.TORN
+        return Ending(verdict, offset, self._chain, last, tail_end)
+
+    def _not_zeros(self, offset: int) -> Iterator[tuple[int, bytes]]:
+        """What stands from `offset` on, a stretch at a time and where it begins, but for zeros; stretches
+        overlap by a header."""
+        zeros = bytes(_SEARCH_BYTES + commit_header_bytes)
+        for at in range(offset, self._size, _SEARCH_BYTES):
+            data = self._read(at, len(zeros))
+            # Nearly all of a reserved segment is zeros, and comparing costs a tenth of looking at each byte.
+            if data != zeros and data.strip(b"\x00"):
+                yield at, data
+
+    def _later_commit(self, data: bytes, start: int, salt: bytes, number: int) -> CommitHeader | None:
+        """A valid later header of this segment which says that commit `number` was durable when it was
+        written."""
+        found = data.find(salt)
+        while found >= 0:
+            at = found - 8
+            if at >= 0:
+                header = decode_commit(data, at)
+                if header and self._belongs(header, start + at) and header.synced_through >= number:
+                    return header
+            found = data.find(salt, found + 1)
+        return None
+
+    def _judge_seal(self, seal: CommitHeader) -> Ending:
+        footer = decode_footer(bytes(self._read(seal.end - footer_bytes, footer_bytes)))
+        if footer is None or footer[:3] != (seal.offset, seal.end, self._header.salt):
+            return Ending(
+                Verdict.CORRUPT, seal.offset, self._chain, seal, seal.end, "seal without its footer"
+            )
+        # After a crash between seal and truncation there are zeros behind; anything else is not ours to drop.
+        ends = [at + len(data.rstrip(b"\x00")) for at, data in self._not_zeros(seal.end)]
+        return Ending(Verdict.SEALED, seal.end, self._chain, seal, max(ends, default=seal.end))
+
+
+def read_seal(read: ReadAt, size: int, header: SegmentHeader) -> Commit | None:
+    """The seal of a sealed segment found from its end, its body cut to the index; None when there is none."""
+    footer = decode_footer(read(size - footer_bytes, footer_bytes)) if size > footer_bytes else None
+    if footer is None or footer.end != size or footer.salt != header.salt:
+        return None
+    if not segment_header_bytes <= footer.seal_offset <= size - commit_header_bytes - footer_bytes:
+        return None
+    data = memoryview(read(footer.seal_offset, size - footer.seal_offset))
+    seal = decode_commit(data)
+    if seal is None or seal.kind is not CommitKind.SEAL or seal.salt != header.salt:
+        return None
+    body = data[commit_header_bytes:]
+    if seal.offset != footer.seal_offset or seal.end != size:
+        return None
+    if crc32c(body) != seal.body_crc or footer.index_bytes > len(body) - footer_bytes:
+        return None
+    return Commit(seal, body[: footer.index_bytes])

@@ -1,0 +1,195 @@
+"""Owns what the segment files of a directory look like, before anything is decided about them.
+
+Must never write, or hold more of the indexes of sealed segments than `indexes_bytes_max`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import NamedTuple, NoReturn
+
+from tickertape.base.errors import JournalCorrupt
+from tickertape.base.limits import KIB, commit_header_bytes, segment_header_bytes
+from tickertape.base.ports import Disk
+from tickertape.journal.format.retired_state import Retired
+from tickertape.journal.format.segment import (
+    COMMIT_MAGIC,
+    JOURNAL_DIRECTORY,
+    CommitHeader,
+    FormatError,
+    NewerFormat,
+    SegmentHeader,
+    decode_commit,
+    decode_segment_header,
+    segment_number,
+    segment_path,
+)
+from tickertape.journal.index.index_cache import SealedIndexes
+from tickertape.journal.index.segment_index import SegmentIndex
+from tickertape.journal.recovery.segment_scan import Commit, ReadAt, read_seal
+
+_SEARCH_BYTES = 256 * KIB
+_COMMIT_MAGIC_BYTES = COMMIT_MAGIC.to_bytes(4, "little")
+
+
+class Head(Enum):
+    """What the first sector of a segment file shows."""
+
+    VALID = "valid header"
+    BLANK = "the whole file is zeros"
+    BROKEN = "no valid header and no commit"
+    LOST = "no valid header, but commits"
+    FOREIGN = "header of another journal"
+    NEWER = "header of a newer format"
+
+
+class Seen(NamedTuple):
+    """One segment file as it was found."""
+
+    number: int
+    size: int
+    head: Head
+    header: SegmentHeader | None = None
+    chain: int = 0
+    """Checksum of the segment header."""
+    seal: CommitHeader | None = None
+    blocks: SegmentIndex | None = None
+    """What its seal keeps, or as much of that as is held in memory; None when it was not asked for or is
+    unreadable."""
+    counted: bool = False
+    """Its index says the highest sequence of each publisher, and they were counted."""
+
+
+class Indexes:
+    """What is gathered of the indexes while segments are looked at."""
+
+    def __init__(self) -> None:
+        self.sealed = SealedIndexes()
+        self.publishers: dict[int, int] = {}
+        """Highest sequence of each publisher: exact, however coarse indexes get."""
+
+    def add(self, index: SegmentIndex) -> bool:
+        """Take in the next one; False when it does not say the highest sequences."""
+        highest = index.highest_sequences()
+        if highest is not None:
+            self.count(highest)
+        self.sealed.add(index)
+        self.sealed.fit()
+        return highest is not None
+
+    def count(self, highest: Mapping[int, int]) -> None:
+        """Take in what one segment says of its publishers."""
+        for publisher, sequence in highest.items():
+            if sequence > self.publishers.get(publisher, 0):
+                self.publishers[publisher] = sequence
+
+
+def look(
+    disk: Disk, journal_id: bytes, indexes: Indexes | None = None, retired: Retired | None = None
+) -> tuple[list[Seen], list[str]]:
+    """Every segment file in the order of its number, but for `retired` ones, and the names that are no
+    segments. The indexes of sealed ones are read into `indexes`, if that is given."""
+    unknown = []
+    try:
+        names = disk.names(JOURNAL_DIRECTORY)
+    except FileNotFoundError:
+        refuse(JOURNAL_DIRECTORY, 0, "the directory is missing, which was made before the identity file")
+    numbers = []
+    for name in names:
+        number = segment_number(name)
+        if number is None:
+            unknown.append(name)
+        elif retired is None or number > retired.through:
+            numbers.append(number)
+    return [_look_at(disk, number, journal_id, indexes) for number in sorted(numbers)], unknown
+
+
+def leftovers(disk: Disk, retired: Retired | None) -> tuple[int, ...]:
+    """Numbers of segment files whose removal was recorded and not finished."""
+    if retired is None:
+        return ()
+    numbers = map(segment_number, disk.names(JOURNAL_DIRECTORY))
+    return tuple(sorted(number for number in numbers if number is not None and number <= retired.through))
+
+
+def read_index(disk: Disk, file: Seen) -> SegmentIndex | None:
+    """What the seal of a segment keeps, all of it; None when there is none, or it is unreadable."""
+    if file.header is None or file.seal is None:
+        return None
+    handle = disk.open(segment_path(file.number), write=False)
+    try:
+        seal = read_seal(lambda o, n: disk.read(handle, o, n), file.size, file.header)
+        return None if seal is None else _decoded(seal)
+    finally:
+        disk.close(handle)
+
+
+def _decoded(seal: Commit) -> SegmentIndex | None:
+    try:
+        return SegmentIndex.decode(seal.body, seal.header.offset)
+    except ValueError:
+        # The body matched its checksum, so this is a bug or a newer index: rebuild it from the commits.
+        return None
+
+
+def _look_at(disk: Disk, number: int, journal_id: bytes, indexes: Indexes | None) -> Seen:
+    handle = disk.open(segment_path(number), write=False)
+    try:
+        size = disk.size(handle)
+
+        def read(offset: int, count: int) -> bytes:
+            return disk.read(handle, offset, count)
+
+        try:
+            header, chain = decode_segment_header(read(0, segment_header_bytes))
+        except NewerFormat:
+            return Seen(number, size, Head.NEWER)
+        except FormatError:
+            return Seen(number, size, _without_header(read, size))
+        if header.journal_id != journal_id or header.number != number:
+            return Seen(number, size, Head.FOREIGN, header, chain)
+        seal = read_seal(read, size, header)
+        if seal is None:
+            return Seen(number, size, Head.VALID, header, chain)
+        index = _decoded(seal) if indexes is not None else None
+        counted = indexes is not None and index is not None and indexes.add(index)
+        return Seen(number, size, Head.VALID, header, chain, seal.header, index, counted)
+    finally:
+        disk.close(handle)
+
+
+def is_blank(disk: Disk, path: str) -> bool:
+    """Whether a file is empty, or all zeros."""
+    handle = disk.open(path, write=False)
+    try:
+        return _without_header(lambda o, n: disk.read(handle, o, n), disk.size(handle)) is Head.BLANK
+    finally:
+        disk.close(handle)
+
+
+def _without_header(read: ReadAt, size: int) -> Head:
+    blank = True
+    zeros = bytes(_SEARCH_BYTES + commit_header_bytes)
+    for start in range(0, size, _SEARCH_BYTES):
+        data = read(start, len(zeros))
+        if data == zeros or not data.strip(b"\x00"):
+            continue
+        blank = False
+        at = data.find(_COMMIT_MAGIC_BYTES)
+        while at >= 0:
+            commit = decode_commit(data, at)
+            if commit is not None and commit.offset == start + at:
+                return Head.LOST
+            at = data.find(_COMMIT_MAGIC_BYTES, at + 1)
+    return Head.BLANK if blank else Head.BROKEN
+
+
+def refuse(path: str, offset: int, what: str) -> NoReturn:
+    """Raise what refuses the start."""
+    raise JournalCorrupt(
+        f"{path} at {offset}: {what}. The start is refused and nothing was changed; "
+        "`tickertape journal verify` shows the extent; restore the file from a copy",
+        file=path,
+        offset=offset,
+    )

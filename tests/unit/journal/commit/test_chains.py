@@ -1,0 +1,376 @@
+"""Chains: commits that are in the log together or not at all. What the group commit asks of the disk for one,
+and what recovery, a look from outside and `verify` make of one without its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from random import Random
+
+import pytest
+
+from tests.unit.journal.commit.test_group_commit import CAPACITY, Bench
+from tests.unit.journal.written import Written, next_offset
+from tickertape.base.errors import JournalFailed
+from tickertape.base.ports import Now
+from tickertape.batch import MessageBatch, Stamp, batch_from_bodies
+from tickertape.journal.commit.active_segment import commit_bytes_of
+from tickertape.journal.commit.persisted import SyncPolicy
+from tickertape.journal.disk_jobs import PrepareSegment, RollSegment, StartSegment, SyncSegment, WriteCommit
+from tickertape.journal.format.segment import (
+    FLAG_CONTINUES,
+    FLAG_ENDS,
+    QUARANTINE_DIRECTORY,
+    CommitHeader,
+    decode_commit,
+    segment_path,
+)
+from tickertape.journal.offline.snapshot import take_snapshot
+from tickertape.journal.offline.verify import verify
+
+
+class ChainBench(Bench):
+    """A machine that is given chains."""
+
+    def batches(self, sizes: Iterable[int]) -> list[MessageBatch]:
+        return [batch_from_bodies("t", [bytes(size)]) for size in sizes]
+
+    def chain(self, *sizes: int) -> None:
+        parts = []
+        for batch in self.batches(sizes):
+            parts.append((batch, Stamp(2, self.sequence + 1, 1000)))
+            self.sequence += 1
+        self.machine.append_chain(parts, self.now)
+        self.collect()
+
+    def room_of(self, *sizes: int) -> int:
+        return sum(commit_bytes_of(batch) for batch in self.batches(sizes))
+
+    def want(self, room: int) -> None:
+        self.machine.want_room(room, self.now)
+        self.collect()
+
+    def header(self) -> tuple[CommitHeader, bool]:
+        """The commit in flight, and whether it is synced."""
+        (job,) = [job for job in self.waiting if isinstance(job, WriteCommit)]
+        header = decode_commit(bytes(job.buffers[0]))
+        assert header is not None
+        return header, job.sync
+
+
+@pytest.mark.parametrize("policy", list(SyncPolicy))
+def test_nothing_of_a_chain_is_persisted_before_its_end_which_alone_is_synced(policy: SyncPolicy) -> None:
+    bench = ChainBench(policy)
+    bench.chain(10, 20, 30)
+    bench.append()
+    expected = [(FLAG_CONTINUES, 0), (FLAG_CONTINUES, 0), (FLAG_ENDS, 3), (0, 4)]
+    for flags, persisted in expected:
+        header, sync = bench.header()
+        assert (header.flags, header.messages) == (flags, 1)
+        assert sync is (policy is SyncPolicy.ALWAYS and flags != FLAG_CONTINUES)
+        assert header.synced_through == 7 + (3 if policy is SyncPolicy.ALWAYS and flags == 0 else 0)
+        bench.ok(WriteCommit)
+        assert len(bench.persisted) == persisted
+        assert bench.machine.persisted_end == 70 + persisted
+    assert [p.first_position for p in bench.persisted] == [70, 71, 72, 73]
+
+
+def test_a_chain_of_one_is_a_commit_like_another() -> None:
+    bench = ChainBench()
+    bench.chain(10)
+    header, sync = bench.header()
+    assert (header.flags, sync) == (0, True)
+
+
+def test_what_waits_before_and_behind_a_chain_is_not_mixed_with_it() -> None:
+    bench = ChainBench()
+    bench.append()
+    bench.append()
+    bench.append()
+    bench.chain(10, 10)
+    bench.append()
+    bench.append()
+    found = []
+    while bench.asked():
+        header, _ = bench.header()
+        found.append((header.first_position, header.messages, header.flags))
+        bench.ok(WriteCommit)
+    assert found == [(70, 1, 0), (71, 2, 0), (73, 1, FLAG_CONTINUES), (74, 1, FLAG_ENDS), (75, 2, 0)]
+
+
+def test_a_sync_that_is_due_waits_for_the_end_of_a_chain() -> None:
+    bench = ChainBench(SyncPolicy.INTERVAL, interval=0.5)
+    bench.append()
+    bench.ok(WriteCommit)
+    bench.chain(10, 10, 10)
+    bench.wait(0.6)
+    assert bench.header()[0].flags == FLAG_CONTINUES
+    bench.ok(WriteCommit)
+    bench.ok(WriteCommit)
+    assert bench.header()[0].flags == FLAG_ENDS
+    bench.ok(WriteCommit)
+    assert bench.asked() == ["SyncSegment"]
+    bench.ok(SyncSegment)
+    assert len(bench.persisted) == 4
+
+
+def test_a_segment_is_begun_for_a_chain_that_needs_a_larger_one() -> None:
+    bench = ChainBench()
+    sizes = [30_000] * 8
+    room = bench.room_of(*sizes)
+    assert not bench.machine.has_room(room)
+    bench.want(room)
+    prepared = bench.ok(PrepareSegment)
+    assert isinstance(prepared, PrepareSegment)
+    assert prepared.bytes > room > CAPACITY
+    bench.ok(RollSegment)
+    assert bench.machine.has_room(room)
+    bench.chain(*sizes)
+    while bench.asked():
+        assert "RollSegment" not in bench.asked()
+        bench.ok(WriteCommit)
+    assert len(bench.persisted) == 8
+    segments = {p.segment for p in bench.persisted}
+    assert len(segments) == 1
+
+
+def test_others_are_written_while_room_is_made() -> None:
+    bench = ChainBench()
+    room = bench.room_of(*[30_000] * 4)
+    bench.want(room)
+    assert bench.asked() == ["PrepareSegment"]
+    bench.append()
+    bench.ok(WriteCommit)
+    assert len(bench.persisted) == 1
+    bench.ok(PrepareSegment)
+    bench.append()
+    bench.ok(RollSegment)
+    assert bench.machine.has_room(room), "beside what was accepted"
+    bench.ok(WriteCommit)
+    assert len(bench.persisted) == 2
+
+
+def test_a_disk_without_room_for_a_chain_has_room_for_others() -> None:
+    bench = ChainBench()
+    room = bench.room_of(*[30_000] * 8)
+    bench.want(room)
+    bench.full()
+    while "PrepareSegment" in bench.asked():
+        bench.full()
+    assert bench.is_full()
+    assert not bench.machine.has_room(room)
+    bench.want(0)
+    bench.append()
+    bench.ok(WriteCommit)
+    assert len(bench.persisted) == 1
+    assert bench.machine.failure is None
+
+
+def test_a_chain_that_found_no_room_leaves_nothing_to_wait_for() -> None:
+    bench = ChainBench()
+    room = bench.room_of(*[30_000] * 8)
+    bench.want(room)
+    bench.full()
+    assert bench.is_full()
+    bench.want(0)
+    assert not bench.is_full(), "for the others"
+    bench.wait(5.0)
+    deadline = bench.machine.next_deadline()
+    assert deadline is None or deadline > bench.mono, "or who waits for it never sleeps"
+    bench.want(room)
+    bench.ok(PrepareSegment)
+    bench.ok(RollSegment)
+    assert bench.machine.has_room(room), "when there is room again"
+
+
+def test_a_reserve_that_was_given_up_for_a_chain_is_there_again_at_once() -> None:
+    bench = ChainBench()
+    bench.append(CAPACITY * 5 // 8)
+    bench.ok(WriteCommit)
+    bench.ok(PrepareSegment)
+    bench.want(bench.room_of(*[30_000] * 8))
+    bench.full()
+    bench.want(0)
+    bench.ok(PrepareSegment)
+    bench.append(CAPACITY // 2)
+    bench.ok(RollSegment)
+    bench.ok(WriteCommit)
+    assert len(bench.persisted) == 2
+
+
+def test_a_segment_is_not_rolled_within_a_chain_though_room_is_wanted() -> None:
+    bench = ChainBench()
+    bench.chain(10, 10, 10)
+    bench.want(bench.room_of(*[30_000] * 8))
+    bench.ok(PrepareSegment)
+    for _ in range(2):
+        assert bench.header()[0].flags == FLAG_CONTINUES
+        bench.ok(WriteCommit)
+    assert bench.header()[0].flags == FLAG_ENDS
+    bench.ok(WriteCommit)
+    bench.ok(RollSegment)
+
+
+def test_a_chain_whose_end_fails_is_never_persisted() -> None:
+    bench = ChainBench()
+    bench.chain(10, 10)
+    bench.ok(WriteCommit)
+    bench.fails(WriteCommit)
+    assert isinstance(bench.machine.failure, JournalFailed)
+    assert (bench.persisted, bench.machine.persisted_end) == ([], 70)
+    with pytest.raises(JournalFailed):
+        bench.chain(10, 10)
+
+
+def test_a_close_writes_a_chain_to_its_end_and_seals_behind_it() -> None:
+    bench = ChainBench()
+    bench.chain(10, 10, 10)
+    bench.close()
+    for _ in range(3):
+        bench.ok(WriteCommit)
+    assert bench.asked() == ["SealSegment"]
+    assert len(bench.persisted) == 3
+
+
+def test_a_run_that_has_no_segment_yet_has_no_room() -> None:
+    bench = ChainBench(started=False)
+    assert not bench.machine.has_room(1)
+    bench.ok(PrepareSegment)
+    bench.ok(StartSegment)
+    assert bench.machine.has_room(1)
+
+
+def test_what_a_chain_was_made_of_is_let_go_when_it_is_persisted() -> None:
+    written = Written(segment_bytes=1 << 16)
+    written.publish()
+    encoded = batch_from_bodies("orders", [bytes(100)] * 3).encode()
+    places = [bytearray(encoded) for _ in range(3)]
+    parts = [
+        (MessageBatch.parse(memoryview(place)), Stamp(9, 1 + 3 * number, 1))
+        for number, place in enumerate(places)
+    ]
+    written.journal.append_chain(parts, Now(9.0, 1))
+    parts.clear()
+    written.work()
+    assert written.journal.persisted_end == 12
+    assert [part.first_position for part in written.journal.view.tail] == [0, 3, 6, 9]
+    assert [part.batch.body(0) for part in written.journal.view.tail[1:]] == [bytes(100)] * 3
+    for place in places:
+        place.append(0)  # a mapped file that somebody looks at cannot be closed either
+
+
+TORN = b"some bytes of the next one"
+
+
+# -- without its end ----------------------------------------------------------------------------------
+
+
+def unfinished(seed: int = 1, *, jobs: int = 2) -> Written:
+    """Three commits, a chain, a commit, and `jobs` commits of a chain of four."""
+    written = Written(seed, segment_bytes=1 << 16)
+    for _ in range(3):
+        written.publish()
+    written.transact(2, 3)
+    written.publish()
+    written.transact(4, 5, 6, 1, jobs=jobs)
+    return written
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 3])
+@pytest.mark.parametrize("torn", [False, True])
+def test_recovery_cuts_a_chain_without_its_end_off_and_copies_only_what_is_not_staged(
+    jobs: int, torn: bool
+) -> None:
+    written = unfinished(jobs=jobs)
+    end = next_offset(written)
+    if torn:
+        handle = written.disk.open(segment_path(1))
+        written.disk.write(handle, end, [TORN])
+        written.disk.close(handle)
+    messages = written.messages
+    disk = written.disk.kill_clone()
+    before = verify(disk)
+    assert before.damage == []
+    assert [note.what for note in before.notes if "without its end" in note.what] == [
+        f"{sum((4, 5, 6)[:jobs])} messages of a transaction without its end; the next start cuts them off"
+    ]
+    assert sum(segment.messages for segment in before.segments) == messages
+    written.start()
+    assert written.journal.accepted_end == written.journal.persisted_end == messages
+    after = verify(written.disk)
+    assert after.damage == []
+    if torn:
+        name = f"{QUARANTINE_DIRECTORY}/0000000001-{end}.tail"
+        assert written.disk.contents()[name] == TORN
+        assert [note.file for note in after.notes] == [name]
+    else:
+        assert QUARANTINE_DIRECTORY not in written.disk.names(".")
+        assert after.notes == []
+    assert sum(segment.messages for segment in after.segments) == messages
+    written.transact(2, 2)
+    written.publish()
+    assert written.journal.persisted_end == written.messages == messages + 7
+    assert verify(written.disk).damage == []
+
+
+def test_a_whole_chain_survives_a_killed_process() -> None:
+    written = Written(segment_bytes=1 << 16)
+    written.publish()
+    written.transact(4, 5, 6)
+    written.start()
+    assert written.journal.persisted_end == written.messages == 18
+
+
+@pytest.mark.parametrize("unsynced", [False, True])
+def test_a_look_from_outside_does_not_show_a_chain_without_its_end(unsynced: bool) -> None:
+    for jobs in (1, 2, 3):
+        written = unfinished(jobs=jobs)
+        snapshot = take_snapshot(written.disk, unsynced=unsynced)
+        assert snapshot.damage is None
+        shown = snapshot.view.segments[-1].end_position
+        assert shown == written.messages if unsynced else shown <= written.messages
+        assert shown + snapshot.unproven == written.messages
+
+
+def test_looks_while_chains_are_written_see_each_whole_or_not() -> None:
+    written = Written(segment_bytes=1 << 16)
+    whole = {0}
+    for _ in range(6):
+        written.publish()
+        whole.add(written.messages)
+        counts = [2, 3, 1]
+        written.transact(*counts, jobs=0)
+        for _ in counts:
+            for job in written.journal.jobs():
+                written.journal.done(job, None, written._executor.run(job), written._now())
+            for unsynced in (False, True):
+                snapshot = take_snapshot(written.disk, unsynced=unsynced)
+                end = snapshot.view.segments[-1].end_position if snapshot.view.segments else 0
+                assert end in whole | {written.messages + sum(counts)}
+            assert verify(written.disk).damage == []
+        written.messages += sum(counts)
+        whole.add(written.messages)
+        written.work()
+
+
+def test_every_power_loss_leaves_a_chain_whole_or_not_there() -> None:
+    seen = set()
+    for seed in range(60):
+        written = unfinished(seed, jobs=2)
+        rest = written.journal.jobs()
+        rng = Random(seed)
+        if rng.random() < 0.7:
+            for job in rest:
+                written.journal.done(job, None, written._executor.run(job), written._now())
+            rest = written.journal.jobs()
+            if rng.random() < 0.6:
+                for job in rest:
+                    written.journal.done(job, None, written._executor.run(job), written._now())
+        persisted = written.journal.persisted_end
+        written.disk = written.disk.crash_clone(rng)
+        assert verify(written.disk).damage == []
+        written.start()
+        end = written.journal.persisted_end
+        assert end in (written.messages, written.messages + 16)
+        assert end >= persisted
+        seen.add(end - written.messages)
+    assert seen == {0, 16}

@@ -1,0 +1,142 @@
+"""The reserve on a disk that runs full: smaller segments first, then refusal, then on again."""
+
+from __future__ import annotations
+
+import errno
+from random import Random
+
+import pytest
+
+from tests.simulation.journal_log import JOURNAL_ID
+from tests.simulation.journal_world import read_log
+from tests.unit.journal.written import Written
+from tickertape.base.limits import MIB, segment_bytes_min
+from tickertape.base.ports import Now
+from tickertape.batch import Stamp, batch_from_bodies
+from tickertape.journal.commit import preallocation as reserve_module
+from tickertape.journal.commit.preallocation import Reserve
+from tickertape.journal.disk_jobs import Executor, NoRoom, PrepareSegment
+from tickertape.journal.format.identity import open_identity
+from tickertape.journal.journal import Journal
+from tickertape.journal.recovery.recovery import recover
+from tickertape.testing.disk import StrictDisk
+
+NO_ROOM = NoRoom(errno.ENOSPC, "no room")
+
+
+def now(mono: float) -> Now:
+    return Now(mono, round(mono * 1e6))
+
+
+def is_full(machine: Reserve | Journal) -> bool:
+    return machine.full
+
+
+def test_sizes_double_and_are_halved_when_they_do_not_fit() -> None:
+    reserve = Reserve(256 * MIB)
+    job = reserve.ask(1, 0)
+    sizes = []
+    for number in range(2, 9):
+        sizes.append(job.bytes // MIB)
+        assert reserve.done(job, None, 7, now(0)) is None
+        assert reserve.take() == (number - 1, job.bytes, 7)
+        job = reserve.ask(number, 0)
+    assert sizes == [4, 8, 16, 32, 64, 128, 256]
+    tried = []
+    smaller: PrepareSegment | None = job
+    while smaller is not None:
+        assert not is_full(reserve)
+        assert not reserve.may_ask(now(0)), "one at a time"
+        tried.append(smaller.bytes)
+        smaller = reserve.done(smaller, NO_ROOM, 0, now(5))
+    assert tried == [size * MIB for size in (256, 128, 64, 32, 16, 8, 4, 2, 1)]
+    assert tried[-1] == segment_bytes_min
+    assert is_full(reserve)
+    assert (reserve.may_ask(now(5.9)), reserve.may_ask(now(6.1))) == (False, True)
+    job = reserve.ask(9, 0)
+    assert job.bytes == segment_bytes_min, "no long search again"
+    assert reserve.done(job, None, 8, now(7)) is None
+    assert not is_full(reserve)
+    assert reserve.ask(10, 0).bytes == 2 * MIB, "and it grows again"
+
+
+def test_never_below_what_the_next_commit_needs() -> None:
+    reserve = Reserve(256 * MIB)
+    needed = 5 * MIB + 1
+    job = reserve.ask(1, needed)
+    assert job.bytes == 5 * MIB + 4096
+    assert reserve.done(job, NO_ROOM, 0, now(0)) is None
+    assert is_full(reserve)
+    assert reserve.full_reason == "no room: free disk space"
+
+
+def test_a_disk_is_used_to_its_last_segment_and_nothing_is_lost() -> None:
+    capacity = 11 * MIB
+    disk = StrictDisk(Random(1), space_bytes=capacity)
+    open_identity(disk, owner="test", create=True, new_id=JOURNAL_ID)
+    journal = Journal(recover(disk, JOURNAL_ID), now(0))
+    executor = Executor(disk, lambda: 5)
+    mono, sent, refused = 0.0, 0, 0
+
+    def work() -> None:
+        while jobs := journal.jobs():
+            for job in jobs:
+                error: OSError | None = None
+                salt = 0
+                try:
+                    salt = executor.run(job)
+                except OSError as failed:
+                    error = failed
+                journal.done(job, error, salt, now(mono))
+        journal.take_persisted()
+
+    def publish(body: bytes) -> bool:
+        nonlocal sent
+        if not journal.can_accept(len(body) + 200):
+            return False
+        batch = batch_from_bodies("orders", [body], first_sequence=sent + 1)
+        journal.append(batch, Stamp(7, sent + 1, 1), sent + 1, now(mono))
+        sent += 1
+        work()
+        return True
+
+    work()
+    while not refused:
+        mono += 0.1
+        refused += not publish(sent.to_bytes(8, "big") * 2000)
+        assert journal.failure is None
+        assert sent < 1000
+    assert is_full(journal)
+    assert sent * 16_000 > capacity - 3 * MIB, "only what a smallest segment needs is left"
+    assert journal.persisted_end == sent, "what was accepted is persisted"
+    before = sent
+    disk.space_bytes = 2 * capacity
+    mono += 1.1
+    journal.wake(now(mono))
+    work()
+    assert not is_full(journal)
+    for _ in range(100):
+        mono += 0.1
+        assert publish(sent.to_bytes(8, "big") * 2000)
+    assert sent == before + 100
+    again = Journal(recover(disk.kill_clone(), JOURNAL_ID), now(mono))
+    bodies = [bytes(b) for _, batch in read_log(again, disk) for b in batch.bodies_list()]
+    assert bodies == [number.to_bytes(8, "big") * 2000 for number in range(sent)]
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_files_of_a_run_that_adopts_a_reserve_count_as_large_as_they_are(
+    clean: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reserve_module, "segment_bytes_first", 8_192)
+    written = Written(segment_bytes=1 << 16)
+    while len(written.disk.names("journal")) < 4:
+        written.publish(size=1_000)
+    if clean:
+        written.stop()
+    written.start()
+    sizes = {name: len(data) for name, data in written.disk.contents().items() if name.startswith("journal/")}
+    assert len(sizes) == 4, "the reserve is adopted"
+    assert written.journal.file_bytes == sum(sizes.values())
+    assert written.journal._commit.active is not None
+    assert written.journal._commit.active.capacity == sizes["journal/0000000004.segment"] == 1 << 16

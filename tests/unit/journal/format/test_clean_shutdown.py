@@ -1,0 +1,101 @@
+"""The record of how far the log went at a clean stop: whole or not there, whatever fails or is lost."""
+
+from __future__ import annotations
+
+import errno
+from random import Random
+
+import pytest
+
+from tests.simulation.journal_log import Driver, disk_with, small_log
+from tests.simulation.journal_world import FailingDisk, PowerLost, Trace
+from tickertape.journal.format.clean_shutdown import END_FILE, Reached, read_reached, write_reached
+from tickertape.journal.offline.verify import verify
+from tickertape.testing.disk import StrictDisk
+
+EARLIER = Reached(segment=1, commit=7, position=30)
+LATER = Reached(segment=2, commit=19, position=1000)
+LOG = small_log(3, marks=True)
+
+
+def test_it_is_read_back_and_the_later_one_counts() -> None:
+    disk = StrictDisk(Random(1))
+    assert read_reached(disk) is None
+    for reached in (EARLIER, LATER):
+        write_reached(disk, reached)
+        assert read_reached(disk) == reached
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b"[1]", b'{"segment":1}', b'{"segment":"1","commit":1,"position":1}']
+)
+def test_one_that_cannot_be_understood_is_told(data: bytes) -> None:
+    with pytest.raises(ValueError, match=END_FILE):
+        read_reached(disk_with({END_FILE: data}))
+
+
+def test_power_loss_before_every_operation_leaves_one_of_the_two() -> None:
+    found = set()
+    for operations in range(10):
+        for seed in range(12):
+            disk = StrictDisk(Random(seed))
+            write_reached(disk, EARLIER)
+            try:
+                write_reached(FailingDisk(disk, operations, Trace()), LATER)
+                done = True
+            except PowerLost:
+                done = False
+            kept = read_reached(disk.crash_clone(Random(seed)))
+            assert kept == LATER if done else kept in (EARLIER, LATER)
+            found.add((done, kept))
+    assert found == {(False, EARLIER), (False, LATER), (True, LATER)}
+
+
+@pytest.mark.parametrize("operation", ["open", "truncate", "write", "sync", "rename"])
+def test_what_fails_leaves_the_earlier_one_and_is_tried_again_at_the_next_stop(operation: str) -> None:
+    disk = StrictDisk(Random(1))
+    write_reached(disk, EARLIER)
+    disk.fail(operation, 1, errno.ENOSPC)
+    with pytest.raises(OSError, match="Errno"):
+        write_reached(disk, LATER)
+    assert read_reached(disk) == EARLIER
+    write_reached(disk, LATER)
+    assert read_reached(disk) == LATER
+
+
+def reached_by(driver: Driver) -> Reached | None:
+    return driver.journal.reached
+
+
+def test_a_journal_tells_where_its_seal_ended_it_and_only_then() -> None:
+    disk = disk_with(LOG.files)
+    driver = Driver(disk)
+    assert reached_by(driver) is None
+    driver.journal.close(driver.now())
+    assert reached_by(driver) is None, "the seal is not durable yet"
+    driver.run()
+    reached = reached_by(driver)
+    assert reached is not None
+    disk.close_all()
+    write_reached(disk, reached)
+    again = Driver(disk)
+    assert again.recovered.report == []
+    last = again.recovered.segments[-1]
+    assert reached == Reached(segment=last.number, commit=last.seal.number, position=last.end_position)
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_verify_finds_a_lost_end(lost: bool) -> None:
+    disk = disk_with(LOG.files)
+    driver = Driver(disk)
+    driver.journal.close(driver.now())
+    driver.run()
+    reached = reached_by(driver)
+    assert reached is not None
+    write_reached(disk, reached)
+    handle = disk.open(f"journal/{reached.segment:010d}.segment")
+    if lost:
+        disk.truncate(handle, disk.size(handle) // 2)
+    damage = [str(finding) for finding in verify(disk).damage]
+    assert ("a clean stop sealed it" in "".join(damage)) is lost
+    assert not damage or lost

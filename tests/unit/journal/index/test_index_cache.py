@@ -1,0 +1,252 @@
+"""What the indexes of sealed segments take together, and that coarse ones lose nothing."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Generator
+from random import Random
+from typing import TypeVar
+
+import pytest
+
+from tests.simulation.journal_log import JOURNAL_ID
+from tests.simulation.journal_world import drive
+from tests.unit.journal.index.test_segment_index import check, grown
+from tests.unit.journal.reading.test_log_view import Fixture, random_log
+from tests.unit.journal.written import Written
+from tickertape.base.bookmarks import Bookmark
+from tickertape.base.limits import commit_bytes_max, index_bytes_max, segment_header_bytes
+from tickertape.base.ports import Buffer
+from tickertape.journal.index.index_cache import SealedIndexes
+from tickertape.journal.index.segment_index import SegmentIndex
+from tickertape.journal.offline.locate import Absent, locate_bookmark
+from tickertape.journal.offline.snapshot import SnapshotReader, take_snapshot
+from tickertape.journal.reading.log_view import ReadRequest
+from tickertape.journal.reading.lookup import find_bookmark, find_time
+from tickertape.journal.recovery import survey as seen
+from tickertape.journal.recovery.recovery import recover
+from tickertape.testing.disk import StrictDisk
+
+T = TypeVar("T")
+
+
+def stored(commits: int = 60, seed: int = 1) -> tuple[bytes, int]:
+    """An index as a seal keeps it, and where its data ends."""
+    index, _ = grown(seed, commits, 9, 30, index_bytes_max)
+    return index.encode(), index.block_bounds(index.blocks - 1)[1]
+
+
+def test_a_thousand_sealed_segments_stay_under_the_bound() -> None:
+    encoded, end = stored()
+    bound = 3_200_000
+    sealed, indexes = SealedIndexes(bound), [SegmentIndex.decode(encoded, end) for _ in range(1_000)]
+    whole = indexes[0].nbytes
+    assert 1_000 * whole > 4_000_000
+    for index in indexes:
+        sealed.add(index)
+        sealed.fit()
+        assert sealed.nbytes <= bound
+    assert sealed.nbytes == sum(index.nbytes for index in indexes) > bound - 2 * whole
+    assert indexes[-1].encode() == encoded, "the last one is whole"
+    assert sum(i.nbytes for i in indexes[:500]) < sum(i.nbytes for i in indexes[500:]), "old ones give first"
+    assert indexes[0].blocks > 1, "and not all they have"
+
+
+def test_what_it_counts_is_what_is_taken() -> None:
+    encoded, end = stored(400)
+    tracemalloc.start()
+    try:
+        sealed = SealedIndexes(1 << 20)
+        for _ in range(120):
+            sealed.add(SegmentIndex.decode(encoded, end))
+        whole, counted = tracemalloc.get_traced_memory()[0], sealed.nbytes
+        assert counted / 2 < whole < counted * 1.2
+        sealed.fit()
+        assert tracemalloc.get_traced_memory()[0] < 1.2 * (1 << 20) < whole / 2
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_bound_that_cannot_be_kept_ends() -> None:
+    sealed = SealedIndexes(100)
+    for _ in range(70):
+        sealed.add(SegmentIndex.decode(*stored(10)))
+    sealed.fit()
+    assert not sealed.relieve()
+    assert sealed.nbytes < 70 * 2_200
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_lookups_stay_right_at_every_step(seed: int) -> None:
+    made = [grown(seed * 10 + n, 30, 9, 5, index_bytes_max) for n in range(6)]
+    sealed = SealedIndexes(14_500)
+    for index, _ in made:
+        sealed.add(index)
+    while sealed.relieve():
+        for index, added in made[:2]:
+            check(index, added)
+    for index, added in made:
+        check(index, added)
+    assert len({index.blocks for index, _ in made}) > 1
+
+
+# -- in a journal -------------------------------------------------------------------------------------
+
+
+def reducing(search: Generator[ReadRequest, Buffer, T], log: Fixture) -> Generator[ReadRequest, Buffer, T]:
+    """A search during which indexes get coarser."""
+    rng = Random(4)
+    answer: Buffer | None = None
+    try:
+        while True:
+            request = next(search) if answer is None else search.send(answer)
+            rng.choice(log.journal.view.segments[:-1]).index.reduce()
+            answer = yield request
+    except StopIteration as done:
+        result: T = done.value
+        return result
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_bookmarks_and_times_are_found_while_indexes_get_coarser(seed: int) -> None:
+    log = random_log(seed)
+    log.journal.view.tail.clear()
+    stamps = [message.timestamp for message in log.written]
+    for position, message in list(enumerate(log.written))[::23]:
+        found = drive(
+            log.disk, reducing(find_bookmark(log.journal.view, message.publisher, message.sequence), log)
+        )
+        assert found == position
+        wanted = next(at for at, stamp in enumerate(stamps) if stamp >= message.timestamp)
+        search = find_time(log.journal.view, message.timestamp, inclusive=True)
+        assert drive(log.disk, reducing(search, log)) == wanted
+    assert drive(log.disk, find_bookmark(log.journal.view, 99, 1)) is None
+
+
+@pytest.mark.parametrize("topic", [None, "rare", "t0", "never"])
+def test_readers_miss_nothing_while_indexes_get_coarser(topic: str | None) -> None:
+    log, rng = random_log(2), Random(5)
+    log.journal.view.tail.clear()
+    for start in (0, 311, 700):
+        found: dict[int, bytes] = {}
+        reader = log.journal.reader(start, topic)
+        while (step := reader.poll()) is not None:
+            rng.choice(log.journal.view.segments[:-1]).index.reduce()
+            for part in reader.answer(answered(log.disk, step)) if isinstance(step, ReadRequest) else step:
+                for i in range(part.batch.count):
+                    at = part.first_position + i if part.positions is None else int(part.positions[i])
+                    if at >= start and topic in (None, part.batch.topic(i)):
+                        assert at not in found
+                        found[at] = bytes(part.batch.body(i))
+        wanted = {at: m.body for at, m in enumerate(log.written) if at >= start and topic in (None, m.topic)}
+        assert found == wanted
+
+
+def answered(disk: StrictDisk, request: ReadRequest) -> Buffer:
+    handle = disk.open(f"journal/{request.segment:010d}.segment", write=False)
+    try:
+        return request.read(lambda offset, size: disk.read(handle, offset, size))
+    finally:
+        disk.close(handle)
+
+
+def test_reads_of_coarse_blocks_are_bounded() -> None:
+    """A block may be half a segment then: it is read in pieces."""
+    written = Written(segment_bytes=16 << 20)
+    for _ in range(14):
+        written.publish(1, 700_000)
+    written.publish(1, 100, publisher=8)
+    written.stop()
+    written.start()
+    view = written.journal.view
+    while view.segments[0].index.reduce():
+        pass
+    assert view.segments[0].index.blocks == 1
+    sizes: list[int] = []
+    reader = written.journal.reader(0, "orders")
+    parts = 0
+    while (step := reader.poll()) is not None:
+        assert isinstance(step, ReadRequest)
+        sizes.append(step.size)
+        parts += len(reader.answer(answered(written.disk, step)))
+    assert parts == 15
+    assert drive(written.disk, measured(find_bookmark(view, 8, 1), sizes)) == 14
+    assert len(sizes) > 4
+    assert max(sizes) <= commit_bytes_max
+
+
+def measured(
+    search: Generator[ReadRequest, Buffer, T], sizes: list[int]
+) -> Generator[ReadRequest, Buffer, T]:
+    """A search whose reads are noted."""
+    answer: Buffer | None = None
+    try:
+        while True:
+            request = next(search) if answer is None else search.send(answer)
+            sizes.append(request.size)
+            answer = yield request
+    except StopIteration as done:
+        result: T = done.value
+        return result
+
+
+def test_a_running_journal_keeps_the_bound() -> None:
+    written = Written(segment_bytes=64 * 1024)
+    bound = 76_000
+    written.journal.view.indexes = sealed = SealedIndexes(bound)
+    for number in range(400):
+        written.publish(4, 1_200, publisher=number % 40 + 1)
+    assert len(written.journal.view.segments) > 30
+    indexes = [segment.index for segment in written.journal.view.segments[:-1]]
+    assert bound - 5_000 < sealed.nbytes == sum(index.nbytes for index in indexes)
+    assert sealed.nbytes <= bound + indexes[-1].nbytes, "the newest one is made room for commit by commit"
+    assert indexes[0].nbytes < indexes[-1].nbytes
+    view = written.journal.view
+    view.tail.clear()
+    assert drive(written.disk, find_bookmark(view, 5, 1)) == 16
+    assert drive(written.disk, find_bookmark(view, 5, 40)) == 4 * 364 + 3
+
+
+def test_a_start_knows_every_publisher_and_reads_no_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However coarse the indexes become, what a start must know is taken from them before."""
+    written = Written(segment_bytes=64 * 1024)
+    for number in range(200):
+        written.publish(2, 1_500, publisher=number % 40 + 1)
+    expected = dict(written.journal.highest)
+    written.stop()
+    monkeypatch.setattr(seen, "SealedIndexes", lambda: SealedIndexes(100))
+    disk, read = written.disk.kill_clone(), []
+    original = disk.read
+
+    def counted(handle: int, offset: int, size: int) -> bytes:
+        read.append(range(offset, offset + size))
+        return original(handle, offset, size)
+
+    disk.read = counted  # type: ignore[method-assign]
+    recovered = recover(disk, JOURNAL_ID)
+    assert recovered.publishers == expected
+    assert all(segment.blocks.blocks <= 1 for segment in recovered.segments)
+    assert not any(segment.blocks.knows_publishers for segment in recovered.segments)
+    assert not any(segment_header_bytes in part for part in read)
+
+
+def test_find_says_when_nobody_knows_the_sequences_of_a_publisher() -> None:
+    written = Written(segment_bytes=64 * 1024)
+    for _ in range(40):
+        written.publish(4, 1_200)
+    written.stop()
+    snapshot = take_snapshot(written.disk)
+    reader = SnapshotReader(written.disk, snapshot.view)
+    told = locate_bookmark(reader, Bookmark(9, 1))
+    assert isinstance(told, Absent)
+    assert "the log has no message of publisher 9" in told.reason
+    second = snapshot.view.segments[1]
+    while second.index.reduce():
+        pass
+    for bookmark in (Bookmark(9, 1), Bookmark(7, 9_999)):
+        told = locate_bookmark(reader, bookmark)
+        assert isinstance(told, Absent)
+        assert "not known" in told.reason
+        assert f"the first is segment {second.number}" in told.reason
+    assert not isinstance(locate_bookmark(reader, Bookmark(7, 80)), Absent)
+    reader.close()

@@ -1,0 +1,234 @@
+"""An index made again from many commits at once is the one made commit by commit."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from tests.unit.journal.written import Written
+from tickertape.base.errors import BadBatch
+from tickertape.batch import BatchBuilder, MessageBatch, Stamp, batch_from_bodies, merge
+from tickertape.journal.format.commit_headers import Expected, Heads, read_heads
+from tickertape.journal.format.segment import (
+    FLAG_CONTINUES,
+    FLAG_ENDS,
+    CommitHeader,
+    CommitKind,
+    decode_segment_header,
+    encode_commit,
+    segment_path,
+)
+from tickertape.journal.index.rebuild import IndexRebuild
+from tickertape.journal.recovery.segment_scan import Commit, Ending, SegmentScan, Verdict
+
+SALT = 77
+
+
+def random_batch(rng: Random, sequences: dict[int, int], kinds: bool) -> MessageBatch:
+    batches, stamps = [], []
+    for _ in range(rng.choice((1, 1, 3, 30))):
+        publisher = rng.randint(1, 5)
+        first = sequences.get(publisher, 0) + rng.choice((1, 1, 9))
+        count = rng.choice((1, 2, 5))
+        if rng.random() < 0.2:
+            builder = BatchBuilder()
+            sequence = first
+            for _ in range(count):
+                builder.add(f"t{rng.randrange(9)}", b"x", sequence=sequence, kind=int(kinds), key="k")
+                sequence += rng.choice((1, 4))
+            batch = builder.build()
+            count = sequence - first
+        else:
+            name = f"t{rng.randrange(9)}" if rng.random() < 0.9 else f"längster {rng.randrange(9)}"
+            batch = batch_from_bodies(name, [rng.randbytes(300)] * count, first_sequence=first)
+        sequences[publisher] = int(batch.sequences[-1])
+        batches.append(batch)
+        stamps.append(Stamp(publisher, first, 5))
+    return merge(batches, stamps)
+
+
+def segment(seed: int, commits: int = 150, *, chained: bool = False) -> tuple[bytes, list[Commit]]:
+    """Commits as they follow each other from offset 512, the last one a seal without a footer; data commits
+    with the flags of chains, if wanted."""
+    rng = Random(seed)
+    flags = 0
+    sequences: dict[int, int] = {}
+    data, made, chain, position = b"", [], 9, 0
+    for number in range(1, commits + 1):
+        kind = CommitKind.DATA if rng.random() < 0.8 else CommitKind.MARK
+        kind = CommitKind.SEAL if number == commits else kind
+        batch = random_batch(rng, sequences, rng.random() < 0.5) if kind is CommitKind.DATA else None
+        if kind is CommitKind.DATA and chained:
+            flags = FLAG_ENDS if flags == FLAG_CONTINUES and rng.random() < 0.4 else FLAG_CONTINUES
+        else:
+            flags = 0
+        body = batch.encode() if batch is not None else b""
+        header = CommitHeader(
+            kind=kind,
+            flags=flags,
+            codec=0,
+            salt=SALT,
+            offset=512 + len(data),
+            number=number,
+            first_position=position,
+            messages=batch.count if batch is not None else 0,
+            body_bytes=len(body),
+            synced_through=max(0, number - rng.choice((1, 3, 70))),
+            timestamp=number * 10,
+            body_crc=batch.crc() if batch is not None else 0,
+            chain=chain,
+            epoch=1,
+        )
+        encoded, chain = encode_commit(header)
+        position += header.messages
+        data += encoded + body
+        made.append(Commit(header._replace(crc=chain), memoryview(body)))
+    return data, made
+
+
+EXPECTED = Expected(salt=SALT, epoch=1, offset=512, number=1, chain=9)
+
+
+def canonical(rebuild: IndexRebuild) -> object:
+    index = rebuild.index
+    rows = index._publishers.stored().rows
+    assert rows is not None
+    stored = index._topics.stored()
+    return (
+        *(index.offsets.tolist(), index.positions.tolist(), index.times.tolist()),
+        *(dict(sorted(rows.items())), stored.hashes, stored.counts, stored.groups),
+        *(rebuild.highest, rebuild.unproven(-1), index.block_bounds(index.blocks - 1)),
+    )
+
+
+@pytest.mark.parametrize("chained", [False, True])
+@pytest.mark.parametrize("seed", range(8))
+def test_many_at_once_are_what_they_are_one_by_one(seed: int, chained: bool) -> None:
+    data, made = segment(seed, chained=chained)
+    one_by_one, at_once = IndexRebuild(1), IndexRebuild(1)
+    for commit in made:
+        one_by_one.take(*commit)
+    rng, expected, window = Random(seed), EXPECTED, 0
+    while window < len(data):
+        heads = read_heads(data[window : window + rng.choice((40_000, 90_000))], expected)
+        assert heads is not None
+        at_once.take_many(heads)
+        last = heads.last()
+        window = last.end - 512
+        expected = expected._replace(offset=last.end, number=last.number + 1, chain=last.crc)
+    assert canonical(at_once) == canonical(one_by_one)
+    assert expected.number == len(made) + 1
+    assert last == made[-1].header
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_flipped_bit_ends_the_walk_at_its_commit(seed: int) -> None:
+    data, made = segment(seed, 40)
+    rng = Random(seed)
+    for _ in range(40):
+        broken = bytearray(data)
+        at = rng.randrange(len(data))
+        broken[at] ^= 1 << rng.randrange(8)
+        whole = [commit for commit in made if commit.header.end - 512 <= at]
+        heads = read_heads(bytes(broken), EXPECTED)
+        assert (0 if heads is None else len(heads.starts)) == len(whole)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        EXPECTED._replace(salt=78),
+        EXPECTED._replace(epoch=2),
+        EXPECTED._replace(offset=520),
+        EXPECTED._replace(number=2),
+        EXPECTED._replace(chain=8),
+    ],
+)
+def test_a_commit_that_belongs_elsewhere_is_none(other: Expected) -> None:
+    data, _ = segment(1, 5)
+    assert read_heads(data, EXPECTED) is not None
+    assert read_heads(data, other) is None
+    assert read_heads(data[:90], EXPECTED) is None
+    assert read_heads(bytes(4096), EXPECTED) is None
+
+
+def test_a_batch_that_is_none_is_told() -> None:
+    data, _ = segment(3, 30)
+    heads = read_heads(data, EXPECTED)
+    assert heads is not None
+    begin = heads.starts[0] + 96
+    for at in (0, 4, 8, 12, 16, 20, 24, 28):
+        broken = bytearray(data)
+        broken[begin + at] ^= 0x5A
+        with pytest.raises(BadBatch):
+            IndexRebuild(1).take_many(Heads(bytes(broken), heads.starts, heads.rows))
+
+
+def test_a_segment_is_walked_in_stretches_to_the_same_end() -> None:
+    log = Written(segment_bytes=1 << 20)
+    for i in range(60):
+        log.publish(count=1 + i % 3, size=700, publisher=1 + i % 4)
+    disk = log.disk.kill_clone()
+    handle = disk.open(segment_path(1), write=False)
+    size = disk.size(handle)
+    header, chain = decode_segment_header(disk.read(handle, 0, 512))
+    scan = SegmentScan(lambda o, n: disk.read(handle, o, n), size, header, chain)
+    for _ in scan.commits():
+        pass
+    fast = SegmentScan(lambda o, n: disk.read(handle, o, n), size, header, chain)
+    assert sum(1 for _ in fast.stretches()) == 1
+    assert fast.ending == scan.ending
+    assert fast.ending is not None
+    assert fast.ending.verdict is Verdict.CLEAN
+
+
+def walk(written: Written) -> tuple[list[Heads | Commit], Ending, list[int]]:
+    """What a walk in stretches through the first segment of a killed server gives, how it ends, and the size
+    of each of its reads of commits, the search behind the last one left out."""
+    disk = written.disk.kill_clone()
+    handle = disk.open(segment_path(1), write=False)
+    header, chain = decode_segment_header(disk.read(handle, 0, 512))
+    reads: list[int] = []
+
+    def read(offset: int, size: int) -> bytes:
+        data = disk.read(handle, offset, size)
+        reads.append(len(data))
+        return data
+
+    scan = SegmentScan(read, disk.size(handle), header, chain)
+    found, last = [], 0
+    for stretch in scan.stretches():
+        found.append(stretch)
+        last = len(reads)
+    assert scan.ending is not None
+    return found, scan.ending, reads[:last]
+
+
+@pytest.mark.parametrize("pattern", ["plain", "chained", "by turns"])
+def test_stretches_read_chained_commits_once(pattern: str) -> None:
+    written = Written(segment_bytes=1 << 20)
+    for _ in range(150):
+        if pattern != "chained":
+            written.publish(count=1, size=200)
+        if pattern != "plain":
+            written.transact(1, 1, size=200)
+    found, ending, reads = walk(written)
+    assert ending.verdict is Verdict.CLEAN
+    assert (len(found), len(reads)) == (1, 1), "all of them at once"
+
+
+def test_stretches_show_where_a_chain_without_its_end_begins() -> None:
+    written = Written(segment_bytes=1 << 20)
+    written.publish()
+    written.transact(2, 3)
+    written.transact(4, 5, 6, 1, jobs=2)
+    ((heads,), _, _) = walk(written)
+    assert isinstance(heads, Heads)
+    chain = heads.chain(None)
+    assert chain is not None
+    assert (chain.first_position, chain.messages) == (8, 4)
+    rest = Heads(heads.window, heads.starts[-1:], heads.rows[-1:])
+    assert rest.chain(chain) == chain, "begun in commits before"
+    whole = Heads(heads.window, heads.starts[:3], heads.rows[:3])
+    assert whole.chain(chain) is None

@@ -1,0 +1,94 @@
+"""The topic table of a segment against brute force."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tickertape.base.limits import index_bytes_max
+from tickertape.journal.index.topic_index import StoredTopics, TopicTable
+
+blocks_of_topics = st.lists(st.sets(st.integers(0, 9).map("t{}".format), min_size=1), min_size=1, max_size=60)
+
+
+def brute(blocks: list[set[str]], topic: str, block: int) -> int | None:
+    return next((at for at in range(block, len(blocks)) if topic in blocks[at]), None)
+
+
+@given(blocks_of_topics, st.sampled_from([60, 100, 200, 2_000]))
+def test_never_a_block_too_few(blocks: list[set[str]], bytes_max: int) -> None:
+    table = TopicTable(bytes_max)
+    for block, topics in enumerate(blocks):
+        table.add(block, sorted(topics))
+        assert table.nbytes <= bytes_max
+    again = TopicTable.of(table.stored(), bytes_max)
+    for topic in ("t0", "t5", "t9", "never"):
+        for block in range(len(blocks)):
+            wanted = brute(blocks, topic, block)
+            found = table.next_with(topic, block)
+            assert again.next_with(topic, block) == found
+            if wanted is not None:
+                assert found is not None
+                assert block <= found <= wanted
+            if bytes_max == 2_000:
+                assert found == wanted, "it is exact while it is small"
+            for limit in (0, 1, 7, len(blocks) - block):
+                run = table.run_with(topic, block, limit)
+                assert run == again.run_with(topic, block, limit) == _run(table, topic, block, limit)
+
+
+def _run(table: TopicTable, topic: str, block: int, limit: int) -> int:
+    """What `run_with` is, asked one block at a time."""
+    return next((n for n in range(limit) if table.next_with(topic, block + n) != block + n), limit)
+
+
+def test_what_was_not_sorted_in_yet_is_found() -> None:
+    table, rng = TopicTable(index_bytes_max), Random(1)
+    blocks = [{f"t{rng.randrange(3000)}" for _ in range(20)} for _ in range(400)]
+    for block, topics in enumerate(blocks):
+        table.add(block, topics)
+        topic = rng.choice(sorted(topics))
+        assert table.next_with(topic, block) == block
+        assert table.next_with(topic, 0) == brute(blocks[: block + 1], topic, 0)
+
+
+def test_a_hundred_thousand_topics_stay_within_the_bound_and_still_skip() -> None:
+    bound = 1_500_000
+    table = TopicTable(bound)
+    for block in range(2_000):
+        table.add(block, [f"symbol/{(block * 100 + i) % 100_000}" for i in range(100)])
+        if block % 100 == 0:
+            assert table.nbytes <= bound
+    found = table.next_with("symbol/77777", 778)
+    assert found is not None
+    assert 778 < found <= 1_777
+    assert table.next_with("symbol/never", 0) is None
+
+
+def test_more_blocks_than_numbers_for_them() -> None:
+    table = TopicTable(index_bytes_max)
+    for block in range(0, 140_000, 7):
+        table.add(block, ["a"] if block % 7000 else ["a", "b"])
+    assert table.next_with("a", 139_980) is not None
+    found = table.next_with("b", 126_001)
+    assert found is not None
+    assert 126_001 <= found <= 133_000
+
+
+@pytest.mark.parametrize(
+    ("stored", "what"),
+    [
+        (StoredTopics(1, b"\1\0\0\0", b"\1\0\0\0", b""), "incomplete"),
+        (StoredTopics(1, b"\1\0\0\0", b"", b""), "incomplete"),
+        (StoredTopics(1, b"\1\0\0", b"", b""), "cut off"),
+        (StoredTopics(1, b"\2\0\0\0\1\0\0\0", b"\1\0\0\0\1\0\0\0", bytes(4)), "out of order"),
+        (StoredTopics(1, b"\2\0\0\0", b"\2\0\0\0", b"\2\0\1\0"), "out of order"),
+        (StoredTopics(1, b"\2\0\0\0", b"\0\0\0\0", b""), "out of order"),
+    ],
+)
+def test_what_is_no_table_is_refused(stored: StoredTopics, what: str) -> None:
+    with pytest.raises(ValueError, match=what):
+        TopicTable.of(stored, index_bytes_max)

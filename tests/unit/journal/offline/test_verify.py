@@ -1,0 +1,460 @@
+"""Looking at a journal: every damaged byte is told with its place, and nothing whole is called damaged."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+import pytest
+from crc32c import crc32c
+
+from tests.unit.journal.written import START_MICROS, Written
+from tickertape.base.errors import NotAJournal
+from tickertape.base.limits import commit_header_bytes, segment_header_bytes
+from tickertape.journal.format.identity import read_identity
+from tickertape.journal.format.last_segment import read_begun
+from tickertape.journal.format.segment import (
+    CommitHeader,
+    CommitKind,
+    Footer,
+    SegmentHeader,
+    decode_segment_header,
+    encode_commit,
+    encode_footer,
+    encode_segment_header,
+    footer_bytes,
+    segment_path,
+)
+from tickertape.journal.index.segment_index import SegmentIndex
+from tickertape.journal.offline.verify import segment_bytes, survey, verify
+from tickertape.journal.recovery.segment_scan import SegmentScan
+from tickertape.journal.recovery.survey import look
+from tickertape.testing.disk import StrictDisk
+
+
+def written_journal(*, stopped: bool, seed: int = 1) -> Written:
+    """Several segments of two runs; the last one sealed, or active with a mark behind its last message."""
+    written = Written(seed)
+    for _ in range(30):
+        written.publish()
+    written.stop()
+    written.start()
+    written.publish(publisher=8)
+    written.publish(count=1)
+    written.rest()
+    if stopped:
+        written.stop()
+    return written
+
+
+def read_all(disk: StrictDisk, path: str) -> bytes:
+    return disk.contents()[path]
+
+
+def overwrite(disk: StrictDisk, path: str, offset: int, data: bytes) -> None:
+    handle = disk.open(path)
+    disk.write(handle, offset, [data])
+    disk.close(handle)
+
+
+def truncate(disk: StrictDisk, path: str, size: int) -> None:
+    handle = disk.open(path)
+    disk.truncate(handle, size)
+    disk.close(handle)
+
+
+@contextmanager
+def flipped(disk: StrictDisk, path: str, offset: int, bit: int = 0) -> Iterator[None]:
+    before = read_all(disk, path)[offset]
+    overwrite(disk, path, offset, bytes([before ^ (1 << bit)]))
+    try:
+        yield
+    finally:
+        overwrite(disk, path, offset, bytes([before]))
+
+
+def commits_of(disk: StrictDisk, number: int) -> list[CommitHeader]:
+    data = read_all(disk, segment_path(number))
+    header, crc = decode_segment_header(data[:segment_header_bytes])
+    scan = SegmentScan(lambda o, n: data[o : o + n], len(data), header, crc)
+    return [commit.header for commit in scan.commits()]
+
+
+def found(disk: StrictDisk) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
+    """Places of damage and of notes."""
+    report = verify(disk)
+    return [(f.file, f.offset) for f in report.damage], [(f.file, f.offset) for f in report.notes]
+
+
+# -- whole --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_whole_journal_has_nothing_to_tell(stopped: bool) -> None:
+    written = written_journal(stopped=stopped)
+    report = verify(written.disk)
+    assert (report.damage, report.notes, report.whole) == ([], [], True)
+    assert report.journal == bytes(range(16)).hex()
+    assert sum(segment.messages for segment in report.segments) == written.messages
+    sealed = [segment.state for segment in report.segments if segment.state != "reserved"]
+    assert len(sealed) > 2
+    assert sealed[-1] == ("sealed" if stopped else "active")
+    assert set(sealed[:-1]) == {"sealed"}
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_the_survey_says_the_same_as_reading_everything(stopped: bool) -> None:
+    disk = written_journal(stopped=stopped).disk
+    assert survey(disk) == verify(disk)
+
+
+def test_a_summary_says_what_is_in_a_segment() -> None:
+    written = written_journal(stopped=True)
+    segments = [segment for segment in survey(written.disk).segments if segment.state != "reserved"]
+    first, last = segments[0], segments[-1]
+    assert (first.number, first.file, first.epoch) == (1, "journal/0000000001.segment", 1)
+    assert first.first_position == 0
+    assert (last.epoch, last.messages, last.publishers) == (2, 4, 2)
+    # data, data, mark, seal
+    assert last.commits == 4
+    assert last.end_position == written.messages
+    assert first.bytes == first.used == len(read_all(written.disk, first.file))
+    assert START_MICROS < first.begun < first.last < last.begun < last.last < START_MICROS + 10**6
+    for before, after in pairwise(segments):
+        assert before.end_position == after.first_position
+
+
+def test_progress_adds_up_to_all_bytes() -> None:
+    disk = written_journal(stopped=True).disk
+    steps: list[int] = []
+    verify(disk, steps.append)
+    assert sum(steps) == segment_bytes(disk)
+    assert len(steps) > 30
+
+
+def test_nothing_is_written_or_locked() -> None:
+    disk = written_journal(stopped=False).disk
+    before, calls = disk.contents(), disk.calls.copy()
+    verify(disk)
+    survey(disk)
+    assert disk.contents() == before
+    assert set(disk.calls - calls) <= {"names", "open", "close", "size", "read"}
+    assert disk.calls["open"] - calls["open"] == disk.calls["close"] - calls["close"]
+
+
+def test_a_directory_that_is_no_journal_is_an_error() -> None:
+    disk = StrictDisk(Random(1))
+    for report in (survey, verify):
+        with pytest.raises(NotAJournal, match=r"neither identity.json nor journal/"):
+            report(disk)
+
+
+# -- flipped bytes ------------------------------------------------------------------------------------
+
+
+def test_every_flipped_byte_of_sealed_segments_is_told_with_file_and_offset() -> None:
+    disk = written_journal(stopped=True).disk
+    rng = Random(2)
+    numbers = [s.number for s in survey(disk).segments if s.state == "sealed"]
+    kinds = set()
+    for number in numbers:
+        path = segment_path(number)
+        parts: list[tuple[str, int, int]] = [("head", 0, segment_header_bytes)]
+        parts += [(commit.kind.name, commit.offset, commit.end) for commit in commits_of(disk, number)]
+        assert parts[-1][2] == len(read_all(disk, path))
+        for kind, start, end in parts[:3] + parts[-3:]:
+            kinds.add(kind)
+            for offset in {start, end - 1, *(rng.randrange(start, end) for _ in range(3))}:
+                with flipped(disk, path, offset, rng.randrange(8)):
+                    damage, notes = found(disk)
+                if kind == "SEAL" and number == numbers[-1]:
+                    # an unfinished seal at the very end looks the same, and it holds no message
+                    assert (damage, notes) == ([], [(path, start)])
+                else:
+                    assert (damage, notes) == ([(path, start)], []), (kind, offset)
+    assert kinds == {"head", "DATA", "MARK", "SEAL"}
+    assert found(disk) == ([], [])
+
+
+def test_damage_below_the_mark_of_an_active_segment_is_damage_and_a_torn_tail_is_none() -> None:
+    disk = written_journal(stopped=False).disk
+    number = max(s.number for s in survey(disk).segments if s.state == "active")
+    path = segment_path(number)
+    first, second, mark = commits_of(disk, number)
+    assert mark.kind is CommitKind.MARK
+    for commit in (first, second):
+        for offset in (commit.offset + 20, commit.offset + commit_header_bytes + 20):
+            with flipped(disk, path, offset):
+                assert found(disk) == ([(path, commit.offset)], [])
+    for offset in (mark.offset + 20, mark.end + 1000):
+        with flipped(disk, path, offset):
+            assert found(disk) == ([], [(path, mark.offset if offset < mark.end else mark.end)])
+
+
+def test_several_damages_in_one_segment_are_all_told() -> None:
+    disk = written_journal(stopped=True).disk
+    path = segment_path(1)
+    commits = commits_of(disk, 1)
+    body, head, twin = commits[1], commits[4], commits[5]
+    with (
+        flipped(disk, path, body.offset + commit_header_bytes + 100),
+        flipped(disk, path, head.offset + 30),
+        flipped(disk, path, twin.offset + 30),
+        flipped(disk, segment_path(2), 600),
+    ):
+        report = verify(disk)
+    assert [(f.file, f.offset) for f in report.damage] == [
+        (path, body.offset),
+        (path, head.offset),  # its neighbour too: nothing stands between them
+        (segment_path(2), segment_header_bytes),
+    ]
+    lost = f"(positions {body.first_position} to {body.first_position + body.messages - 1})"
+    assert f"its header is whole, its {body.body_bytes} bytes of body {lost} are not" in report.damage[0].what
+    assert f"commit {head.number} is damaged" in report.damage[1].what
+    # what stands between the damages was read and counted
+    assert report.segments[0].commits == len(commits) - 3
+    assert report.segments[0].state == "sealed"
+
+
+def test_a_run_that_does_not_match_what_its_publisher_sent_is_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = Written()
+    # the commit's own checksum is made over what the server had in memory: wrong there, right on the disk
+    monkeypatch.setattr("tickertape.journal.commit.accumulator.merge", _merge_with_a_wrong_body)
+    written.publish()
+    monkeypatch.undo()
+    written.stop()
+    report = verify(written.disk)
+    assert [(f.file, f.offset) for f in report.damage] == [
+        (segment_path(1), segment_header_bytes + commit_header_bytes)
+    ]
+    assert "run 0 of 1 (publisher 7, first sequence 1, 3 messages)" in report.damage[0].what
+
+
+def _merge_with_a_wrong_body(batches: Any, stamps: Any) -> Any:
+    from tickertape.batch import MessageBatch, merge
+
+    encoded = bytearray(merge(batches, stamps).encode())
+    encoded[-20] ^= 1
+    return MessageBatch.parse(bytes(encoded))
+
+
+# -- what no checksum can know ------------------------------------------------------------------------
+
+Change = Callable[[CommitHeader, bytes], tuple[CommitHeader, bytes]]
+
+
+def unchanged(header: CommitHeader, body: bytes) -> tuple[CommitHeader, bytes]:
+    return header, body
+
+
+def reforge(
+    disk: StrictDisk,
+    number: int,
+    change: Change = unchanged,
+    head: Callable[[SegmentHeader], SegmentHeader] = lambda header: header,
+) -> None:
+    """Write a segment again with other contents and right checksums, as a bug in the writer would have."""
+    path = segment_path(number)
+    data = read_all(disk, path)
+    header, crc = decode_segment_header(data[:segment_header_bytes])
+    scan = SegmentScan(lambda o, n: data[o : o + n], len(data), header, crc)
+    encoded, chain = encode_segment_header(head(header))
+    forged, at = [encoded], segment_header_bytes
+    for old, view in scan.commits():
+        new, body = change(old, bytes(view))
+        new = new._replace(offset=at, chain=chain, body_bytes=len(body), body_crc=crc32c(body))
+        encoded, chain = encode_commit(new)
+        forged += [encoded, body]
+        at = new.end
+    truncate(disk, path, 0)
+    overwrite(disk, path, 0, b"".join(forged))
+
+
+def one_segment() -> Written:
+    """A stopped journal of one segment: its commits 1 to 3 have 3, 3 and 2 messages, 4 is the seal."""
+    written = Written(segment_bytes=65536)
+    for count in (3, 3, 2):
+        written.publish(count)
+    written.stop()
+    return written
+
+
+def other_index(header: CommitHeader, body: bytes) -> bytes:
+    """A seal's body with an index that knows nothing."""
+    index = SegmentIndex().encode()
+    padding = bytes(-len(index) % 8)
+    end = header.offset + commit_header_bytes + len(index) + len(padding) + footer_bytes
+    return index + padding + encode_footer(Footer(header.offset, end, header.salt, len(index)))
+
+
+@pytest.mark.parametrize(
+    ("number", "change", "what"),
+    [
+        (2, lambda h, b: (h._replace(timestamp=START_MICROS), b), "commit 2: log time goes back"),
+        (2, lambda h, b: (h._replace(synced_through=2), b), "commit 2 calls itself durable"),
+        (3, lambda h, b: (h._replace(first_position=7), b), "commit 3 begins at position 7, not 6"),
+        (3, lambda h, b: (h._replace(messages=5), b), "commit 3 holds 2 messages, not 5"),
+        (4, lambda h, b: (h, other_index(h, b)), "the index does not agree with the commits"),
+    ],
+)
+def test_what_contradicts_itself_is_damage_whatever_its_checksums(
+    number: int, change: Change, what: str
+) -> None:
+    disk = one_segment().disk
+    assert verify(disk).whole
+    offset = commits_of(disk, 1)[number - 1].offset
+    reforge(disk, 1, lambda h, b: change(h, b) if h.number == number else (h, b))
+    first = verify(disk).damage[0]
+    assert (first.file, first.what[: len(what)]) == (segment_path(1), what)
+    assert first.offset in (offset, offset + commit_header_bytes)
+
+
+def test_a_message_that_is_in_the_log_twice_is_damage() -> None:
+    disk = one_segment().disk
+    first, second, *_ = commits_of(disk, 1)
+    data = read_all(disk, segment_path(1))
+    body = data[first.offset + commit_header_bytes : first.end]
+    reforge(disk, 1, lambda h, b: (h, body) if h.number == 2 else (h, b))
+    assert [str(finding) for finding in verify(disk).damage] == [
+        (
+            f"{segment_path(1)} at {second.offset + commit_header_bytes}: "
+            "commit 2: publisher 7 has sequence 1 after 3"
+        )
+    ]
+
+
+def test_a_message_that_came_again_in_a_later_segment_is_damage() -> None:
+    written = Written(segment_bytes=65536)
+    written.publish()
+    written.stop()
+    data = read_all(written.disk, segment_path(1))
+    first = commits_of(written.disk, 1)[0]
+    body = data[first.offset + commit_header_bytes : first.end]
+    written.start()
+    written.publish()
+    written.stop()
+    reforge(written.disk, 2, lambda h, b: (h, body) if h.kind is CommitKind.DATA else (h, b))
+    assert "commit 3: publisher 7 has sequence 1 after 3" in verify(written.disk).damage[0].what
+
+
+def test_a_segment_whose_positions_do_not_go_on_is_damage() -> None:
+    written = Written(segment_bytes=65536)
+    written.publish()
+    written.stop()
+    written.start()
+    written.stop()
+    reforge(written.disk, 2, head=lambda header: header._replace(first_position=99))
+    assert [str(finding) for finding in verify(written.disk).damage] == [
+        f"{segment_path(2)} at 0: its positions do not continue those of segment 1",
+        f"{segment_path(2)} at {segment_header_bytes}: commit 3 begins at position 3, not 99",
+    ]
+
+
+# -- files --------------------------------------------------------------------------------------------
+
+
+def take_away(disk: StrictDisk, name: str) -> None:
+    """Move a file out of the journal (the port cannot delete)."""
+    disk.make_directory("quarantine")
+    disk.rename(name, "quarantine/taken")
+
+
+def test_a_missing_segment_in_the_middle_is_told_at_the_next_one() -> None:
+    disk = written_journal(stopped=True).disk
+    take_away(disk, segment_path(2))
+    report = verify(disk)
+    assert [str(f) for f in report.damage] == [f"{segment_path(3)} at 0: segment 2 before it is missing"]
+    assert [f.file for f in report.notes] == ["quarantine/taken"]
+
+
+def test_missing_first_segments_are_told() -> None:
+    disk = written_journal(stopped=True).disk
+    take_away(disk, segment_path(1))
+    assert [str(f) for f in verify(disk).damage] == [
+        f"{segment_path(2)} at 0: the log begins here, but segment 1 was before it"
+    ]
+
+
+def test_a_segment_of_another_life_of_the_journal_does_not_link() -> None:
+    disk = written_journal(stopped=True).disk
+    other = written_journal(stopped=True, seed=5).disk
+    data = read_all(other, segment_path(1))
+    truncate(disk, segment_path(1), 0)
+    overwrite(disk, segment_path(1), 0, data)
+    assert [str(f) for f in verify(disk).damage] == [
+        f"{segment_path(2)} at 0: it does not follow segment 1 as that one is now"
+    ]
+
+
+@pytest.mark.parametrize("size", [0, 100, segment_header_bytes, 3000, -1])
+def test_a_segment_cut_short_in_the_middle_is_damage(size: int) -> None:
+    disk = written_journal(stopped=True).disk
+    whole = commits_of(disk, 2)
+    full = len(read_all(disk, segment_path(2)))
+    size = size if size >= 0 else full - 1
+    truncate(disk, segment_path(2), size)
+    damage, _ = found(disk)
+    left = [commit.end for commit in whole if commit.end <= size]
+    start = 0 if size < segment_header_bytes else max(left, default=segment_header_bytes)
+    assert damage == [(segment_path(2), start)]
+
+
+def test_bytes_behind_the_seal_are_damage_in_the_middle_and_a_note_at_the_end() -> None:
+    written = written_journal(stopped=True)
+    disk = written.disk
+    sealed = [s for s in survey(disk).segments if s.state == "sealed"]
+    overwrite(disk, sealed[1].file, sealed[1].used, b"x" * 8)
+    overwrite(disk, sealed[-1].file, sealed[-1].used, b"x" * 8)
+    assert found(disk) == ([(sealed[1].file, sealed[1].used)], [(sealed[-1].file, sealed[-1].used)])
+
+
+def test_the_identity_is_looked_at_and_segments_are_read_without_it() -> None:
+    disk = written_journal(stopped=True).disk
+    overwrite(disk, "identity.json", 0, b"?")
+    report = verify(disk)
+    assert [(f.file, f.offset) for f in report.damage] == [("identity.json", 0)]
+    assert "cannot be read" in report.damage[0].what
+    take_away(disk, "identity.json")
+    report = verify(disk)
+    assert [str(f) for f in report.damage] == ["identity.json at 0: missing"]
+    assert len(report.segments) > 2
+
+
+def test_names_that_are_not_ours_are_told_and_no_damage() -> None:
+    disk = written_journal(stopped=True).disk
+    for name in ("journal/notes.txt", "journal/1.segment", "README"):
+        disk.close(disk.open(name, create=True))
+    assert found(disk) == ([], [("README", 0), ("journal/1.segment", 0), ("journal/notes.txt", 0)])
+
+
+def test_a_newer_or_foreign_segment_is_damage() -> None:
+    disk = written_journal(stopped=True).disk
+    foreign = Written(3, new_id=b"another journal!")
+    foreign.stop()
+    data = read_all(foreign.disk, segment_path(1))
+    truncate(disk, segment_path(2), 0)
+    overwrite(disk, segment_path(2), 0, data)
+    assert [str(f) for f in verify(disk).damage] == [f"{segment_path(2)} at 0: header of another journal"]
+
+
+def test_a_read_error_is_damage_where_it_happens_and_the_rest_is_read() -> None:
+    disk = written_journal(stopped=True).disk
+    before = disk_reads_before_commits(disk)
+    for again in (1, 2):  # what looks damaged is looked at twice
+        disk.fail("read", before + again, errno.EIO)
+    report = verify(disk)
+    assert disk.faults_left == 0
+    assert [str(f) for f in report.damage] == [f"{segment_path(1)} at 0: cannot be read: Input/output error"]
+
+
+def disk_reads_before_commits(disk: StrictDisk) -> int:
+    """Reads of a look until the first commit is read: identity, then a head and a seal of each segment."""
+    before = disk.calls["read"]
+    journal_id = read_identity(disk).journal_id
+    read_begun(disk, journal_id)
+    look(disk, journal_id)
+    return disk.calls["read"] - before

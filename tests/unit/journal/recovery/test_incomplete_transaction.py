@@ -1,0 +1,201 @@
+"""An incomplete transaction at the end of a log: what recovery copies to quarantine, and what it reports."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from random import Random
+
+import msgspec
+import pytest
+
+from tests.helpers.staged_files import stage
+from tests.unit.journal.written import Written, next_offset
+from tickertape.batch import MessageBatch, batch_from_bodies
+from tickertape.journal.format.identity import IDENTITY_FILE, read_identity
+from tickertape.journal.format.segment import QUARANTINE_DIRECTORY, segment_path
+from tickertape.journal.format.staging_file import (
+    STAGING_DIRECTORY,
+    Label,
+    StageDrop,
+    StageOpen,
+    Staging,
+    prepared_path_of,
+)
+from tickertape.journal.recovery import incomplete_transaction as unfinished_module
+from tickertape.journal.recovery.recovery import recover
+from tickertape.testing.disk import StrictDisk
+
+COUNTS = (4, 5, 6, 1)
+JOBS = 3
+TORN = b"remains of the next commit"
+
+
+def unfinished(*, staged: bool, torn: bool = False) -> tuple[Written, int, bytes]:
+    """A killed server in the middle of a transaction, its log synced; where that begins in the segment, and
+    its bytes."""
+    written = Written(segment_bytes=1 << 16)
+    written.publish()
+    active = written.journal._commit.active
+    assert active is not None
+    begin = active.offset
+    written.transact(*COUNTS, jobs=JOBS, staged=staged)
+    end = next_offset(written)
+    handle = written.disk.open(segment_path(1))
+    if torn:
+        written.disk.write(handle, end, [TORN])
+    written.disk.sync(handle)
+    written.disk.close(handle)
+    return written, begin, written.disk.contents()[segment_path(1)][begin:end]
+
+
+def blocks_of(disk: StrictDisk) -> list[MessageBatch]:
+    """What is staged in file 1, which is dropped."""
+    staging = Staging(disk)
+    batches = [MessageBatch.parse(bytes(block)) for block in staging.run(StageOpen(1))]
+    staging.run(StageDrop(1))
+    return batches
+
+
+def recovered(written: Written) -> tuple[dict[str, bytes], list[str]]:
+    """What the next start puts into quarantine, and what it reports."""
+    disk = written.disk.kill_clone()
+    report = recover(disk, bytes(range(16))).report
+    contents = disk.contents()
+    return {name: contents[name] for name in contents if name.startswith(QUARANTINE_DIRECTORY)}, report
+
+
+def test_recovery_copies_a_chain_that_is_not_staged() -> None:
+    written, begin, chain = unfinished(staged=False)
+    aside, report = recovered(written)
+    assert aside == {f"{QUARANTINE_DIRECTORY}/0000000001-{begin}.tail": chain}
+    assert report[:1] == [
+        (
+            f"segment 1: the transaction at {begin} has no end and is cut off; {len(chain)} bytes at {begin} "
+            "are set aside in quarantine/"
+        )
+    ]
+
+
+def test_recovery_copies_a_chain_with_what_stands_behind_it() -> None:
+    written, begin, chain = unfinished(staged=False, torn=True)
+    aside, _ = recovered(written)
+    assert aside == {f"{QUARANTINE_DIRECTORY}/0000000001-{begin}.tail": chain + TORN}
+
+
+def test_recovery_copies_no_chain_that_is_staged() -> None:
+    written, begin, _ = unfinished(staged=True)
+    aside, report = recovered(written)
+    assert aside == {}
+    assert report[:1] == [
+        (
+            f"segment 1: the transaction at {begin} has no end and is cut off; its messages are still in "
+            "transactions/"
+        )
+    ]
+
+
+def test_recovery_copies_what_stands_behind_a_staged_chain() -> None:
+    written, begin, chain = unfinished(staged=True, torn=True)
+    aside, report = recovered(written)
+    end = begin + len(chain)
+    assert aside == {f"{QUARANTINE_DIRECTORY}/0000000001-{end}.tail": TORN}
+    assert report[:1] == [
+        (
+            f"segment 1: the transaction at {begin} has no end and is cut off; its messages are still in "
+            f"transactions/; {len(TORN)} bytes at {end} are set aside in quarantine/"
+        )
+    ]
+
+
+def damage_block(disk: StrictDisk) -> None:
+    """One byte in the last block, which the chain has not reached."""
+    handle = disk.open(prepared_path_of(1))
+    at = disk.size(handle) - 60
+    disk.write(handle, at, [bytes([disk.read(handle, at, 1)[0] ^ 1])])
+    disk.close(handle)
+
+
+def cut_foot(disk: StrictDisk) -> None:
+    handle = disk.open(prepared_path_of(1))
+    disk.truncate(handle, disk.size(handle) - 1)
+    disk.close(handle)
+
+
+def other_messages(disk: StrictDisk) -> None:
+    """A transaction of the same shape."""
+    staging = Staging(disk)
+    staging.run(StageDrop(1))
+    label = Label(journal=bytes(range(16)), publisher="p", space="", name="1", part="0")
+    stage(staging, 2, label, [batch_from_bodies("orders", [bytes(100)] * count) for count in COUNTS])
+
+
+def other_journal(disk: StrictDisk) -> None:
+    """The same messages, of another journal."""
+    label = Label(journal=bytes(16), publisher="p", space="", name="1", part="0")
+    stage(Staging(disk), 2, label, blocks_of(disk))
+
+
+@pytest.mark.parametrize("spoil", [damage_block, cut_foot, other_messages, other_journal])
+def test_recovery_copies_a_chain_whose_part_cannot_be_committed(spoil: Callable[[StrictDisk], None]) -> None:
+    written, begin, chain = unfinished(staged=True)
+    spoil(written.disk)
+    aside, _ = recovered(written)
+    assert aside == {f"{QUARANTINE_DIRECTORY}/0000000001-{begin}.tail": chain}
+
+
+def test_recovery_finds_a_chain_in_several_parts_beside_foreign_files() -> None:
+    written, _, _ = unfinished(staged=True)
+    disk = written.disk
+    batches = blocks_of(disk)
+    for number, part in enumerate((batches[2:], batches[:2]), 5):
+        label = Label(journal=bytes(range(16)), publisher="p", space="", name="1", part=str(number))
+        stage(Staging(disk), number, label, part)
+    disk.close(disk.open(f"{STAGING_DIRECTORY}/notes.txt", create=True))
+    assert recovered(written)[0] == {}
+
+
+@pytest.mark.parametrize("publisher", ["p", "q"])
+def test_recovery_looks_at_parts_of_the_publisher_only(
+    publisher: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        unfinished_module,
+        "derived_publisher_id",
+        lambda name, instance: {("p", "here"): 9}.get((name, instance)),
+    )
+    written, _, _ = unfinished(staged=True)
+    disk = written.disk
+    label = Label(journal=bytes(range(16)), publisher=publisher, space="", name="1", part="0")
+    stage(Staging(disk), 2, label, blocks_of(disk))
+    identity = msgspec.structs.replace(read_identity(disk), instance="here")
+    handle = disk.open(IDENTITY_FILE)
+    disk.truncate(handle, 0)
+    disk.write(handle, 0, [msgspec.json.encode(identity)])
+    disk.close(handle)
+    assert bool(recovered(written)[0]) is (publisher == "q")
+
+
+@pytest.mark.parametrize("staged", [False, True])
+@pytest.mark.parametrize("operation", ["write", "sync", "sync_directory", "rename", "truncate", "open"])
+def test_recovery_of_a_chain_that_is_cut_short_loses_nothing(operation: str, staged: bool) -> None:
+    written, _begin, chain = unfinished(staged=staged, torn=True)
+    whole = chain + TORN
+    for nth in range(1, 40):
+        disk = written.disk.kill_clone()
+        disk.fail(operation, nth, errno.EIO)
+        try:
+            recover(disk, bytes(range(16)))
+        except OSError:
+            pass
+        else:
+            break
+        disk = disk.crash_clone(Random(nth))
+        report = recover(disk, bytes(range(16))).report
+        contents = disk.contents()
+        aside = [data for name, data in contents.items() if name.startswith(QUARANTINE_DIRECTORY)]
+        wanted = TORN if staged else whole
+        assert any(wanted in data for data in aside), (nth, report)
+    else:
+        pytest.fail("the fault did not happen")
+    assert nth > 1

@@ -1,0 +1,250 @@
+"""The executor: each job's calls in their order, and which failures are only a lack of room."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from random import Random
+
+import msgspec
+import pytest
+
+from tests.simulation.journal_log import JOURNAL_ID
+from tests.simulation.journal_world import FailingDisk, PowerLost, Trace
+from tickertape.journal.disk import SystemDisk
+from tickertape.journal.disk_jobs import (
+    Executor,
+    Job,
+    NoRoom,
+    PrepareSegment,
+    RollSegment,
+    SealSegment,
+    StartSegment,
+    SyncSegment,
+    WriteCommit,
+)
+from tickertape.journal.format.last_segment import read_begun
+from tickertape.journal.format.segment import (
+    JOURNAL_DIRECTORY,
+    SegmentHeader,
+    encode_segment_header,
+    segment_path,
+)
+from tickertape.testing.disk import StrictDisk
+
+
+class Calls(Trace):
+    """Keeps the calls themselves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: list[str] = []
+
+    def note(self, *call: object) -> None:
+        self.made.append(str(call[0]))
+
+
+PREPARE = PrepareSegment(number=1, bytes=4096)
+START = StartSegment(number=1, header=b"h" * 512)
+WRITE = WriteCommit(segment=1, offset=512, buffers=[b"a", b"b"], sync=True, number=1)
+LAZY = WriteCommit(segment=1, offset=514, buffers=[b"c"], sync=False, number=2)
+SYNC = SyncSegment(segment=1, number=2)
+SEAL = SealSegment(segment=1, seal_offset=515, seal=[b"s"], end=516)
+ROLL = RollSegment(old=1, seal_offset=515, seal=[b"s"], old_end=516, new=2, header=b"i" * 512)
+
+NOTED = ["create", "preallocate", "write"]
+"""The file that will say which segment was begun; once in the life of a directory."""
+NAMED = ["sync", "rename", "sync_directory"]
+
+
+def bench() -> tuple[StrictDisk, Executor, Calls]:
+    disk, calls = StrictDisk(Random(1)), Calls()
+    disk.make_directory("journal")
+    return disk, Executor(FailingDisk(disk, 10**9, calls), lambda: 42), calls
+
+
+@pytest.mark.parametrize(
+    ("before", "job", "calls"),
+    [
+        ([], PREPARE, ["create", "preallocate", *NOTED, "sync", "sync_directory", *NAMED]),
+        ([PREPARE], PrepareSegment(number=1, bytes=9000), ["preallocate", "sync", "sync_directory"]),
+        ([PREPARE], START, ["write", "sync"] * 2),
+        ([PREPARE, START], WRITE, ["write", "sync"]),
+        ([PREPARE, START], LAZY, ["write"]),
+        ([PREPARE, START], SYNC, ["sync"]),
+        ([PREPARE, START], SEAL, ["write", "truncate", "sync"]),
+        (
+            [PREPARE, START, PrepareSegment(number=2, bytes=4096)],
+            ROLL,
+            ["write", "truncate", "sync", *["write", "sync"] * 2],
+        ),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Job) else "",
+)
+def test_calls_of_each_job_in_order(before: list[Job], job: Job, calls: list[str]) -> None:
+    _, executor, trace = bench()
+    for earlier in before:
+        executor.run(earlier)
+    trace.made.clear()
+    assert executor.run(job) == (42 if isinstance(job, PrepareSegment) else 0)
+    assert trace.made == calls
+
+
+def test_what_the_jobs_leave() -> None:
+    disk, executor, _ = bench()
+    for job in (PREPARE, START, WRITE, LAZY, PrepareSegment(number=2, bytes=4096), ROLL):
+        executor.run(job)
+    executor.close()
+    contents = disk.contents()
+    assert contents[segment_path(1)] == b"h" * 512 + b"abcs"
+    assert contents[segment_path(2)] == b"i" * 512 + bytes(4096 - 512)
+
+
+def test_a_reserve_left_by_an_earlier_run_is_taken() -> None:
+    disk, executor, _ = bench()
+    executor.run(PREPARE)
+    assert Executor(disk, lambda: 43).run(PREPARE) == 43
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.ENOSPC, "disk space"),
+        (errno.EDQUOT, "the quota"),
+        (errno.EMFILE, "server have more open files"),
+    ],
+)
+@pytest.mark.parametrize("operation", ["open", "preallocate"])
+def test_no_room_for_a_reserve_may_be_tried_again_and_its_cause_is_told(
+    operation: str, number: int, remedy: str
+) -> None:
+    disk, executor, _ = bench()
+    disk.fail(operation, 1, number)
+    with pytest.raises(NoRoom) as caught:
+        executor.run(PREPARE)
+    assert caught.value.errno == number
+    assert remedy in caught.value.reason
+    assert executor.run(PREPARE) == 42
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_a_directory_that_cannot_be_opened_is_tried_again(number: int) -> None:
+    """Its sync never began: nothing that it should have written is lost."""
+    disk, executor, _ = bench()
+    disk.sync_directory(".")
+    disk.fail("sync_directory", 1, number)
+    with pytest.raises(NoRoom) as caught:
+        executor.run(PREPARE)
+    assert "more open files" in caught.value.reason
+    assert executor.run(PREPARE) == 42
+    for seed in range(20):
+        assert segment_path(PREPARE.number) in disk.crash_clone(Random(seed)).contents()
+
+
+@contextmanager
+def descriptors(left: int) -> Iterator[None]:
+    """Let this process open only so many more files."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(left + 1)]
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(opened), before[1]))
+        taken = []
+        with suppress(OSError):
+            while True:  # what is free below those
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        for fd in opened[:-1]:
+            os.close(fd)
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        for fd in (opened[-1], *taken):
+            os.close(fd)
+
+
+@pytest.mark.parametrize("left", range(6))
+def test_few_descriptors_are_no_failure_however_few(tmp_path: Path, left: int) -> None:
+    disk = SystemDisk(tmp_path)
+    disk.make_directory(JOURNAL_DIRECTORY)
+    executor = Executor(disk, lambda: 42)
+    with descriptors(left), suppress(NoRoom):
+        assert executor.run(PREPARE) == 42
+    assert executor.run(PREPARE) == 42
+    executor.close()
+    disk.close_all()
+
+
+@pytest.mark.parametrize(
+    ("job", "operation"),
+    [(PREPARE, "sync"), (PREPARE, "sync_directory"), (START, "write"), (START, "sync"), (SEAL, "truncate")],
+)
+def test_no_room_anywhere_else_is_a_failure_like_any_other(job: Job, operation: str) -> None:
+    """A failed sync may have dropped what it should have written: a retry would only look like success."""
+    disk, executor, _ = bench()
+    for earlier in [] if job is PREPARE else [PREPARE, START]:
+        executor.run(earlier)
+    disk.fail(operation, 1, errno.ENOSPC)
+    with pytest.raises(OSError, match="No space") as caught:
+        executor.run(job)
+    assert not isinstance(caught.value, NoRoom)
+
+
+def test_another_failure_of_the_reserve_is_a_failure() -> None:
+    disk, executor, _ = bench()
+    disk.fail("preallocate", 1, errno.EIO)
+    with pytest.raises(OSError, match="Input/output") as caught:
+        executor.run(PREPARE)
+    assert not isinstance(caught.value, NoRoom)
+
+
+def test_which_segment_was_begun_is_durable_with_it() -> None:
+    disk, executor, _ = bench()
+    disk.sync_directory(".")
+    header = SegmentHeader(JOURNAL_ID, 1, 1, 0, 1, 7, 0, 0, 0)
+    assert read_begun(disk, JOURNAL_ID) == 0
+    executor.run(PREPARE)
+    assert read_begun(disk, JOURNAL_ID) == 0
+    executor.run(StartSegment(number=1, header=encode_segment_header(header)[0]))
+    executor.run(PrepareSegment(number=2, bytes=4096))
+    second = encode_segment_header(header._replace(number=2))[0]
+    for seed in range(20):
+        assert read_begun(disk.crash_clone(Random(seed)), JOURNAL_ID) == 1
+    disk.fail("write", 3, errno.EIO)  # seal, header, and then the note
+    with pytest.raises(OSError, match="Input/output"):
+        executor.run(msgspec.structs.replace(ROLL, header=second))
+    for seed in range(20):
+        crashed = disk.crash_clone(Random(seed))
+        with suppress(ValueError):  # half of it was written: that is told
+            assert read_begun(crashed, JOURNAL_ID) in (1, 2)
+        assert crashed.contents()[segment_path(2)].startswith(second), "the header is durable before it"
+    with pytest.raises(ValueError, match="of another journal"):
+        read_begun(disk.crash_clone(Random(1)), bytes(16))
+
+
+def test_the_file_that_says_so_survives_every_crash_of_its_making() -> None:
+    for operations in range(12):
+        disk = StrictDisk(Random(operations))
+        disk.make_directory("journal")
+        disk.sync_directory(".")
+        with suppress(PowerLost):
+            Executor(FailingDisk(disk, operations), lambda: 1).run(PREPARE)
+        for seed in range(10):
+            crashed = disk.crash_clone(Random(seed))
+            assert read_begun(crashed, JOURNAL_ID) == 0, "never unreadable"
+            assert Executor(crashed, lambda: 2).run(PREPARE) == 2
+
+
+def test_a_prepared_segment_whose_name_was_not_synced_is_named_anew_after_a_restart() -> None:
+    disk = StrictDisk(Random(1))
+    disk.make_directory(JOURNAL_DIRECTORY)
+    disk.sync_directory(".")
+    disk.fail("sync_directory", 1, errno.EIO)
+    with pytest.raises(OSError, match="Input/output"):
+        Executor(disk, lambda: 1).run(PREPARE)
+    restarted = disk.kill_clone()
+    Executor(restarted, lambda: 2).run(PREPARE)
+    for seed in range(40):
+        assert segment_path(PREPARE.number) in restarted.crash_clone(Random(seed)).contents()
