@@ -5,6 +5,6 @@ Must never hold anything else.
 
 from __future__ import annotations
 
-from tickertape.spark.source import TickertapeSource as DefaultSource
+from tickertape.spark.datasource import TickertapeSource as DefaultSource
 
 __all__ = ["DefaultSource"]

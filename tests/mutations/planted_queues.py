@@ -19,10 +19,10 @@ _ORDER = "unit/engine/queue/test_order.py"
 QUEUE_MUTATIONS: Final = (
     Mutation(
         "Spark acknowledges a batch before it is committed",
-        "spark/queue_stream.py",
+        "spark/queues/stream_reader.py",
         "        if batch is not None and batch.end == end:\n",
         "        if batch is not None:\n",
-        ("unit/spark/test_queue_stream.py",),
+        ("unit/spark/queues/test_stream_reader.py",),
         promise="R11",
         tier="unit",
     ),
@@ -37,10 +37,10 @@ QUEUE_MUTATIONS: Final = (
     ),
     Mutation(
         "a batch that Spark repeats after a restart has other messages",
-        "spark/queue_stream.py",
+        "spark/queues/stream_reader.py",
         "        if batch is None or (batch.start, batch.end) != (begin, after):\n",
         "        if batch is None:\n",
-        ("unit/spark/test_queue_stream.py",),
+        ("unit/spark/queues/test_stream_reader.py",),
         promise="R11",
         tier="unit",
     ),

@@ -22,7 +22,7 @@ from tickertape.archive.table import Coverage, app_id
 from tickertape.archive.writing import write_files
 from tickertape.base.errors import ArchiveFailed, BadOption, WrongJournal
 from tickertape.client.blocking import Client
-from tickertape.spark.archive import Commits, Report, Wish, archive_log, prepare, whole
+from tickertape.spark.archive.job import Commits, Report, Wish, archive_log, prepare, whole
 from tickertape.testing.fault_proxy import FaultProxy
 from tickertape.testing.server import RunningServer, running_server, wait_until
 

@@ -24,9 +24,9 @@ from tickertape.base.errors import BookmarkUnknown
 from tickertape.base.limits import foreign_sequences_max
 from tickertape.base.names import publisher_id
 from tickertape.cli.group import cli
-from tickertape.spark.archived import positions_of, read_archive
-from tickertape.spark.audit import findings, number_runs, publisher_table
-from tickertape.spark.equality import differences, differing_stretches
+from tickertape.spark.archive.frame import positions_of, read_archive
+from tickertape.spark.audit.compare import differences, differing_stretches
+from tickertape.spark.audit.sequences import findings, number_runs, publisher_table
 from tickertape.testing.server import RunningServer, running_server
 
 pytestmark = pytest.mark.spark

@@ -29,7 +29,7 @@ from tests.helpers.processes import source_environment
 from tickertape.base.errors import BadBookmark, UsageError
 from tickertape.base.names import derived_publisher_id
 from tickertape.cli.group import cli
-from tickertape.spark.state import last_values
+from tickertape.spark.last_values import last_values
 from tickertape.testing.server import RunningServer, running_server
 
 pytestmark = pytest.mark.spark

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.spark.test_schema import struct
+from tests.unit.spark.common.test_schema import struct
 from tickertape.base.errors import BookmarkExpired, Disconnected, NotAJournal, WrongJournal
 from tickertape.client.blocking import Client
-from tickertape.spark.batch import TickertapeReader
-from tickertape.spark.options import read_options
-from tickertape.spark.partitions import LogPart
-from tickertape.spark.schema import columns_of
+from tickertape.spark.common.schema import columns_of
+from tickertape.spark.source.batch_reader import TickertapeReader
+from tickertape.spark.source.options import read_options
+from tickertape.spark.source.partitions import LogPart
 from tickertape.testing.server import RunningServer, running_server, wait_until
 
 pytestmark = pytest.mark.spark

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxRows,
 )
 
-from tests.unit.spark.test_schema import struct
+from tests.unit.spark.common.test_schema import struct
 from tickertape.base.errors import (
     BadFilter,
     BookmarkExpired,
@@ -25,9 +25,9 @@ from tickertape.base.errors import (
     WrongJournal,
 )
 from tickertape.client.blocking import Client
-from tickertape.spark.options import Query, read_options
-from tickertape.spark.schema import columns_of
-from tickertape.spark.stream import TickertapeStreamReader
+from tickertape.spark.common.schema import columns_of
+from tickertape.spark.source.options import Query, read_options
+from tickertape.spark.source.stream_reader import TickertapeStreamReader
 from tickertape.testing.server import RunningServer, running_server, wait_until
 
 pytestmark = pytest.mark.spark

@@ -37,7 +37,7 @@ class Server(NamedTuple):
         """The server as Spark's tasks are told of it: they read the files themselves.
 
         Raises `BadOption` when it is not files that say all."""
-        from tickertape.spark.servers import server_text
+        from tickertape.spark.common.servers import server_text
 
         if self.token is not None and "tokenFile" not in self.files:
             raise BadOption(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pyspark.sql import SparkSession
 
-from tickertape.spark.source import TickertapeSource
+from tickertape.spark.datasource import TickertapeSource
 
 __all__ = ["TickertapeSource", "register"]
 

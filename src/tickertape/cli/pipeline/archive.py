@@ -23,7 +23,7 @@ from tickertape.cli.terminal import progress, remark
 
 if TYPE_CHECKING:
     from tickertape.archive.compacting import Compacted
-    from tickertape.spark.archive import Report
+    from tickertape.spark.archive.job import Report
 
 _INTERVAL_SECONDS_DEFAULT: Final = 30.0
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
@@ -101,7 +101,7 @@ def archive(
         raise click.UsageError("--once and --interval exclude each other")
     require_spark()
     require_deltalake()
-    from tickertape.spark.archive import Wish, archive_log, prepare
+    from tickertape.spark.archive.job import Wish, archive_log, prepare
 
     wish = Wish(
         servers=(server.for_spark(),),

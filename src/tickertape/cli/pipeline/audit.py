@@ -17,7 +17,7 @@ from tickertape.cli.pipeline.session import session_options, spark_session
 from tickertape.cli.reaching import access_options
 
 if TYPE_CHECKING:
-    from tickertape.spark.auditing import Report
+    from tickertape.spark.audit.audit import Report
 
 SHOWN_DEFAULT: Final = 20
 _PIPE_CHARACTERS: Final = 300
@@ -90,7 +90,7 @@ def audit(
     tickertape pipeline audit tcp://127.0.0.1:9007 --against /srv/archive --format json
     """
     with spark_session("audit", master=master, driver_memory=driver_memory) as spark:
-        from tickertape.spark.auditing import examine
+        from tickertape.spark.audit.audit import examine
 
         report = examine(
             spark,

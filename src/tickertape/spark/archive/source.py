@@ -1,0 +1,167 @@
+"""Owns the streaming source behind the archive: its tasks read parts of the log and write them as files of
+the archive, and its rows tell which.
+
+Must never hand a row of the log to Spark: it would go through the Java machine and back to be written by
+another Python. What tasks wrote is no part of the archive before the driver commits it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, InputPartition
+from pyspark.sql.types import StructType
+
+from tickertape.archive.place import Place
+from tickertape.archive.table import COLUMNS
+from tickertape.archive.writing import write_files
+from tickertape.base.bookmarks import EPOCH
+from tickertape.base.errors import ArchiveFailed, BookmarkExpired, JournalError
+from tickertape.spark.common.column_block import Gathered, Piece
+from tickertape.spark.common.schema import ROWS_TARGET, TEXT_BYTES_TARGET, Columns, record_batch
+from tickertape.spark.source.offsets import Offset, Written, read_offset
+from tickertape.spark.source.options import Query, Wanted, read_options
+from tickertape.spark.source.partitions import ROWS_WORTH_A_TASK, LogPart
+from tickertape.spark.source.stream_reader import TickertapeStreamReader
+from tickertape.spark.source.task_reader import pieces
+from tickertape.wire.commands import Resolved
+
+FORMAT: Final = "tickertape_archive"
+ORDER: Final = "archiveSecret"
+"""The option with an `Order`. It may hold credentials of a store: Spark shows no option of such a name."""
+
+SCHEMA: Final = "start long, end long, files string"
+"""What a task did: the positions it read, and the files that it wrote, as JSON."""
+_ARROW: Final = pa.schema([("start", pa.int64()), ("end", pa.int64()), ("files", pa.string())])
+
+_READ: Final = Columns(
+    pa.schema(
+        [
+            ("position", pa.int64()),
+            ("topic", pa.string()),
+            ("publisher", pa.string()),
+            ("timestamp", pa.timestamp("us", "UTC")),
+            ("data", pa.binary()),
+            ("expiration_ms", pa.int64()),
+            ("correlation_id", pa.string()),
+            ("key", pa.string()),
+        ]
+    )
+)
+"""The columns of the source, all of the archive's but two: Spark has no sequence above 2**63 and the archive
+has, and `date` follows from the timestamp."""
+
+
+class Order(msgspec.Struct, frozen=True):
+    """Where to, and from where on."""
+
+    place: Place
+    journal: str
+    begin: int
+    """Where the archive ends now."""
+    tasks: int
+    """How many parts a batch is cut into, when it is large enough."""
+
+
+class ArchiveSource(DataSource):
+    """`spark.readStream.format("tickertape_archive")`, for `tickertape.spark.archive.job` alone: the options
+    of the streaming source, and an order."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The short name."""
+        return FORMAT
+
+    def schema(self) -> str:
+        """A row for each part of the log."""
+        return SCHEMA
+
+    def streamReader(self, schema: StructType) -> ArchiveReader:  # noqa: ARG002 - there is one schema
+        """A reader that writes. Raises what `read_options` raises."""
+        given = {name: value for name, value in self.options.items() if name.lower() != ORDER.lower()}
+        order = msgspec.json.decode(self.options[ORDER], type=Order)
+        wanted = read_options(given, Query.STREAM)
+        return ArchiveReader(wanted, order)
+
+
+class ArchiveReader(TickertapeStreamReader):
+    """One query. It begins where the archive ends, whatever a checkpoint says."""
+
+    def __init__(self, wanted: Wanted, order: Order) -> None:
+        super().__init__(wanted, _READ)
+        self._order = order
+
+    def initialOffset(self) -> Written:
+        """Where the archive ends."""
+        return Offset(self._order.journal, self._order.begin).written()
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Write a part and tell the files. Raises what `pieces` raises, `ArchiveFailed`, `OSError`."""
+        assert isinstance(partition, LogPart)
+        files = write_files(self._order.place, archive_batches(pieces(partition)))
+        told = msgspec.json.encode(files).decode()
+        yield pa.RecordBatch.from_arrays(
+            [pa.array([partition.start]), pa.array([partition.end]), pa.array([told])], schema=_ARROW
+        )
+
+    def partitions(self, start: Written, end: Written) -> list[InputPartition]:
+        """The parts of a batch: few, because each makes files of its own. Raises as `latestOffset`."""
+        size = read_offset(end).position - read_offset(start).position
+        worth = max(1, min(self._order.tasks, -(-size // ROWS_WORTH_A_TASK)))
+        self._wanted = msgspec.structs.replace(
+            self._wanted, partitions_min=worth, rows_per_partition_max=max(1, size)
+        )
+        return super().partitions(start, end)
+
+    def _look(self, offset: Offset, planned: Offset) -> Resolved:
+        try:
+            return super()._look(offset, planned)
+        except BookmarkExpired as error:
+            raise gap(self._order.place, offset.position, self._locate(EPOCH).start) from error
+        except JournalError as error:
+            raise shortened(self._order.place, offset.position, self._locate(EPOCH).end) from error
+
+
+def gap(place: Place, archived: int, first: int) -> ArchiveFailed:
+    """Retention was faster."""
+    return ArchiveFailed(
+        f"{place.location} ends at position {archived}, and the log begins at {first} now: positions "
+        f"{archived} to {first} were removed before they were archived. Begin a new archive at another "
+        "place, and let the server keep (retain) what is not archived yet"
+    )
+
+
+def shortened(place: Place, archived: int, end: int) -> ArchiveFailed:
+    """The log has lost its end, and will give the positions again."""
+    return ArchiveFailed(
+        f"{place.location} ends at position {archived}, and the log ends at {end}: it has lost messages "
+        "that were archived, perhaps it was restored from a copy. Nothing was added; begin a new archive "
+        "at another place"
+    )
+
+
+def archive_batches(found: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
+    """The messages of pieces as record batches with all columns of the archive but `date`."""
+    gathered: list[Piece] = []
+    rows = text_bytes = 0
+    for piece in found:
+        gathered.append(piece)
+        rows += piece.messages
+        text_bytes += piece.text_bytes
+        if rows >= ROWS_TARGET or text_bytes >= TEXT_BYTES_TARGET:
+            yield archive_batch(gathered)
+            gathered, rows, text_bytes = [], 0, 0
+    if gathered:
+        yield archive_batch(gathered)
+
+
+def archive_batch(gathered: list[Piece]) -> pa.RecordBatch:
+    """One record batch. Raises `BadBatch` for a piece that does not hold what it says."""
+    batch = record_batch(gathered, _READ)
+    sequences = np.ascontiguousarray(Gathered(gathered).sequences)
+    bits = pa.Array.from_buffers(pa.int64(), len(sequences), [None, pa.py_buffer(sequences)])
+    return batch.append_column("sequence", bits).select([name for name in COLUMNS if name != "date"])

@@ -1,0 +1,125 @@
+"""Owns a log as something to audit: a server's, or an archive; its messages as a frame, and its positions.
+
+Must never mix two ranges: what of a log is meant is decided once, as positions, and every frame keeps to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from tickertape.base.errors import BadOption
+from tickertape.base.names import is_pattern
+from tickertape.spark.archive.frame import positions_of, read_archive
+from tickertape.spark.source.options import read_servers
+from tickertape.spark.source.task_reader import connect
+
+EVERY_TOPIC: Final = ".*"
+_SERVER: Final = ("tcp://", "tls://", "unix://")
+
+
+class Log(NamedTuple):
+    """A range of a log."""
+
+    name: str
+    """As the user wrote it."""
+    journal: str
+    """Which journal it is, 32 hexadecimal digits: positions of another one mean something else."""
+    start: int
+    end: int
+    """The positions `start` (first) to `end` (first not included)."""
+    topics: str
+    """What of the journal there is: a topic, a pattern, or empty for everything that is recorded."""
+    messages: DataFrame
+    """All columns of the source, with `position`; of a server only those that are used are asked for."""
+
+    def within(self, start: int, end: int) -> Log:
+        """What of it lies at the positions `start` to `end` (not included)."""
+        start, end = max(self.start, start), min(self.end, end)
+        kept = self.messages.where((f.col("position") >= start) & (f.col("position") < end))
+        return self._replace(start=start, end=max(start, end), messages=kept)
+
+
+class Opening(NamedTuple):
+    """How logs are opened."""
+
+    start: str
+    """From where on: a start point, or a range."""
+    access: Mapping[str, str]
+    """Of servers: the options in `servers.ACCESS`."""
+    timeout_seconds: float
+
+
+def open_log(spark: SparkSession, name: str, columns: Sequence[str], opening: Opening) -> Log:
+    """The log called `name`, servers' URIs with commas between or where an archive is.
+
+    Raises what connecting and resolving raise, `ArchiveFailed`, `BadBookmark`, `BookmarkUnknown`.
+    """
+    if name.startswith(_SERVER):
+        return _of_server(spark, name, columns, opening)
+    archived = read_archive(spark, name)
+    first, after = positions_of(archived, opening.start)
+    whole = Log(
+        name,
+        archived.coverage.journal,
+        first,
+        after,
+        archived.coverage.topics,
+        archived.frame.select(*columns),
+    )
+    return whole.within(first, after)
+
+
+def _of_server(spark: SparkSession, servers: str, columns: Sequence[str], opening: Opening) -> Log:
+    reached = {**opening.access, "servers": servers}
+    client, _ = connect(read_servers(reached), opening.timeout_seconds)
+    with client:
+        journal, first, after = client.resolve(EVERY_TOPIC, opening.start)
+    frame = (
+        spark.read.format("tickertape")
+        .schema(", ".join(f"{column} {_TYPES[column]}" for column in columns))
+        .options(**reached)
+        .option("topicPattern", EVERY_TOPIC)
+        .option("startingBookmark", opening.start)
+        .option("timeout", f"{opening.timeout_seconds}s")
+        .load()
+    )
+    # The source plans for itself, later: what came meanwhile is left out.
+    return Log(servers, journal, first, after, "", frame).within(first, after)
+
+
+def of_topic(messages: DataFrame, topic: str) -> DataFrame:
+    """The messages to `topic`, a name or a pattern."""
+    return messages.where(f.col("topic").rlike(topic) if is_pattern(topic) else f.col("topic") == topic)
+
+
+def in_common(here: Log, there: Log) -> tuple[Log, Log]:
+    """Both logs, cut to the positions that both have when they are one journal; else as they are.
+
+    Raises `BadOption` when they are one journal and have no position in common.
+    """
+    if here.journal != there.journal:
+        return here, there
+    start, end = max(here.start, there.start), min(here.end, there.end)
+    if start >= end and (here.start < here.end or there.start < there.end):
+        raise BadOption(
+            f"{here.name} has the positions {here.start} to below {here.end} and {there.name} "
+            f"{there.start} to below {there.end} of one journal: they have nothing in common to compare"
+        )
+    return here.within(start, end), there.within(start, end)
+
+
+_TYPES: Final = {
+    "position": "long",
+    "topic": "string",
+    "publisher": "string",
+    "sequence": "long",
+    "timestamp": "timestamp",
+    "data": "binary",
+    "expiration_ms": "long",
+    "correlation_id": "string",
+    "key": "string",
+}

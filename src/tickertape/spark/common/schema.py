@@ -1,0 +1,259 @@
+"""Owns the columns of the Spark source: which there are, and making them from message batches.
+
+Must never touch a message by itself in Python (fields of bodies have a module of their own): columns are made
+from whole batches, and only those that the schema names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    DateType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from tickertape.base.errors import UsageError
+from tickertape.batch.format import I4, I8, Labels, lengths_of
+from tickertape.spark.common.column_block import Gathered, Piece
+from tickertape.spark.common.json_columns import JsonColumns, json_field
+from tickertape.spark.common.names import ALL_SCHEMA, NULLABLE, POSITION
+
+ROWS_TARGET: Final = 65_536
+TEXT_BYTES_TARGET: Final = 4 * 1024 * 1024
+"""A record batch is handed to Spark when it has so many rows, or bytes of bodies and labels."""
+
+_SEQUENCE_END: Final = 1 << 63
+_TEN_THOUSAND: Final = np.uint64(10_000)
+_DAY_MICROS: Final = 86_400_000_000
+
+Array = Any
+"""An Arrow array; pyarrow ships no types."""
+
+
+class Columns(NamedTuple):
+    """What of the messages a query wants."""
+
+    schema: Any
+    """Of the record batches, an Arrow schema."""
+    of_bodies: JsonColumns | None = None
+    """The columns that are none of ours."""
+
+    @property
+    def numbered(self) -> bool:
+        """Whether it is to be known where in the log a message stands."""
+        return POSITION in self.schema.names
+
+
+def columns_of(schema: StructType, *, strict: bool = False) -> Columns:
+    """The columns of what a user wants: any of ours in any order, and fields of JSON bodies.
+
+    `strict`: see `JsonColumns`. Raises `UsageError` for a column that is given twice, or has another type.
+    """
+    names = schema.fieldNames()
+    if len(set(names)) < len(names) or not names:
+        raise UsageError(f"a schema has one or more columns, each once, of {ALL_SCHEMA}; this is {names}")
+    fields = []
+    of_bodies = []
+    for field in schema.fields:
+        column = _COLUMNS.get(field.name)
+        if column is None:
+            of_bodies.append(json_field(field))
+            fields.append(pa.field(field.name, of_bodies[-1].arrow))
+            continue
+        kind, arrow, _ = column
+        if not isinstance(field.dataType, kind):
+            raise UsageError(
+                f"column {field.name} is {kind().simpleString()}, not {field.dataType.simpleString()}; "
+                f"cast it after reading"
+            )
+        if field.name in NULLABLE and not field.nullable:
+            raise UsageError(f"column {field.name} is null where a message has none: it cannot be NOT NULL")
+        fields.append(pa.field(field.name, arrow, nullable=field.nullable))
+    return Columns(pa.schema(fields), JsonColumns(of_bodies, strict=strict) if of_bodies else None)
+
+
+def record_batches(pieces: Iterable[Piece], columns: Columns) -> Iterator[Any]:
+    """Record batches of `columns`, each of as many whole pieces as reach a target above.
+
+    Spark takes a record batch at a cost of its own, so few large ones are cheaper than many small ones.
+    """
+    gathered: list[Piece] = []
+    rows = text_bytes = 0
+    for piece in pieces:
+        gathered.append(piece)
+        rows += piece.messages
+        text_bytes += piece.text_bytes
+        if rows >= ROWS_TARGET or text_bytes >= TEXT_BYTES_TARGET:
+            yield record_batch(gathered, columns)
+            gathered = []
+            rows = text_bytes = 0
+    if gathered:
+        yield record_batch(gathered, columns)
+
+
+def record_batch(pieces: Sequence[Piece], columns: Columns) -> Any:
+    """One record batch of `columns` with the messages of `pieces`, in order.
+
+    Bodies of a single piece are not copied, those of several once. Raises `UsageError` for a sequence above
+    the range of a Spark long, `BadBatch` for a piece that does not hold what it says, `BadMessage` for a body
+    that cannot be read when that is an error.
+    """
+    rows = Gathered(pieces)
+    found = {} if columns.of_bodies is None else columns.of_bodies.columns(rows)
+    names = columns.schema.names
+    arrays = [found[name] if name in found else _COLUMNS[name][2](rows) for name in names]
+    return pa.RecordBatch.from_arrays(arrays, schema=columns.schema)
+
+
+# -- columns ------------------------------------------------------------------------------------------
+
+
+def _topic(rows: Gathered) -> Array:
+    topics, numbers, counts = rows.topics
+    return _repeated(pa.concat_arrays([_one(topic, 1) for topic in topics]), numbers, counts)
+
+
+def _publisher(rows: Gathered) -> Array:
+    runs = rows.runs
+    publishers, indexes = np.unique(runs["publisher"], return_inverse=True)
+    return _repeated(_plain(pa.uint64(), publishers).cast(pa.string()), indexes, runs["count"])
+
+
+def _repeated(texts: Array, indexes: npt.NDArray[Any], counts: npt.NDArray[Any]) -> Array:
+    """A string array: text number `indexes[i]`, `counts[i]` times."""
+    if len(texts) > 1:
+        return texts.take(_plain(pa.int32(), np.repeat(indexes.astype(np.int32), counts)))
+    return _one(texts[0].as_py(), int(counts.sum()))
+
+
+def _one(text: str, count: int) -> Array:
+    """A string array: `text`, `count` times."""
+    encoded = text.encode()
+    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(len(encoded))
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(encoded * count)]
+    return pa.Array.from_buffers(pa.string(), count, buffers)
+
+
+def _plain(kind: Any, values: npt.NDArray[Any]) -> Array:
+    """An array of fixed-width values as they lie; `pa.array` imports pandas first, 0.3 s in every worker."""
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
+
+
+def _sequence(rows: Gathered) -> Array:
+    highest = rows.sequences.max()
+    if int(highest) >= _SEQUENCE_END:
+        raise UsageError(
+            f"sequence {highest} is above what a Spark long holds: "
+            f"give a schema without sequence; bookmark has it as text"
+        )
+    return _plain(pa.int64(), rows.sequences)
+
+
+def _bookmark(rows: Gathered) -> Array:
+    publishers, sequences = rows.runs["publisher"], rows.sequences
+    lowest, highest = str(sequences.min()), str(sequences.max())
+    if len(lowest) == len(highest) and (publishers == publishers[0]).all():
+        return _bookmarks_of_one(f"{publishers[0]}|".encode(), sequences, len(highest))
+    import pyarrow.compute as pc  # 0.1 s in every worker, for what is rare
+
+    texts = _plain(pa.uint64(), sequences).cast(pa.string())
+    return pc.binary_join_element_wise(_publisher(rows), texts, _EMPTY, _BAR)
+
+
+def _bookmarks_of_one(begin: bytes, sequences: npt.NDArray[np.uint64], digits: int) -> Array:
+    """Bookmarks of one publisher whose sequences have `digits` digits each: text of a fixed width.
+
+    Digits are written from the right, four at a time, until the rest is the same for all: sequences that
+    follow each other differ in the last few only.
+    """
+    count, width = len(sequences), len(begin) + digits + 1
+    text = np.empty((count, width), np.uint8)
+    at, rest = width - 1, sequences
+    text[:, at] = ord("|")
+    while at > len(begin) and rest.min() != rest.max():
+        some = min(4, at - len(begin))
+        higher = rest // _TEN_THOUSAND
+        lowest = (rest - higher * _TEN_THOUSAND).astype(np.int64)
+        text[:, at - some : at] = _digits().take(lowest, axis=0)[:, 4 - some :]
+        at, rest = at - some, higher
+    same = begin + (str(rest[0]).encode() if at > len(begin) else b"")
+    text[:, :at] = np.frombuffer(same, np.uint8)
+    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(width)
+    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(text)])
+
+
+@cache
+def _digits() -> npt.NDArray[np.uint8]:
+    """The four digits of each number below 10,000."""
+    powers = np.array([1000, 100, 10, 1])
+    digits: npt.NDArray[np.uint8] = (np.arange(10_000)[:, None] // powers % 10 + ord("0")).astype(np.uint8)
+    return digits
+
+
+def _timestamp(rows: Gathered) -> Array:
+    return _plain(_TIMESTAMP, np.repeat(rows.runs["timestamp"], rows.runs["count"]))
+
+
+def _data(rows: Gathered) -> Array:
+    buffers = [None, pa.py_buffer(rows.offsets), pa.py_buffer(rows.bodies)]
+    return pa.Array.from_buffers(pa.binary(), rows.count, buffers)
+
+
+def _position(rows: Gathered) -> Array:
+    return _plain(pa.int64(), rows.positions)
+
+
+def _date(rows: Gathered) -> Array:
+    days = (rows.runs["timestamp"] // _DAY_MICROS).astype(I4)
+    return _plain(pa.date32(), np.repeat(days, rows.runs["count"]))
+
+
+def _expiration(rows: Gathered) -> Array:
+    values = rows.expirations
+    if values is None:
+        return pa.nulls(rows.count, pa.int64())
+    buffers = [_present(values), pa.py_buffer(np.ascontiguousarray(values, I8))]
+    return pa.Array.from_buffers(pa.int64(), rows.count, buffers, -1)
+
+
+def _labels(labels: Labels | None, count: int) -> Array:
+    """Texts, null where there is none."""
+    if labels is None:
+        return pa.nulls(count, pa.string())
+    present = _present(lengths_of(labels.offsets))
+    buffers = [present, pa.py_buffer(labels.offsets), pa.py_buffer(labels.text)]
+    return pa.Array.from_buffers(pa.string(), count, buffers, -1)
+
+
+def _present(values: npt.NDArray[Any]) -> Any:
+    """The validity bits of values of which 0 means none."""
+    return pa.py_buffer(np.packbits(values != 0, bitorder="little"))
+
+
+_TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+_EMPTY: Final = _one("", 1)[0]
+_BAR: Final = _one("|", 1)[0]
+_COLUMNS: Final[dict[str, tuple[type[DataType], Any, Callable[[Gathered], Array]]]] = {
+    "topic": (StringType, pa.string(), _topic),
+    "bookmark": (StringType, pa.string(), _bookmark),
+    "publisher": (StringType, pa.string(), _publisher),
+    "sequence": (LongType, pa.int64(), _sequence),
+    "timestamp": (TimestampType, _TIMESTAMP, _timestamp),
+    "data": (BinaryType, pa.binary(), _data),
+    POSITION: (LongType, pa.int64(), _position),
+    "date": (DateType, pa.date32(), _date),
+    "key": (StringType, pa.string(), lambda rows: _labels(rows.keys, rows.count)),
+    "correlation_id": (StringType, pa.string(), lambda rows: _labels(rows.correlation_ids, rows.count)),
+    "expiration_ms": (LongType, pa.int64(), _expiration),
+}

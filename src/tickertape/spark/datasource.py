@@ -1,0 +1,84 @@
+"""Owns the source "tickertape" of Spark: what it is called, who reads and who writes.
+
+Must never import what reads or writes before somebody does: Spark starts a Python process to ask for the
+schema, and another one for each plan.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from tickertape.base.errors import UsageError
+from tickertape.spark.common.names import DEFAULT_SCHEMA
+from tickertape.spark.queues.options import names_queue, queue_options
+from tickertape.spark.source.options import Query, read_options
+
+if TYPE_CHECKING:
+    from tickertape.spark.queues.stream_reader import QueueStreamReader
+    from tickertape.spark.sink.writer import TickertapeStreamWriter, TickertapeWriter
+    from tickertape.spark.source.batch_reader import TickertapeReader
+    from tickertape.spark.source.stream_reader import TickertapeStreamReader
+
+
+class TickertapeSource(DataSource):
+    """`format("tickertape")`: the log of a topic as a table, or as a stream (docs/howto/spark.md)."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The short name."""
+        return "tickertape"
+
+    def schema(self) -> str:
+        """All columns; give `spark.read.schema(...)` for fewer. Raises what `read_options` raises."""
+        if names_queue(self.options):
+            queue_options(self.options, Query.ANY)
+        else:
+            read_options(self.options, Query.ANY)
+        return DEFAULT_SCHEMA
+
+    def reader(self, schema: StructType) -> TickertapeReader:
+        """A reader of the columns of `schema`. Raises what `read_options` and `columns_of` raise."""
+        from tickertape.spark.common.schema import columns_of
+        from tickertape.spark.source.batch_reader import TickertapeReader
+
+        if names_queue(self.options):
+            queue_options(self.options, Query.BATCH)
+        wanted = read_options(self.options)
+        return TickertapeReader(wanted, columns_of(schema, strict=wanted.strict))
+
+    def streamReader(self, schema: StructType) -> TickertapeStreamReader | QueueStreamReader:
+        """A reader of what comes, of the columns of `schema`. Raises as `reader`."""
+        from tickertape.spark.common.schema import columns_of
+
+        if names_queue(self.options):
+            from tickertape.spark.queues.stream_reader import QueueStreamReader
+
+            of_queue = queue_options(self.options)
+            return QueueStreamReader(of_queue, columns_of(schema, strict=of_queue.strict))
+
+        from tickertape.spark.source.stream_reader import TickertapeStreamReader
+
+        wanted = read_options(self.options, Query.STREAM)
+        return TickertapeStreamReader(wanted, columns_of(schema, strict=wanted.strict))
+
+    def writer(self, schema: StructType, overwrite: bool) -> TickertapeWriter:
+        """A writer of rows of `schema`. Raises what `sink_options` raises, and `UsageError` for a mode that
+        would have to remove something."""
+        from tickertape.spark.sink.options import sink_options
+        from tickertape.spark.sink.writer import TickertapeWriter
+
+        if overwrite:
+            raise UsageError('a log is added to: write with .mode("append")')
+        return TickertapeWriter(sink_options(self.options, schema, stream=False))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> TickertapeStreamWriter:
+        """A writer of the batches of a query. Raises as `writer`."""
+        from tickertape.spark.sink.options import sink_options
+        from tickertape.spark.sink.writer import TickertapeStreamWriter
+
+        if overwrite:
+            raise UsageError('a log is added to: write with .outputMode("append")')
+        return TickertapeStreamWriter(sink_options(self.options, schema, stream=True))

@@ -1,0 +1,248 @@
+"""Owns the driver's consumer of a message queue, which takes messages ahead and extends their leases.
+
+Must never acknowledge a message by itself: without `acknowledge`, messages go back to the queue when the
+connection ends or their leases do. Leases of messages taken ahead and of those in a micro-batch are extended,
+those of each message at most for `lease_seconds_max`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tickertape.base.errors import Disconnected, TickertapeError
+from tickertape.base.queue_limits import lease_seconds_max, source_bytes_max, source_lease_seconds
+from tickertape.batch import MessageBatch, slice_batch
+from tickertape.spark.queues.options import QueueWanted
+from tickertape.spark.source.task_reader import connect, log
+
+if TYPE_CHECKING:
+    from tickertape.client.blocking import Client
+    from tickertape.client.streams import MessageStream
+
+_EVERY_TOPIC: Final = ".*"
+_AHEAD: Final = 2
+"""Micro-batches of messages that are held: one under way and the next one."""
+
+
+class Held(NamedTuple):
+    """Messages that are leased to this consumer."""
+
+    batch: MessageBatch
+    since: float
+    """Monotonic second at which they arrived."""
+
+
+class _Connection:
+    """A connection and what arrives on it. `over` is set when it is no longer used."""
+
+    def __init__(self, client: Client, stream: MessageStream) -> None:
+        self.client = client
+        self.stream = stream
+        self.over = threading.Event()
+        self.error: TickertapeError | None = None
+        """Why the subscription ended."""
+        self.ended = False
+        self.lease_seconds = 0.0
+        """By how much leases are extended; 0 when they have no end."""
+
+
+class QueueConsumer:
+    """One consumer of a queue, connected when it is first asked for something. `take`, `acknowledge`,
+    `has_more` and `close` are for one thread."""
+
+    def __init__(self, wanted: QueueWanted) -> None:
+        self._wanted = wanted
+        self._client: Client | None = None
+        self._connection: _Connection | None = None
+        self._changed = threading.Condition()
+        self._ahead: deque[Held] = deque()
+        """Messages for later micro-batches, in the order of their delivery."""
+        self._ahead_bytes = 0
+        self._under_way: list[Held] = []
+        """The messages of the last `take`."""
+
+    # -- for the reader -----------------------------------------------------------------------------------
+
+    def take(self, wait_seconds: float = 0.0) -> list[MessageBatch]:
+        """Take messages for a micro-batch, as many as the options allow; none when none have arrived within
+        `wait_seconds`.
+
+        Raises `Disconnected` when no server answers, `BadOption` when there is no such queue, and the error
+        with which the server ended the subscription."""
+        connection = self._subscribed()
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self._ahead) or connection.ended, wait_seconds)
+            if connection.ended:  # what was taken ahead is in the queue again
+                error = connection.error
+                self._leave()
+                if error is not None and not isinstance(error, Disconnected):
+                    raise error
+                return []  # the next call connects again
+            self._under_way = self._split()
+            self._changed.notify_all()
+        return [held.batch for held in self._under_way]
+
+    def acknowledge(self, batches: Sequence[MessageBatch]) -> None:
+        """Acknowledge messages that were taken; returns when that is on the server's disk.
+
+        Raises `Disconnected` when no server answers in time, `PublishRejected` when it refuses."""
+        until = time.monotonic() + self._wanted.timeout_seconds
+        while True:
+            try:
+                client = self._connected()
+                for batch in batches:
+                    client.ack(self._wanted.queue, batch)
+                client.publish_flush(timeout=self._wanted.timeout_seconds)
+                break
+            except Disconnected:
+                self._leave()
+                if time.monotonic() >= until:
+                    raise
+        self._under_way = []
+
+    def has_more(self) -> bool:
+        """Whether the queue has messages that no consumer holds, and this one may have. Raises as `take`."""
+        wanted = self._wanted
+        with self._connected().subscribe(wanted.queue, filter=wanted.filter, browse=True) as stream:
+            return next(iter(stream.batches(timeout=wanted.timeout_seconds)), None) is not None
+
+    def end_of_log(self) -> int:
+        """The position behind the last message that is persisted. Raises `Disconnected`."""
+        _, _, end = self._connected().resolve(_EVERY_TOPIC, "0")
+        return end
+
+    def position_of_oldest(self, batches: Sequence[MessageBatch]) -> int:
+        """The position of the message that was accepted first. Raises `Disconnected`."""
+        oldest = min(batches, key=lambda batch: int(batch.timestamps.min()))
+        at = int(oldest.timestamps.argmin())
+        bookmark = f"{oldest.publisher(at)}|{oldest.sequence(at)}|"
+        _, start, _ = self._connected().resolve(_EVERY_TOPIC, f"[{bookmark}:{bookmark}]")
+        return start
+
+    def close(self) -> None:
+        """Close the connection: messages that were not acknowledged go back to the queue."""
+        self._leave()
+
+    # -- connections --------------------------------------------------------------------------------------
+
+    def _connected(self) -> Client:
+        if self._client is None:
+            seconds = self._wanted.timeout_seconds
+            self._client, _ = connect(self._wanted.servers, seconds, seconds)
+        return self._client
+
+    def _subscribed(self) -> _Connection:
+        if self._connection is None:
+            wanted, client = self._wanted, self._connected()
+            stream = client.subscribe(
+                wanted.queue, filter=wanted.filter, max_backlog=_AHEAD * wanted.rows_max, timestamp=True
+            )
+            connection = self._connection = _Connection(client, stream)
+            for work in (self._receive, self._keep):
+                threading.Thread(
+                    target=work, args=(connection,), name="tickertape-queue", daemon=True
+                ).start()
+        return self._connection
+
+    def _leave(self) -> None:
+        """Forget the connection, and with it all messages that were not handed out."""
+        connection, self._connection = self._connection, None
+        client, self._client = self._client, None
+        with self._changed:
+            if connection is not None:
+                connection.over.set()
+            self._ahead.clear()
+            self._ahead_bytes = 0
+            self._changed.notify_all()
+        if client is not None:
+            client.close()
+
+    def _receive(self, connection: _Connection) -> None:
+        """Take what arrives, so that its lease is extended also while a micro-batch takes long."""
+        try:
+            for batch in connection.stream.batches(timeout=None):
+                self._arrived(connection, batch)
+            connection.error = connection.stream.end_error
+        except TickertapeError as error:
+            connection.error = error
+        finally:
+            with self._changed:
+                connection.ended = True
+                self._changed.notify_all()
+
+    def _arrived(self, connection: _Connection, batch: MessageBatch) -> None:
+        expires = batch.lease_expires
+        if expires is not None:
+            left = (expires - datetime.now(UTC)).total_seconds()
+            connection.lease_seconds = min(max(left, source_lease_seconds), lease_seconds_max)
+            _extend(connection, self._wanted.queue, [batch])
+        with self._changed:
+            if self._connection is not connection:
+                return
+            self._ahead.append(Held(batch, time.monotonic()))
+            self._ahead_bytes += batch.body_bytes
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._ahead_bytes < source_bytes_max or connection.over.is_set())
+
+    def _split(self) -> list[Held]:
+        """Messages from the front, as many as a micro-batch may have."""
+        rows, size = self._wanted.rows_max, self._wanted.bytes_max
+        taken: list[Held] = []
+        while self._ahead and rows:
+            held = self._ahead.popleft()
+            count = min(held.batch.count, rows)
+            if size is not None:
+                ends = held.batch.offsets[1:]
+                count = min(count, int(ends.searchsorted(size, "right")))
+                if not count and not taken:
+                    count = 1
+            if count < held.batch.count:
+                rest = slice_batch(held.batch, count, held.batch.count) if count else held.batch
+                self._ahead.appendleft(held._replace(batch=rest))
+            if not count:
+                break
+            held = held._replace(batch=slice_batch(held.batch, 0, count))
+            taken.append(held)
+            rows -= count
+            self._ahead_bytes -= held.batch.body_bytes
+            size = None if size is None else max(size - held.batch.body_bytes, 0)
+        return taken
+
+    # -- leases -------------------------------------------------------------------------------------------
+
+    def _keep(self, connection: _Connection) -> None:
+        while not connection.over.wait(source_lease_seconds / 3):
+            self.extend_leases(time.monotonic())
+
+    def extend_leases(self, now: float) -> int:
+        """Extend the leases of all held messages at the monotonic second `now`; returns of how many. Messages
+        held for longer than the limit are left to lapse: those taken ahead are dropped, so that they are
+        processed when they are redelivered."""
+        connection = self._connection
+        if connection is None or not connection.lease_seconds:
+            return 0
+        oldest = now - self._wanted.lease_seconds_max
+        with self._changed:
+            kept = deque(held for held in self._ahead if held.since > oldest)
+            if len(kept) < len(self._ahead):
+                self._ahead = kept
+                self._ahead_bytes = sum(held.batch.body_bytes for held in kept)
+                self._changed.notify_all()
+            batches = [held.batch for held in (*self._under_way, *kept) if held.since > oldest]
+        return _extend(connection, self._wanted.queue, batches)
+
+
+def _extend(connection: _Connection, queue: str, batches: Sequence[MessageBatch]) -> int:
+    if batches:
+        option = f"lease_extension={max(connection.lease_seconds, 0.001):.3f}s"
+        try:
+            connection.client.ack(queue, list(batches), option)
+        except TickertapeError as error:
+            log.warning("Cannot extend the leases of queue %r: %s", queue, error)
+            return 0
+    return sum(batch.count for batch in batches)

@@ -1,0 +1,136 @@
+"""Owns the options of the streaming source over a message queue.
+
+Must never ignore an option: unknown options, and those of the log, are refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from tickertape.base.errors import BadOption
+from tickertape.base.names import check_topic, is_pattern
+from tickertape.base.queue_limits import (
+    lease_seconds_max,
+    queue_backlog_max,
+    source_lease_seconds_default,
+    source_rows_default,
+)
+from tickertape.base.units import parse_interval
+from tickertape.spark.common.servers import ACCESS
+from tickertape.spark.source.options import (
+    Query,
+    read_bytes,
+    read_filter,
+    read_mode,
+    read_number,
+    read_servers,
+    read_timeout,
+)
+
+QUEUE: Final = "queue"
+_NAMES: Final = (
+    "servers",
+    QUEUE,
+    "filter",
+    "maxRowsPerTrigger",
+    "maxBytesPerTrigger",
+    "maxLeaseTime",
+    "minPartitions",
+    "mode",
+    "timeout",
+    *ACCESS,
+)
+_OF_THE_LOG: Final = (
+    "topic",
+    "topicPattern",
+    "startingBookmark",
+    "startingTimestamp",
+    "endingBookmark",
+    "endingTimestamp",
+    "maxRowsPerPartition",
+    "failOnDataLoss",
+    "journal",
+)
+"""Options of the source over the log."""
+_ROWS_MAX: Final = queue_backlog_max // 2
+
+
+class QueueWanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What a user asked to read from a queue."""
+
+    servers: tuple[str, ...]
+    """As `server_text` gives them, tried in this order."""
+    queue: str
+    filter: str | None
+    rows_max: int
+    """Messages in a micro-batch."""
+    bytes_max: int | None
+    """Bytes of bodies in a micro-batch, or one message."""
+    lease_seconds_max: float
+    """How long the leases of a message are extended."""
+    partitions_min: int
+    strict: bool
+    timeout_seconds: float
+
+
+def names_queue(given: Mapping[str, str]) -> bool:
+    """Whether the options ask for a queue rather than for the log."""
+    return any(name.lower() == QUEUE for name in given)
+
+
+def queue_options(given: Mapping[str, str], query: Query = Query.STREAM) -> QueueWanted:
+    """What `given` (the options of `spark.readStream`) asks for. Raises `BadOption`, `BadTopic`."""
+    if query is Query.BATCH:
+        raise BadOption(
+            "Cannot read a queue as a batch: its messages are leased. Use spark.readStream with "
+            "trigger(availableNow=True), or read the topic behind it with option topic."
+        )
+    options = _named(given)
+    queue = options[QUEUE]
+    if is_pattern(queue):
+        raise BadOption(f"Cannot use option queue: {queue!r} is a pattern. Name one queue.")
+    check_topic(queue)
+    size = options.get("maxBytesPerTrigger")
+    return QueueWanted(
+        servers=read_servers(options),
+        queue=queue,
+        filter=read_filter(options.get("filter")),
+        rows_max=read_number(options, "maxRowsPerTrigger", _ROWS_MAX) or source_rows_default,
+        bytes_max=None if size is None else read_bytes("maxBytesPerTrigger", size),
+        lease_seconds_max=_lease_time(options.get("maxLeaseTime")),
+        partitions_min=read_number(options, "minPartitions", 2**31 - 1) or 1,
+        strict=read_mode(options.get("mode", "PERMISSIVE")),
+        timeout_seconds=read_timeout(options.get("timeout")),
+    )
+
+
+def _named(given: Mapping[str, str]) -> dict[str, str]:
+    """The options under their names as written above."""
+    known = {name.lower(): name for name in (*_NAMES, *_OF_THE_LOG)}
+    found = {}
+    for name, value in given.items():
+        written = known.get(name.lower())
+        if written is None:
+            raise BadOption(f"Unknown option {name!r}. Options of a queue are {', '.join(_NAMES)}.")
+        if written in _OF_THE_LOG:
+            raise BadOption(f"Cannot use option {written} with option queue. Leave one of them out.")
+        found[written] = value.strip()
+    return found
+
+
+def _lease_time(value: str | None) -> float:
+    if value is None:
+        return source_lease_seconds_default
+    try:
+        seconds = parse_interval(value)
+    except BadOption as error:
+        raise BadOption(f"option maxLeaseTime: {error}") from None
+    if not 0 < seconds <= lease_seconds_max:
+        raise BadOption(
+            f"Cannot use option maxLeaseTime: {value!r} is not in the range above 0 to "
+            f"{lease_seconds_max:.0f} seconds."
+        )
+    return seconds

@@ -1,0 +1,210 @@
+"""Owns the streaming source over a message queue: each message is processed at least once.
+
+The driver consumes the queue and hands the messages of a micro-batch to the tasks. It acknowledges them when
+Spark asks for the next micro-batch, that is when the batch is in the commit log.
+
+Must never acknowledge messages of a micro-batch that Spark has not committed. Must never fill a micro-batch
+with other messages when Spark repeats it, because a sink that knows its number would drop them: each task
+attempt gets the same rows, and after a restart the batch is empty and its messages are in later ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from tickertape.base.errors import UsageError
+from tickertape.base.queue_limits import source_part_bytes_max
+from tickertape.batch import MessageBatch, slice_batch
+from tickertape.spark.common.column_block import piece_of_batch
+from tickertape.spark.common.names import POSITION
+from tickertape.spark.common.schema import Columns, record_batches
+from tickertape.spark.queues.consumer import QueueConsumer
+from tickertape.spark.queues.options import QueueWanted
+from tickertape.spark.source.offsets import Written
+from tickertape.spark.source.task_reader import log
+
+_LOOK_SECONDS: Final = 0.2
+"""How long messages that wait in the queue are waited for before it is looked again whether they do."""
+
+_LAST_SECONDS: Final = 0.5
+"""How long messages are waited for that were delivered just before the queue was seen empty."""
+
+
+@dataclass(frozen=True)
+class QueuePart(InputPartition):
+    """The messages of one task, as encoded batches."""
+
+    batches: tuple[bytes, ...]
+
+
+class _Batch(NamedTuple):
+    """The micro-batch under way."""
+
+    start: int
+    end: int
+    messages: list[MessageBatch]
+
+
+class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One streaming query over a queue. Only the driver has a connection.
+
+    An offset counts the messages that the query was handed since it was new."""
+
+    def __init__(self, wanted: QueueWanted, columns: Columns) -> None:
+        if columns.numbered:
+            raise UsageError(
+                f"Cannot read column {POSITION} from a queue. Leave it out of the schema, or read the topic "
+                "with option topic."
+            )
+        self._wanted = wanted
+        self._columns = columns
+        self._consumer: QueueConsumer | None = None
+        self._batch: _Batch | None = None
+        self._target: int | None = None
+        """Where the log ended when a query that reads what is there, and stops, began."""
+        self._finished = False
+
+    # -- what Spark asks the driver -----------------------------------------------------------------------
+
+    def initialOffset(self) -> Written:
+        """The offset of a new query."""
+        return self._written(0)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """The size of a micro-batch."""
+        return ReadMaxRows(self._wanted.rows_max)
+
+    def latestOffset(self, start: Written, limit: ReadLimit) -> Written:
+        """Acknowledge the micro-batch that ends at `start`, and take the messages of the next one.
+
+        Raises `Disconnected`, and the error with which the server ends the subscription."""
+        if isinstance(limit, ReadAllAvailable):
+            raise UsageError(
+                "Cannot read a queue with trigger(once=True): Spark does not report that its batch is "
+                "committed. Use trigger(availableNow=True)."
+            )
+        begin = self._read(start)
+        batch = self._batch
+        if batch is not None and batch.start == begin:
+            return self._written(batch.end)
+        self._acknowledge(begin)
+        messages = [] if self._finished else self._take()
+        if not messages:
+            return start
+        end = begin + sum(one.count for one in messages)
+        self._batch = _Batch(begin, end, messages)
+        return self._written(end)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """The run ends when the queue is empty, or a micro-batch has only messages accepted from now on."""
+        self._target = self._asked().end_of_log()
+
+    def partitions(self, start: Written, end: Written) -> list[InputPartition]:
+        """The tasks of a micro-batch: none when another driver has planned it."""
+        begin, after = self._read(start), self._read(end)
+        if begin == after:
+            return []
+        batch = self._batch
+        if batch is None or (batch.start, batch.end) != (begin, after):
+            log.warning(
+                "queue %r: the batch of messages %d to %d was planned before a restart; it is empty, and its "
+                "messages are redelivered in later batches unless they were acknowledged",
+                self._wanted.queue,
+                begin,
+                after,
+            )
+            return []
+        return [*parts_of(batch.messages, self._wanted.partitions_min)]
+
+    def commit(self, end: Written) -> None:
+        """Acknowledge the micro-batch that ends at `end`, unless that is done. Raises as `latestOffset`."""
+        self._acknowledge(self._read(end))
+
+    def stop(self) -> None:
+        """Close the connection. A micro-batch that may have failed is not acknowledged."""
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None
+        self._batch = None
+
+    # -- what tasks do ------------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The record batches of a task."""
+        assert isinstance(partition, QueuePart)
+        pieces = (piece_of_batch(MessageBatch.parse(batch)) for batch in partition.batches)
+        yield from record_batches(pieces, self._columns)
+
+    # -- inside -------------------------------------------------------------------------------------------
+
+    def _asked(self) -> QueueConsumer:
+        if self._consumer is None:
+            self._consumer = QueueConsumer(self._wanted)
+        return self._consumer
+
+    def _acknowledge(self, end: int) -> None:
+        batch = self._batch
+        if batch is not None and batch.end == end:
+            self._asked().acknowledge(batch.messages)
+            self._batch = None
+
+    def _take(self) -> list[MessageBatch]:
+        consumer, target = self._asked(), self._target
+        messages = consumer.take()
+        if target is None:
+            return messages
+        looks = max(1, int(self._wanted.timeout_seconds / _LOOK_SECONDS))
+        while not messages and looks and consumer.has_more():
+            messages = consumer.take(_LOOK_SECONDS)
+            looks -= 1
+        messages = messages or consumer.take(_LAST_SECONDS)
+        self._finished = not messages or consumer.position_of_oldest(messages) >= target
+        return messages
+
+    def _written(self, taken: int) -> Written:
+        return {"queue": self._wanted.queue, "taken": taken}
+
+    def _read(self, written: Mapping[str, Any]) -> int:
+        queue, taken = written.get("queue"), written.get("taken")
+        if queue != self._wanted.queue or type(taken) is not int or taken < 0:
+            raise UsageError(
+                f"Cannot continue the query: its checkpoint has the offset {dict(written)}, and the source "
+                f"is the queue {self._wanted.queue!r}. Give the query another checkpointLocation."
+            )
+        return taken
+
+
+def parts_of(messages: Sequence[MessageBatch], parts_min: int) -> list[QueuePart]:
+    """The messages of a micro-batch, in order, in at least `parts_min` parts unless there are fewer messages,
+    none of more bytes than a task may have."""
+    total = sum(batch.count for batch in messages)
+    rows_max = -(-total // max(1, min(parts_min, total)))
+    parts: list[QueuePart] = []
+    some: list[bytes] = []
+    rows = size = 0
+    for batch in messages:
+        at = 0
+        while at < batch.count:
+            room = int(batch.offsets[at]) + source_part_bytes_max - size
+            fits = int(batch.offsets[1:].searchsorted(room, "right")) - at
+            count = min(batch.count - at, rows_max - rows, fits if rows else max(fits, 1))
+            if count > 0:
+                part = slice_batch(batch, at, at + count)
+                some.append(part.encode())
+                at, rows, size = at + count, rows + count, size + part.body_bytes
+            if count <= 0 or rows == rows_max:
+                parts.append(QueuePart(tuple(some)))
+                some, rows, size = [], 0, 0
+    if some:
+        parts.append(QueuePart(tuple(some)))
+    return parts

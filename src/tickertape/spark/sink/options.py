@@ -1,0 +1,114 @@
+"""Owns the options of the Spark sink: their names, and what they may be.
+
+Must never ignore an option: what does not exist, or has no place in a query of its kind, is refused with its
+name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+from uuid import uuid4
+
+import msgspec
+from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, StringType, StructType
+
+from tickertape.base.errors import BadOption, UsageError
+from tickertape.base.names import check_client_name, check_topic
+from tickertape.spark.common.servers import ACCESS
+from tickertape.spark.source.options import read_servers, read_timeout
+
+OF_BOTH: Final = ("servers", "publisher", "topic", "timeout", *ACCESS)
+OF_BATCH: Final = ("transactionId",)
+OF_STREAM: Final = ("checkpointLocation", "path", "queryName")
+"""Those that Spark itself reads, and hands on."""
+
+COLUMNS: Final[dict[str, tuple[type[DataType], ...]]] = {
+    "data": (BinaryType, StringType),
+    "topic": (StringType,),
+    "key": (StringType,),
+    "correlation_id": (StringType,),
+    "expiration_ms": (LongType, IntegerType),
+}
+"""What a row may have; `data` is the body of its message."""
+
+
+class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
+    """What a user asked to write."""
+
+    servers: tuple[str, ...]
+    publisher: str
+    """The client name under whose derived publisher id the messages come."""
+    topic: str | None
+    """None: each row has its own."""
+    transaction: str
+    """Of a batch write: under this name it is committed once."""
+    timeout_seconds: float
+
+
+def sink_options(given: Mapping[str, str], schema: StructType, *, stream: bool) -> Outgoing:
+    """What `given` (the options of `df.write` or `df.writeStream`) asks for, of rows of `schema`.
+
+    Raises `BadOption`, `BadTopic`, `BadName`, and `UsageError` for rows that are no messages."""
+    options = _named(given, stream=stream)
+    publisher = options.get("publisher", "")
+    if not publisher:
+        raise BadOption(
+            "option publisher is missing: the client name under which the messages come; it stays the same "
+            "when the query is started again"
+        )
+    check_client_name(publisher)
+    topic = options.get("topic")
+    if topic is not None:
+        check_topic(topic)
+    _check_columns(schema, topic)
+    servers = read_servers(options)
+    if len(servers) > 1:
+        raise BadOption(
+            "option servers of a sink is one server: another one's log does not know which batches are in "
+            "this one, and would take them again"
+        )
+    transaction = options.get("transactionId")
+    if transaction == "":
+        raise BadOption("option transactionId is empty: leave it out where a write may come twice")
+    return Outgoing(
+        servers=servers,
+        publisher=publisher,
+        topic=topic,
+        transaction=transaction or uuid4().hex,
+        timeout_seconds=read_timeout(options.get("timeout")),
+    )
+
+
+def _named(given: Mapping[str, str], *, stream: bool) -> dict[str, str]:
+    """The options under their names as written above."""
+    names = (*OF_BOTH, *(OF_STREAM if stream else OF_BATCH))
+    known = {name.lower(): name for name in names}
+    found = {}
+    for name, value in given.items():
+        written = known.get(name.lower())
+        if written is None and stream and name.lower() == "transactionid":
+            raise BadOption("option transactionId is of batch writes: a query's batches are transactions")
+        if written is None:
+            raise BadOption(f"there is no option {name!r}; there are {', '.join((*OF_BOTH, *OF_BATCH))}")
+        found[written] = value.strip()
+    return found
+
+
+def _check_columns(schema: StructType, topic: str | None) -> None:
+    fields = {field.name: field.dataType for field in schema.fields}
+    unknown = [name for name in fields if name not in COLUMNS]
+    if unknown or "data" not in fields:
+        what = f"column {unknown[0]!r} is none of a message" if unknown else "there is no column data"
+        raise UsageError(
+            f"{what}: a row has data (the body) and, where wanted, {', '.join(list(COLUMNS)[1:])}; make the "
+            "body of several columns with to_json(struct(...)) AS data"
+        )
+    for name, kind in fields.items():
+        if not isinstance(kind, COLUMNS[name]):
+            allowed = " or ".join(kind().simpleString() for kind in COLUMNS[name])
+            raise UsageError(f"column {name} is {allowed}, not {kind.simpleString()}; cast it")
+    if topic is None and "topic" not in fields:
+        raise BadOption("give option topic, or a column topic with that of each row")
+    if topic is not None and "topic" in fields:
+        raise BadOption("option topic and the column topic exclude each other; give one, or drop the column")

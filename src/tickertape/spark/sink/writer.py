@@ -1,0 +1,202 @@
+"""Owns the sink "tickertape" of Spark: tasks stage their rows at the server, the driver commits them.
+
+A batch of a query is one transaction, named by the id of the query and the number of the batch: it is in the
+log all at once and once, however often it is tried. Must never publish a row by itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import Any, Final
+from uuid import uuid4
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from tickertape.base.errors import (
+    Disconnected,
+    LimitReached,
+    NotReady,
+    TickertapeError,
+    TransactionBusy,
+    UsageError,
+)
+from tickertape.base.limits import publish_messages_max
+from tickertape.base.transaction_limits import stage_frame_bytes, transaction_parts_max
+from tickertape.batch import MessageBatch
+from tickertape.batch.from_columns import OutColumns, batches_from_columns
+from tickertape.client.transaction import SameConnection, aborting, staging
+from tickertape.spark.sink.options import Outgoing
+from tickertape.spark.source.task_reader import connect
+from tickertape.wire.commands import Commit, Committed, Transaction
+
+_QUERY: Final = "sql.streaming.queryId"
+_BATCH: Final = "streaming.sql.batchId"
+_PAUSE_SECONDS: Final = 0.2
+_AGAIN: Final = (Disconnected, NotReady, TransactionBusy, LimitReached)
+"""After these a commit is asked for again."""
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What a task staged: `part` (empty: it had no rows) of a transaction of `space`."""
+
+    space: str
+    name: str
+    part: str
+
+
+class TickertapeWriter(DataSourceArrowWriter):
+    """A batch write: one transaction, under the name of option `transactionId`."""
+
+    def __init__(self, outgoing: Outgoing) -> None:
+        self._outgoing = outgoing
+
+    def write(self, iterator: Iterator[Any]) -> Written:
+        """Stage the rows of a task. Raises what staging raises."""
+        return _stage(self._outgoing, "", self._outgoing.transaction, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Put them into the log, unless that was done before."""
+        _commit(self._outgoing, "", self._outgoing.transaction, _written(messages))
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Drop what is staged."""
+        _abort(self._outgoing, _written(messages))
+
+
+class TickertapeStreamWriter(DataSourceStreamArrowWriter):
+    """A streaming write: each batch is one transaction."""
+
+    def __init__(self, outgoing: Outgoing) -> None:
+        self._outgoing = outgoing
+
+    def write(self, iterator: Iterator[Any]) -> Written:
+        """Stage the rows of a task of a batch. Raises what staging raises."""
+        context = TaskContext.get()
+        query = None if context is None else context.getLocalProperty(_QUERY)
+        batch = None if context is None else context.getLocalProperty(_BATCH)
+        if not query or not batch:
+            raise UsageError("Spark does not say which batch of which query this is: nothing is written")
+        return _stage(self._outgoing, query, batch, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Put the batch into the log, unless it is there already."""
+        written = _written(messages)
+        if written:
+            # An empty batch, too: when it is tried again and has rows, it was committed without them.
+            _commit(self._outgoing, written[0].space, str(batchId), written)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
+        """Drop what is staged for the batch."""
+        _abort(self._outgoing, _written(messages))
+
+
+def _written(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
+    return [message for message in messages if isinstance(message, Written)]
+
+
+def _stage(outgoing: Outgoing, space: str, name: str, rows: Iterator[Any]) -> Written:
+    """Stage what a task has under a part of its own: a second attempt may bring other rows, or in another
+    order."""
+    key = Transaction(publisher=outgoing.publisher, space=space, name=name)
+    context = TaskContext.get()
+    partition = 0 if context is None else context.partitionId()
+    part = f"{partition:06d}.{uuid4().hex}"
+    frames = _frames(outgoing, rows)
+    first = next(frames, None)
+    if first is None:
+        return Written(space, name, "")
+    client, _ = connect(outgoing.servers, outgoing.timeout_seconds, outgoing.timeout_seconds)
+    same = SameConnection()
+    with client:
+        steps = staging(key, part, chain((first,), frames))
+        answer: object = None
+        with suppress(StopIteration):
+            while True:
+                make, batch = steps.send(answer)
+                answer = _once_free(
+                    outgoing, partial(client._ask, make, batch, outgoing.timeout_seconds, same)
+                )
+    return Written(space, name, part)
+
+
+def _once_free(outgoing: Outgoing, ask: Callable[[], object]) -> object:
+    """The answer, once no other attempt of the same batch is being committed. Raises `TransactionBusy` when
+    that takes longer than the time limit."""
+    until = time.monotonic() + outgoing.timeout_seconds
+    while True:
+        try:
+            return ask()
+        except TransactionBusy:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(_PAUSE_SECONDS)
+
+
+def _frames(outgoing: Outgoing, rows: Iterator[Any]) -> Iterator[MessageBatch]:
+    for batch in rows:
+        columns = {name: batch.column(at) for at, name in enumerate(batch.schema.names)}
+        topic = columns.get("topic") if outgoing.topic is None else outgoing.topic
+        assert topic is not None
+        out = OutColumns(
+            columns["data"],
+            topic,
+            columns.get("key"),
+            columns.get("correlation_id"),
+            columns.get("expiration_ms"),
+        )
+        if batch.num_rows:
+            yield from batches_from_columns(out, stage_frame_bytes, publish_messages_max)
+
+
+def _commit(outgoing: Outgoing, space: str, name: str, written: Sequence[Written]) -> None:
+    """Commit the parts, in the order of their partitions. A server that stops meanwhile is asked again, as is
+    one that is committing another attempt."""
+    key = Transaction(publisher=outgoing.publisher, space=space, name=name)
+    parts = tuple(sorted(message.part for message in written if message.part))
+    if len(parts) > transaction_parts_max:
+        raise UsageError(
+            f"{len(parts)} partitions have rows, and a transaction has at most {transaction_parts_max}; "
+            f"coalesce the rows into fewer partitions"
+        )
+    until = time.monotonic() + outgoing.timeout_seconds
+    while True:
+        try:
+            client, _ = connect(outgoing.servers, outgoing.timeout_seconds, until - time.monotonic())
+            with client:
+                answer = client._ask(
+                    lambda number: Commit(id=number, transaction=key, parts=parts),
+                    None,
+                    outgoing.timeout_seconds,
+                )
+            break
+        except _AGAIN:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(_PAUSE_SECONDS)
+    assert isinstance(answer, Committed)
+    if answer.repeated and space and answer.highest > int(name):
+        # Spark repeats the last batch, none before it: these may be other rows than were committed then.
+        raise UsageError(
+            f"batch {name} of the query {space} is in the log already, and so is batch {answer.highest}: the "
+            f"checkpoint is older than the log, perhaps it was restored from a copy. Nothing was written; "
+            f"begin anew with another checkpointLocation, from where batch {answer.highest} ended"
+        )
+
+
+def _abort(outgoing: Outgoing, written: Sequence[Written]) -> None:
+    """Drop what is staged, as far as it is known; what is left expires."""
+    for space, name in {(message.space, message.name) for message in written}:
+        key = Transaction(publisher=outgoing.publisher, space=space, name=name)
+        try:
+            client, _ = connect(outgoing.servers, outgoing.timeout_seconds)
+            with client:
+                client._ask(aborting(key), None, outgoing.timeout_seconds)
+        except TickertapeError:
+            return  # the error that ended the batch is the one to tell

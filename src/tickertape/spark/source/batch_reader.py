@@ -1,0 +1,59 @@
+"""Owns the batch reader of Spark: planning on the driver, reading on the executors.
+
+Must never publish, nor read anything twice or not at all: the driver asks one log for the positions of the
+range and cuts them into parts, and each part is read by position from that log only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from tickertape.base.errors import BookmarkExpired
+from tickertape.spark.common.schema import Columns, record_batches
+from tickertape.spark.source.options import Wanted
+from tickertape.spark.source.partitions import LogPart
+from tickertape.spark.source.planning import Found, parts_of
+from tickertape.spark.source.task_reader import LOSS_HINT, connect, log, pieces
+
+
+class TickertapeReader(DataSourceReader):
+    """One read: planned once on the driver, then sent to the executors.
+
+    It has no `pushFilters`: Spark 4.3.0 keeps the read that a filter narrowed for every later query of the
+    same frame, whatever that one asks for, and rows would be missing without a word.
+    """
+
+    def __init__(self, wanted: Wanted, columns: Columns) -> None:
+        self._wanted = wanted
+        self._columns = columns
+
+    def partitions(self) -> list[InputPartition]:
+        """The parts of the range as the log stands now.
+
+        Raises `Disconnected` (no server answers), `TopicNotRecorded`, `BookmarkUnknown`, `BookmarkExpired`,
+        `TimedOut`, `BadOption`.
+        """
+        wanted = self._wanted
+        client, uri = connect(wanted.servers, wanted.timeout_seconds)
+        with client:
+            try:
+                answer = client.locate(wanted.topic, wanted.asked.whole, filter=wanted.filter)
+            except BookmarkExpired as error:
+                if wanted.fail_on_data_loss:
+                    raise BookmarkExpired(f"{error}; {LOSS_HINT}", available=error.available) from error
+                log.warning("%s; the query goes on with the first message there is", error)
+                answer = client.locate(wanted.topic, wanted.asked.rest, filter=wanted.filter)
+        return [*parts_of(wanted, Found(uri, answer), answer.start, answer.end, self._columns)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The record batches of a part.
+
+        Raises what `pieces` raises.
+        """
+        assert isinstance(partition, LogPart)
+        if partition.start == partition.end:
+            return
+        yield from record_batches(pieces(partition), self._columns)

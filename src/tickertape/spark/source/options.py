@@ -1,0 +1,203 @@
+"""Owns the options of the Spark source: their names, and what they may be.
+
+Must never ignore an option: what does not exist, or has no place in a query of its kind, is refused with its
+name. Names are those of Spark's Kafka source where that has the same thing; letter case does not matter.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final
+
+import msgspec
+
+from tickertape.base.errors import BadOption, BadTopic
+from tickertape.base.names import check_topic, is_pattern
+from tickertape.base.units import parse_interval, parse_size
+from tickertape.spark.common.servers import ACCESS, server_text
+from tickertape.spark.source.ranges import ENDS, STARTS, Asked, asked_range, asked_start
+
+OF_BOTH: Final = (
+    "servers",
+    "topic",
+    "topicPattern",
+    "filter",
+    *STARTS,
+    "minPartitions",
+    "maxRowsPerPartition",
+    "failOnDataLoss",
+    "mode",
+    "journal",
+    "timeout",
+    *ACCESS,
+)
+"""The options of batch and streaming queries."""
+OF_BATCH: Final = ENDS
+OF_STREAM: Final = ("maxRowsPerTrigger", "maxBytesPerTrigger")
+
+ROWS_PER_PARTITION_DEFAULT: Final = 2_000_000
+"""Positions in a partition when nothing is said: tasks of seconds, so that a long log spreads out."""
+TIMEOUT_SECONDS_DEFAULT: Final = 30.0
+
+
+class Query(Enum):
+    """What options are given for."""
+
+    ANY = "a query whose kind is not known yet"
+    BATCH = "a batch query"
+    STREAM = "a streaming query"
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What a user asked to read."""
+
+    servers: tuple[str, ...]
+    """As `server_text` gives them, tried in this order."""
+    topic: str
+    """A name, or a pattern of names, as the server takes it."""
+    filter: str | None
+    """What of a body must be true, in the language of filters; None: nothing."""
+    asked: Asked
+    partitions_min: int | None
+    """None: as many as the range is worth."""
+    rows_per_partition_max: int
+    rows_per_trigger_max: int | None
+    bytes_per_trigger_max: int | None
+    fail_on_data_loss: bool
+    """Whether it is an error that retention has removed something of the range."""
+    strict: bool
+    """Whether a body that is not what the schema says is an error; else such a field is null."""
+    directory: str | None
+    """Where tasks find the data directory of the log; None: they ask the server."""
+    timeout_seconds: float
+    """For connecting and for each answer of the server."""
+
+
+def read_options(given: Mapping[str, str], query: Query = Query.BATCH) -> Wanted:
+    """What `given` (the options of `spark.read` or `spark.readStream`) asks for.
+
+    `servers` and `topic` (or `topicPattern`) must be there. Raises `BadOption`, `BadTopic` or `BadBookmark`,
+    naming the option.
+    """
+    options = _named(given, query)
+    bytes_max = options.get("maxBytesPerTrigger")
+    return Wanted(
+        servers=read_servers(options),
+        topic=_topic(options),
+        filter=read_filter(options.get("filter")),
+        asked=asked_start(options) if query is Query.STREAM else asked_range(options),
+        partitions_min=read_number(options, "minPartitions", 2**31 - 1),
+        rows_per_partition_max=read_number(options, "maxRowsPerPartition", 2**63 - 1)
+        or ROWS_PER_PARTITION_DEFAULT,
+        rows_per_trigger_max=read_number(options, "maxRowsPerTrigger", 2**63 - 1),
+        bytes_per_trigger_max=None if bytes_max is None else read_bytes("maxBytesPerTrigger", bytes_max),
+        fail_on_data_loss=_flag("failOnDataLoss", options.get("failOnDataLoss", "true")),
+        strict=read_mode(options.get("mode", "PERMISSIVE")),
+        directory=_directory(options.get("journal")),
+        timeout_seconds=read_timeout(options.get("timeout")),
+    )
+
+
+def _named(given: Mapping[str, str], query: Query) -> dict[str, str]:
+    """The options under their names as written above."""
+    names = (*OF_BOTH, *OF_BATCH, *OF_STREAM)
+    known = {name.lower(): name for name in names}
+    found = {}
+    for name, value in given.items():
+        written = known.get(name.lower())
+        if written is None:
+            raise BadOption(f"there is no option {name!r}; there are {', '.join(names)}")
+        if written in OF_STREAM and query is Query.BATCH:
+            raise BadOption(f"option {written} is of streaming queries; leave it out")
+        found[written] = value.strip()
+    return found
+
+
+def read_servers(options: Mapping[str, str]) -> tuple[str, ...]:
+    """The servers that options name, each with how it is reached. Raises `BadOption`."""
+    servers = tuple(uri for uri in map(str.strip, options.get("servers", "").split(",")) if uri)
+    if not servers:
+        raise BadOption(
+            "option servers is missing: give one or more, such as tcp://127.0.0.1:9007, comma-separated"
+        )
+    return tuple(server_text(uri, options) for uri in servers)
+
+
+def _topic(options: Mapping[str, str]) -> str:
+    topic, pattern = options.get("topic"), options.get("topicPattern")
+    if topic and pattern:
+        raise BadOption("options topic and topicPattern exclude each other; give one")
+    if pattern:
+        # In brackets it is a pattern also when it has none of the characters that make one.
+        return pattern if is_pattern(pattern) else f"({pattern})"
+    if not topic:
+        raise BadOption("option topic is missing: the name of a recorded topic; or give topicPattern")
+    if is_pattern(topic):
+        raise BadTopic(f"option topic: {topic!r} is a pattern; give it as topicPattern")
+    check_topic(topic)
+    return topic
+
+
+def read_filter(value: str | None) -> str | None:
+    """The filter that an option asks for. Raises `BadOption`."""
+    if value == "":
+        raise BadOption("option filter is empty: leave it out to read everything")
+    return value
+
+
+def read_number(options: Mapping[str, str], name: str, maximum: int) -> int | None:
+    """The number that an option asks for, 1 to `maximum`; None when it is not given. Raises `BadOption`."""
+    value = options.get(name)
+    if value is None:
+        return None
+    if not re.fullmatch(r"[0-9]{1,19}", value) or not 1 <= int(value) <= maximum:
+        raise BadOption(f"option {name} is a number from 1 to {maximum}, not {value!r}")
+    return int(value)
+
+
+def read_bytes(name: str, value: str) -> int:
+    """The size that an option asks for, in bytes. Raises `BadOption`."""
+    try:
+        size = parse_size(value)
+    except BadOption as error:
+        raise BadOption(f"option {name}: {error}") from None
+    if not size:
+        raise BadOption(f"option {name} is one byte or more, not {value!r}")
+    return size
+
+
+def _flag(name: str, value: str) -> bool:
+    if value.lower() not in ("true", "false"):
+        raise BadOption(f"option {name} is true or false, not {value!r}")
+    return value.lower() == "true"
+
+
+def read_mode(value: str) -> bool:
+    """Whether bodies that do not fit the schema are errors. Raises `BadOption`."""
+    if value.upper() not in ("PERMISSIVE", "FAILFAST"):
+        raise BadOption(f"option mode is PERMISSIVE or FAILFAST, not {value!r}")
+    return value.upper() == "FAILFAST"
+
+
+def _directory(value: str | None) -> str | None:
+    if value is not None and not value.startswith("/"):
+        raise BadOption(
+            f"option journal is the absolute path of the server's data directory, as executors see it, "
+            f"not {value!r}"
+        )
+    return value
+
+
+def read_timeout(value: str | None) -> float:
+    """The timeout that an option asks for, in seconds. Raises `BadOption`."""
+    if value is None:
+        return TIMEOUT_SECONDS_DEFAULT
+    try:
+        seconds = parse_interval(value)
+    except BadOption as error:
+        raise BadOption(f"option timeout: {error}") from None
+    if seconds <= 0:
+        raise BadOption(f"option timeout is more than 0 seconds, not {value!r}")
+    return seconds

@@ -1,0 +1,194 @@
+"""Owns the streaming source "tickertape" of Spark: what a query has to read next, and how far behind it is.
+
+Must never skip a persisted message or give one twice: a micro-batch is a range of positions of one log, Spark
+keeps its ends in the checkpoint before it is read, and the same range is the same rows however often it is
+read. Must never go on in another log, nor behind a gap without saying so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from tickertape.base.bookmarks import EPOCH
+from tickertape.base.errors import BookmarkExpired, Disconnected, JournalError
+from tickertape.spark.common.schema import Columns, record_batches
+from tickertape.spark.source.offsets import Offset, Written, check_journal, read_offset
+from tickertape.spark.source.options import Wanted
+from tickertape.spark.source.partitions import LogPart
+from tickertape.spark.source.planning import Found, parts_of
+from tickertape.spark.source.task_reader import LOSS_HINT, connect, log, lost, pieces
+from tickertape.wire.commands import Resolved
+
+if TYPE_CHECKING:
+    from tickertape.client.blocking import Client
+
+T = TypeVar("T")
+
+ANY_END: Final = 1 << 62
+"""Behind every log."""
+
+
+class TickertapeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One streaming query. On the driver it keeps a connection; tasks have their own."""
+
+    def __init__(self, wanted: Wanted, columns: Columns) -> None:
+        self._wanted = wanted
+        self._columns = columns
+        self._connected: tuple[Client, str] | None = None
+        self._target: int | None = None
+        """Where the log ended when a query that reads what is there, and stops, began."""
+        self._planned = 0
+        """Up to where the query has planned to read."""
+
+    # -- where to begin and to end ----------------------------------------------------------------------
+
+    def initialOffset(self) -> Written:
+        """Where a new query begins: `startingBookmark` or `startingTimestamp`. Raises as a batch does."""
+        wanted = self._wanted
+        try:
+            answer = self._locate(wanted.asked.whole)
+        except BookmarkExpired as error:
+            if wanted.fail_on_data_loss:
+                raise BookmarkExpired(f"{error}; {LOSS_HINT}", available=error.available) from error
+            log.warning("%s; the query begins with the first message there is", error)
+            answer = self._locate(wanted.asked.rest)
+        return Offset(answer.journal, answer.start).written()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """What the options say of the size of a micro-batch; where both do, `latestOffset` keeps both."""
+        rows, size = self._wanted.rows_per_trigger_max, self._wanted.bytes_per_trigger_max
+        if rows is not None:
+            return ReadMaxRows(rows)
+        return ReadAllAvailable() if size is None else ReadMaxBytes(size)
+
+    def latestOffset(self, start: Written, limit: ReadLimit) -> Written:
+        """Where the micro-batch ends that begins at `start`.
+
+        Raises `WrongJournal`, `BookmarkExpired` (retention has removed what was not read yet), `JournalError`
+        (the log ends before `start`), `Disconnected`.
+        """
+        offset = read_offset(start)
+        begin = max(offset.position, self._look(offset, offset).start)
+        end = ANY_END if self._target is None else max(self._target, begin)
+        bounds = self._bounds(limit)
+        answer = self._ask(
+            lambda client: client.locate(
+                self._wanted.topic,
+                positions=(begin, end),
+                journal=offset.journal,
+                messages_max=bounds[0],
+                bytes_max=bounds[1],
+            )
+        )
+        self._planned = answer.end
+        return Offset(answer.journal, answer.end).written()
+
+    def _bounds(self, limit: ReadLimit) -> tuple[int, int]:
+        """Rows and bytes of a micro-batch at most, 0 for any number. Only what is Spark's own wish, to read
+        everything, sets the options aside."""
+        rows, size = self._wanted.rows_per_trigger_max or 0, self._wanted.bytes_per_trigger_max or 0
+        if isinstance(limit, ReadMaxRows):
+            return limit.max_rows, size
+        if isinstance(limit, ReadMaxBytes):
+            return rows, limit.max_bytes
+        return 0, 0
+
+    def reportLatestOffset(self) -> Written | None:
+        """The end of the log now, and how much of it is not planned yet: `behind`, in positions."""
+        answer = self._locate(EPOCH)
+        behind = max(answer.end - max(self._planned, answer.start), 0)
+        return Offset(answer.journal, answer.end).written() | {"behind": behind}
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """What is persisted from now on is not read by this run."""
+        self._target = self._locate(EPOCH).end
+
+    # -- reading ----------------------------------------------------------------------------------------
+
+    def partitions(self, start: Written, end: Written) -> list[InputPartition]:
+        """The parts of a micro-batch. Raises as `latestOffset`."""
+        first, after = read_offset(start), read_offset(end)
+        if first.position == after.position:
+            return []
+        answer = self._look(first, after)
+        begin = min(max(first.position, answer.start), after.position)
+        self._planned = max(self._planned, after.position)
+        assert self._connected is not None
+        parts = parts_of(
+            self._wanted,
+            Found(self._connected[1], answer),
+            begin,
+            after.position,
+            self._columns,
+            patience_seconds=self._wanted.timeout_seconds,
+        )
+        return [*parts]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The record batches of a part. Raises what `pieces` raises."""
+        assert isinstance(partition, LogPart)
+        yield from record_batches(pieces(partition), self._columns)
+
+    def commit(self, end: Written) -> None:
+        """Nothing: where a query stands is in its checkpoint."""
+
+    def stop(self) -> None:
+        """Close the connection."""
+        if self._connected is not None:
+            self._connected[0].close()
+            self._connected = None
+
+    # -- inside -----------------------------------------------------------------------------------------
+
+    def _look(self, offset: Offset, planned: Offset) -> Resolved:
+        """All of the log, when it is that of `offset` and has what comes after it, up to `planned`.
+
+        A read that goes beyond the end of a log waits for what is published there: other messages."""
+        answer = self._locate(EPOCH)
+        for place in (offset, planned):
+            check_journal(place, answer.journal)
+            if place.position > answer.end:
+                raise JournalError(
+                    f"the checkpoint is at position {place.position} of the log {answer.journal}, which ends "
+                    f"at {answer.end}: messages that were persisted are gone, perhaps it was restored from a "
+                    f"copy. Begin anew with another checkpointLocation"
+                )
+        first = answer.start
+        if offset.position < first:
+            if self._wanted.fail_on_data_loss:
+                raise BookmarkExpired(
+                    f"the query has read up to position {offset.position}, and the log {answer.journal} "
+                    f"begins with {first} now: retention has removed the {first - offset.position} positions "
+                    f"between. Begin anew with another checkpointLocation, or take the loss: {LOSS_HINT}"
+                )
+            lost(offset.position, first)
+        return answer
+
+    def _locate(self, bookmark: str) -> Resolved:
+        wanted = self._wanted
+        return self._ask(lambda client: client.locate(wanted.topic, bookmark, filter=wanted.filter))
+
+    def _ask(self, question: Callable[[Client], T]) -> T:
+        """The answer of the server, or of the next one to which it can be put before the timeout."""
+        until = time.monotonic() + self._wanted.timeout_seconds
+        while True:
+            if self._connected is None:
+                left = max(until - time.monotonic(), 0.0)
+                self._connected = connect(self._wanted.servers, self._wanted.timeout_seconds, left)
+            try:
+                return question(self._connected[0])
+            except Disconnected:
+                self.stop()
+                if time.monotonic() >= until:
+                    raise

@@ -1,0 +1,86 @@
+"""The rows that tasks of the archive write: all columns, of any message that a log may hold."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.helpers.archive_rows import SCHEMA
+from tickertape.archive.place import place_of
+from tickertape.batch import BatchBuilder
+from tickertape.spark.archive.job import Wish, _options
+from tickertape.spark.archive.source import (
+    ArchiveSource,
+    Order,
+    archive_batch,
+    archive_batches,
+    gap,
+    shortened,
+)
+from tickertape.spark.common.column_block import piece_of_batch
+from tickertape.spark.common.servers import server_text
+
+PLACE = place_of("/srv/archive")
+
+
+def test_sequences_above_what_spark_has_keep_their_bits() -> None:
+    builder = BatchBuilder()
+    for sequence in (2**63 - 1, 2**63, 2**64 - 2):
+        builder.add("a", b"x", sequence=sequence)
+    batch = archive_batch([piece_of_batch(builder.build(publisher=7, timestamp=5), np.array([3, 5, 9]))])
+    found = batch.column("sequence").to_pylist()
+    assert found == [2**63 - 1, -(2**63), -2]
+    assert [sequence % 2**64 for sequence in found] == [2**63 - 1, 2**63, 2**64 - 2]
+    assert batch.column("position").to_pylist() == [3, 5, 9]
+
+
+def test_labels_are_kept_and_missing_ones_are_null() -> None:
+    builder = BatchBuilder()
+    builder.add("a", b"one", expiration_ms=60_000, key="k")
+    builder.add("b", b"", correlation_id="c")
+    batch = archive_batch(
+        [piece_of_batch(builder.build(publisher=2**64 - 1, first_sequence=1, timestamp=5), 40)]
+    )
+    assert set(batch.schema.names) == set(SCHEMA.names)
+    assert [batch.schema.field(name).type for name in SCHEMA.names] == SCHEMA.types
+    one, two = batch.to_pylist()
+    assert (one["publisher"], one["expiration_ms"], one["key"]) == (str(2**64 - 1), 60_000, "k")
+    assert one["correlation_id"] is None
+    assert (two["position"], two["data"], two["correlation_id"]) == (41, b"", "c")
+    assert two["expiration_ms"] is two["key"] is None
+
+
+def test_pieces_are_gathered() -> None:
+    pieces = []
+    for at in range(200):
+        builder = BatchBuilder()
+        builder.add("a", b"%d" % at)
+        pieces.append(piece_of_batch(builder.build(publisher=1, first_sequence=at + 1), at))
+    (batch,) = archive_batches(pieces)
+    assert batch.column("position").to_pylist() == list(range(200))
+    assert list(archive_batches([])) == []
+
+
+def test_what_cannot_be_archived_says_what_is_missing_and_what_to_do() -> None:
+    assert "positions 5 to 9 were removed before they were archived. Begin a new archive" in str(
+        gap(PLACE, 5, 9)
+    )
+    assert "ends at position 9, and the log ends at 5: it has lost messages" in str(shortened(PLACE, 9, 5))
+
+
+@pytest.mark.parametrize("files", [{}, {"tokenFile": "/srv/a token", "caFile": "/srv/ca&b.pem"}])
+def test_tasks_reach_servers_with_the_files_that_the_driver_was_told_of(files: dict[str, str]) -> None:
+    servers = tuple(server_text(f"tls://127.0.0.1:{port}", files) for port in (9007, 9008))
+    order = Order(PLACE, "ab", 0, 2)
+    options = dict(_options(Wish(servers=servers, place=PLACE), order))
+    assert ArchiveSource(options).streamReader(None)._wanted.servers == servers  # type: ignore[arg-type]
+
+
+def test_an_order_is_in_an_option_that_spark_does_not_show() -> None:
+    import msgspec
+
+    order = Order(place_of("s3://b/p", {"AWS_SECRET_ACCESS_KEY": "x"}), "ab", 7, 2)
+    options = {"servers": "tcp://127.0.0.1:1", "topicPattern": ".*"}
+    source = ArchiveSource(options | {"archiveSecret": msgspec.json.encode(order).decode()})
+    reader = source.streamReader(None)  # type: ignore[arg-type]
+    assert reader.initialOffset() == {"journal": "ab", "position": 7}

@@ -1,0 +1,95 @@
+"""The Spark sink beside a server that is busy: it asks again, within its time limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tickertape.base.errors import LimitReached, TickertapeError, TransactionBusy
+from tickertape.batch import MessageBatch
+from tickertape.spark.sink import writer as sink
+from tickertape.spark.sink.options import Outgoing
+from tickertape.spark.sink.writer import TickertapeWriter
+from tickertape.wire.commands import Command, Commit, Committed, Prepare, Stage, Staged
+
+ROWS = 5
+
+
+class Server:
+    """Answers commands; refuses each kind as often as `refusals` says."""
+
+    def __init__(self, refusals: dict[type, list[TickertapeError]]) -> None:
+        self._refusals = refusals
+        self.asked: list[type] = []
+        self.messages = 0
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def _ask(self, make: Callable[[int], Command], batch: MessageBatch | None, *_: object) -> Any:
+        command = make(1)
+        self.asked.append(type(command))
+        refusals = self._refusals.get(type(command))
+        if refusals:
+            raise refusals.pop(0)
+        if batch is not None:
+            self.messages += batch.count
+        if isinstance(command, Prepare):
+            return Staged(id=1, messages=self.messages)
+        return Committed(id=1) if isinstance(command, Commit) else None
+
+
+def writer_to(
+    monkeypatch: pytest.MonkeyPatch, server: Server, timeout_seconds: float = 600.0
+) -> TickertapeWriter:
+    monkeypatch.setattr(sink, "connect", lambda *_: (server, "tcp://127.0.0.1:9007"))
+    monkeypatch.setattr(sink, "_PAUSE_SECONDS", 0.0)
+    return TickertapeWriter(
+        Outgoing(
+            servers=("tcp://127.0.0.1:9007",),
+            publisher="sink",
+            topic="t",
+            transaction="one",
+            timeout_seconds=timeout_seconds,
+        )
+    )
+
+
+def rows() -> Any:
+    return iter([pa.RecordBatch.from_pydict({"data": [b"x"] * ROWS})])
+
+
+def busy(times: int) -> list[TickertapeError]:
+    return [TransactionBusy("it is being committed") for _ in range(times)]
+
+
+def test_staging_beside_a_commit_under_way_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server({Stage: busy(3)})
+    writer = writer_to(monkeypatch, server)
+    written = writer.write(rows())
+    assert written.part
+    assert server.messages == ROWS
+    assert server.asked == [Stage] * 4 + [Prepare]
+
+
+def test_a_commit_beside_another_one_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    full = LimitReached("64 commits wait for their answers: wait for some")
+    server = Server({Commit: [*busy(2), full]})
+    writer = writer_to(monkeypatch, server)
+    writer.commit([writer.write(rows())])
+    assert server.asked.count(Commit) == 4
+
+
+@pytest.mark.parametrize("kind", [Stage, Commit])
+def test_the_time_limit_ends_the_waiting(monkeypatch: pytest.MonkeyPatch, kind: type) -> None:
+    server = Server({kind: busy(1_000_000)})
+    writer = writer_to(monkeypatch, server, timeout_seconds=0.05)
+    with pytest.raises(TransactionBusy):
+        writer.commit([writer.write(rows())])
+    assert server.asked.count(kind) > 1

@@ -1,0 +1,193 @@
+"""The options of the Spark source: what they ask for, and that none is ignored."""
+
+from __future__ import annotations
+
+import pytest
+
+from tickertape.base.errors import BadBookmark, BadOption, BadTopic, TickertapeError
+from tickertape.spark.source.options import OF_BATCH, OF_BOTH, OF_STREAM, Query, read_options
+
+NEEDED = {"servers": "tcp://127.0.0.1:9007", "topic": "flights"}
+
+
+def bookmark(**options: str) -> str:
+    return read_options(NEEDED | options).asked.whole
+
+
+def test_the_defaults_are_the_whole_log_as_it_stands() -> None:
+    wanted = read_options(NEEDED)
+    assert wanted.servers == ("tcp://127.0.0.1:9007",)
+    assert wanted.topic == "flights"
+    assert wanted.asked.whole == "0"
+    assert wanted.partitions_min is None
+
+
+def test_letter_case_and_blanks_do_not_matter_as_spark_hands_options_on_in_lower_case() -> None:
+    wanted = read_options(
+        {
+            "SERVERS": " tcp://a:1 , tcp://b:2,",
+            "topic": " flights ",
+            "minpartitions": "7",
+            "maxRowsPerPartition": "10",
+            "timeout": "500ms",
+        }
+    )
+    assert wanted.servers == ("tcp://a:1", "tcp://b:2")
+    assert wanted.topic == "flights"
+    assert (wanted.partitions_min, wanted.rows_per_partition_max, wanted.timeout_seconds) == (7, 10, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"startingBookmark": "epoch"}, "0"),
+        ({"startingBookmark": "NOW"}, "0|1|"),
+        ({"startingBookmark": "5|7|"}, "5|7|"),
+        ({"startingBookmark": "20130101T000000"}, "20130101T000000.000000Z"),
+        ({"startingBookmark": "[5|7|:5|9|)"}, "[5|7|:5|9|)"),
+        ({"endingBookmark": "now"}, "0"),
+        ({"endingBookmark": "5|9|"}, "(0:5|9|]"),
+        ({"startingBookmark": "5|7|", "endingBookmark": "5|9|,6|1|"}, "(5|7|:5|9|,6|1|]"),
+        (
+            {"startingBookmark": "20130101T00", "endingBookmark": "5|9|"},
+            None,
+        ),
+        (
+            {"startingTimestamp": "20130101T000000Z", "endingTimestamp": "20130102T000000Z"},
+            "[20130101T000000.000000Z:20130102T000000.000000Z)",
+        ),
+        (
+            {"startingTimestamp": "1356998400000", "endingTimestamp": "1356998400001"},
+            "[20130101T000000.000000Z:20130101T000000.001000Z)",
+        ),
+        ({"endingTimestamp": "20130102T000000"}, "(0:20130102T000000.000000Z)"),
+        (
+            {"startingBookmark": "5|7|", "endingTimestamp": "20130102T000000"},
+            "(5|7|:20130102T000000.000000Z)",
+        ),
+        ({"startingTimestamp": "20130101T000000"}, "20121231T235959.999999Z"),
+        ({"startingTimestamp": "00010101T000000"}, "00010101T000000.000000Z"),
+    ],
+)
+def test_starts_and_ends_make_one_range(options: dict[str, str], expected: str | None) -> None:
+    if expected is None:
+        with pytest.raises(BadBookmark, match="startingBookmark"):
+            bookmark(**options)
+    else:
+        assert bookmark(**options) == expected
+
+
+def test_exact_01_a_starting_timestamp_includes_its_moment_where_a_plain_bookmark_does_not() -> None:
+    assert bookmark(startingBookmark="20130101T000000") == "20130101T000000.000000Z"
+    assert bookmark(startingTimestamp="20130101T000000") == "20121231T235959.999999Z"
+
+
+def test_an_unknown_option_is_refused_with_those_there_are() -> None:
+    with pytest.raises(BadOption, match="no option 'startingOffsets'") as caught:
+        read_options(NEEDED | {"startingOffsets": "earliest"})
+    assert all(name in str(caught.value) for name in (*OF_BOTH, *OF_BATCH, *OF_STREAM))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"servers": " , "}, BadOption, "servers is missing"),
+        ({"servers": "127.0.0.1:9007"}, BadOption, "Invalid server address"),
+        ({"servers": "tcp://a:1,tcp://b"}, BadOption, "Invalid server address"),
+        ({"topic": ""}, BadOption, "topic is missing"),
+        ({"topic": "flights/.*"}, BadTopic, "give it as topicPattern"),
+        ({"topicPattern": "a"}, BadOption, "topic and topicPattern exclude each other"),
+        ({"filter": " "}, BadOption, "filter is empty"),
+        ({"failOnDataLoss": "no"}, BadOption, "failOnDataLoss is true or false"),
+        ({"mode": "DROPMALFORMED"}, BadOption, "mode is PERMISSIVE or FAILFAST"),
+        ({"minPartitions": "0"}, BadOption, "minPartitions"),
+        ({"minPartitions": "two"}, BadOption, "minPartitions"),
+        ({"maxRowsPerPartition": "-1"}, BadOption, "maxRowsPerPartition"),
+        ({"timeout": "0s"}, BadOption, "timeout"),
+        ({"timeout": "soon"}, BadOption, "timeout"),
+        ({"startingBookmark": "yesterday"}, BadBookmark, "startingBookmark"),
+        ({"startingBookmark": "a|b|"}, BadBookmark, "startingBookmark"),
+        ({"endingBookmark": "epoch"}, BadBookmark, "endingBookmark"),
+        ({"endingBookmark": "a|b|"}, BadBookmark, "endingBookmark"),
+        ({"endingBookmark": "[5|7|:5|9|)"}, BadBookmark, "endingBookmark"),
+        ({"startingTimestamp": "20130101"}, BadBookmark, "startingTimestamp"),
+        ({"startingTimestamp": "2013-01-01"}, BadBookmark, "startingTimestamp"),
+        ({"endingTimestamp": "5|7|"}, BadBookmark, "endingTimestamp"),
+        ({"endingTimestamp": "999999999999999"}, BadBookmark, "endingTimestamp"),
+        ({"startingBookmark": "0", "startingTimestamp": "20130101T000000"}, BadOption, "exclude each other"),
+        ({"endingBookmark": "now", "endingTimestamp": "20130101T000000"}, BadOption, "exclude each other"),
+        ({"startingBookmark": "[5|7|:5|9|)", "endingBookmark": "now"}, BadOption, "leave out endingBookmark"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line_that_names_the_option(
+    options: dict[str, str], error: type[TickertapeError], text: str
+) -> None:
+    with pytest.raises(error, match=text) as caught:
+        read_options(NEEDED | options)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["servers", "topic"])
+def test_servers_and_topic_are_needed(name: str) -> None:
+    with pytest.raises(BadOption, match=f"option {name} is missing"):
+        read_options({key: value for key, value in NEEDED.items() if key != name})
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"journal": "data"}, "option journal is the absolute path"),
+        ({"journal": ""}, "option journal is the absolute path"),
+    ],
+)
+def test_a_directory_must_mean_the_same_on_every_executor(options: dict[str, str], text: str) -> None:
+    with pytest.raises(BadOption, match=text):
+        read_options(NEEDED | options)
+
+
+def test_files_are_read_only_when_asked_for() -> None:
+    assert read_options(NEEDED).directory is None
+    assert read_options(NEEDED | {"journal": "/srv/data"}).directory == "/srv/data"
+
+
+def test_what_is_of_streams_is_refused_of_batches_and_the_other_way_round() -> None:
+    with pytest.raises(BadOption, match="maxRowsPerTrigger is of streaming queries"):
+        read_options(NEEDED | {"maxRowsPerTrigger": "5"})
+    for name, value in (
+        ("endingBookmark", "5|7|"),
+        ("endingTimestamp", "20130101T000000"),
+        ("endingBookmark", "now"),
+    ):
+        with pytest.raises(BadOption, match=f"no end: leave out {name}"):
+            read_options(NEEDED | {name: value}, Query.STREAM)
+    with pytest.raises(BadOption, match="a start, no range"):
+        read_options(NEEDED | {"startingBookmark": "[5|7|:5|9|)"}, Query.STREAM)
+    both = NEEDED | {"maxRowsPerTrigger": "5", "endingBookmark": "5|7|"}
+    assert read_options(both, Query.ANY).rows_per_trigger_max == 5
+
+
+def test_bounds_of_a_trigger_and_loss_are_read() -> None:
+    wanted = read_options(NEEDED | {"maxRowsPerTrigger": "5", "maxBytesPerTrigger": "2KB"}, Query.STREAM)
+    assert (wanted.rows_per_trigger_max, wanted.bytes_per_trigger_max) == (5, 2048)
+    assert (wanted.fail_on_data_loss, wanted.strict, wanted.filter) == (True, False, None)
+    other = read_options(NEEDED | {"failOnDataLoss": "FALSE", "mode": "failfast", "filter": "/a = 1"})
+    assert (other.fail_on_data_loss, other.strict, other.filter) == (False, True, "/a = 1")
+
+
+@pytest.mark.parametrize(
+    ("given", "topic"), [("^fl", "^fl"), ("a|b", "a|b"), ("fl", "(fl)"), ("a.b", "(a.b)")]
+)
+def test_a_pattern_of_topics_is_one_whatever_is_in_it(given: str, topic: str) -> None:
+    assert read_options({"servers": NEEDED["servers"], "topicPattern": given}).topic == topic
+
+
+@pytest.mark.parametrize(
+    ("options", "whole", "rest"),
+    [
+        ({"startingBookmark": "5|7|"}, "5|7|", "0"),
+        ({"startingBookmark": "5|7|", "endingBookmark": "5|9|"}, "(5|7|:5|9|]", "(0:5|9|]"),
+        ({"startingBookmark": "[5|7|:5|9|)"}, "[5|7|:5|9|)", "(0:5|9|)"),
+    ],
+)
+def test_the_rest_of_a_range_begins_with_the_log(options: dict[str, str], whole: str, rest: str) -> None:
+    assert read_options(NEEDED | options).asked == (whole, rest)
