@@ -88,7 +88,7 @@ def sink_rows(room: Room) -> Reading:
 
 def _archived(server: Any, directory: Path, count: int) -> float:
     """Archive the whole log; seconds of it."""
-    from tickertape.archive.place import place_of
+    from tickertape.archive.location import place_of
     from tickertape.spark.archive.job import Wish, archive_log
 
     with session() as spark:

@@ -18,7 +18,7 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.transaction import AddAction
 
 from tests.helpers.logs import Commit
-from tickertape.archive import table
+from tickertape.archive import schema as table
 from tickertape.batch import MessageBatch, slice_batch
 from tickertape.batch.format import Int64s
 from tickertape.journal.disk import SystemDisk

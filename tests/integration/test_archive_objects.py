@@ -17,10 +17,10 @@ import tickertape as tt
 from tests.helpers.admin import stats_of
 from tests.helpers.archive_rows import JOURNAL, SCHEMA, archived, batch_of, log_end, log_rows
 from tests.helpers.object_store import PYTHON, ObjectStore, object_store
-from tickertape.archive.committing import Archive
-from tickertape.archive.compacting import compact
-from tickertape.archive.place import Place, place_of
-from tickertape.archive.writing import write_files
+from tickertape.archive.commit import Archive
+from tickertape.archive.compact import compact
+from tickertape.archive.location import Place, place_of
+from tickertape.archive.parquet_writer import write_files
 from tickertape.base.errors import ArchiveFailed
 from tickertape.cli.group import cli
 from tickertape.journal.disk import SystemDisk

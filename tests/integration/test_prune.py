@@ -15,10 +15,10 @@ from click.testing import CliRunner
 
 from tests.helpers.archive_rows import SCHEMA, archived, log_end, log_rows
 from tests.helpers.processes import files_of
-from tickertape.archive.committing import Archive
-from tickertape.archive.compacting import compact
-from tickertape.archive.place import place_of
-from tickertape.archive.writing import write_files
+from tickertape.archive.commit import Archive
+from tickertape.archive.compact import compact
+from tickertape.archive.location import place_of
+from tickertape.archive.parquet_writer import write_files
 from tickertape.cli.group import cli
 from tickertape.client.blocking import Client
 from tickertape.engine.queue.checkpoint import Covered, encode_covered

@@ -16,19 +16,19 @@ _READS = "unit/server/test_archive_reads.py"
 ARCHIVE_MUTATIONS: Final = (
     Mutation(
         "a commit names files without a look whether they exist",
-        "archive/committing.py",
+        "archive/commit.py",
         "        check_files(self.place, {file.path: file.bytes for file in files})\n",
         "",
-        ("unit/archive/test_committing.py", "unit/archive/test_compacting.py"),
+        ("unit/archive/test_commit.py", "unit/archive/test_compact.py"),
         promise="invariant 14",
         tier="unit",
     ),
     Mutation(
         "vacuum removes the files of a batch that takes longer than an hour",
-        "archive/compacting.py",
+        "archive/compact.py",
         "max(keep_seconds, unknown_seconds_min), full=True",
         "keep_seconds, full=True",
-        ("unit/archive/test_compacting.py",),
+        ("unit/archive/test_compact.py",),
         promise="invariant 14",
         tier="unit",
     ),
@@ -106,7 +106,7 @@ ARCHIVE_MUTATIONS: Final = (
     ),
     Mutation(
         "rows are given beyond the next chunk of another file",
-        "archive/scan.py",
+        "archive/parquet_scan.py",
         "        reach = min(stream.reach for stream in self._open)\n",
         "        reach = max(stream.reach for stream in self._open)\n",
         (_READER,),
@@ -115,7 +115,7 @@ ARCHIVE_MUTATIONS: Final = (
     ),
     Mutation(
         "a file that has fewer rows than the table says is read as it is",
-        "archive/scan.py",
+        "archive/parquet_scan.py",
         "        if expected not in (None, file.metadata.num_rows):\n",
         "        if expected == -1:\n",
         (_READER,),
@@ -124,7 +124,7 @@ ARCHIVE_MUTATIONS: Final = (
     ),
     Mutation(
         "sequences are compared without their sign",
-        "archive/table.py",
+        "archive/schema.py",
         "    return sequence - (1 << 64) if sequence >= 1 << 63 else sequence\n",
         "    return sequence % (1 << 63)\n",
         (_READER,),

@@ -16,10 +16,10 @@ from pyspark.sql import SparkSession
 
 from tests.helpers.archive_rows import SCHEMA, archived, check_files, log_end, log_rows
 from tests.helpers.object_store import PYTHON, object_store
-from tickertape.archive.committing import Archive
-from tickertape.archive.place import place_of
-from tickertape.archive.table import Coverage, app_id
-from tickertape.archive.writing import write_files
+from tickertape.archive.commit import Archive
+from tickertape.archive.location import place_of
+from tickertape.archive.parquet_writer import write_files
+from tickertape.archive.schema import Coverage, app_id
 from tickertape.base.errors import ArchiveFailed, BadOption, WrongJournal
 from tickertape.client.blocking import Client
 from tickertape.spark.archive.job import Commits, Report, Wish, archive_log, prepare, whole

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 import tickertape as tt
-from tickertape.archive.table import PARTITION_COLUMNS, app_id, arrow_schema, table_properties
+from tickertape.archive.schema import PARTITION_COLUMNS, app_id, arrow_schema, table_properties
 from tickertape.base.errors import BookmarkUnknown
 from tickertape.base.limits import foreign_sequences_max
 from tickertape.base.names import publisher_id

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 import numpy as np
 import numpy.typing as npt
 
-from tickertape.archive.table import Coverage
+from tickertape.archive.schema import Coverage
 
 if TYPE_CHECKING:
     import pyarrow as pa

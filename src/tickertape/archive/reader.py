@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
-from tickertape.archive import finding
+from tickertape.archive import lookup as finding
+from tickertape.archive.delta_table import Store
+from tickertape.archive.location import check_files, place_of
 from tickertape.archive.manifest import Int64s, Manifest
-from tickertape.archive.place import check_files, place_of
-from tickertape.archive.rows import Rows
-from tickertape.archive.scan import Scan
-from tickertape.archive.store import Store
-from tickertape.archive.table import Coverage, coverage_of
+from tickertape.archive.parquet_scan import Scan
+from tickertape.archive.rows_to_batches import Rows
+from tickertape.archive.schema import Coverage, coverage_of
 from tickertape.base.archive_limits import archive_answer_bytes_max, archive_looks_max
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import ArchiveFailed

@@ -14,7 +14,7 @@ from tickertape.cli.group import Failure
 from tickertape.cli.pipeline.session import INSTALL
 
 if TYPE_CHECKING:
-    from tickertape.archive.place import Place
+    from tickertape.archive.location import Place
 
 
 def _storage(
@@ -45,7 +45,7 @@ storage_option = click.option(
 
 def place(location: str, storage: dict[str, str]) -> Place:
     """Where the archive is, as options say it."""
-    from tickertape.archive.place import place_of
+    from tickertape.archive.location import place_of
 
     try:
         return place_of(location, storage)

@@ -46,7 +46,7 @@ from tickertape.server.events import event
 
 if TYPE_CHECKING:
     from tickertape.archive.reader import Archive, Archived
-    from tickertape.archive.table import Coverage
+    from tickertape.archive.schema import Coverage
 
 _FIRST_LOOK_SECONDS: Final = 0.2
 """The libraries are imported when the server has begun to serve; who needs them before has them imported."""
@@ -304,7 +304,7 @@ class ArchiveReads:
         return ArchivedPlace(archive.find_time(request.micros, request.begin, request.end))
 
     def _look(self) -> Covered:
-        from tickertape.archive.table import holds_topic
+        from tickertape.archive.schema import holds_topic
 
         coverage = self._opened().refresh()
         if self._unfit:

@@ -12,8 +12,8 @@ import os
 from collections.abc import Callable, Generator
 from typing import Final, NamedTuple, TypeVar
 
-from tickertape.archive.checking import Sums, sums_of
-from tickertape.archive.committing import Archive
+from tickertape.archive.commit import Archive
+from tickertape.archive.verify import Sums, sums_of
 from tickertape.base.errors import ArchiveFailed, JournalLocked
 from tickertape.base.limits import retention_segments_max
 from tickertape.base.ports import Buffer, Disk

@@ -13,9 +13,9 @@ import pytest
 from click.testing import CliRunner
 
 from tests.helpers.archive_rows import JOURNAL, archived, batch_of
-from tickertape.archive.committing import Archive
-from tickertape.archive.place import Place, place_of
-from tickertape.archive.writing import write_files
+from tickertape.archive.commit import Archive
+from tickertape.archive.location import Place, place_of
+from tickertape.archive.parquet_writer import write_files
 from tickertape.cli.archives import place
 from tickertape.cli.group import cli
 from tickertape.cli.pipeline.archive import stopping

@@ -21,8 +21,8 @@ from tickertape.cli.tables import counted
 from tickertape.cli.terminal import progress
 
 if TYPE_CHECKING:
-    from tickertape.archive.committing import Archive
-    from tickertape.archive.table import Coverage
+    from tickertape.archive.commit import Archive
+    from tickertape.archive.schema import Coverage
     from tickertape.server.pruning import Plan
 
 
@@ -75,7 +75,7 @@ def prune(
     tickertape journal prune data --archived s3://bucket/log --keep-age 7d
     """
     require_deltalake()
-    from tickertape.archive.committing import Archive
+    from tickertape.archive.commit import Archive
     from tickertape.journal.retention import RetentionPolicy
     from tickertape.server.pruning import Pruning
 

@@ -22,7 +22,7 @@ from tickertape.cli.tables import counted
 from tickertape.cli.terminal import progress, remark
 
 if TYPE_CHECKING:
-    from tickertape.archive.compacting import Compacted
+    from tickertape.archive.compact import Compacted
     from tickertape.spark.archive.job import Report
 
 _INTERVAL_SECONDS_DEFAULT: Final = 30.0
@@ -154,9 +154,9 @@ def compact(location: str, keep: float, storage: dict[str, str], as_json: bool) 
     tickertape pipeline compact s3://bucket/log --keep 1d
     """
     require_deltalake()
-    from tickertape.archive.committing import Archive
-    from tickertape.archive.compacting import compact as merge
-    from tickertape.archive.compacting import vacuum
+    from tickertape.archive.commit import Archive
+    from tickertape.archive.compact import compact as merge
+    from tickertape.archive.compact import vacuum
 
     opened = Archive(place(location, storage))
     with progress("compact", None) as advance:

@@ -15,8 +15,8 @@ from deltalake.exceptions import DeltaError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from tickertape.archive.place import Place, place_of
-from tickertape.archive.table import Coverage, coverage_of, sequence_bits
+from tickertape.archive.location import Place, place_of
+from tickertape.archive.schema import Coverage, coverage_of, sequence_bits
 from tickertape.base.bookmarks import (
     AtBookmarks,
     AtTime,

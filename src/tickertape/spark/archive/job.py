@@ -17,12 +17,12 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from tickertape.archive.committing import Archive
-from tickertape.archive.compacting import Compacted, compact
-from tickertape.archive.place import Place
+from tickertape.archive.commit import Archive
+from tickertape.archive.compact import Compacted, compact
+from tickertape.archive.location import Place
+from tickertape.archive.parquet_writer import Added
 from tickertape.archive.reader import Archive as Stored
-from tickertape.archive.table import Coverage
-from tickertape.archive.writing import Added
+from tickertape.archive.schema import Coverage
 from tickertape.base.archive_limits import batch_messages_default
 from tickertape.base.errors import (
     ArchiveFailed,

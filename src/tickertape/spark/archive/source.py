@@ -16,9 +16,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, InputPartition
 from pyspark.sql.types import StructType
 
-from tickertape.archive.place import Place
-from tickertape.archive.table import COLUMNS
-from tickertape.archive.writing import write_files
+from tickertape.archive.location import Place
+from tickertape.archive.parquet_writer import write_files
+from tickertape.archive.schema import COLUMNS
 from tickertape.base.bookmarks import EPOCH
 from tickertape.base.errors import ArchiveFailed, BookmarkExpired, JournalError
 from tickertape.spark.common.column_block import Gathered, Piece

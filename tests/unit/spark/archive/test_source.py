@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.archive_rows import SCHEMA
-from tickertape.archive.place import place_of
+from tickertape.archive.location import place_of
 from tickertape.batch import BatchBuilder
 from tickertape.spark.archive.job import Wish, _options
 from tickertape.spark.archive.source import (

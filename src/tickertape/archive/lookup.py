@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from tickertape.archive.delta_table import Store
 from tickertape.archive.manifest import ArchiveFile, Int64s, Manifest
-from tickertape.archive.scan import groups_between, outside
-from tickertape.archive.store import Store
-from tickertape.archive.table import sequence_bits
+from tickertape.archive.parquet_scan import groups_between, outside
+from tickertape.archive.schema import sequence_bits
 from tickertape.base.bookmarks import Bookmark
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.helpers.archive_rows import JOURNAL, archived, batch_of, check_files, rows_of
-from tickertape.archive import writing
-from tickertape.archive.committing import Archive
-from tickertape.archive.place import Place, new_file, place_of
-from tickertape.archive.store import local_path
-from tickertape.archive.writing import Added, FileWriter, write_files
+from tickertape.archive import parquet_writer as writing
+from tickertape.archive.commit import Archive
+from tickertape.archive.delta_table import local_path
+from tickertape.archive.location import Place, new_file, place_of
+from tickertape.archive.parquet_writer import Added, FileWriter, write_files
 from tickertape.base.archive_limits import archive_page_bytes, archive_page_messages_max
 from tickertape.base.errors import ArchiveFailed, BadOption
 

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from tickertape.archive.committing import Archive, add_action
-from tickertape.archive.place import Place
-from tickertape.archive.table import FILE_COLUMNS
-from tickertape.archive.writing import Added, write_files
+from tickertape.archive.commit import Archive, add_action
+from tickertape.archive.location import Place
+from tickertape.archive.parquet_writer import Added, write_files
+from tickertape.archive.schema import FILE_COLUMNS
 from tickertape.base.archive_limits import (
     commit_attempts_max,
     compact_files_min,

@@ -14,8 +14,8 @@ import pytest
 from tests.helpers.archives import ArchiveWriter
 from tests.helpers.logs import DAY, Commit, Told, end_of, messages_of, random_log, told
 from tests.unit.archive.test_reader import JOURNAL, archived, read
+from tickertape.archive.parquet_scan import Scan
 from tickertape.archive.reader import Archive, fits
-from tickertape.archive.scan import Scan
 from tickertape.batch import batch_from_bodies
 
 pytestmark = pytest.mark.slow
@@ -96,8 +96,8 @@ def test_files_of_many_topics_are_each_opened_once(tmp_path: Path) -> None:
 def test_more_files_than_may_be_open_are_read_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tickertape.archive.scan.archive_files_open_max", 1)
-    monkeypatch.setattr("tickertape.archive.scan.archive_chunk_bytes_max", 100)
+    monkeypatch.setattr("tickertape.archive.parquet_scan.archive_files_open_max", 1)
+    monkeypatch.setattr("tickertape.archive.parquet_scan.archive_chunk_bytes_max", 100)
     log = random_log(Random(6), 30)
     archive = archived(tmp_path, log, 1)
     assert read(archive, 0, end_of(log)) == messages_of(log)

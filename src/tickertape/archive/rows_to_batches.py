@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from tickertape.archive.table import FILE_COLUMNS
+from tickertape.archive.schema import FILE_COLUMNS
 from tickertape.base.errors import ArchiveFailed
 from tickertape.base.limits import message_bytes_max
 from tickertape.batch import Labels, MessageBatch

@@ -16,8 +16,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tickertape.archive.place import Place, new_file
-from tickertape.archive.table import FILE_COLUMNS, day_of, file_path, file_schema, file_statistics
+from tickertape.archive.location import Place, new_file
+from tickertape.archive.schema import FILE_COLUMNS, day_of, file_path, file_schema, file_statistics
 from tickertape.base.archive_limits import (
     archive_page_bytes,
     archive_page_messages_max,

@@ -9,10 +9,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tests.helpers.archive_rows import JOURNAL, SCHEMA, archived, batch_of, rows_of
-from tickertape.archive.committing import Archive
-from tickertape.archive.place import Place, place_of
-from tickertape.archive.table import COLUMNS, Coverage, app_id
-from tickertape.archive.writing import Added, write_files
+from tickertape.archive.commit import Archive
+from tickertape.archive.location import Place, place_of
+from tickertape.archive.parquet_writer import Added, write_files
+from tickertape.archive.schema import COLUMNS, Coverage, app_id
 from tickertape.base.errors import ArchiveFailed, WrongJournal
 
 

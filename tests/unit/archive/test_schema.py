@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tests.helpers.archives import ArchiveWriter
-from tickertape.archive import table
+from tickertape.archive import schema as table
 from tickertape.base.errors import ArchiveFailed, WrongJournal
 
 JOURNAL = "0123456789abcdef" * 2

@@ -11,11 +11,11 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.helpers.archive_rows import JOURNAL, archived, batch_of, check_files
-from tickertape.archive import compacting
-from tickertape.archive.committing import Archive
-from tickertape.archive.compacting import StoredFile, compact, plan, stored_files, vacuum
-from tickertape.archive.place import Place, place_of
-from tickertape.archive.writing import Added, write_files
+from tickertape.archive import compact as compacting
+from tickertape.archive.commit import Archive
+from tickertape.archive.compact import StoredFile, compact, plan, stored_files, vacuum
+from tickertape.archive.location import Place, place_of
+from tickertape.archive.parquet_writer import Added, write_files
 from tickertape.base.archive_limits import archive_row_group_bytes_max
 from tickertape.base.errors import ArchiveFailed, BadOption
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from tickertape.archive.delta_table import Store
 from tickertape.archive.manifest import ArchiveFile
-from tickertape.archive.rows import OUT_OF_ORDER, Rows, merged, rows_of
-from tickertape.archive.store import Store
-from tickertape.archive.table import FILE_COLUMNS
+from tickertape.archive.rows_to_batches import OUT_OF_ORDER, Rows, merged, rows_of
+from tickertape.archive.schema import FILE_COLUMNS
 from tickertape.base.archive_limits import (
     archive_chunk_bytes_max,
     archive_fetched_bytes_max,

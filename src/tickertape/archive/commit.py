@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tickertape.archive.place import Place, check_files, make_directory, sync
-from tickertape.archive.table import (
+from tickertape.archive.location import Place, check_files, make_directory, sync
+from tickertape.archive.parquet_writer import Added
+from tickertape.archive.schema import (
     PARTITION_COLUMNS,
     Coverage,
     app_id,
@@ -22,7 +23,6 @@ from tickertape.archive.table import (
     coverage_of,
     table_properties,
 )
-from tickertape.archive.writing import Added
 from tickertape.base.archive_limits import commit_attempts_max
 from tickertape.base.errors import ArchiveFailed
 from tickertape.base.texts import said

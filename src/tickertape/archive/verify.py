@@ -11,10 +11,10 @@ from zlib import crc32
 
 import numpy as np
 
-from tickertape.archive.committing import Archive
-from tickertape.archive.compacting import batches_of, stored_files
-from tickertape.archive.rows import rows_of
-from tickertape.archive.writing import numbers
+from tickertape.archive.commit import Archive
+from tickertape.archive.compact import batches_of, stored_files
+from tickertape.archive.parquet_writer import numbers
+from tickertape.archive.rows_to_batches import rows_of
 from tickertape.base.errors import ArchiveFailed
 from tickertape.batch import Labels, MessageBatch
 from tickertape.batch.format import U8, Int64s, UInt64s, lengths_of
