@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from typing import cast
 
 from tickertape.batch import MessageBatch
-from tickertape.batch.lease import Action, Gathering, Hold, Lease, Marks
 from tickertape.batch.message import DeliveryContext
+from tickertape.batch.queue_lease import Action, Gathering, Hold, Lease, Marks
 
 
 class Settled:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import tickertape as tt
-from tickertape.batch.layout import MessageBatch
+from tickertape.batch.message_batch import MessageBatch
 from tickertape.testing import RunningServer, running_server, wait_until
 
 CONFIG = '[[topic]]\nname = "orders"\nmessage_type = "json"\nvalidate = true\n'

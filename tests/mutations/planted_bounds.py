@@ -50,7 +50,7 @@ BOUND_MUTATIONS: Final = (
     ),
     Mutation(
         "offsets that fall are taken",
-        "batch/check.py",
+        "batch/decode.py",
         "    falls = offsets[1:] < offsets[:-1]",
         "    falls = offsets[1:] < 0 * offsets[:-1]",
         (f"{_COMMITTED}[batch]",),

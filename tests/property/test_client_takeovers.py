@@ -14,7 +14,7 @@ import pytest
 
 from tickertape.base.errors import Disconnected, NameInUse, PublisherTakenOver
 from tickertape.base.ports import Now
-from tickertape.batch.layout import MessageBatch
+from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.core import ClientCore, Lost, Opened
 from tickertape.client.effects import FailedWrite, Hangup, Resolve, Send
 from tickertape.client.publish_store import (

@@ -6,13 +6,13 @@ Must never read a clock, open a file or know a peer. The names below are the pac
 from __future__ import annotations
 
 from tickertape.batch.arrow import COLUMNS_DEFAULT, batch_from_arrow
+from tickertape.batch.batch_head import BatchHead
 from tickertape.batch.bodies import with_bodies, with_topics
 from tickertape.batch.builder import BatchBuilder, batch_from_bodies
 from tickertape.batch.format import KIND_CONTROL, KIND_MESSAGE, RUN_BY_SERVER, RUN_DTYPE, Labels, Run
-from tickertape.batch.head import BatchHead
-from tickertape.batch.layout import MessageBatch
 from tickertape.batch.merge import Stamp, merge
 from tickertape.batch.message import DeliveryContext, Message
+from tickertape.batch.message_batch import MessageBatch
 from tickertape.batch.select import (
     indices_of_topics,
     message_costs,

@@ -13,14 +13,14 @@ import numpy as np
 
 from tickertape.base.errors import BadMessage, MessageTooLarge, UsageError
 from tickertape.base.limits import message_bytes_max, message_cost_bytes
-from tickertape.batch.assemble import check_body_bytes
 from tickertape.batch.builder import EncodedBodies, topic_bytes
+from tickertape.batch.encode import check_body_bytes
 from tickertape.batch.format import I1, I4, I8, AnyArray, Int32s, Int64s, Labels, lengths_of, run_crc
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tickertape.batch.layout import MessageBatch
+    from tickertape.batch.message_batch import MessageBatch
 
 COLUMNS_DEFAULT: Final = ("topic", "publisher", "sequence", "timestamp", "data")
 """What `to_arrow` gives when it is not told."""

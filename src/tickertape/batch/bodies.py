@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tickertape.base.errors import UsageError
-from tickertape.batch.assemble import assemble, check_body_bytes
+from tickertape.batch.encode import assemble, check_body_bytes
 from tickertape.batch.format import (
     I4,
     RUN_BY_SERVER,
@@ -20,7 +20,7 @@ from tickertape.batch.format import (
     offsets_from,
     run_crc,
 )
-from tickertape.batch.layout import MessageBatch
+from tickertape.batch.message_batch import MessageBatch
 
 
 def with_bodies(batch: MessageBatch, bodies: Sequence[bytes], kinds: Bytes8 | None = None) -> MessageBatch:

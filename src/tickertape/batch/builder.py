@@ -16,7 +16,7 @@ import numpy as np
 from tickertape.base.errors import BadMessage, BadTopic, MessageTooLarge, UsageError
 from tickertape.base.limits import label_bytes_max, message_bytes_max, topic_bytes_max
 from tickertape.base.ports import Buffer
-from tickertape.batch.assemble import assemble, check_body_bytes
+from tickertape.batch.encode import assemble, check_body_bytes
 from tickertape.batch.format import (
     CORRELATION_IDS,
     EXPIRATIONS,
@@ -42,7 +42,7 @@ from tickertape.batch.format import (
     offsets_from,
     run_crc,
 )
-from tickertape.batch.layout import MessageBatch
+from tickertape.batch.message_batch import MessageBatch
 
 _EMPTY_BYTES: Final = HEADER_BYTES + RUN_BYTES + 8 + 8 * 8
 """Header, run, the ends of the two offset tables that are always there, and room for padding."""

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from tickertape.base.errors import UsageError
-from tickertape.batch.assemble import assemble, check_body_bytes
+from tickertape.batch.encode import assemble, check_body_bytes
 from tickertape.batch.format import (
     CORRELATION_IDS,
     EXPIRATIONS,
@@ -35,7 +35,7 @@ from tickertape.batch.format import (
     numbered,
     offsets_from,
 )
-from tickertape.batch.layout import MessageBatch
+from tickertape.batch.message_batch import MessageBatch
 
 _FIRST_RUN_END: Final = HEADER_BYTES + RUN_BYTES
 _STAMP: Final = Struct("<QQq")

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from tickertape.batch.lease import extension_ms, lease_of
+from tickertape.batch.queue_lease import extension_ms, lease_of
 from tickertape.payload.bodies import decode
 
 if TYPE_CHECKING:
     from tickertape.batch.format import UInt64s
-    from tickertape.batch.layout import MessageBatch
-    from tickertape.batch.lease import Action, Lease
+    from tickertape.batch.message_batch import MessageBatch
+    from tickertape.batch.queue_lease import Action, Lease
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -212,7 +212,7 @@ class Message(msgspec.Struct, frozen=True, eq=False):
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        from tickertape.batch.copies import reduced_message
+        from tickertape.batch.pickling import reduced_message
 
         return reduced_message(self)
 

@@ -15,7 +15,7 @@ import numpy as np
 from tickertape.base.errors import UsageError
 from tickertape.base.limits import message_cost_bytes
 from tickertape.base.ports import Buffer
-from tickertape.batch.assemble import assemble
+from tickertape.batch.encode import assemble
 from tickertape.batch.format import (
     I4,
     I8,
@@ -35,7 +35,7 @@ from tickertape.batch.format import (
     offsets_from,
     run_crc,
 )
-from tickertape.batch.layout import MessageBatch
+from tickertape.batch.message_batch import MessageBatch
 
 _TOPICS_ONE_BY_ONE: Final = 2
 """Up to here looking through the batch for each is cheaper than sorting it."""

@@ -14,9 +14,9 @@ from typing import Generic, TypeVar
 
 from tickertape.base.errors import UsageError
 from tickertape.base.ports import Now
-from tickertape.batch.layout import MessageBatch
-from tickertape.batch.lease import Action, Gathering, Lease, Marks
 from tickertape.batch.message import Message
+from tickertape.batch.message_batch import MessageBatch
+from tickertape.batch.queue_lease import Action, Gathering, Lease, Marks
 from tickertape.client.acknowledgements import Bookmarks, action_of, check_filter, check_queue, marks_in
 from tickertape.client.automatic import lease_in
 from tickertape.client.core import ClientCore

@@ -16,8 +16,8 @@ import numpy as np
 from tickertape.base.errors import TickertapeError
 from tickertape.batch import select
 from tickertape.batch.format import I8
-from tickertape.batch.layout import MessageBatch
 from tickertape.batch.message import Message
+from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.bookmark_store.protocol import BookmarkStore, columns_of
 from tickertape.client.bookmarks import asked
 from tickertape.client.subscription import DeliveryContext

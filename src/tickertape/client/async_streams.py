@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Self
 from tickertape.base.errors import TickertapeError, UsageError
 from tickertape.base.limits import batch_bytes_target
 from tickertape.batch.arrow import check_columns, table_of
-from tickertape.batch.layout import MessageBatch
 from tickertape.batch.message import Message
+from tickertape.batch.message_batch import MessageBatch
 from tickertape.client import forks
 from tickertape.client.again import is_over
 from tickertape.client.automatic import Reading, async_handler, bare, is_gone, lease_in

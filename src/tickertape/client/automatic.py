@@ -13,9 +13,9 @@ from contextlib import suppress
 from typing import Any
 
 from tickertape.base.errors import Closed, Disconnected
-from tickertape.batch.layout import MessageBatch
-from tickertape.batch.lease import Action, Lease, marks_of
 from tickertape.batch.message import Message
+from tickertape.batch.message_batch import MessageBatch
+from tickertape.batch.queue_lease import Action, Lease, marks_of
 from tickertape.client.again import NotOver, unless_over
 
 Handler = Callable[[Message], object]

@@ -14,8 +14,8 @@ import numpy as np
 from tickertape.base.errors import TickertapeError, UsageError
 from tickertape.batch import message_costs, select
 from tickertape.batch.format import I8, U8
-from tickertape.batch.layout import MessageBatch
 from tickertape.batch.message import DeliveryContext
+from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.bookmarks import asked
 
 Key = tuple[str, str | None]

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from tickertape.base.limits import batch_bytes_target
-from tickertape.batch.layout import MessageBatch
 from tickertape.batch.message import Message
+from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.loop_waiting import Waiters
 from tickertape.client.shares import in_order
 

@@ -26,7 +26,7 @@ from tickertape.base.errors import (
 from tickertape.base.limits import resubscription_retry_seconds
 from tickertape.base.names import check_client_name
 from tickertape.base.ports import Now
-from tickertape.batch.layout import MessageBatch
+from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.backlog import AFTER_BACKLOG
 from tickertape.client.beats import Beats, Interval
 from tickertape.client.calls import Answer, Calls

@@ -12,7 +12,7 @@ import numpy as np
 from tickertape.base.errors import BadCommand, CorruptBatch
 from tickertape.base.ports import Now
 from tickertape.batch.format import U8, UInt64s
-from tickertape.batch.layout import MessageBatch
+from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.shares import routes_of
 from tickertape.client.subscriptions import Subscriptions
 from tickertape.wire.commands import Deliver

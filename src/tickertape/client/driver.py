@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 from tickertape.base.errors import Closed, Disconnected, NameInUse, StoreFull, TickertapeError, UsageError
 from tickertape.base.units import parse_interval
 from tickertape.base.version import __version__
-from tickertape.batch.layout import MessageBatch
+from tickertape.batch.message_batch import MessageBatch
 from tickertape.client import forks
 from tickertape.client.again import Handler
 from tickertape.client.core import ClientCore

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 
 from tickertape.base.errors import PublishRejected, TickertapeError
 from tickertape.base.ports import Buffer
-from tickertape.batch.layout import MessageBatch
+from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.shares import Shared
 from tickertape.client.states import ConnectionState
 

@@ -18,8 +18,8 @@ from typing import Final, NamedTuple
 from tickertape.base.errors import StreamEnded, TickertapeError, TimedOut
 from tickertape.base.limits import catch_up_bytes_max
 from tickertape.base.units import within
-from tickertape.batch.layout import MessageBatch
 from tickertape.batch.message import DeliveryContext, Message
+from tickertape.batch.message_batch import MessageBatch
 from tickertape.batch.select import slice_batch
 from tickertape.client.again import left_of
 from tickertape.client.conflated import Conflation, Superseded, Waiting

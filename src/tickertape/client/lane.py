@@ -15,7 +15,7 @@ import numpy.typing as npt
 from tickertape.base.limits import batch_bytes_target, message_cost_bytes
 from tickertape.batch.builder import BatchBuilder, encode_bodies, lengths_in
 from tickertape.batch.format import I8, Int32s
-from tickertape.batch.layout import MessageBatch
+from tickertape.batch.message_batch import MessageBatch
 
 NOBODY: Final = 0
 """No thread has this identity."""

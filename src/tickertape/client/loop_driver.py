@@ -16,7 +16,7 @@ from typing import Any, Self
 from tickertape.base.errors import Closed, Disconnected, StoreFull, TickertapeError, TimedOut, UsageError
 from tickertape.base.limits import cancelled_handler_seconds_max
 from tickertape.base.units import within
-from tickertape.batch.layout import MessageBatch
+from tickertape.batch.message_batch import MessageBatch
 from tickertape.client import exits, forks
 from tickertape.client.again import Handler
 from tickertape.client.beats import Interval

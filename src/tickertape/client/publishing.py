@@ -27,7 +27,7 @@ from tickertape.base.limits import batch_bytes_target, message_bytes_max, messag
 from tickertape.base.names import check_topic, publisher_id
 from tickertape.base.ports import Now
 from tickertape.batch.builder import batch_from_bodies
-from tickertape.batch.layout import MessageBatch
+from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.backlog import AFTER_BACKLOG
 from tickertape.client.chunks import MakeBatch, checked
 from tickertape.client.effects import Effect, Room, Tell

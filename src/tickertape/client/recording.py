@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from tickertape.base.errors import BadCommand, BadTopic
 from tickertape.base.limits import message_bytes_max, servers_hurried_max
-from tickertape.batch.layout import MessageBatch
+from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.publish_store.protocol import Stored
 from tickertape.wire.settling import QUEUE_TOPIC
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from tickertape.base.errors import PublishRejected, TickertapeError, error_from_code
-from tickertape.batch.layout import MessageBatch
+from tickertape.batch.message_batch import MessageBatch
 from tickertape.batch.select import select
 from tickertape.client.effects import Effect, FailedWrite
 from tickertape.client.lane import InFlight

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tickertape.base.errors import TopicNotRecorded
-from tickertape.batch.layout import MessageBatch
+from tickertape.batch.message_batch import MessageBatch
 from tickertape.batch.select import select
 from tickertape.client.backlog import Backlog
 from tickertape.client.lanes import Lanes

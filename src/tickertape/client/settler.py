@@ -25,7 +25,7 @@ from tickertape.base.queue_limits import (
     settlement_wait_seconds,
 )
 from tickertape.base.units import parse_interval
-from tickertape.batch.lease import Action, Gathering, Hold, Lease, Look, Marks, Settling
+from tickertape.batch.queue_lease import Action, Gathering, Hold, Lease, Look, Marks, Settling
 from tickertape.client.acknowledgements import bodies_of, bodies_of_gathered, body_of_filter
 from tickertape.client.publishing import Publishing
 from tickertape.wire.commands import Deliver

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from tickertape.batch import message_costs, select
 from tickertape.batch.format import I8
-from tickertape.batch.layout import MessageBatch
+from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.again import marked
 from tickertape.client.bookmark_store.protocol import columns_of
 from tickertape.client.bookmarks import Trail

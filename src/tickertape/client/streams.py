@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from tickertape.base.errors import TickertapeError, UsageError
 from tickertape.batch.arrow import table_of
-from tickertape.batch.layout import MessageBatch
 from tickertape.batch.message import Message
+from tickertape.batch.message_batch import MessageBatch
 from tickertape.client import forks
 from tickertape.client.again import unless_over
 from tickertape.client.automatic import Reading, bare, handler_for, is_gone

@@ -11,8 +11,8 @@ import msgspec
 
 from tickertape.base.errors import BadCommand
 from tickertape.base.limits import combined_subscriptions_max, credit_bytes_default, message_cost_bytes
-from tickertape.batch.lease import Hold, Lease
 from tickertape.batch.message import Discards
+from tickertape.batch.queue_lease import Hold, Lease
 from tickertape.client.bookmarks import Trail
 from tickertape.client.resubscription import Replay, Terms
 from tickertape.client.settler import Settler

@@ -23,7 +23,7 @@ from tickertape.base.errors import (
     error_from_code,
 )
 from tickertape.base.ports import Now
-from tickertape.batch.layout import MessageBatch
+from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.bookmark_store.protocol import BookmarkStore
 from tickertape.client.bookmarks import Trail, forget, trail_of
 from tickertape.client.effects import (

@@ -26,8 +26,8 @@ from tickertape.base.limits import (
 )
 from tickertape.base.ports import Buffer
 from tickertape.batch import MessageBatch
+from tickertape.batch.build_rows import PlainRow, batch_from_rows
 from tickertape.batch.format import I8, Int64s
-from tickertape.batch.rows import PlainRow, batch_from_rows
 from tickertape.engine.selection import Selection
 
 _WHOLE: Final = "the whole topic"

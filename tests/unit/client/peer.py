@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from tickertape.base.errors import Disconnected
 from tickertape.base.ports import Now
-from tickertape.batch.layout import MessageBatch
+from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.core import ClientCore, Lost, Opened
 from tickertape.client.effects import Effect, Resolve, Send
 from tickertape.client.publish_store.protocol import PublishStore

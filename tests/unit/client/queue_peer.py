@@ -11,7 +11,7 @@ from itertools import count
 
 from tests.unit.client.peer import Peer
 from tickertape.batch import batch_from_bodies
-from tickertape.batch.layout import MessageBatch
+from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.acking import SettlingPort
 from tickertape.client.effects import Hand
 from tickertape.client.publish_store.protocol import PublishStore

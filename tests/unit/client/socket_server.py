@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.helpers.listening import listening
-from tickertape.batch.layout import MessageBatch
+from tickertape.batch.message_batch import MessageBatch
 from tickertape.batch.select import select_topic, slice_batch
 from tickertape.wire.commands import (
     Ack,

@@ -9,7 +9,7 @@ from tests.unit.client.queue_peer import QueuePeer, read
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import BadBookmark, BadFilter, BadOption, BadTopic, UsageError
 from tickertape.base.queue_limits import settlement_runs_max
-from tickertape.batch.lease import Action
+from tickertape.batch.queue_lease import Action
 from tickertape.client.acknowledgements import (
     action_of,
     bodies_of,

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tickertape.batch.builder import batch_from_bodies
-from tickertape.batch.layout import MessageBatch
 from tickertape.batch.message import Message
+from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.again import NotOver, is_over, left_of, marked, unless_over
 from tickertape.client.async_streams import AsyncHandledStream, AsyncMessageStream
 from tickertape.client.bookmark_store import MemoryBookmarkStore

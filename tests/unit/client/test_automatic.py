@@ -11,8 +11,8 @@ import pytest
 
 from tests.unit.client.queue_peer import QueuePeer, Settled
 from tickertape.base.errors import TimedOut
-from tickertape.batch.layout import MessageBatch
 from tickertape.batch.message import Message
+from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.async_streams import AsyncHandledStream, AsyncMessageStream
 from tickertape.client.handlers import Handlers
 from tickertape.client.streams import HandledStream, MessageStream

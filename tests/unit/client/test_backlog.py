@@ -13,7 +13,7 @@ from tests.unit.client.peer import Peer
 from tickertape.base.errors import StoreCorrupt
 from tickertape.base.limits import KIB, MIB, republish_bytes_max
 from tickertape.batch.builder import batch_from_bodies
-from tickertape.batch.layout import MessageBatch
+from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.effects import Hangup, Resolve
 from tickertape.client.publish_store import (
     FilePublishStore,

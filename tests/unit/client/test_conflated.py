@@ -11,7 +11,7 @@ import pytest
 from tickertape.base.errors import StoreFailed, UsageError
 from tickertape.batch.builder import BatchBuilder
 from tickertape.batch.format import UInt64s
-from tickertape.batch.layout import MessageBatch
+from tickertape.batch.message_batch import MessageBatch
 from tickertape.client import streams
 from tickertape.client.bookmark_store import MemoryBookmarkStore
 from tickertape.client.bookmark_store.progress import Publishers

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.client.peer import Peer
 from tickertape.base.errors import BadCommand, Disconnected
 from tickertape.batch.builder import batch_from_bodies
-from tickertape.batch.layout import MessageBatch
+from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.effects import Hand, HandAll, Hangup, Resolve
 from tickertape.client.requests import make_request, resolve_command
 from tickertape.wire import commands

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tickertape.base.errors import Disconnected
 from tickertape.batch.builder import batch_from_bodies
-from tickertape.batch.layout import MessageBatch
+from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.inbox import Inbox, rest_of
 from tickertape.client.subscriptions import DeliveryContext
 

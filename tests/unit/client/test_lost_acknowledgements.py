@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.client.queue_peer import QueuePeer
 from tickertape.base.errors import Disconnected
-from tickertape.batch.lease import Gathering
+from tickertape.batch.queue_lease import Gathering
 from tickertape.client.automatic import lease_in
 from tickertape.client.publish_store import MemoryPublishStore
 

@@ -8,7 +8,7 @@ from tests.unit.client.peer import Peer
 from tickertape.base.errors import BadFilter, CorruptBatch, StoreFailed, SubscriptionExists
 from tickertape.base.limits import credit_linger_seconds
 from tickertape.batch import batch_from_bodies
-from tickertape.batch.layout import MessageBatch
+from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.bookmark_store import MemoryBookmarkStore
 from tickertape.client.bookmark_store.progress import Mask, Publishers, UInt64s
 from tickertape.client.effects import End, Hand, Tell

@@ -8,8 +8,8 @@ import pytest
 
 from tickertape.base.errors import Disconnected, StreamEnded, TimedOut, UsageError
 from tickertape.batch.builder import batch_from_bodies
-from tickertape.batch.layout import MessageBatch
 from tickertape.batch.message import Message
+from tickertape.batch.message_batch import MessageBatch
 from tickertape.client import inbox
 from tickertape.client.handlers import Handlers
 from tickertape.client.streams import HandledStream, MessageStream

@@ -8,7 +8,7 @@ from tests.unit.client.peer import Peer
 from tickertape.base.errors import BookmarkUnknown, CorruptBatch, SubscriptionExists
 from tickertape.base.limits import credit_linger_seconds
 from tickertape.batch.builder import batch_from_bodies
-from tickertape.batch.layout import MessageBatch
+from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.effects import CaughtUp, End, Hand, Hangup, Notice, Resolve
 from tickertape.client.requests import make_request
 from tickertape.wire.commands import (

@@ -10,7 +10,7 @@ import pytest
 
 from tickertape.base.errors import StoreFull
 from tickertape.batch.builder import batch_from_bodies
-from tickertape.batch.layout import MessageBatch
+from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.publish_store import (
     FilePublishStore,
     HybridPublishStore,

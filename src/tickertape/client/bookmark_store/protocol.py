@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import UsageError
-from tickertape.batch.layout import MessageBatch
+from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.bookmark_store.progress import Mask, Publishers, UInt64s
 
 

@@ -24,7 +24,7 @@ from tickertape.base.limits import (
 )
 from tickertape.base.names import publisher_id
 from tickertape.base.ports import Buffer
-from tickertape.batch.layout import MessageBatch
+from tickertape.batch.message_batch import MessageBatch
 from tickertape.client import forks
 from tickertape.client.publish_store.format import (
     BATCH,

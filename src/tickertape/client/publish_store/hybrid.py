@@ -16,7 +16,7 @@ from tickertape.base.limits import (
     publish_store_file_bytes_default,
     publish_store_sequences_ahead,
 )
-from tickertape.batch.layout import MessageBatch
+from tickertape.batch.message_batch import MessageBatch
 from tickertape.client import forks
 from tickertape.client.publish_store.file import FilePublishStore, Sync
 from tickertape.client.publish_store.held import Held

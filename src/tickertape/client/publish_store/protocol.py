@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
-from tickertape.batch.layout import MessageBatch
+from tickertape.batch.message_batch import MessageBatch
 
 WhenFull = Literal["block", "raise"]
 

@@ -14,7 +14,7 @@ import numpy as np
 from tickertape.base.errors import StoreCorrupt, TickertapeError
 from tickertape.base.ports import Buffer
 from tickertape.batch.builder import BatchBuilder
-from tickertape.batch.layout import MessageBatch
+from tickertape.batch.message_batch import MessageBatch
 from tickertape.batch.select import slice_batch
 from tickertape.client.publish_store.format import (
     BATCH,

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tickertape.base.errors import StoreCorrupt
 from tickertape.base.limits import batch_bytes_target, message_cost_bytes, stored_sequence_max
 from tickertape.base.ports import Buffer
-from tickertape.batch.layout import MessageBatch
+from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.publish_store.format import (
     BATCH,
     HEADER_BYTES,

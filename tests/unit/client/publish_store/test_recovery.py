@@ -17,7 +17,7 @@ from tickertape.base.errors import NotAStore, StoreCorrupt, StoreVersion
 from tickertape.base.limits import publish_segment_bytes
 from tickertape.base.names import publisher_id
 from tickertape.base.ports import Buffer
-from tickertape.batch.layout import MessageBatch
+from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.publish_store import FilePublishStore
 from tickertape.client.publish_store.format import HEADER_BYTES, MARK_AT, read_mark
 from tickertape.client.publish_store.ledger import Entry

@@ -8,7 +8,7 @@ import pytest
 
 from tickertape.base.errors import CorruptBatch, MessageTooLarge
 from tickertape.batch import RUN_DTYPE, MessageBatch, batch_from_bodies, merge
-from tickertape.batch.assemble import check_body_bytes
+from tickertape.batch.encode import check_body_bytes
 
 
 def two_runs() -> MessageBatch:

@@ -34,7 +34,7 @@ from tickertape.batch.format import (
     offsets_from,
     pad8,
 )
-from tickertape.batch.layout import MessageBatch
+from tickertape.batch.message_batch import MessageBatch
 
 _TOPICS_CACHED: Final = 1024
 _BITS: Final = (0, SEQUENCES, EXPIRATIONS, CORRELATION_IDS, KEYS, KINDS)

@@ -16,8 +16,8 @@ from tickertape.batch.select import slice_batch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tickertape.batch.layout import MessageBatch
     from tickertape.batch.message import DeliveryContext, Message
+    from tickertape.batch.message_batch import MessageBatch
 
 
 class CopiedStore(msgspec.Struct, frozen=True):
@@ -77,7 +77,7 @@ def reduced_message(message: Message) -> tuple[Callable[..., Message], tuple[Any
 
 def batch_of(encoded: bytes, context: CopiedContext | None, positions: Any) -> MessageBatch:
     """The copy of a batch. Raises `BadBatch`."""
-    from tickertape.batch.layout import MessageBatch
+    from tickertape.batch.message_batch import MessageBatch
 
     batch = MessageBatch.parse(encoded)
     # Protocols ask for what settles; a copy has what refuses to.

@@ -17,7 +17,7 @@ from tickertape.base.queue_limits import lease_seconds_max
 from tickertape.base.units import parse_interval
 
 if TYPE_CHECKING:
-    from tickertape.batch.layout import MessageBatch
+    from tickertape.batch.message_batch import MessageBatch
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -13,7 +13,7 @@ import pytest
 from tickertape.base.errors import UsageError
 from tickertape.batch import Message, MessageBatch
 from tickertape.batch.builder import BatchBuilder
-from tickertape.batch.lease import Gathering, Hold, Lease
+from tickertape.batch.queue_lease import Gathering, Hold, Lease
 from tickertape.client.bookmark_store import MemoryBookmarkStore
 from tickertape.client.shares import Shared
 from tickertape.client.subscription import DeliveryContext

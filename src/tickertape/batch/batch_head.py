@@ -10,9 +10,9 @@ import numpy as np
 
 from tickertape.base.errors import BadBatch
 from tickertape.base.ports import Buffer
-from tickertape.batch.check import check_head
+from tickertape.batch.decode import check_head
 from tickertape.batch.format import I8, Int64s, lengths_of, offsets_from
-from tickertape.batch.layout import MessageBatch
+from tickertape.batch.message_batch import MessageBatch
 from tickertape.batch.select import take_runs
 
 

@@ -17,7 +17,7 @@ from crc32c import crc32c
 from tickertape.base.errors import CorruptBatch
 from tickertape.base.limits import message_cost_bytes
 from tickertape.base.ports import Buffer
-from tickertape.batch.check import check
+from tickertape.batch.decode import check
 from tickertape.batch.format import (
     CORRELATION_IDS,
     HEADER_BYTES,
@@ -45,8 +45,8 @@ from tickertape.batch.format import (
     read_only,
     run_crc,
 )
-from tickertape.batch.lease import lease_of, marks_of
 from tickertape.batch.message import DeliveryContext, Message
+from tickertape.batch.queue_lease import lease_of, marks_of
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -374,7 +374,7 @@ class MessageBatch:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        from tickertape.batch.copies import reduced_batch
+        from tickertape.batch.pickling import reduced_batch
 
         return reduced_batch(self)
 

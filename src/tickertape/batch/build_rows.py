@@ -14,8 +14,8 @@ import numpy as np
 
 from tickertape.base.errors import UsageError
 from tickertape.base.ports import Buffer
-from tickertape.batch.assemble import assemble, check_body_bytes
 from tickertape.batch.builder import lengths_in
+from tickertape.batch.encode import assemble, check_body_bytes
 from tickertape.batch.format import (
     I4,
     I8,
@@ -35,7 +35,7 @@ from tickertape.batch.format import (
     offsets_from,
     run_crc,
 )
-from tickertape.batch.layout import MessageBatch
+from tickertape.batch.message_batch import MessageBatch
 
 _PLAIN: Final = (0, b"", b"")
 """A row that has neither expiration nor labels ends in this."""
