@@ -21,7 +21,7 @@ from tickertape.engine.registry import load_registry
 from tickertape.journal.disk_jobs import WriteQueues
 from tickertape.journal.format.queue_checkpoint import read_queues, write_queues
 from tickertape.journal.retention import RetentionPolicy
-from tickertape.wire.settling import QUEUE_TOPIC, Settlement, encode_settlement, runs_of
+from tickertape.wire.settlement import QUEUE_TOPIC, Settlement, encode_settlement, runs_of
 
 
 class QueueEngine(EngineWorld):

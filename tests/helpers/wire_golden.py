@@ -45,7 +45,7 @@ from tickertape.wire.commands import (
     Unsubscribe,
 )
 from tickertape.wire.frames import encode_frame
-from tickertape.wire.settling import QUEUE_TOPIC, Settlement, encode_settlement, runs_of
+from tickertape.wire.settlement import QUEUE_TOPIC, Settlement, encode_settlement, runs_of
 
 GOLDEN: Final = Path(__file__).parent.parent / "golden"
 

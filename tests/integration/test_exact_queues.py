@@ -23,7 +23,7 @@ from tickertape.engine.session import Session
 from tickertape.server.config import load_config
 from tickertape.testing import RunningServer
 from tickertape.wire.commands import Rejected
-from tickertape.wire.settling import Settlement, encode_settlement, runs_of
+from tickertape.wire.settlement import Settlement, encode_settlement, runs_of
 
 pytestmark = pytest.mark.slow
 

@@ -20,7 +20,7 @@ from tickertape.engine.queue.definition import QueueDefinition
 from tickertape.server.config import load_config
 from tickertape.testing import RunningServer
 from tickertape.wire.commands import Persisted, Rejected, Unsubscribe
-from tickertape.wire.settling import QUEUE_TOPIC, Settlement, encode_settlement, runs_of
+from tickertape.wire.settlement import QUEUE_TOPIC, Settlement, encode_settlement, runs_of
 
 CONFIG = "".join(
     [

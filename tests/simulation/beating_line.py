@@ -19,7 +19,7 @@ from tickertape.engine.answers import Answers
 from tickertape.engine.beats import Beats
 from tickertape.engine.effects import Effect, Look, Send
 from tickertape.engine.statistics import Statistics
-from tickertape.wire.pulse import Sight
+from tickertape.wire.heartbeat import Sight
 
 CONN: Final = 7
 WORD_BYTES: Final = 32

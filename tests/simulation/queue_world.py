@@ -40,7 +40,7 @@ from tickertape.wire.commands import (
     Subscribe,
     Unsubscribe,
 )
-from tickertape.wire.settling import QUEUE_TOPIC, Action, Settlement, encode_settlement, runs_of
+from tickertape.wire.settlement import QUEUE_TOPIC, Action, Settlement, encode_settlement, runs_of
 
 CREDIT = 1 << 20
 

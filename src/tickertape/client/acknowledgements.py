@@ -20,7 +20,7 @@ from tickertape.base.texts import shown
 from tickertape.batch.message import Message
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.batch.queue_lease import Action, Gathered, extension_ms, marks_of
-from tickertape.wire.settling import Settlement, encode_settlement, runs_of
+from tickertape.wire.settlement import Settlement, encode_settlement, runs_of
 
 Bookmarks = str | Bookmark | Message | MessageBatch | Sequence[str | Bookmark | Message | MessageBatch]
 """Bookmarks of messages: text, with commas between several; a `Message`, a `MessageBatch`, or a list."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from tickertape.base.errors import BadOption, HeartbeatMissed
 from tickertape.base.limits import heartbeat_missed_intervals, heartbeat_seconds_max, heartbeat_seconds_min
 from tickertape.base.units import parse_interval
-from tickertape.wire.pulse import Pulse, Sight, Verdict
+from tickertape.wire.heartbeat import Pulse, Sight, Verdict
 
 Interval = float | str
 """Seconds, or text such as `"500ms"`."""

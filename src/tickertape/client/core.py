@@ -61,7 +61,7 @@ from tickertape.wire.commands import (
     Unsubscribe,
 )
 from tickertape.wire.connection import Connection, Received, Violation
-from tickertape.wire.pulse import Sight
+from tickertape.wire.heartbeat import Sight
 
 
 class Opened(NamedTuple):

@@ -25,7 +25,7 @@ from tickertape.base.limits import client_outbox_bytes_max
 from tickertape.base.ports import Buffer
 from tickertape.base.units import within
 from tickertape.client.forks import let_go
-from tickertape.wire.pulse import Sight
+from tickertape.wire.heartbeat import Sight
 
 POLL_SECONDS_MAX: Final = 86_400.0
 """The longest wait for a socket at a time: the system counts milliseconds in 31 bits, 24 days."""

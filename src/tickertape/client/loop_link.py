@@ -17,7 +17,7 @@ from tickertape.base.ports import Buffer
 from tickertape.client.forks import let_go
 from tickertape.client.link import Address, unread_bytes
 from tickertape.client.loop_waiting import Waiters
-from tickertape.wire.pulse import Sight
+from tickertape.wire.heartbeat import Sight
 
 JOINED_BYTES_MAX: Final = 16 * KIB
 """Up to here one write of a copy costs less than a write of each buffer as it lies."""

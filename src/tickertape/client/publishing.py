@@ -55,7 +55,7 @@ from tickertape.client.room import (
 )
 from tickertape.client.takeover import check_sequences_left, first_sequence, next_sequence, taken_over
 from tickertape.wire.commands import Persisted, Processed, Publish, Rejected
-from tickertape.wire.settling import QUEUE_TOPIC
+from tickertape.wire.settlement import QUEUE_TOPIC
 
 
 class Publishing:

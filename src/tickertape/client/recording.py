@@ -16,7 +16,7 @@ from tickertape.base.errors import BadCommand, BadTopic
 from tickertape.base.limits import message_bytes_max, servers_hurried_max
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.publish_store.protocol import Stored
-from tickertape.wire.settling import QUEUE_TOPIC
+from tickertape.wire.settlement import QUEUE_TOPIC
 
 if TYPE_CHECKING:
     from tickertape.filter.topic_set import TopicSet

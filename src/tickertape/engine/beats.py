@@ -21,7 +21,7 @@ from tickertape.engine.agenda import Agenda
 from tickertape.engine.answers import Answers
 from tickertape.engine.effects import Effect, Look
 from tickertape.wire.commands import Heartbeat
-from tickertape.wire.pulse import Pulse, Sight
+from tickertape.wire.heartbeat import Pulse, Sight
 
 _TICKS: Final = 1_000_000
 """The agenda counts in whole numbers: so many a second."""

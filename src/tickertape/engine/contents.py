@@ -22,7 +22,7 @@ from tickertape.engine.pattern_topics import PatternTopics
 from tickertape.engine.rates import Conflation
 from tickertape.engine.surroundings import DEFAULT_TYPE, Subscriber, Surroundings
 from tickertape.journal.format.segment import CONTROL_TOPIC
-from tickertape.wire.settling import QUEUE_TOPIC
+from tickertape.wire.settlement import QUEUE_TOPIC
 
 _NAME_OVERHEAD_BYTES: Final = 3
 """What MessagePack adds to a name, at most."""

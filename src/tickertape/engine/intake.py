@@ -37,7 +37,7 @@ from tickertape.engine.validation import Split, Validation
 from tickertape.journal.commit.accumulator import room_of
 from tickertape.journal.journal import Journal
 from tickertape.wire.commands import Ack, Flush, Processed, Publish, Rejected
-from tickertape.wire.settling import QUEUE_TOPIC
+from tickertape.wire.settlement import QUEUE_TOPIC
 
 
 class _Frame(NamedTuple):

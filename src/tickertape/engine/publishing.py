@@ -30,7 +30,7 @@ from tickertape.engine.session import Session
 from tickertape.filter import TopicSet
 from tickertape.journal.journal import Journal
 from tickertape.wire.commands import Command, Persisted, Publish
-from tickertape.wire.settling import QUEUE_TOPIC
+from tickertape.wire.settlement import QUEUE_TOPIC
 
 _NAME_BYTES = 128
 """What a name that is remembered counts beside its text: its place in the set, which has room to grow."""

@@ -24,7 +24,7 @@ from tickertape.engine.queue.records import nothing_of
 from tickertape.engine.session import Session
 from tickertape.engine.validation import Split, refusing
 from tickertape.wire.commands import Publish
-from tickertape.wire.settling import QUEUE_TOPIC, Runs, Settlement, decode_settlement
+from tickertape.wire.settlement import QUEUE_TOPIC, Runs, Settlement, decode_settlement
 
 
 class _Asked(NamedTuple):

@@ -63,7 +63,7 @@ from tickertape.wire.commands import (
     Stage,
     Transaction,
 )
-from tickertape.wire.settling import QUEUE_TOPIC
+from tickertape.wire.settlement import QUEUE_TOPIC
 
 
 class _Committing:

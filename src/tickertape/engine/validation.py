@@ -18,7 +18,7 @@ from tickertape.base.texts import shown
 from tickertape.batch import MessageBatch, Stamp, merge, select
 from tickertape.payload import MessageType, message_type
 from tickertape.wire.commands import Publish, Rejected
-from tickertape.wire.settling import QUEUE_TOPIC
+from tickertape.wire.settlement import QUEUE_TOPIC
 
 
 class Split(NamedTuple):

@@ -22,7 +22,7 @@ from tickertape.base.limits import outbox_bytes_max
 from tickertape.base.ports import Buffer
 from tickertape.server.address import parse_listen
 from tickertape.wire.connection import Connection
-from tickertape.wire.pulse import Sight
+from tickertape.wire.heartbeat import Sight
 
 if TYPE_CHECKING:
     from tickertape.server.instance import Instance

@@ -18,7 +18,7 @@ from tickertape.client.publish_store.protocol import PublishStore
 from tickertape.client.requests import make_request
 from tickertape.client.subscriptions import Request
 from tickertape.wire.commands import Ack, Deliver, Persisted, Publish, Subscribe
-from tickertape.wire.settling import QUEUE_TOPIC, decode_settlement
+from tickertape.wire.settlement import QUEUE_TOPIC, decode_settlement
 
 Settled = tuple[str, str, list[tuple[int, int, int]]]
 """Queue, action, and the runs of a settlement."""

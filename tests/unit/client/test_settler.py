@@ -17,7 +17,7 @@ from tickertape.client.effects import Hangup
 from tickertape.client.publish_store import MemoryPublishStore
 from tickertape.client.requests import make_request
 from tickertape.wire.commands import Ack, Deliver, Flush, Persisted, Publish, Subscribe, Unsubscribe
-from tickertape.wire.settling import QUEUE_TOPIC
+from tickertape.wire.settlement import QUEUE_TOPIC
 
 
 def consumer(backlog: int = 10, batch_size: int = 1, store: MemoryPublishStore | None = None) -> QueuePeer:

@@ -16,7 +16,7 @@ from tests.unit.client.queue_peer import Settled, read
 from tests.unit.client.socket_server import SocketServer, socket_server
 from tickertape.batch import batch_from_bodies
 from tickertape.testing.server import wait_until
-from tickertape.wire.settling import QUEUE_TOPIC
+from tickertape.wire.settlement import QUEUE_TOPIC
 
 WORK = "rec/work"
 

@@ -13,7 +13,7 @@ from tickertape.engine.effects import Close, Effect, Look, Send
 from tickertape.engine.statistics import Statistics
 from tickertape.wire.commands import Goodbye, Heartbeat, Logon
 from tickertape.wire.connection import Connection, Received
-from tickertape.wire.pulse import Sight
+from tickertape.wire.heartbeat import Sight
 
 
 class Engine:

@@ -15,7 +15,7 @@ from tickertape.engine.queue.entering import Entrance
 from tickertape.engine.surroundings import Subscriber
 from tickertape.engine.validation import Validation
 from tickertape.wire.commands import Publish
-from tickertape.wire.settling import QUEUE_TOPIC
+from tickertape.wire.settlement import QUEUE_TOPIC
 
 SUBSCRIBER = Subscriber(None, "c")
 

@@ -24,7 +24,7 @@ from tickertape.wire.commands import (
     Staged,
     Transaction,
 )
-from tickertape.wire.settling import QUEUE_TOPIC
+from tickertape.wire.settlement import QUEUE_TOPIC
 
 T1 = Transaction(publisher="sink", name="t1")
 

@@ -20,7 +20,7 @@ from pyroaring import BitMap64
 
 from tickertape.batch import MessageBatch
 from tickertape.batch.format import Int64s
-from tickertape.wire.settling import Runs
+from tickertape.wire.settlement import Runs
 
 Holder = TypeVar("Holder", bound=Hashable)
 

@@ -14,7 +14,7 @@ from tickertape.engine.publishing import Publishing
 from tickertape.engine.queue.records import Outcome, record_bodies
 from tickertape.engine.registry import CONTROL_PUBLISHER
 from tickertape.journal.journal import Journal
-from tickertape.wire.settling import QUEUE_TOPIC
+from tickertape.wire.settlement import QUEUE_TOPIC
 
 _RESERVE_BYTES: Final = 1 << 16
 """What a record may take, about."""

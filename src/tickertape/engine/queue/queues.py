@@ -47,7 +47,7 @@ from tickertape.engine.queue.work import Hands, Work
 from tickertape.engine.retaining import Pin
 from tickertape.engine.session import Session
 from tickertape.wire.commands import Completed, Ended
-from tickertape.wire.settling import Runs, Settlement
+from tickertape.wire.settlement import Runs, Settlement
 
 
 class Queues:

@@ -80,7 +80,7 @@ class QueueRecord(msgspec.Struct, frozen=True, array_like=True):
     queue: str
     outcomes: list[Outcome]
     runs: bytes = b""
-    """The bookmarks by which a client named messages, as it did (see `wire/settling.py`)."""
+    """The bookmarks by which a client named messages, as it did (see `wire/settlement.py`)."""
 
 
 class QueueBegun(msgspec.Struct, frozen=True, kw_only=True, tag="queue"):

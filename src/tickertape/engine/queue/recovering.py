@@ -26,7 +26,7 @@ from tickertape.engine.registry import CONTROL_TOPIC
 from tickertape.journal.journal import Journal
 from tickertape.journal.reading.log_reader import LogReader
 from tickertape.journal.reading.log_view import Part, ReadRequest
-from tickertape.wire.settling import QUEUE_TOPIC
+from tickertape.wire.settlement import QUEUE_TOPIC
 
 Recovery = Generator[ReadRequest, Buffer, "Recovered"]
 

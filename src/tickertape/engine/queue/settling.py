@@ -22,7 +22,7 @@ from tickertape.engine.session import Session
 from tickertape.journal.reading.log_reader import LogReader
 from tickertape.journal.reading.log_view import LogView, ReadRequest
 from tickertape.journal.reading.lookup import positions_of_run
-from tickertape.wire.settling import Runs, Settlement
+from tickertape.wire.settlement import Runs, Settlement
 
 Found = Generator[ReadRequest | None, Buffer, BitMap64]
 """Asks for reads; None lets others go first, and is answered with nothing (`b""`)."""

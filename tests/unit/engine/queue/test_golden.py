@@ -41,7 +41,7 @@ from tickertape.engine.queue.records import (
 from tickertape.engine.queue.state import Doom, Tries
 from tickertape.journal.format.queue_checkpoint import QUEUES_FILE, read_queues, write_queues
 from tickertape.testing.disk import StrictDisk
-from tickertape.wire.settling import runs_of
+from tickertape.wire.settlement import runs_of
 
 GOLDEN = Path(__file__).parents[3] / "golden"
 JOURNAL = bytes(range(16))

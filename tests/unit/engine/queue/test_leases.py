@@ -13,7 +13,7 @@ from tickertape.batch import MessageBatch
 from tickertape.batch.builder import batch_from_bodies
 from tickertape.batch.merge import merge
 from tickertape.engine.queue.leases import Lease, Leases
-from tickertape.wire.settling import Runs, runs_in, runs_of
+from tickertape.wire.settlement import Runs, runs_in, runs_of
 
 PUBLISHERS = (3, 2**64 - 1)
 FIRST = 50

@@ -11,7 +11,7 @@ from tickertape.base.queue_limits import settlement_runs_max, settlements_per_fr
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.engine.queue.definition import QueueDefinition
 from tickertape.engine.settlements import Settlements
-from tickertape.wire.settling import QUEUE_TOPIC, Settlement, encode_settlement, runs_of
+from tickertape.wire.settlement import QUEUE_TOPIC, Settlement, encode_settlement, runs_of
 
 
 def frame(count: int, runs: int = 1) -> MessageBatch:

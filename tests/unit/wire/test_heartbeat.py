@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tickertape.base.limits import unread_bytes_unsure
-from tickertape.wire.pulse import Pulse, Sight
+from tickertape.wire.heartbeat import Pulse, Sight
 
 BEGIN = 100.0
 
