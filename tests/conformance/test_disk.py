@@ -20,7 +20,7 @@ from typing import Protocol
 
 import pytest
 
-from tickertape.base.ports import Buffer, Disk
+from tickertape.base.interfaces import Buffer, Disk
 from tickertape.journal.disk import SystemDisk
 from tickertape.testing.disk import StrictDisk
 

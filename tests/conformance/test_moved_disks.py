@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.test_disk import FACTORIES, ClosableDisk, contents, create
-from tickertape.base.ports import Disk
+from tickertape.base.interfaces import Disk
 from tickertape.journal.disk import SystemDisk
 from tickertape.testing.disk import StrictDisk
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 
 from tests.helpers.publish_batches import held_messages
-from tickertape.base.ports import Now
+from tickertape.base.interfaces import Now
 from tickertape.client.core import ClientCore
 from tickertape.client.publish_store import FilePublishStore
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from tests.fuzz.target import Target, brief, taken, texts
 from tickertape.base.errors import AuthenticationFailed, ConfigurationError
-from tickertape.base.ports import Now
+from tickertape.base.interfaces import Now
 from tickertape.server.tokens import Tokens, tokens_in
 from tickertape.wire.commands import Logon
 

@@ -40,9 +40,9 @@ from tickertape.base.errors import (
     MessageTooLarge,
     WrongJournal,
 )
+from tickertape.base.interfaces import Now
 from tickertape.base.limits import commit_header_bytes, frame_bytes_max, segment_header_bytes
 from tickertape.base.options import format_options, list_value, parse_options
-from tickertape.base.ports import Now
 from tickertape.base.units import parse_interval, parse_size
 from tickertape.batch import MessageBatch, merge, select, select_topic, slice_batch
 from tickertape.client.core import ClientCore, Lost, Opened

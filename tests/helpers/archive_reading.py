@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 from tests.helpers.logs import end_of, random_log
 from tickertape.base.errors import TickertapeError
-from tickertape.base.ports import Now
+from tickertape.base.interfaces import Now
 from tickertape.journal.reading.archive_tier import ArchiveAnswer, Older
 from tickertape.server.archive_config import ArchiveConfig
 from tickertape.server.archive_reads import ArchiveReads

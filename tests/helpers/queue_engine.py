@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
 from tests.simulation.journal_world import drive
-from tickertape.base.ports import Now
+from tickertape.base.interfaces import Now
 from tickertape.engine.broker import Broker
 from tickertape.engine.queue.checkpoint import decode_covered
 from tickertape.engine.queue.definition import QueueDefinition

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import pytest
 
+from tickertape.base.interfaces import Now
 from tickertape.base.names import publisher_id
-from tickertape.base.ports import Now
 from tickertape.batch import MessageBatch, Stamp, batch_from_bodies
 from tickertape.engine.registry import CONTROL_PUBLISHER, Registry
 from tickertape.engine.transaction_records import CommittedTransactions, record_batch

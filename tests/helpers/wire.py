@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from tickertape.base.errors import PeerError
-from tickertape.base.ports import Buffer
+from tickertape.base.interfaces import Buffer
 from tickertape.batch import MessageBatch, batch_from_bodies
 from tickertape.wire.commands import PREFACE, Command, LoggedOn, Logon
 from tickertape.wire.connection import Connection, Event, Received, Violation

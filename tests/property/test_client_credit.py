@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
+from tickertape.base.interfaces import Now
 from tickertape.base.limits import message_cost_bytes
-from tickertape.base.ports import Now
 from tickertape.batch.builder import batch_from_bodies
 from tickertape.client.core import ClientCore, Opened
 from tickertape.client.effects import Hand, Send

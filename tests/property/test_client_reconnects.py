@@ -14,7 +14,7 @@ import pytest
 
 from tests.helpers.tiers import parts
 from tickertape.base.errors import Disconnected, PublishRejected
-from tickertape.base.ports import Now
+from tickertape.base.interfaces import Now
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.core import ClientCore, Lost, Opened
 from tickertape.client.effects import Down, FailedWrite, Hangup, Resolve, Send

@@ -13,7 +13,7 @@ from random import Random
 import pytest
 
 from tickertape.base.errors import Disconnected, NameInUse, PublisherTakenOver
-from tickertape.base.ports import Now
+from tickertape.base.interfaces import Now
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.core import ClientCore, Lost, Opened
 from tickertape.client.effects import FailedWrite, Hangup, Resolve, Send

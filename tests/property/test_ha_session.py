@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from tickertape.base.errors import Disconnected, Refused, TickertapeError
-from tickertape.base.ports import Now
+from tickertape.base.interfaces import Now
 from tickertape.client import session as machine
 from tickertape.client.choosers import ConnectionInfo, DefaultServerChooser
 from tickertape.client.delays import ExponentialDelayStrategy

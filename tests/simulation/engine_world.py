@@ -17,8 +17,8 @@ from tests.simulation.engine_peer import Heard, Peer
 from tests.simulation.journal_world import drive, read_log
 from tests.simulation.spilled_files import SpilledFiles
 from tickertape.base.errors import JournalError, StagingFailed, TickertapeError
+from tickertape.base.interfaces import Buffer, Now
 from tickertape.base.limits import message_cost_bytes
-from tickertape.base.ports import Buffer, Now
 from tickertape.engine.backlogs import SlowLimits
 from tickertape.engine.broker import Broker
 from tickertape.engine.effects import (

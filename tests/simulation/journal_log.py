@@ -11,7 +11,7 @@ from random import Random
 from typing import NamedTuple
 
 from tests.simulation.journal_world import read_log
-from tickertape.base.ports import Disk, Now
+from tickertape.base.interfaces import Disk, Now
 from tickertape.batch import Stamp, batch_from_bodies
 from tickertape.journal.commit.persisted import SyncPolicy
 from tickertape.journal.disk_jobs import Executor, WriteCommit

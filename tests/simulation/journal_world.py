@@ -13,7 +13,7 @@ from hashlib import sha256
 from random import Random
 from typing import Any, TypeVar
 
-from tickertape.base.ports import Buffer, Disk, Now
+from tickertape.base.interfaces import Buffer, Disk, Now
 from tickertape.batch import MessageBatch, Stamp, batch_from_bodies
 from tickertape.journal.commit.accumulator import room_of
 from tickertape.journal.commit.active_segment import commit_bytes_of

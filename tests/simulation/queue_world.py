@@ -18,8 +18,8 @@ from tests.simulation.journal_world import drive, read_log
 from tests.simulation.queue_entries import MICROS, Key
 from tests.simulation.queue_judge import adds_up, at_rest
 from tests.simulation.queue_model import Arrived, QueueModel
+from tickertape.base.interfaces import Now
 from tickertape.base.names import is_pattern
-from tickertape.base.ports import Now
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.engine.broker import Broker
 from tickertape.engine.queue.checkpoint import decode_covered

@@ -13,7 +13,7 @@ import pytest
 from tests.helpers.tiers import parts
 from tests.simulation.journal_world import Key, World, read_log
 from tickertape.base.errors import JournalError
-from tickertape.base.ports import Now
+from tickertape.base.interfaces import Now
 from tickertape.journal.format.identity import open_identity
 from tickertape.journal.format.last_segment import BEGUN_FILE
 from tickertape.journal.journal import Journal

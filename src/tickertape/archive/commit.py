@@ -25,7 +25,7 @@ from tickertape.archive.schema import (
 )
 from tickertape.base.archive_limits import commit_attempts_max
 from tickertape.base.errors import ArchiveFailed
-from tickertape.base.texts import said
+from tickertape.base.text_format import said
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

@@ -28,7 +28,7 @@ from tickertape.base.archive_limits import (
     unknown_seconds_min,
 )
 from tickertape.base.errors import ArchiveFailed, BadOption
-from tickertape.base.texts import said
+from tickertape.base.text_format import said
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from tickertape.base.archive_limits import archive_buffer_bytes
 from tickertape.base.errors import ArchiveFailed
-from tickertape.base.texts import said
+from tickertape.base.text_format import said
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 import msgspec
 
 from tickertape.base.errors import ArchiveFailed, BadOption
-from tickertape.base.texts import said
+from tickertape.base.text_format import said
 
 if TYPE_CHECKING:
     import pyarrow as pa

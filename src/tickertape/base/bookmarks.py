@@ -23,7 +23,7 @@ import msgspec
 
 from tickertape.base.errors import BadBookmark
 from tickertape.base.limits import bookmarks_per_list_max
-from tickertape.base.texts import shown
+from tickertape.base.text_format import shown
 from tickertape.base.timestamps import TIMESTAMP_FORM, format_timestamp, parse_timestamp, to_micros
 
 EPOCH: Final = "0"

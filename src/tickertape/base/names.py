@@ -12,7 +12,7 @@ from typing import Final
 
 from tickertape.base.errors import BadName, BadOption, BadTopic
 from tickertape.base.limits import client_name_bytes_max, topic_bytes_max
-from tickertape.base.texts import shown
+from tickertape.base.text_format import shown
 from tickertape.base.transaction_limits import transaction_name_bytes_max
 
 PATTERN_CHARACTERS: Final = "*+?[](){}^$\\|"

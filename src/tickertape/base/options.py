@@ -15,7 +15,7 @@ from typing import Final
 
 from tickertape.base.errors import BadOption
 from tickertape.base.limits import option_bytes_max, option_parts_max
-from tickertape.base.texts import shown
+from tickertape.base.text_format import shown
 
 NO_OPTIONS: Final = "none"
 """The text that stands for no options at all."""

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from tickertape.base.errors import BadBookmark
-from tickertape.base.texts import shown
+from tickertape.base.text_format import shown
 
 TIMESTAMP_FORM: Final = (
     "YYYYmmddTHHMMSS, then optionally a fraction of 1 to 6 digits, then optionally Z (UTC always)"

@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Final
 
 from tickertape.base.errors import BadOption
-from tickertape.base.texts import is_finite, shown, shown_number
+from tickertape.base.text_format import is_finite, shown, shown_number
 
 SIZE_UNITS: Final = {"": 1, "B": 1, "KB": 1024, "MB": 1024**2, "GB": 1024**3, "TB": 1024**4}
 """Bytes in a unit of size."""

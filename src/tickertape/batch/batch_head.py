@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from tickertape.base.errors import BadBatch
-from tickertape.base.ports import Buffer
+from tickertape.base.interfaces import Buffer
 from tickertape.batch.decode import check_head
 from tickertape.batch.format import I8, Int64s, lengths_of, offsets_from
 from tickertape.batch.message_batch import MessageBatch

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 
 from tickertape.base.errors import UsageError
-from tickertape.base.ports import Buffer
+from tickertape.base.interfaces import Buffer
 from tickertape.batch.builder import lengths_in
 from tickertape.batch.encode import assemble, check_body_bytes
 from tickertape.batch.format import (

@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from tickertape.base.errors import BadMessage, BadTopic, MessageTooLarge, UsageError
+from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import label_bytes_max, message_bytes_max, topic_bytes_max
-from tickertape.base.ports import Buffer
 from tickertape.batch.encode import assemble, check_body_bytes
 from tickertape.batch.format import (
     CORRELATION_IDS,

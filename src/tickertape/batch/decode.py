@@ -12,8 +12,8 @@ from typing import Final
 import numpy as np
 
 from tickertape.base.errors import BadBatch
+from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import label_bytes_max, message_bytes_max, topic_bytes_max
-from tickertape.base.ports import Buffer
 from tickertape.batch.format import (
     CODEC_NONE,
     COLUMNS_KNOWN,

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from tickertape.base.errors import MessageTooLarge
-from tickertape.base.ports import Buffer
+from tickertape.base.interfaces import Buffer
 from tickertape.batch.format import (
     BODY_BYTES_END,
     CODEC_NONE,

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
-from tickertape.base.ports import Buffer
+from tickertape.base.interfaces import Buffer
 
 VERSION: Final = 0
 CODEC_NONE: Final = 0

@@ -15,8 +15,8 @@ import numpy as np
 from crc32c import crc32c
 
 from tickertape.base.errors import CorruptBatch
+from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import message_cost_bytes
-from tickertape.base.ports import Buffer
 from tickertape.batch.decode import check
 from tickertape.batch.format import (
     CORRELATION_IDS,

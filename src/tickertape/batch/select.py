@@ -13,8 +13,8 @@ from typing import Final, TypeVar
 import numpy as np
 
 from tickertape.base.errors import UsageError
+from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import message_cost_bytes
-from tickertape.base.ports import Buffer
 from tickertape.batch.encode import assemble
 from tickertape.batch.format import (
     I4,

@@ -11,7 +11,7 @@ import click
 
 from tickertape.base.bookmarks import BOOKMARK_FORM, AtBookmarks, parse_bookmark
 from tickertape.base.errors import BadBookmark, BadOption
-from tickertape.base.texts import shown
+from tickertape.base.text_format import shown
 from tickertape.base.units import parse_interval
 from tickertape.cli.options import answer_timeout_option, client_name, queue_name
 from tickertape.cli.reaching import Server, server_options

@@ -7,7 +7,7 @@ from typing import Final
 import click
 import msgspec
 
-from tickertape.base.texts import shown
+from tickertape.base.text_format import shown
 from tickertape.cli.group import EXIT_ERROR
 from tickertape.cli.options import interval
 from tickertape.cli.tables import safe

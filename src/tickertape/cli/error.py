@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import click
 
-from tickertape.base.texts import shown
+from tickertape.base.text_format import shown
 
 
 class Explanation(NamedTuple):

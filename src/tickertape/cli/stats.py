@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import click
 
 from tickertape.base.limits import watch_seconds_min
-from tickertape.base.texts import shown
+from tickertape.base.text_format import shown
 from tickertape.cli.admin import admin_option, json_option, stats_of
 from tickertape.cli.options import interval
 from tickertape.cli.tables import counted, echo_table, number, safe

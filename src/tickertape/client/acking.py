@@ -13,7 +13,7 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from tickertape.base.errors import UsageError
-from tickertape.base.ports import Now
+from tickertape.base.interfaces import Now
 from tickertape.batch.message import Message
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.batch.queue_lease import Action, Gathering, Lease, Marks

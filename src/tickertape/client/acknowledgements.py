@@ -16,7 +16,7 @@ from tickertape.base.bookmarks import AtBookmarks, Bookmark, parse_bookmark
 from tickertape.base.errors import BadBookmark, BadFilter, BadOption, UsageError
 from tickertape.base.names import check_topic
 from tickertape.base.options import parse_options
-from tickertape.base.texts import shown
+from tickertape.base.text_format import shown
 from tickertape.batch.message import Message
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.batch.queue_lease import Action, Gathered, extension_ms, marks_of

@@ -23,9 +23,9 @@ from tickertape.base.errors import (
     UsageError,
     error_from_code,
 )
+from tickertape.base.interfaces import Now
 from tickertape.base.limits import resubscription_retry_seconds
 from tickertape.base.names import check_client_name
-from tickertape.base.ports import Now
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.backlog import AFTER_BACKLOG
 from tickertape.client.beats import Beats, Interval

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from tickertape.base.errors import BadCommand, CorruptBatch
-from tickertape.base.ports import Now
+from tickertape.base.interfaces import Now
 from tickertape.batch.format import U8, UInt64s
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.shares import routes_of

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 from tickertape.base.errors import PublishRejected, TickertapeError
-from tickertape.base.ports import Buffer
+from tickertape.base.interfaces import Buffer
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.shares import Shared
 from tickertape.client.states import ConnectionState

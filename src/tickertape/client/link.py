@@ -21,8 +21,8 @@ from typing import Final, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
 from tickertape.base.errors import BadOption, Disconnected, TimedOut
+from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import client_outbox_bytes_max
-from tickertape.base.ports import Buffer
 from tickertape.base.units import within
 from tickertape.client.forks import let_go
 from tickertape.wire.heartbeat import Sight

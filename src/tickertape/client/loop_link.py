@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol, cast
 
 from tickertape.base.errors import Disconnected
+from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import KIB, client_outbox_bytes_max
-from tickertape.base.ports import Buffer
 from tickertape.client.forks import let_go
 from tickertape.client.link import Address, unread_bytes
 from tickertape.client.loop_waiting import Waiters

@@ -11,7 +11,7 @@ from typing import Final
 
 from tickertape.base.errors import BadOption
 from tickertape.base.options import list_value, parse_options
-from tickertape.base.texts import is_finite, shown, shown_number
+from tickertape.base.text_format import is_finite, shown, shown_number
 
 Rate = float | str
 """Messages a second, or text: `"1000"`, `"500KB"` (payload bytes a second), `"2x"` (the original pace)."""

@@ -23,9 +23,9 @@ from tickertape.base.errors import (
     TickertapeError,
     TopicNotRecorded,
 )
+from tickertape.base.interfaces import Now
 from tickertape.base.limits import batch_bytes_target, message_bytes_max, message_cost_bytes
 from tickertape.base.names import check_topic, publisher_id
-from tickertape.base.ports import Now
 from tickertape.batch.builder import batch_from_bodies
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.backlog import AFTER_BACKLOG

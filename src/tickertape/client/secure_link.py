@@ -11,8 +11,8 @@ import time
 from typing import Final
 
 from tickertape.base.errors import Disconnected, TimedOut, TlsFailed
+from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import receive_buffer_bytes
-from tickertape.base.ports import Buffer
 from tickertape.base.security_limits import encrypted_at_once_bytes_max
 from tickertape.base.units import within
 from tickertape.client.link import BUFFERS_A_WRITE, Driven, Link, socket_timeout

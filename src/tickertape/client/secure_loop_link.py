@@ -13,8 +13,8 @@ import time
 from collections.abc import Sequence
 
 from tickertape.base.errors import Disconnected, TlsFailed
+from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import receive_buffer_bytes
-from tickertape.base.ports import Buffer
 from tickertape.client.link import Address
 from tickertape.client.loop_link import LoopDriven, LoopLink
 from tickertape.client.secure_link import cut_off, told

@@ -15,7 +15,7 @@ from typing import Final
 from weakref import WeakSet
 
 from tickertape.base.errors import BadOption, Disconnected, StoreError, StoreFull, TickertapeError, UsageError
-from tickertape.base.ports import Now
+from tickertape.base.interfaces import Now
 from tickertape.base.queue_limits import (
     ack_batch_messages_max,
     ack_timeout_seconds_default,

@@ -22,7 +22,7 @@ from tickertape.base.errors import (
     UsageError,
     error_from_code,
 )
-from tickertape.base.ports import Now
+from tickertape.base.interfaces import Now
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.bookmark_store.protocol import BookmarkStore
 from tickertape.client.bookmarks import Trail, forget, trail_of

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tickertape.base.errors import BadCommand, PublisherTakenOver
+from tickertape.base.interfaces import Now
 from tickertape.base.limits import foreign_sequences_max, last_persisted_max
-from tickertape.base.ports import Now
 from tickertape.client.publish_store.protocol import PublishStore, Stored
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tickertape.base.errors import TickertapeError, TimedOut
-from tickertape.base.ports import Now
+from tickertape.base.interfaces import Now
 from tickertape.base.units import parse_interval, within
 
 

@@ -6,7 +6,7 @@ Must never let one into the log under the name of a queue that has topics of oth
 from __future__ import annotations
 
 from tickertape.base.errors import BadTopic
-from tickertape.base.texts import shown
+from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch, with_topics
 from tickertape.engine.queue.queues import Queues
 from tickertape.engine.validation import Split, refusing

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from tickertape.base.errors import NotReady, TickertapeError
-from tickertape.base.ports import Now
+from tickertape.base.interfaces import Now
 from tickertape.engine.answers import Answers
 from tickertape.engine.session import Session
 from tickertape.engine.subscribing import Subscribing

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import (
     block_memory_bytes,
     slow_age_check_seconds_max,
@@ -20,7 +21,6 @@ from tickertape.base.limits import (
     slow_memory_bytes_default,
     spill_write_bytes_max,
 )
-from tickertape.base.ports import Buffer
 from tickertape.batch import MessageBatch
 from tickertape.engine.backlog import Backlog, Block, LiveSubscription
 from tickertape.engine.effects import Effect, OfflineStart, OfflineStop

@@ -18,9 +18,9 @@ from tickertape.base.errors import (
     SlowClient,
     TickertapeError,
 )
+from tickertape.base.interfaces import Buffer, Now
 from tickertape.base.names import is_pattern
-from tickertape.base.ports import Buffer, Now
-from tickertape.base.texts import shown
+from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch
 from tickertape.engine.answers import Answers
 from tickertape.engine.asking import Asking

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from tickertape.base.errors import TickertapeError
+from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import (
     cohort_moves_max,
     cohort_piece_bytes_max,
@@ -23,7 +24,6 @@ from tickertape.base.limits import (
     read_bytes_target,
     step_delivery_bytes,
 )
-from tickertape.base.ports import Buffer
 from tickertape.engine.cohort import Cohort
 from tickertape.engine.dispatcher import Dispatcher, Everybody
 from tickertape.engine.effects import Effect, Read

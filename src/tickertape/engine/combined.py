@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tickertape.base.interfaces import Now
 from tickertape.base.limits import outbox_bytes_max, routes_per_frame_max
-from tickertape.base.ports import Now
 from tickertape.batch import MessageBatch, message_costs, select
 from tickertape.batch.format import Int64s, lengths_of
 from tickertape.engine.cursor import Cursor, Looked, Taking

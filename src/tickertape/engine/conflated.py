@@ -6,8 +6,8 @@ Must never look at more than a bounded piece at a time, or read on while somethi
 
 from __future__ import annotations
 
+from tickertape.base.interfaces import Now
 from tickertape.base.limits import conflation_piece_messages_max, step_delivery_bytes
-from tickertape.base.ports import Now
 from tickertape.engine.cursor import Cursor
 from tickertape.engine.subscription import Share
 

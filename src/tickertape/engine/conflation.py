@@ -18,13 +18,13 @@ from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
+from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import (
     batch_bytes_target,
     conflation_entry_bytes,
     conflation_held_bytes_max,
     conflation_key_bytes_max,
 )
-from tickertape.base.ports import Buffer
 from tickertape.batch import MessageBatch
 from tickertape.batch.build_rows import PlainRow, batch_from_rows
 from tickertape.batch.format import I8, Int64s

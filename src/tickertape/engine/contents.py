@@ -13,7 +13,7 @@ from tickertape.base.client_limits import DEFAULT, ClientLimits
 from tickertape.base.errors import BadFilter, BadOption, BadTopic, LimitReached
 from tickertape.base.limits import topic_bytes_max, topic_names_bytes_max
 from tickertape.base.names import check_topic, is_pattern
-from tickertape.base.texts import shown
+from tickertape.base.text_format import shown
 from tickertape.engine.conflating import Conflating, ConflationMemory
 from tickertape.engine.content import Content
 from tickertape.engine.cover import Cover

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from tickertape.base.errors import TickertapeError
+from tickertape.base.interfaces import Buffer, Now
 from tickertape.base.limits import (
     combined_subscriptions_max,
     step_delivery_bytes,
 )
-from tickertape.base.ports import Buffer, Now
 from tickertape.batch import MessageBatch
 from tickertape.engine.agenda import Agenda
 from tickertape.engine.combined import together

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from tickertape.base.errors import TickertapeError
+from tickertape.base.interfaces import Buffer, Now
 from tickertape.base.limits import cohort_moves_max, step_bytes_max
-from tickertape.base.ports import Buffer, Now
 from tickertape.batch import MessageBatch
 from tickertape.engine.agenda import Agenda
 from tickertape.engine.answers import Answers

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from tickertape.base.errors import TickertapeError
-from tickertape.base.ports import Buffer
+from tickertape.base.interfaces import Buffer
 from tickertape.journal.disk_jobs import Job
 from tickertape.journal.format.staging_file import StagingTask
 from tickertape.journal.reading.archive_tier import ArchiveRequest

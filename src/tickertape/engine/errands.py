@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from tickertape.base.errors import TickertapeError
-from tickertape.base.ports import Buffer
+from tickertape.base.interfaces import Buffer
 from tickertape.engine.effects import Effect, Read
 from tickertape.engine.read_budget import ReadBudget
 from tickertape.journal.reading.log_view import ReadRequest

@@ -19,9 +19,9 @@ from tickertape.base.errors import (
     JournalFull,
     TickertapeError,
 )
+from tickertape.base.interfaces import Now
 from tickertape.base.limits import binding_bytes_max
-from tickertape.base.ports import Now
-from tickertape.base.texts import shown
+from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch
 from tickertape.engine.addressing import redirected, refuse_nowhere
 from tickertape.engine.answers import Answers

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 
 from tickertape.base.limits import outbox_bytes_max
-from tickertape.base.texts import shown
+from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch, Stamp, merge
 from tickertape.engine.dispatcher import Dispatcher, Hands
 from tickertape.engine.selection import narrowed, selections

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import Final, NamedTuple
 
+from tickertape.base.interfaces import Now
 from tickertape.base.limits import notice_seconds, notice_subscriptions_max
-from tickertape.base.ports import Now
 from tickertape.batch import KIND_MESSAGE, MessageBatch
 from tickertape.engine.effects import Effect, Send
 from tickertape.engine.subscription import Subscription

@@ -22,8 +22,8 @@ from tickertape.base.bookmarks import (
     StartPoint,
 )
 from tickertape.base.errors import BadOption, BookmarkUnknown, TickertapeError
-from tickertape.base.ports import Buffer
-from tickertape.base.texts import shown
+from tickertape.base.interfaces import Buffer
+from tickertape.base.text_format import shown
 from tickertape.journal.format.retired_state import is_expired
 from tickertape.journal.journal import Journal
 from tickertape.journal.reading.archive_tier import (

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tickertape.base.errors import BadBatch, BadCommand, BadTopic
+from tickertape.base.interfaces import Now
 from tickertape.base.limits import (
     known_topics_bytes_max,
     last_persisted_max,
@@ -22,8 +23,7 @@ from tickertape.base.limits import (
     publish_topics_max,
 )
 from tickertape.base.names import check_topic
-from tickertape.base.ports import Now
-from tickertape.base.texts import shown
+from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch, Stamp, slice_batch
 from tickertape.engine.registry import CONTROL_PUBLISHER, CONTROL_TOPIC, Registry
 from tickertape.engine.session import Session

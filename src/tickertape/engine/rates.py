@@ -25,7 +25,7 @@ from tickertape.base.limits import (
     rate_per_second_min,
 )
 from tickertape.base.options import list_value
-from tickertape.base.texts import shown
+from tickertape.base.text_format import shown
 from tickertape.base.units import SIZE_UNITS, parse_interval
 
 _RATE: Final = re.compile(r"[ \t]*([0-9]{1,18}(?:\.[0-9]{1,9})?)[ \t]*([A-Za-z]*)[ \t]*", re.ASCII)

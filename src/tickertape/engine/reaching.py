@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from tickertape.base.errors import TickertapeError
+from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import index_block_bytes, reach_read_bytes_max
-from tickertape.base.ports import Buffer
 from tickertape.batch.format import I8, lengths_of
 from tickertape.engine.cover import Cover
 from tickertape.engine.points import Asked, Extent, ExtentSearch

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable
 
 from tickertape.base.errors import SpillFailed
+from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import spill_read_bytes_max
-from tickertape.base.ports import Buffer
 from tickertape.engine.backlog import Block, LiveSubscription, Place
 from tickertape.engine.pieces import Piece
 from tickertape.engine.session import Session

@@ -12,9 +12,9 @@ from typing import Final
 import msgspec
 
 from tickertape.base.errors import JournalCorrupt
+from tickertape.base.interfaces import Buffer
 from tickertape.base.names import publisher_id
-from tickertape.base.ports import Buffer
-from tickertape.base.texts import shown
+from tickertape.base.text_format import shown
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.journal.format import segment as formats
 from tickertape.journal.format.retired_state import RETIRED_FILE

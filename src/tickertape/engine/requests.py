@@ -17,13 +17,13 @@ from tickertape.base.errors import (
     TopicNotRecorded,
     WrongJournal,
 )
+from tickertape.base.interfaces import Now
 from tickertape.base.limits import (
     credit_bytes_max,
     message_cost_bytes,
     subscription_id_bytes_max,
 )
-from tickertape.base.ports import Now
-from tickertape.base.texts import shown
+from tickertape.base.text_format import shown
 from tickertape.engine.contents import Contents
 from tickertape.engine.cover import Cover
 from tickertape.engine.points import Extent, ExtentSearch, resolve, with_place

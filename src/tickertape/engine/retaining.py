@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from tickertape.base.errors import TickertapeError
+from tickertape.base.interfaces import Buffer, Now
 from tickertape.base.limits import retention_check_seconds, retention_retry_seconds, retention_segments_max
-from tickertape.base.ports import Buffer, Now
 from tickertape.engine.effects import ArchiveRead, DiskJob, Effect, Happened, Read
 from tickertape.engine.read_budget import ReadBudget
 from tickertape.journal.disk_jobs import RetireSegments

@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import Callable
 
 from tickertape.base.errors import NotReady, TickertapeError
+from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import (
     bookmarks_sought_max,
     bookmarks_sought_per_connection_max,
     searches_per_connection_max,
 )
-from tickertape.base.ports import Buffer
 from tickertape.engine.effects import Effect, read_effect
 from tickertape.engine.pauses import Pauses
 from tickertape.engine.points import Extent, ExtentSearch

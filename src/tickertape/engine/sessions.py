@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Protocol
 
 from tickertape.base.errors import BadOption, BadVersion, NameInUse, PublisherCollision
+from tickertape.base.interfaces import Now
 from tickertape.base.names import check_client_name, derived_publisher_id, publisher_id
 from tickertape.base.options import parse_options
-from tickertape.base.ports import Now
-from tickertape.base.texts import shown
+from tickertape.base.text_format import shown
 from tickertape.engine.ack_conflation import ack_conflation_of
 from tickertape.engine.registry import Registry
 from tickertape.engine.session import Session

@@ -14,7 +14,7 @@ import numpy as np
 from pyroaring import BitMap64
 
 from tickertape.base.errors import BadBatch, TickertapeError
-from tickertape.base.ports import Now
+from tickertape.base.interfaces import Now
 from tickertape.base.queue_limits import settlement_runs_per_frame_max, settlements_per_frame_max
 from tickertape.batch import MessageBatch, with_bodies
 from tickertape.batch.format import I1

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tickertape.base.errors import BadBatch, SpillFailed
+from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import spill_file_bytes_max
-from tickertape.base.ports import Buffer
 from tickertape.batch import MessageBatch
 from tickertape.engine.backlog import Block, Place
 from tickertape.engine.effects import Effect, SpillRead, SpillTrim, SpillWrite

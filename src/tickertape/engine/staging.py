@@ -20,8 +20,8 @@ from tickertape.base.errors import (
     TransactionTooLarge,
     TransactionUnknown,
 )
-from tickertape.base.ports import Now
-from tickertape.base.texts import shown
+from tickertape.base.interfaces import Now
+from tickertape.base.text_format import shown
 from tickertape.base.transaction_limits import (
     staged_age_seconds_default,
     staged_bytes_max_default,

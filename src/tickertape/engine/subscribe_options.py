@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from tickertape.base.errors import BadOption
 from tickertape.base.options import parse_options
 from tickertape.base.queue_limits import queue_backlog_max
-from tickertape.base.texts import shown
+from tickertape.base.text_format import shown
 from tickertape.engine.points import NOT_FOUND_POLICIES
 from tickertape.engine.rates import Conflation, Pace, read_conflation, read_pace
 

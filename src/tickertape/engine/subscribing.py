@@ -17,14 +17,14 @@ from tickertape.base.errors import (
     SubscriptionUnknown,
     TickertapeError,
 )
+from tickertape.base.interfaces import Now
 from tickertape.base.limits import (
     combined_subscriptions_max,
     credit_bytes_max,
     read_ahead_bytes_max,
     replaces_waiting_max,
 )
-from tickertape.base.ports import Now
-from tickertape.base.texts import shown
+from tickertape.base.text_format import shown
 from tickertape.engine.allowance import Allowance
 from tickertape.engine.answers import Answers
 from tickertape.engine.backlog import LiveSubscription

@@ -10,8 +10,8 @@ from collections import deque
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
+from tickertape.base.interfaces import Now
 from tickertape.base.limits import batch_bytes_max, outbox_bytes_max, positions_per_frame_max
-from tickertape.base.ports import Now
 from tickertape.batch import MessageBatch, slice_batch
 from tickertape.batch.format import Int64s
 from tickertape.engine.allowance import Allowance

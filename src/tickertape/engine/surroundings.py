@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from tickertape.base.interfaces import Now
 from tickertape.base.limits import filter_bytes_max
-from tickertape.base.ports import Now
 
 DEFAULT_TYPE: Final = "json"
 

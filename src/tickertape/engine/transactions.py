@@ -25,10 +25,10 @@ from tickertape.base.errors import (
     TransactionBusy,
     TransactionUnknown,
 )
+from tickertape.base.interfaces import Now
 from tickertape.base.limits import binding_bytes_max
 from tickertape.base.names import check_client_name, check_transaction, derived_publisher_id
-from tickertape.base.ports import Now
-from tickertape.base.texts import shown
+from tickertape.base.text_format import shown
 from tickertape.base.transaction_limits import (
     commits_waiting_each_max,
     commits_waiting_max,

@@ -11,13 +11,13 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from tickertape.base.interfaces import Buffer, Now
 from tickertape.base.limits import (
     batch_memory_bytes,
     step_bytes_max,
     step_delivery_bytes,
     unrecorded_waiting_bytes_max,
 )
-from tickertape.base.ports import Buffer, Now
 from tickertape.batch import MessageBatch, slice_batch
 from tickertape.engine.backlog import Backlog, LiveSubscription
 from tickertape.engine.backlogs import Backlogs, SlowLimits

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tickertape.base.texts import said
+from tickertape.base.text_format import said
 
 _CHARACTERS_MAX: Final = 200
 

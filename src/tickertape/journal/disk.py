@@ -24,7 +24,7 @@ from typing import Final
 
 import numpy as np
 
-from tickertape.base.ports import Buffer
+from tickertape.base.interfaces import Buffer
 
 _DIRECTORY_MODE: Final = 0o700
 _FILE_MODE: Final = 0o600

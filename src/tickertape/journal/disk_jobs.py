@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from tickertape.base.ports import Buffer, Disk
+from tickertape.base.interfaces import Buffer, Disk
 from tickertape.journal.format.last_segment import BEGUN_FILE, make_begun, reserve_begun
 from tickertape.journal.format.queue_checkpoint import write_queues
 from tickertape.journal.format.retired_state import Retired, write_retired

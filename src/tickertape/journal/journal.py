@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tickertape.base.errors import TickertapeError
+from tickertape.base.interfaces import Now
 from tickertape.base.limits import batch_memory_bytes, commit_gather_bytes_max, segment_bytes_default
-from tickertape.base.ports import Now
 from tickertape.batch import MessageBatch, Stamp
 from tickertape.journal.commit.group_commit import GroupCommit
 from tickertape.journal.commit.persisted import Persisted, SyncPolicy

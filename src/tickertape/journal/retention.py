@@ -14,8 +14,8 @@ import numpy as np
 
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import JournalCorrupt
+from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import read_bytes_target
-from tickertape.base.ports import Buffer
 from tickertape.journal.format.retired_state import (
     NOTHING_HIGHEST,
     FirstMessage,

@@ -20,7 +20,7 @@ from tickertape.base.limits import (
     path_subscript_max,
     paths_per_reader_max,
 )
-from tickertape.base.texts import shown
+from tickertape.base.text_format import shown
 
 NAME: Final = r"[^\s\x00-\x1f\x7f/\[\](){}<>,;'\"`=!+*%&|\\]+"
 """A name in a path, as a regular expression: no blanks, no brackets, quotes or operators but the hyphen."""

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Final
 
 from tickertape.base.errors import BadOption
-from tickertape.base.texts import shown
+from tickertape.base.text_format import shown
 from tickertape.payload.types import MessageType
 
 MESSAGE_TYPES: Final = ("json", "messagepack", "nvfix", "fix", "bson", "binary")

@@ -11,7 +11,7 @@ from typing import Final
 
 from tickertape.base.errors import BadOption, BadPath
 from tickertape.base.limits import select_entries_max
-from tickertape.base.texts import shown
+from tickertape.base.text_format import shown
 from tickertape.payload.paths import Path, parse_path
 
 _BLANKS: Final = " \t"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
-from tickertape.base.texts import said
+from tickertape.base.text_format import said
 from tickertape.payload.paths import Path
 from tickertape.payload.select import Select
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from tickertape.base.errors import TlsFailed
+from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import KIB
-from tickertape.base.ports import Buffer
 from tickertape.base.security_limits import encrypted_at_once_bytes_max
 
 HANDSHAKE_BYTE: Final = 0x16

@@ -13,7 +13,7 @@ from typing import Final, NoReturn
 import msgspec
 
 from tickertape.base.errors import BadOption, ConfigurationError, UsageError
-from tickertape.base.texts import shown
+from tickertape.base.text_format import shown
 from tickertape.security.private_files import check_private
 
 _NOT_PEM: Final = (None, "NO_START_LINE", "NO_CERTIFICATE_OR_CRL_FOUND")

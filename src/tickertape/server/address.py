@@ -9,7 +9,7 @@ import socket
 from typing import Final, NamedTuple
 
 from tickertape.base.errors import ConfigurationError
-from tickertape.base.texts import shown
+from tickertape.base.text_format import shown
 
 ADMIN_FORMS: Final = "http://127.0.0.1:9008, http://[::1]:9008 (port 0 takes a free one)"
 LISTEN_FORMS: Final = (

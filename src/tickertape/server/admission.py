@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ssl
 
-from tickertape.base.ports import Now
+from tickertape.base.interfaces import Now
 from tickertape.security.contexts import server_context
 from tickertape.server.config import Config
 from tickertape.server.tokens import Tokens, read_tokens

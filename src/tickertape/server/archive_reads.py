@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from tickertape.base.archive_limits import archive_scans_max, archive_threads_max
 from tickertape.base.errors import ArchiveFailed, TickertapeError
-from tickertape.base.ports import Now
+from tickertape.base.interfaces import Now
 from tickertape.base.timestamps import format_timestamp
 from tickertape.engine.broker import Broker
 from tickertape.engine.effects import ArchiveRead

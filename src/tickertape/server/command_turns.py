@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-from tickertape.base.ports import Now
+from tickertape.base.interfaces import Now
 from tickertape.wire.connection import Received, Violation
 
 Incoming: TypeAlias = Received | Violation

@@ -26,7 +26,7 @@ from tickertape.base.limits import (
     topic_names_bytes_max,
 )
 from tickertape.base.names import check_client_name
-from tickertape.base.texts import shown
+from tickertape.base.text_format import shown
 from tickertape.base.units import parse_size
 from tickertape.engine.queue.definition import QueueDefinition
 from tickertape.payload import MESSAGE_TYPE_ALIASES, MESSAGE_TYPES, message_type

@@ -21,7 +21,7 @@ from tickertape.base.limits import (
     include_depth_max,
     included_files_max,
 )
-from tickertape.base.texts import shown
+from tickertape.base.text_format import shown
 from tickertape.server.toml_lines import TooDeep, check_keys, find_lines
 
 _VARIABLE: Final = re.compile(r"\$(\$?)\{([^{}]*)(\}?)")

@@ -21,6 +21,7 @@ from tickertape.base.errors import (
     NotReady,
     TickertapeError,
 )
+from tickertape.base.interfaces import Buffer, Now
 from tickertape.base.limits import (
     connections_max,
     inbound_stall_seconds_max,
@@ -28,7 +29,6 @@ from tickertape.base.limits import (
     receive_buffer_bytes,
     step_bytes_max,
 )
-from tickertape.base.ports import Buffer, Now
 from tickertape.engine.effects import (
     ArchiveRead,
     Close,

@@ -18,8 +18,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
+from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import outbox_bytes_max
-from tickertape.base.ports import Buffer
 from tickertape.server.address import parse_listen
 from tickertape.wire.connection import Connection
 from tickertape.wire.heartbeat import Sight

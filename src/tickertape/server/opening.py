@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from tickertape.base.errors import JournalCorrupt, NotAJournal
-from tickertape.base.ports import Buffer, Disk, Now
+from tickertape.base.interfaces import Buffer, Disk, Now
 from tickertape.base.version import __version__
 from tickertape.engine.broker import Broker
 from tickertape.engine.queue.checkpoint import Covered, decode_covered

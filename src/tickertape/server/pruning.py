@@ -15,9 +15,9 @@ from typing import Final, NamedTuple, TypeVar
 from tickertape.archive.commit import Archive
 from tickertape.archive.verify import Sums, sums_of
 from tickertape.base.errors import ArchiveFailed, JournalLocked
+from tickertape.base.interfaces import Buffer, Disk
 from tickertape.base.limits import retention_segments_max
-from tickertape.base.ports import Buffer, Disk
-from tickertape.base.texts import shown
+from tickertape.base.text_format import shown
 from tickertape.engine.queue.checkpoint import decode_covered, needed_from
 from tickertape.engine.queue.records import begun_in
 from tickertape.engine.retaining import Pin

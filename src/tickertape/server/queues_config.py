@@ -22,7 +22,7 @@ from tickertape.base.queue_limits import (
     queue_expiration_seconds_max,
     queues_max,
 )
-from tickertape.base.texts import shown
+from tickertape.base.text_format import shown
 from tickertape.engine.queue.definition import (
     EXPIRATION_MODELS,
     FAIRNESS,

@@ -12,7 +12,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
 from typing import Final, Protocol
 
-from tickertape.base.ports import Buffer, Disk
+from tickertape.base.interfaces import Buffer, Disk
 from tickertape.journal.format.segment import segment_path
 from tickertape.journal.reading.log_view import ReadRequest
 

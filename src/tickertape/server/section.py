@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from tickertape.base.errors import ConfigurationError, UsageError
-from tickertape.base.texts import shown
+from tickertape.base.text_format import shown
 from tickertape.server.document import (
     KEY_CHARACTERS_MAX,
     UNUSABLE,

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from tickertape.base.errors import TlsFailed, TlsRequired
-from tickertape.base.ports import Buffer
+from tickertape.base.interfaces import Buffer
 from tickertape.base.security_limits import handshake_bytes_max
 from tickertape.security.channel import HANDSHAKE_BYTE, Channel, portions
 from tickertape.server.listener import Peer

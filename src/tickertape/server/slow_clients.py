@@ -19,7 +19,7 @@ from tickertape.base.limits import (
     slow_memory_bytes_default,
     slow_memory_bytes_min,
 )
-from tickertape.base.texts import shown
+from tickertape.base.text_format import shown
 from tickertape.base.units import parse_interval, parse_size
 from tickertape.engine.backlogs import SlowLimits
 from tickertape.journal.format.segment import SPILL_DIRECTORY

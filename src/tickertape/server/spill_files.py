@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from typing import Final
 
 from tickertape.base.errors import SpillFailed
-from tickertape.base.ports import Buffer
+from tickertape.base.interfaces import Buffer
 from tickertape.engine.effects import SpillRead, SpillTrim, SpillWrite
 from tickertape.server.events import event
 

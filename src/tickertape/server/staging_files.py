@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tickertape.base.errors import StagingFailed, StagingFull, TickertapeError
-from tickertape.base.ports import Disk
+from tickertape.base.interfaces import Disk
 from tickertape.engine.effects import StagingJob
 from tickertape.journal.format.staging_file import Damaged, StageOpen, Staging
 from tickertape.server.lanes import Lane, MakeLane, ThreadLane

@@ -12,9 +12,9 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from tickertape.base.errors import AuthenticationFailed, ConfigurationError
-from tickertape.base.ports import Now
+from tickertape.base.interfaces import Now
 from tickertape.base.security_limits import tokens_max
-from tickertape.base.texts import shown
+from tickertape.base.text_format import shown
 from tickertape.base.timestamps import to_micros
 from tickertape.filter.compiler.regex import BadPattern, Pattern, compile_pattern
 from tickertape.security.private_files import read_private

@@ -11,7 +11,7 @@ from typing import Any, Final
 from tickertape.base.errors import BadTopic, ConfigurationError
 from tickertape.base.limits import recorded_patterns_max
 from tickertape.base.names import PATTERN_CHARACTERS, check_topic, is_pattern
-from tickertape.base.texts import shown
+from tickertape.base.text_format import shown
 from tickertape.server.section import Section, text_of
 
 RECORDED_LATER: Final = ("filter", "key", "expiration")

@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from tickertape.base.errors import ConfigurationError
-from tickertape.base.texts import shown
+from tickertape.base.text_format import shown
 from tickertape.server.address import parse_listen
 from tickertape.server.plain_values import flag_of
 from tickertape.server.section import Section, text_of

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from tickertape.base.ports import Now
+from tickertape.base.interfaces import Now
 
 BEGIN_MONO: Final = 1_000.0
 BEGIN_WALL: Final = 1_767_225_600_000_000

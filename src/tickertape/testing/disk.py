@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Final, NamedTuple
 
-from tickertape.base.ports import Buffer
+from tickertape.base.interfaces import Buffer
 from tickertape.journal.disk import lock_held, path_parts
 from tickertape.testing.names import Directory, NameLog, Node
 from tickertape.testing.pages import FileState, Harm

@@ -11,7 +11,7 @@ from collections import Counter
 from random import Random
 from typing import Final, NamedTuple
 
-from tickertape.base.ports import Buffer
+from tickertape.base.interfaces import Buffer
 
 SECTOR_BYTES: Final = 512
 """What a disk writes whole or not at all."""

@@ -21,9 +21,9 @@ from tickertape.base.errors import (
     NotTickertape,
     PeerError,
 )
+from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import frame_bytes_before_logon_max, frame_bytes_max
-from tickertape.base.ports import Buffer
-from tickertape.base.texts import shown
+from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch
 from tickertape.wire.commands import (
     CARRIES_BATCH,

@@ -17,6 +17,7 @@ import numpy as np
 from crc32c import crc32c
 
 from tickertape.base.errors import BadFrame, FrameTooLarge, PeerError
+from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import (
     batch_bytes_max,
     frame_bytes_max,
@@ -25,7 +26,6 @@ from tickertape.base.limits import (
     header_bytes_max,
     receive_buffer_bytes,
 )
-from tickertape.base.ports import Buffer
 from tickertape.batch import MessageBatch
 from tickertape.batch.format import TOTAL
 from tickertape.wire.commands import Command

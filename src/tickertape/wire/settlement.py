@@ -22,7 +22,7 @@ from tickertape.base.queue_limits import (
     settlement_messages_max,
     settlement_runs_max,
 )
-from tickertape.base.texts import shown
+from tickertape.base.text_format import shown
 
 QUEUE_TOPIC: Final = "$queue"
 """Settlements are published to it; the log keeps their outcomes there."""

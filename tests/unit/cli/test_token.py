@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from tickertape.base.ports import Now
+from tickertape.base.interfaces import Now
 from tickertape.cli.group import cli
 from tickertape.security.tokens import hash_of, name_in
 from tickertape.server.tokens import read_tokens

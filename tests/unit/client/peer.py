@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from tickertape.base.errors import Disconnected
-from tickertape.base.ports import Now
+from tickertape.base.interfaces import Now
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.core import ClientCore, Lost, Opened
 from tickertape.client.effects import Effect, Resolve, Send

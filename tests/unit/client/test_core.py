@@ -20,8 +20,8 @@ from tickertape.base.errors import (
     TopicNotRecorded,
     UsageError,
 )
+from tickertape.base.interfaces import Now
 from tickertape.base.limits import header_bytes_max
-from tickertape.base.ports import Now
 from tickertape.client.core import ClientCore, Lost, Opened
 from tickertape.client.effects import Down, End, Hangup, Resolve, Send, State
 from tickertape.client.requests import make_request, resolve_command

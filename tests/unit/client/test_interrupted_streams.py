@@ -23,7 +23,7 @@ from tests.unit.client.peer import START
 from tests.unit.client.test_interrupts import World
 from tests.unit.client.test_streams import Fed, batch
 from tickertape.base.errors import StreamEnded, TimedOut
-from tickertape.base.ports import Buffer
+from tickertape.base.interfaces import Buffer
 from tickertape.client.streams import MessageStream
 from tickertape.client.subscriptions import DeliveryContext, Request
 from tickertape.client.waiting import Call

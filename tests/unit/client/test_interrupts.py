@@ -18,7 +18,7 @@ from tests.helpers.threads import in_a_thread_of_its_own
 from tests.helpers.tiers import parts
 from tests.unit.client.peer import START
 from tickertape.base.errors import Disconnected, UsageError
-from tickertape.base.ports import Buffer
+from tickertape.base.interfaces import Buffer
 from tickertape.client.blocking import Client
 from tickertape.client.core import ClientCore, Lost, Opened
 from tickertape.client.link import Link

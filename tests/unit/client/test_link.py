@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from tickertape.base.errors import BadOption, Disconnected
-from tickertape.base.ports import Buffer
+from tickertape.base.interfaces import Buffer
 from tickertape.client.link import Link, parse_uri
 
 

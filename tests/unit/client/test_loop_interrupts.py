@@ -15,7 +15,7 @@ from tests.helpers.tiers import parts
 from tests.unit.client.peer import START
 from tests.unit.client.test_interrupts import SCENES, World, check
 from tickertape.base.errors import Disconnected
-from tickertape.base.ports import Buffer
+from tickertape.base.interfaces import Buffer
 from tickertape.client.aio import AsyncClient
 from tickertape.client.core import ClientCore, Opened
 from tickertape.client.loop_link import LoopLink

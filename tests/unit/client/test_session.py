@@ -13,13 +13,13 @@ from tickertape.base.errors import (
     TimedOut,
     TopicNotRecorded,
 )
+from tickertape.base.interfaces import Now
 from tickertape.base.limits import (
     connection_settled_seconds,
     name_settled_seconds,
     reconnect_seconds_min,
     servers_hurried_max,
 )
-from tickertape.base.ports import Now
 from tickertape.client import session as machine
 from tickertape.client.effects import State
 from tickertape.client.session import Session, SessionEffect, Step

@@ -11,7 +11,7 @@ import pytest
 from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
 from tickertape.base.errors import JournalError, TickertapeError
-from tickertape.base.ports import Buffer
+from tickertape.base.interfaces import Buffer
 from tickertape.engine import cohorts, delivery, dispatcher
 from tickertape.engine.dispatcher import Everybody
 from tickertape.engine.effects import Read

@@ -7,7 +7,7 @@ import pytest
 from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
 from tickertape.base import limits
-from tickertape.base.ports import Now
+from tickertape.base.interfaces import Now
 from tickertape.engine import publishing
 from tickertape.engine.effects import DiskJob, PauseReading, ResumeReading
 from tickertape.engine.subscription import Phase

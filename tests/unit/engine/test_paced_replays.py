@@ -6,8 +6,8 @@ import pytest
 
 from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
+from tickertape.base.interfaces import Now
 from tickertape.base.limits import conflation_piece_messages_max
-from tickertape.base.ports import Now
 from tickertape.wire.commands import Ack
 
 

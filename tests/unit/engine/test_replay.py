@@ -10,7 +10,7 @@ import pytest
 
 from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
-from tickertape.base.ports import Now
+from tickertape.base.interfaces import Now
 from tickertape.base.timestamps import format_timestamp
 from tickertape.wire.commands import Ack, Resolved
 

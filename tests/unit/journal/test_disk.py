@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tickertape.base.ports import Buffer
+from tickertape.base.interfaces import Buffer
 from tickertape.journal.disk import SystemDisk, path_parts
 
 

@@ -9,7 +9,7 @@ from random import Random
 
 from tests.helpers.staged_files import stage
 from tests.simulation.journal_world import drive
-from tickertape.base.ports import Now
+from tickertape.base.interfaces import Now
 from tickertape.batch import MessageBatch, Stamp, batch_from_bodies
 from tickertape.journal.commit.active_segment import commit_bytes_of
 from tickertape.journal.disk_jobs import Executor, RetireSegments, WriteCommit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from tickertape.base.ports import Now
+from tickertape.base.interfaces import Now
 from tickertape.server.command_turns import CommandTurns, Incoming
 from tickertape.wire.commands import Flush, Subscribe
 from tickertape.wire.connection import Received

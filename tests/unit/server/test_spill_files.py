@@ -11,7 +11,7 @@ from queue import SimpleQueue
 import pytest
 
 from tickertape.base.errors import SpillFailed
-from tickertape.base.ports import Buffer
+from tickertape.base.interfaces import Buffer
 from tickertape.engine.effects import SpillRead, SpillTrim, SpillWrite
 from tickertape.server.spill_files import SpillFiles
 

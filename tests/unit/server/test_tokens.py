@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tickertape.base.errors import AuthenticationFailed, ConfigurationError
-from tickertape.base.ports import Now
+from tickertape.base.interfaces import Now
 from tickertape.security.tokens import Token, new_token
 from tickertape.server.tokens import Tokens, read_tokens, tokens_in
 from tickertape.wire.commands import Logon

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from tickertape.base.errors import AuthenticationFailed, TickertapeError
-from tickertape.base.ports import Now
+from tickertape.base.interfaces import Now
 from tickertape.server.admission import Admission
 from tickertape.server.instance import Instance
 from tickertape.server.user_watch import UserWatch

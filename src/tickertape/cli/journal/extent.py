@@ -27,7 +27,7 @@ from tickertape.base.bookmarks import (
     parse_bookmark,
 )
 from tickertape.base.errors import BadBookmark
-from tickertape.base.texts import shown
+from tickertape.base.text_format import shown
 from tickertape.cli.group import Failure
 from tickertape.cli.options import START_WORDS
 from tickertape.cli.tables import counted

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import click
 
-from tickertape.base.texts import shown
+from tickertape.base.text_format import shown
 from tickertape.cli.admin import checked_admin, stats_of
 from tickertape.cli.group import Failure
 from tickertape.cli.options import (

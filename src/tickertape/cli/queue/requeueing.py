@@ -13,7 +13,7 @@ import msgspec
 
 from tickertape.base.errors import BadTopic, TimedOut
 from tickertape.base.names import check_topic
-from tickertape.base.texts import shown
+from tickertape.base.text_format import shown
 from tickertape.cli.group import Failure
 from tickertape.cli.lines import NOT_JSON
 from tickertape.cli.options import answer_timeout_option, client_name, interval, queue_name

@@ -16,7 +16,7 @@ from crc32c import crc32c
 
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.limits import bookmark_window_messages_max
-from tickertape.base.texts import said
+from tickertape.base.text_format import said
 from tickertape.client.bookmark_store.blocks import DELIVERED, DISCARDED, EXPECTED, MIXED, Numbers
 from tickertape.client.bookmark_store.progress import Progress, Publishers, Ranges, UInt64s
 from tickertape.client.bookmark_store.recovery import Pending

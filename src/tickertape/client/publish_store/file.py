@@ -17,13 +17,13 @@ from typing import Final, Literal
 from crc32c import crc32c
 
 from tickertape.base.errors import BadOption, Closed, StoreCorrupt, StoreFailed, TickertapeError
+from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import (
     publish_segment_bytes,
     publish_store_file_bytes_default,
     topics_remembered_max,
 )
 from tickertape.base.names import publisher_id
-from tickertape.base.ports import Buffer
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client import forks
 from tickertape.client.publish_store.format import (

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from tickertape.base.errors import BadMessage, NotAStore, StoreCorrupt, StoreVersion
-from tickertape.base.ports import Buffer
+from tickertape.base.interfaces import Buffer
 from tickertape.batch.builder import label_bytes
 
 MAGIC: Final = b"TKTPUB\0\0"

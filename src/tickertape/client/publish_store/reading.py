@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from tickertape.base.errors import StoreCorrupt, TickertapeError
-from tickertape.base.ports import Buffer
+from tickertape.base.interfaces import Buffer
 from tickertape.batch.builder import BatchBuilder
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.batch.select import slice_batch

@@ -11,8 +11,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from tickertape.base.errors import StoreCorrupt
+from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import batch_bytes_target, message_cost_bytes, stored_sequence_max
-from tickertape.base.ports import Buffer
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.publish_store.format import (
     BATCH,

@@ -12,8 +12,8 @@ import numpy as np
 from pyroaring import BitMap64
 
 from tickertape.base.errors import TickertapeError
+from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import outbox_bytes_max
-from tickertape.base.ports import Buffer
 from tickertape.base.queue_limits import queue_frame_messages_max
 from tickertape.batch import MessageBatch, select, slice_batch
 from tickertape.engine.allowance import Allowance

@@ -13,7 +13,7 @@ import msgspec
 from pyroaring import BitMap64
 
 from tickertape.base.errors import TickertapeError
-from tickertape.base.ports import Buffer, Now
+from tickertape.base.interfaces import Buffer, Now
 from tickertape.base.queue_limits import dead_letter_label_bytes_max, queue_frame_messages_max
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.engine.queue.fetching import Fetched, Fetching

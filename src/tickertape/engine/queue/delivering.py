@@ -14,7 +14,7 @@ import numpy as np
 from pyroaring import BitMap64
 
 from tickertape.base.errors import TickertapeError
-from tickertape.base.ports import Buffer, Now
+from tickertape.base.interfaces import Buffer, Now
 from tickertape.base.queue_limits import (
     queue_frame_messages_max,
     queue_step_choices_max,

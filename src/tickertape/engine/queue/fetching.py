@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from tickertape.base.errors import JournalCorrupt, TickertapeError
-from tickertape.base.ports import Buffer
+from tickertape.base.interfaces import Buffer
 from tickertape.base.queue_limits import delivery_bytes_max
 from tickertape.batch import MessageBatch, merge, reorder, select, slice_batch
 from tickertape.batch.format import I8, Int64s

@@ -11,8 +11,8 @@ from collections.abc import Callable, Hashable
 from typing import Final
 
 from tickertape.base.errors import TickertapeError
+from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import filter_piece_bytes_max
-from tickertape.base.ports import Buffer
 from tickertape.base.queue_limits import queue_filter_scans_max, queue_step_messages_max
 from tickertape.engine.cover import Cover
 from tickertape.engine.queue.consumer import Consumer

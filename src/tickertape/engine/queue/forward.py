@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tickertape.base.errors import TickertapeError
-from tickertape.base.ports import Buffer
+from tickertape.base.interfaces import Buffer
 from tickertape.engine.queue.one_read import LogAccess, OneRead
 from tickertape.journal.reading.log_reader import LogReader
 from tickertape.journal.reading.log_view import Part, ReadRequest

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from tickertape.base.ports import Now
+from tickertape.base.interfaces import Now
 from tickertape.engine.effects import DiskJob, Effect, Happened
 from tickertape.engine.queue.checkpoint import QueueSnapshot, encode_snapshots
 from tickertape.engine.queue.queues import Queues

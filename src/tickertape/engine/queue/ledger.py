@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tickertape.base.ports import Now
+from tickertape.base.interfaces import Now
 from tickertape.batch import BatchBuilder, MessageBatch, Stamp
 from tickertape.engine.publishing import Publishing
 from tickertape.engine.queue.records import Outcome, record_bodies

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tickertape.base.ports import Now
+from tickertape.base.interfaces import Now
 from tickertape.engine.queue.look import QueueLook
 from tickertape.journal.journal import Journal
 

@@ -13,8 +13,8 @@ from typing import Final
 from pyroaring import BitMap64
 
 from tickertape.base.errors import TickertapeError
+from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import filter_piece_bytes_max
-from tickertape.base.ports import Buffer
 from tickertape.base.queue_limits import queue_step_messages_max
 from tickertape.batch.format import I8, Int64s
 from tickertape.engine.content import Content

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tickertape.base.errors import TickertapeError
-from tickertape.base.ports import Buffer
+from tickertape.base.interfaces import Buffer
 from tickertape.engine.effects import Effect, Read
 from tickertape.engine.read_budget import ReadBudget
 from tickertape.journal.journal import Journal

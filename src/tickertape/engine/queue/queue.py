@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from pyroaring import BitMap64
 
-from tickertape.base.ports import Now
+from tickertape.base.interfaces import Now
 from tickertape.base.queue_limits import queue_step_outcomes_max
 from tickertape.batch import MessageBatch
 from tickertape.batch.format import Int64s

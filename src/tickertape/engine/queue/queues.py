@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pyroaring import BitMap64
 
 from tickertape.base.errors import NotAQueue, TickertapeError
+from tickertape.base.interfaces import Buffer, Now
 from tickertape.base.names import is_pattern
-from tickertape.base.ports import Buffer, Now
-from tickertape.base.texts import shown
+from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch
 from tickertape.engine.allowance import Allowance
 from tickertape.engine.answers import Answers

@@ -18,7 +18,7 @@ from pyroaring import BitMap64
 
 from tickertape.base.errors import JournalCorrupt
 from tickertape.base.queue_limits import record_ranges_bytes_max
-from tickertape.base.texts import shown
+from tickertape.base.text_format import shown
 from tickertape.batch.format import Int64s
 
 _I8: Final = np.dtype("<i8")

@@ -14,7 +14,7 @@ import numpy as np
 
 from tickertape.base.bookmarks import AtTime, FromNow, Range, parse_bookmark
 from tickertape.base.errors import BadBookmark, BookmarkExpired, BookmarkUnknown, JournalCorrupt
-from tickertape.base.ports import Buffer, Now
+from tickertape.base.interfaces import Buffer, Now
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.engine.points import resolve
 from tickertape.engine.queue.checkpoint import NO_FINGERPRINT, Covered, restore

@@ -12,8 +12,8 @@ from typing import Final
 
 from pyroaring import BitMap64
 
+from tickertape.base.interfaces import Buffer, Now
 from tickertape.base.limits import step_bytes_max
-from tickertape.base.ports import Buffer, Now
 from tickertape.batch.format import I8
 from tickertape.engine.content import Content
 from tickertape.engine.queue.queue import Held, Queue

@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 from pyroaring import BitMap64
 
 from tickertape.base.errors import TickertapeError
+from tickertape.base.interfaces import Buffer, Now
 from tickertape.base.limits import step_bytes_max
-from tickertape.base.ports import Buffer, Now
 from tickertape.base.queue_limits import queue_step_messages_max, queue_step_outcomes_max
 from tickertape.engine.queue.burying import Burying
 from tickertape.engine.queue.consumer import Consumer

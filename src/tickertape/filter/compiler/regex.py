@@ -17,7 +17,7 @@ from tickertape.base.limits import (
     pattern_states_max,
     topic_bytes_max,
 )
-from tickertape.base.texts import shown
+from tickertape.base.text_format import shown
 from tickertape.filter.compiler.regex_syntax import Shape, TooLarge
 
 _CACHED: Final = 512

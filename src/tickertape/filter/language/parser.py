@@ -17,7 +17,7 @@ from tickertape.base.limits import (
     filter_members_max,
     filter_operations_max,
 )
-from tickertape.base.texts import shown
+from tickertape.base.text_format import shown
 from tickertape.filter.language.ast import Literal, Node
 from tickertape.filter.language.diagnostics import TEXT_FORM, Mistake, Unexpected, bad_filter
 from tickertape.filter.language.hints import instead_at, no_number

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
+from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import commit_header_bytes, segment_header_bytes
-from tickertape.base.ports import Buffer
 from tickertape.batch import MessageBatch
 from tickertape.journal.format.segment import (
     CommitHeader,

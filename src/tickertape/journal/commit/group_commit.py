@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tickertape.base.errors import JournalFailed, TickertapeError
+from tickertape.base.interfaces import Buffer, Now
 from tickertape.base.limits import MIB, commit_header_bytes, mark_idle_seconds
-from tickertape.base.ports import Buffer, Now
 from tickertape.batch import MessageBatch, Stamp
 from tickertape.journal.commit.accumulator import Next, Pending
 from tickertape.journal.commit.active_segment import Active, LogEnd, make_seal, segment_bytes_of

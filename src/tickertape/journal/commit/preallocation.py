@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from tickertape.base.interfaces import Now
 from tickertape.base.limits import segment_bytes_first, segment_bytes_min
-from tickertape.base.ports import Now
 from tickertape.journal.disk_jobs import NoRoom, PrepareSegment
 
 _RETRY_SECONDS: Final = 1.0

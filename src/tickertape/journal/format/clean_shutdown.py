@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from tickertape.base.ports import Disk
+from tickertape.base.interfaces import Disk
 
 END_FILE: Final = "end.json"
 _TEMPORARY: Final = "end.json.new"

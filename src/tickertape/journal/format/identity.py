@@ -11,8 +11,8 @@ from typing import Final
 import msgspec
 
 from tickertape.base.errors import JournalCorrupt, JournalLocked, JournalVersion, NotAJournal, WrongJournal
-from tickertape.base.ports import Disk
-from tickertape.base.texts import shown
+from tickertape.base.interfaces import Disk
+from tickertape.base.text_format import shown
 from tickertape.journal.format.segment import FORMAT_VERSION, JOURNAL_DIRECTORY
 
 IDENTITY_FILE: Final = "identity.json"

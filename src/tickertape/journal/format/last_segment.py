@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from tickertape.base.interfaces import Disk
 from tickertape.base.limits import segment_header_bytes
-from tickertape.base.ports import Disk
 from tickertape.journal.format.segment import (
     FormatError,
     SegmentHeader,

@@ -11,7 +11,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from tickertape.base.ports import Disk
+from tickertape.base.interfaces import Disk
 
 QUEUES_FILE: Final = "queues.bin"
 _TEMPORARY: Final = "queues.bin.new"

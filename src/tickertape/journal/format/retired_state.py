@@ -16,8 +16,8 @@ from crc32c import crc32c
 
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import BookmarkExpired, JournalCorrupt, JournalVersion, WrongJournal
+from tickertape.base.interfaces import Disk
 from tickertape.base.limits import retired_bytes_max
-from tickertape.base.ports import Disk
 from tickertape.base.timestamps import format_timestamp
 from tickertape.journal.format.segment import FORMAT_VERSION
 

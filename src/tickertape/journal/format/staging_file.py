@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 from crc32c import crc32c
 
-from tickertape.base.ports import Buffer, Disk
+from tickertape.base.interfaces import Buffer, Disk
 from tickertape.base.transaction_limits import staged_memory_bytes_max, staging_files_open_max
 from tickertape.journal.format.segment import QUARANTINE_DIRECTORY
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tickertape.base.errors import JournalCorrupt, NotAJournal
+from tickertape.base.interfaces import Disk
 from tickertape.base.limits import commit_header_bytes, segment_header_bytes
-from tickertape.base.ports import Disk
 from tickertape.journal.format.identity import IDENTITY_FILE, read_identity
 from tickertape.journal.format.segment import CommitHeader, CommitKind, decode_commit, segment_path
 from tickertape.journal.recovery.survey import Head, Seen, look

@@ -18,8 +18,8 @@ from tickertape.base.errors import (
     NotAJournal,
     WrongJournal,
 )
+from tickertape.base.interfaces import Disk
 from tickertape.base.limits import KIB, MIB, commit_header_bytes, segment_header_bytes
-from tickertape.base.ports import Disk
 from tickertape.batch import MessageBatch
 from tickertape.journal.format.identity import IDENTITY_FILE, read_identity
 from tickertape.journal.format.retired_state import read_retired

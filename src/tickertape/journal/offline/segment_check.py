@@ -12,8 +12,8 @@ from typing import NamedTuple
 import msgspec
 
 from tickertape.base.errors import BadBatch, CorruptBatch
+from tickertape.base.interfaces import Disk
 from tickertape.base.limits import commit_header_bytes
-from tickertape.base.ports import Disk
 from tickertape.batch import MessageBatch
 from tickertape.journal.format.segment import (
     FLAG_CONTINUES,

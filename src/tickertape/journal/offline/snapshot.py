@@ -12,8 +12,8 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from tickertape.base.errors import BookmarkExpired, JournalCorrupt, NotAJournal
+from tickertape.base.interfaces import Buffer, Disk
 from tickertape.base.limits import commit_header_bytes
-from tickertape.base.ports import Buffer, Disk
 from tickertape.batch import MessageBatch, select
 from tickertape.batch.format import KIND_MESSAGE, Int64s
 from tickertape.journal.commit.active_segment import Active

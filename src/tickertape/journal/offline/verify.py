@@ -10,8 +10,8 @@ import contextlib
 from typing import Final
 
 from tickertape.base.errors import JournalError, NotAJournal, WrongJournal
+from tickertape.base.interfaces import Disk
 from tickertape.base.limits import segment_header_bytes
-from tickertape.base.ports import Disk
 from tickertape.journal.format.clean_shutdown import END_FILE, Reached, read_reached
 from tickertape.journal.format.data_directory import DATA_NAMES
 from tickertape.journal.format.identity import IDENTITY_FILE, read_identity

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from tickertape.base.archive_limits import archive_answer_bytes_max
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import BookmarkExpired, TickertapeError
-from tickertape.base.ports import Buffer
+from tickertape.base.interfaces import Buffer
 from tickertape.base.timestamps import format_timestamp
 from tickertape.journal.format.retired_state import expired, is_expired
 from tickertape.journal.reading.log_view import LogView, Part, ReadRequest

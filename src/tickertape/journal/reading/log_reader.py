@@ -13,8 +13,8 @@ import numpy as np
 from crc32c import crc32c
 
 from tickertape.base.errors import BadBatch, CorruptBatch
+from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import commit_bytes_max, commit_header_bytes, read_bytes_target
-from tickertape.base.ports import Buffer
 from tickertape.batch import BatchHead, MessageBatch
 from tickertape.batch.format import Int64s
 from tickertape.journal.format.segment import CommitHeader, CommitKind, decode_commit

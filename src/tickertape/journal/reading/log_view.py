@@ -13,13 +13,13 @@ import numpy as np
 from crc32c import crc32c
 
 from tickertape.base.errors import BadBatch, JournalCorrupt
+from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import (
     batch_memory_bytes,
     commit_header_bytes,
     segment_header_bytes,
     tail_cache_bytes,
 )
-from tickertape.base.ports import Buffer
 from tickertape.batch import MessageBatch
 from tickertape.batch.format import Int64s
 from tickertape.journal.commit.active_segment import Active

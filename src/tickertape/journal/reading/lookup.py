@@ -14,8 +14,8 @@ import numpy as np
 
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import JournalCorrupt, TickertapeError
+from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import commit_bytes_max
-from tickertape.base.ports import Buffer
 from tickertape.batch import KIND_MESSAGE, MessageBatch, slice_batch
 from tickertape.batch.format import Int64s
 from tickertape.journal.format.segment import CommitHeader

@@ -12,8 +12,8 @@ from hashlib import blake2b
 from typing import Final, NamedTuple
 
 from tickertape.base.errors import BadBatch
+from tickertape.base.interfaces import Buffer, Disk
 from tickertape.base.names import derived_publisher_id
-from tickertape.base.ports import Buffer, Disk
 from tickertape.batch import MessageBatch, Stamp, merge
 from tickertape.journal.format.identity import read_identity
 from tickertape.journal.format.segment import CommitHeader

@@ -12,8 +12,8 @@ from enum import Enum
 from typing import NamedTuple, NoReturn
 
 from tickertape.base.errors import BadBatch, JournalVersion, WrongJournal
+from tickertape.base.interfaces import Buffer, Disk
 from tickertape.base.limits import MIB, segment_header_bytes
-from tickertape.base.ports import Buffer, Disk
 from tickertape.journal.commit.active_segment import Active, LogEnd, make_seal
 from tickertape.journal.format.clean_shutdown import END_FILE, Reached, read_reached
 from tickertape.journal.format.commit_headers import Heads

@@ -10,8 +10,8 @@ from enum import Enum
 from typing import NamedTuple, NoReturn
 
 from tickertape.base.errors import JournalCorrupt
+from tickertape.base.interfaces import Disk
 from tickertape.base.limits import KIB, commit_header_bytes, segment_header_bytes
-from tickertape.base.ports import Disk
 from tickertape.journal.format.retired_state import Retired
 from tickertape.journal.format.segment import (
     COMMIT_MAGIC,

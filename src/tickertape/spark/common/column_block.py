@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tickertape.base.errors import BadBatch
-from tickertape.base.ports import Buffer
+from tickertape.base.interfaces import Buffer
 from tickertape.batch import RUN_DTYPE, MessageBatch
 from tickertape.batch.format import (
     CODEC_NONE,

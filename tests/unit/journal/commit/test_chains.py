@@ -11,7 +11,7 @@ import pytest
 from tests.unit.journal.commit.test_group_commit import CAPACITY, Bench
 from tests.unit.journal.written import Written, next_offset
 from tickertape.base.errors import JournalFailed
-from tickertape.base.ports import Now
+from tickertape.base.interfaces import Now
 from tickertape.batch import MessageBatch, Stamp, batch_from_bodies
 from tickertape.journal.commit.active_segment import commit_bytes_of
 from tickertape.journal.commit.persisted import SyncPolicy

@@ -9,8 +9,8 @@ from random import Random
 import pytest
 
 from tickertape.base.errors import JournalFailed
+from tickertape.base.interfaces import Now
 from tickertape.base.limits import commit_bytes_max, mark_idle_seconds, segment_header_bytes
-from tickertape.base.ports import Now
 from tickertape.batch import BatchBuilder, MessageBatch, Stamp, batch_from_bodies
 from tickertape.journal.commit.active_segment import Active, LogEnd
 from tickertape.journal.commit.group_commit import GroupCommit

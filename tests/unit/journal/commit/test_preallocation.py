@@ -10,8 +10,8 @@ import pytest
 from tests.simulation.journal_log import JOURNAL_ID
 from tests.simulation.journal_world import read_log
 from tests.unit.journal.written import Written
+from tickertape.base.interfaces import Now
 from tickertape.base.limits import MIB, segment_bytes_min
-from tickertape.base.ports import Now
 from tickertape.batch import Stamp, batch_from_bodies
 from tickertape.journal.commit import preallocation as reserve_module
 from tickertape.journal.commit.preallocation import Reserve

@@ -17,8 +17,8 @@ from tickertape.base.errors import (
     NotAJournal,
     WrongJournal,
 )
+from tickertape.base.interfaces import Disk
 from tickertape.base.limits import client_name_bytes_max
-from tickertape.base.ports import Disk
 from tickertape.journal.format.identity import Identity, open_identity
 from tickertape.testing.disk import StrictDisk
 

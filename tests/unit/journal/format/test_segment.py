@@ -10,8 +10,8 @@ from random import Random
 import pytest
 from crc32c import crc32c
 
+from tickertape.base.interfaces import Now
 from tickertape.base.limits import commit_header_bytes, segment_header_bytes
-from tickertape.base.ports import Now
 from tickertape.batch import MessageBatch, Stamp, batch_from_bodies
 from tickertape.journal.commit.persisted import SyncPolicy
 from tickertape.journal.disk_jobs import Executor

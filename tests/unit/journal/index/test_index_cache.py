@@ -15,8 +15,8 @@ from tests.unit.journal.index.test_segment_index import check, grown
 from tests.unit.journal.reading.test_log_view import Fixture, random_log
 from tests.unit.journal.written import Written
 from tickertape.base.bookmarks import Bookmark
+from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import commit_bytes_max, index_bytes_max, segment_header_bytes
-from tickertape.base.ports import Buffer
 from tickertape.journal.index.index_cache import SealedIndexes
 from tickertape.journal.index.segment_index import SegmentIndex
 from tickertape.journal.offline.locate import Absent, locate_bookmark

@@ -13,6 +13,7 @@ import pytest
 from tests.simulation.journal_log import JOURNAL_ID
 from tests.simulation.journal_world import drive, read_log
 from tickertape.base.errors import JournalCorrupt
+from tickertape.base.interfaces import Now
 from tickertape.base.limits import (
     batch_memory_bytes,
     commit_header_bytes,
@@ -21,7 +22,6 @@ from tickertape.base.limits import (
     segment_header_bytes,
     tail_cache_bytes,
 )
-from tickertape.base.ports import Now
 from tickertape.batch import Stamp, batch_from_bodies
 from tickertape.journal.disk_jobs import Executor
 from tickertape.journal.format.segment import decode_commit, segment_path

@@ -10,8 +10,8 @@ import pytest
 
 from tests.simulation.journal_log import JOURNAL_ID
 from tickertape.base.errors import JournalCorrupt
+from tickertape.base.interfaces import Buffer, Now
 from tickertape.base.limits import commit_header_bytes
-from tickertape.base.ports import Buffer, Now
 from tickertape.batch import BatchBuilder, MessageBatch, Stamp, select_topic
 from tickertape.engine.cover import Cover
 from tickertape.engine.selection import selections

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tickertape.base.texts import said, said_characters_max, shown, shown_characters_max
+from tickertape.base.text_format import said, said_characters_max, shown, shown_characters_max
 
 
 def test_what_a_library_says_is_one_line_without_colours() -> None:
