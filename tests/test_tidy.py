@@ -235,7 +235,7 @@ def test_layers_have_no_cycle() -> None:
         ("server/app.py", "tickertape.client", False),
         ("server/app.py", "tickertape", False),
         ("engine/broker.py", "tickertape.testing.clock", False),
-        ("cli/serve.py", "rich.console", True),
+        ("cli/commands/serve.py", "rich.console", True),
         ("server/app.py", "rich", False),
     ],
 )

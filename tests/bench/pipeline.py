@@ -128,7 +128,7 @@ def archive_write(room: Room) -> Reading:
 def archive_replay(room: Room) -> Reading:
     from click.testing import CliRunner
 
-    from tickertape.cli.group import cli
+    from tickertape.cli.support.command_group import cli
 
     count = room.count(ARCHIVE_ROWS)
     archive = room.directory / "archive"

@@ -22,7 +22,7 @@ from tickertape.archive.compact import compact
 from tickertape.archive.location import Place, place_of
 from tickertape.archive.parquet_writer import write_files
 from tickertape.base.errors import ArchiveFailed
-from tickertape.cli.group import cli
+from tickertape.cli.support.command_group import cli
 from tickertape.journal.disk import SystemDisk
 from tickertape.journal.format.identity import read_identity
 from tickertape.testing.server import running_server

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 import tickertape as tt
-from tickertape.cli.group import cli
+from tickertape.cli.support.command_group import cli
 from tickertape.testing import RunningServer, ServerNotReady, running_server
 
 CONFIG = """

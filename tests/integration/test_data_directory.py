@@ -13,7 +13,7 @@ from tests.helpers.admin import stats_of
 from tests.helpers.peer import Peer, frame
 from tests.helpers.queues import SECONDS, queue, take
 from tickertape.batch import batch_from_bodies
-from tickertape.cli.group import cli
+from tickertape.cli.support.command_group import cli
 from tickertape.testing import RunningServer, running_server, wait_until
 from tickertape.wire.commands import Ack, Prepare, Stage, Staged, Transaction
 

@@ -15,7 +15,7 @@ import tickertape as tt
 from tests.helpers.queue_engine import QueueEngine
 from tests.helpers.queues import SECONDS, nothing, numbers, of, publish, queue, state, take, wait_state
 from tickertape.base.errors import ConfigurationError, NotAQueue
-from tickertape.cli.group import cli
+from tickertape.cli.support.command_group import cli
 from tickertape.engine.queue.definition import QueueDefinition
 from tickertape.engine.queue.queues import Queues
 from tickertape.engine.queue.work import Work

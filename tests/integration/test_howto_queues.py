@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 from click.testing import CliRunner
 
-from tickertape.cli.group import cli
+from tickertape.cli.support.command_group import cli
 from tickertape.testing import RunningServer, running_server
 
 PAGE = Path(__file__).parents[2] / "docs/howto/queues.md"

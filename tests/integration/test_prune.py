@@ -19,7 +19,7 @@ from tickertape.archive.commit import Archive
 from tickertape.archive.compact import compact
 from tickertape.archive.location import place_of
 from tickertape.archive.parquet_writer import write_files
-from tickertape.cli.group import cli
+from tickertape.cli.support.command_group import cli
 from tickertape.client.blocking import Client
 from tickertape.engine.queue.checkpoint import Covered, encode_covered
 from tickertape.journal.disk import SystemDisk

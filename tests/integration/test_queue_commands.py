@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 import tickertape as tt
 from tests.helpers.queues import SECONDS, queue
-from tickertape.cli.group import cli
+from tickertape.cli.support.command_group import cli
 from tickertape.testing import RunningServer
 
 CONFIG = (

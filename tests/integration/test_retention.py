@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 import tickertape as tt
 from tests.helpers.admin import ask, stats_of
-from tickertape.cli.group import cli
+from tickertape.cli.support.command_group import cli
 from tickertape.testing import RunningServer, running_server
 
 CONFIG = """

@@ -16,7 +16,7 @@ from tests.helpers.admin import ask, stats_of
 from tests.helpers.stalled import SECONDS, Stalled
 from tickertape.base.limits import MIB, outbox_bytes_max
 from tickertape.batch import batch_from_bodies
-from tickertape.cli.group import cli
+from tickertape.cli.support.command_group import cli
 from tickertape.testing import RunningServer, running_server, wait_until
 
 pytestmark = pytest.mark.slow

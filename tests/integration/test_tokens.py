@@ -17,7 +17,7 @@ from tests.conformance.fronts import Front
 from tests.conformance.test_transactions import begin
 from tests.helpers.admin import ask, stats_of
 from tests.helpers.peer import Peer, frame
-from tickertape.cli.group import cli
+from tickertape.cli.support.command_group import cli
 from tickertape.security.tokens import Token, new_token
 from tickertape.testing import running_server
 from tickertape.testing.server import RunningServer, wait_until

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from tests.helpers.java import short_lived_java
 from tests.helpers.processes import source_environment
-from tickertape.cli.group import cli
+from tickertape.cli.support.command_group import cli
 from tickertape.testing import RunningServer, running_server
 
 PAGE = Path(__file__).parents[2] / "docs/tutorials/spark.md"

@@ -28,7 +28,7 @@ from examples.demo.flights import FLIGHTS_FILE, WEATHER_FILE, data_file, read_fl
 from tests.helpers.processes import source_environment
 from tickertape.base.errors import BadBookmark, UsageError
 from tickertape.base.names import derived_publisher_id
-from tickertape.cli.group import cli
+from tickertape.cli.support.command_group import cli
 from tickertape.spark.last_values import last_values
 from tickertape.testing.server import RunningServer, running_server
 

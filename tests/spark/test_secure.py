@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tests.helpers.certificates import Authority, transport
-from tickertape.cli.group import cli
+from tickertape.cli.support.command_group import cli
 from tickertape.client.blocking import Client
 from tickertape.security.contexts import TLS
 from tickertape.security.tokens import new_token

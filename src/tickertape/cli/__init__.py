@@ -13,7 +13,7 @@ import sys
 def main() -> None:
     """Run the command line of this process and end it with its exit code."""
     open_standard_streams()
-    from tickertape.cli.group import cli
+    from tickertape.cli.support.command_group import cli
 
     cli(prog_name="tickertape")
 

@@ -9,8 +9,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from tests.unit.cli.test_group import commands
-from tickertape.cli.group import cli
+from tests.unit.cli.support.test_command_group import commands
+from tickertape.cli.support.command_group import cli
 from tickertape.server.config import examine
 
 REFERENCE = Path(__file__).resolve().parents[3] / "docs" / "reference"

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import click
 
-from tickertape.cli.group import LazyGroup
+from tickertape.cli.support.command_group import LazyGroup
 
 
 @click.group(
     cls=LazyGroup,
     modules={
-        "dump": "tickertape.cli.journal.dumping",
-        "find": "tickertape.cli.journal.finding",
-        "grep": "tickertape.cli.journal.grepping",
-        "ls": "tickertape.cli.journal.listing",
+        "dump": "tickertape.cli.journal.dump",
+        "find": "tickertape.cli.journal.find",
+        "grep": "tickertape.cli.journal.grep",
+        "ls": "tickertape.cli.journal.ls",
         "prune": "tickertape.cli.journal.prune",
-        "verify": "tickertape.cli.journal.listing",
+        "verify": "tickertape.cli.journal.ls",
     },
     short_help="Look into a data directory, also beside a running server.",
 )

@@ -14,11 +14,11 @@ import msgspec
 
 from tickertape.base.errors import BadOption
 from tickertape.base.units import parse_size
-from tickertape.cli.archives import place, require_deltalake, storage_option
-from tickertape.cli.journal.extent import directory_argument
-from tickertape.cli.options import interval
-from tickertape.cli.tables import counted
-from tickertape.cli.terminal import progress
+from tickertape.cli.journal.log_range import directory_argument
+from tickertape.cli.support.archive_options import place, require_deltalake, storage_option
+from tickertape.cli.support.option_types import interval
+from tickertape.cli.support.tables import counted
+from tickertape.cli.support.terminal import progress
 
 if TYPE_CHECKING:
     from tickertape.archive.commit import Archive

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import click
 
-from tickertape.cli.group import LazyGroup
+from tickertape.cli.support.command_group import LazyGroup
 
 
 @click.group(

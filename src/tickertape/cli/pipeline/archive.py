@@ -14,12 +14,12 @@ import click
 import msgspec
 
 from tickertape.base.archive_limits import batch_messages_default, keep_seconds_default
-from tickertape.cli.archives import place, require_deltalake, storage_option
-from tickertape.cli.options import answer_timeout_option, interval
 from tickertape.cli.pipeline.session import require_spark, session_options, spark_session
-from tickertape.cli.reaching import Server, server_options
-from tickertape.cli.tables import counted
-from tickertape.cli.terminal import progress, remark
+from tickertape.cli.support.archive_options import place, require_deltalake, storage_option
+from tickertape.cli.support.connect_options import Server, server_options
+from tickertape.cli.support.option_types import answer_timeout_option, interval
+from tickertape.cli.support.tables import counted
+from tickertape.cli.support.terminal import progress, remark
 
 if TYPE_CHECKING:
     from tickertape.archive.compact import Compacted

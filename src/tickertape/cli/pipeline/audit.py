@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import msgspec
 
-from tickertape.cli.group import EXIT_ERROR
-from tickertape.cli.options import answer_timeout_option, start
 from tickertape.cli.pipeline.session import session_options, spark_session
-from tickertape.cli.reaching import access_options
+from tickertape.cli.support.command_group import EXIT_ERROR
+from tickertape.cli.support.connect_options import access_options
+from tickertape.cli.support.option_types import answer_timeout_option, start
 
 if TYPE_CHECKING:
     from tickertape.spark.audit.audit import Report

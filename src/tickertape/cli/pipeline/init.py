@@ -12,8 +12,8 @@ from typing import Final
 import click
 
 import tickertape
-from tickertape.cli.group import Failure
-from tickertape.cli.reaching import SERVER_DEFAULT
+from tickertape.cli.support.command_group import Failure
+from tickertape.cli.support.connect_options import SERVER_DEFAULT
 
 EXAMPLES: Final = ("state", "delays", "weather")
 _PROJECT: Final = Path(tickertape.__file__).parent / "spark" / "project"

@@ -20,8 +20,8 @@ from typing import IO, Final
 
 import click
 
-from tickertape.cli.group import EXIT_USAGE, Failure
 from tickertape.cli.pipeline.session import require_spark, told
+from tickertape.cli.support.command_group import EXIT_USAGE, Failure
 
 SPEC_NAMES: Final = ("spark-pipeline.yml", "spark-pipeline.yaml")
 INSTALL: Final = "pip install 'tickertape[pipelines]'"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from tickertape.cli.group import Failure
+from tickertape.cli.support.command_group import Failure
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

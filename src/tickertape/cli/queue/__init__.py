@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import click
 
-from tickertape.cli.group import LazyGroup
+from tickertape.cli.support.command_group import LazyGroup
 
 
 @click.group(
     cls=LazyGroup,
     modules={
-        "browse": "tickertape.cli.queue.browsing",
-        "ls": "tickertape.cli.queue.listing",
-        "purge": "tickertape.cli.queue.purging",
-        "requeue": "tickertape.cli.queue.requeueing",
+        "browse": "tickertape.cli.queue.browse",
+        "ls": "tickertape.cli.queue.ls",
+        "purge": "tickertape.cli.queue.purge",
+        "requeue": "tickertape.cli.queue.requeue",
     },
     short_help="Look at queues, empty them, put dead letters back.",
 )

@@ -1,0 +1,180 @@
+"""Owns `check`, and how the problems of a configuration are told, by `check` and by `serve`.
+
+Must never start or create anything, nor import the server beyond its configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import click
+import msgspec
+
+from tickertape.base.errors import ConfigurationError
+from tickertape.cli.support.tables import counted
+from tickertape.engine.queue.definition import QueueDefinition
+from tickertape.server.archive_config import ArchiveConfig
+from tickertape.server.config import ADMIN_DEFAULT, Config, JournalConfig, examine
+from tickertape.server.document import Place, Problem, Problems
+
+
+@click.command(short_help="Check a configuration file, starting nothing.")
+@click.argument("config", type=click.Path(), metavar="CONFIG.toml")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of lines, for programs.")
+@click.pass_context
+def check(ctx: click.Context, config: str, as_json: bool) -> None:
+    """Check a configuration file and say what is wrong with it, line by line. Starts nothing.
+
+    Every problem is told, those of included files and of variables too, and the first one of the files of
+    certificates and tokens that it names, as FILE:LINE: KEY: what is wrong and what is allowed. A file in
+    order is summed up.
+
+    Exit codes: 0 in order, 1 there are problems, 2 bad usage.
+
+    \b
+    tickertape check tickertape.toml
+    tickertape check tickertape.toml --json | jq '.problems[] | "\\(.file):\\(.line) \\(.text)"'
+    """
+    settings, problems = examine(config)
+    warnings: list[str] = []
+    if settings is not None:
+        unusable, warnings = _looked_at(settings)
+        if unusable:
+            problems.append(Problem(Place(config, 0), "", unusable))
+            settings = None
+    if as_json:
+        click.echo(_document(config, settings, problems, warnings))
+    elif settings is not None:
+        click.echo(f"{printable(config)}: in order")
+        for line in _summary(settings):
+            click.echo(line)
+        for warning in warnings:
+            click.echo(f"  warning   {warning}")
+    else:
+        for line in told(problems):
+            click.echo(line)
+        click.echo(f"tickertape: {printable(config)}: {how_many(problems)}", err=True)
+    ctx.exit(0 if settings is not None else 1)
+
+
+def _looked_at(settings: Config) -> tuple[str, list[str]]:
+    """The first problem of the files of certificates and tokens that it names, empty when there is none; and
+    warnings."""
+    from tickertape.server.admission import Admission
+
+    try:
+        unrestricted = Admission(settings).tokens_for_any_client
+    except ConfigurationError as error:
+        return str(error), []
+    return "", [
+        f"token {name} may use every client name, also those of other tokens: give it clients ="
+        for name in unrestricted
+    ]
+
+
+def told(problems: Iterable[Problem]) -> list[str]:
+    """A line for each problem."""
+    return [printable(str(problem)) for problem in problems]
+
+
+def how_many(problems: Problems) -> str:
+    """How many problems there are."""
+    # Above the bound the last one only says how many more.
+    count = len(problems) + problems.more - (1 if problems.more else 0)
+    return counted(count, "problem")
+
+
+def printable(text: str) -> str:
+    """`text` as a terminal takes it: a file's name may be anything but text."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _document(config: str, settings: Config | None, problems: Problems, warnings: list[str]) -> bytes:
+    rows = [
+        {
+            "file": printable(problem.place.file),
+            "line": problem.place.line or None,
+            "key": printable(problem.key),
+            "text": printable(problem.text),
+        }
+        for problem in problems
+    ]
+    document = {"file": printable(config), "in_order": settings is not None, "problems": rows}
+    if warnings:
+        document["warnings"] = warnings
+    if settings is not None:
+        admin = msgspec.structs.replace(settings.admin, listen=settings.admin.listen or ADMIN_DEFAULT)
+        document["configuration"] = msgspec.structs.replace(
+            settings, admin=admin, archive=_without_secrets(settings.archive)
+        )
+    return msgspec.json.encode(document)
+
+
+def _without_secrets(archive: ArchiveConfig | None) -> ArchiveConfig | None:
+    """The same with every storage option masked: any of them may be a credential."""
+    if archive is None:
+        return None
+    return msgspec.structs.replace(archive, storage_options=dict.fromkeys(archive.storage_options, "***"))
+
+
+def _archive(archive: ArchiveConfig) -> str:
+    needed = "" if archive.require else ", not required"
+    return f"{archive.location}{needed}, refreshed every {archive.refresh:g} s"
+
+
+def _kept(journal: JournalConfig) -> str:
+    age = f"what is younger than {journal.retain:,g} s" if journal.retain else ""
+    size = f"at most {journal.retain_size:,} bytes of segments" if journal.retain_size else ""
+    return ", ".join(part for part in (age, size) if part)
+
+
+def _taken(settings: Config) -> str:
+    limits = settings.limits
+    return (
+        f"messages of {limits.message_bytes_max:,} bytes, filters of {limits.filter_bytes_max:,} bytes, "
+        f"{limits.subscriptions_per_connection_max:,} subscriptions a connection"
+    )
+
+
+def _slow(settings: Config) -> str:
+    slow = settings.slow_clients
+    directory = slow.place(settings.instance.data)
+    disk = f"then {slow.disk_limit:,} on disk in {directory}" if slow.disk_limit else "nothing on disk"
+    age = "" if slow.age_limit is None else f", for {slow.age_limit:g} s"
+    return f"{slow.memory_limit:,} bytes in memory, {slow.connection_limit:,} a connection, {disk}{age}"
+
+
+def _staged(settings: Config) -> str:
+    staged = settings.transactions
+    return (
+        f"{staged.disk_limit:,} bytes for transactions, {staged.bytes_max:,} each, "
+        f"for {staged.expire_after:g} s"
+    )
+
+
+def _queue(queue: QueueDefinition) -> str:
+    over = "" if queue.topic == queue.name else f" over {queue.topic}"
+    lease = "" if queue.lease_period is None else f", leased for {queue.lease_period:g} s"
+    dead = "" if queue.dead_letter is None else f", dead letters to {queue.dead_letter}"
+    return f"{queue.name}{over}, {queue.semantics}, {queue.sharing}{lease}{dead}"
+
+
+def _summary(settings: Config) -> list[str]:
+    journal = settings.journal
+    sync = f"every {journal.sync_interval:g} s" if journal.sync == "interval" else journal.sync
+    topics = "every topic" if journal.topics is None else ", ".join(journal.topics) or "nothing"
+    validated = [f"{topic.name} ({topic.message_type})" for topic in settings.topics if topic.validate]
+    return [
+        f"  instance  {settings.instance.name}",
+        f"  data      {settings.instance.data}" + ("" if journal.create else " (must exist)"),
+        *(f"  listen    {transport.listen}" for transport in settings.transports),
+        f"  admin     {settings.admin.listen or ADMIN_DEFAULT}",
+        f"  records   {topics}, synced {sync}, in segments of {journal.segment_size:,} bytes",
+        *([f"  keeps     {_kept(journal)}"] if journal.retain or journal.retain_size else []),
+        *([f"  archive   {_archive(settings.archive)}"] if settings.archive is not None else []),
+        f"  slow      {_slow(settings)}",
+        f"  takes     {_taken(settings)}",
+        f"  stages    {_staged(settings)}",
+        *([f"  validates {', '.join(validated)}"] if validated else []),
+        *(f"  queue     {_queue(queue)}" for queue in settings.queues),
+    ]

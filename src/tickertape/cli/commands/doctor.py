@@ -1,0 +1,79 @@
+"""`doctor`: check the machine that a server runs on, or will run on."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+import msgspec
+
+from tickertape.base.text_format import shown
+from tickertape.cli.support.command_group import EXIT_ERROR
+from tickertape.cli.support.option_types import interval
+from tickertape.cli.support.tables import safe
+from tickertape.cli.support.terminal import timed_progress
+from tickertape.server.config import load_config
+from tickertape.server.diagnosis import Finding, diagnose
+
+SECONDS_DEFAULT: Final = "5s"
+SECONDS_MAX: Final = 600.0
+_WIDTH: Final = 14
+
+
+def _seconds(ctx: click.Context, param: click.Parameter, value: str) -> float:
+    seconds = interval(ctx, param, value)
+    assert seconds is not None, "it has a default"
+    if seconds > SECONDS_MAX:
+        raise click.BadParameter(f"at most {SECONDS_MAX:g} seconds, not {shown(value)}")
+    return seconds
+
+
+@click.command(short_help="Check the disk, clock, limits and certificates of this machine.")
+@click.argument("config", type=click.Path(), required=False, metavar="[CONFIG.toml]")
+@click.option("--data", metavar="DIR", help="Data directory. Default: that of CONFIG, or ./data.")
+@click.option(
+    "--seconds",
+    callback=_seconds,
+    default=SECONDS_DEFAULT,
+    show_default=True,
+    metavar="S",
+    help="How long to measure synced writes.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of lines.")
+@click.pass_context
+def doctor(ctx: click.Context, config: str | None, data: str | None, seconds: float, as_json: bool) -> None:
+    """Check the machine that a server of CONFIG runs on, or will run on.
+
+    Measures what a synced write costs on the disk of the data directory, and what that means for publish
+    rates. Checks free space, open files, the clock, and when certificates and tokens expire. Lists versions.
+    Safe while a server runs: it writes only to a file without a name, which is gone when the command ends.
+
+    Exit codes: 0 no check failed (warnings do not count), 1 a check failed or CONFIG cannot be used, 2 bad
+    usage.
+
+    \b
+    tickertape doctor
+    tickertape doctor tickertape.toml --seconds 30s
+    tickertape doctor tickertape.toml --json | jq '.findings[] | select(.level != "ok")'
+    """
+    settings = load_config(config, data=data)
+    with timed_progress("measuring synced writes", seconds) as advance:
+        findings = list(diagnose(settings, seconds, advance))
+    failed = any(finding.level == "fail" for finding in findings)
+    if as_json:
+        click.echo(msgspec.json.encode({"failed": failed, "findings": findings}))
+    else:
+        for finding in findings:
+            for line in _lines(finding):
+                click.echo(line)
+    ctx.exit(EXIT_ERROR if failed else 0)
+
+
+def _lines(finding: Finding) -> list[str]:
+    text = f"{finding.level:<6}{finding.check:<{_WIDTH}}{_printable(finding.text)}"
+    return [text, f"{'':<6}{'':<{_WIDTH}}{_printable(finding.cure)}."] if finding.cure else [text]
+
+
+def _printable(text: str) -> str:
+    """Return `text` with control characters escaped, in pieces: a path or an error may be long."""
+    return "".join(safe(text[i : i + 50]) for i in range(0, len(text), 50))

@@ -1,0 +1,119 @@
+"""Owns the group `filter`: what a filter means, and which lines of a file it matches.
+
+Must never need a server: both commands work on texts and files.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from typing import BinaryIO, Final
+
+import click
+
+from tickertape.base.errors import BadFilter
+from tickertape.base.limits import message_bytes_max
+from tickertape.cli.support.command_group import EXIT_ERROR, Failure
+from tickertape.cli.support.printing import message_output
+from tickertape.cli.support.tables import counted
+from tickertape.filter import Filter, compile_filter
+from tickertape.filter.compiler.explain import explain as explain_filter
+from tickertape.filter.language.diagnostics import caret_lines
+from tickertape.payload.registry import MESSAGE_TYPE_ALIASES, MESSAGE_TYPES, message_type
+
+_LINES_AT_A_TIME: Final = 512
+
+type_option = click.option(
+    "--type",
+    "kind",
+    type=click.Choice([*MESSAGE_TYPES, *MESSAGE_TYPE_ALIASES]),
+    default="json",
+    show_default=True,
+    help="Message type of the bodies.",
+)
+
+
+@click.group(short_help="Explain a filter, or try it on lines.")
+def filter() -> None:  # noqa: A001 - the group finds a command by its name
+    """Look at filters without a server.
+
+    \b
+    tickertape filter explain "/symbol = 'IBM' AND /price > 10"
+    tickertape filter test "/price > 10" orders.jsonl
+    """
+
+
+def _compiled(text: str, kind: str) -> Filter:
+    try:
+        return compile_filter(text, message_type(kind))
+    except BadFilter as error:
+        if sys.stderr.isatty():
+            for line in caret_lines(text, error.position):
+                click.echo(line, err=True)
+        raise
+
+
+@filter.command(short_help="Say what a filter means, reads and costs.")
+@click.argument("text", metavar="FILTER")
+@type_option
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+def explain(text: str, kind: str, as_json: bool) -> None:
+    """Say what FILTER means, which fields it reads, and what it costs. Exit code 1 when it is no filter.
+
+    \b
+    tickertape filter explain "/a = 1 OR /b LIKE '^x' AND NOT /c IS NULL"
+    tickertape filter explain "/55 = 'IBM'" --type fix
+    """
+    found = explain_filter(_compiled(text, kind))
+    if as_json:
+        click.echo(json.dumps(found._asdict()))
+        return
+    for line in found.lines():
+        click.echo(line)
+
+
+@filter.command("test", short_help="Print the lines that a filter matches.")
+@click.argument("text", metavar="FILTER")
+@click.argument("file", type=click.File("rb"), default="-", metavar="[FILE|-]")
+@type_option
+@click.option("--count", "-c", "only_count", is_flag=True, help="Print how many lines match, not them.")
+def try_lines(text: str, file: BinaryIO, kind: str, only_count: bool) -> None:
+    """Print the lines of FILE, each a body, that FILTER matches. Empty lines are skipped.
+
+    Lines that are not of the message type match only a filter that reads no field; how many there were is
+    told on standard error. Exit code 1, with a line that says so, when no line matches.
+
+    \b
+    tickertape filter test "/price > 10" orders.jsonl
+    tickertape subscribe orders --bookmark epoch --until-caught-up | tickertape filter test "/qty > 5" -c
+    """
+    found = _compiled(text, kind)
+    if found.needs:
+        raise Failure(f"lines have no {', '.join(sorted(found.needs))}, which this filter asks for")
+    matched, out = 0, message_output()
+    lines = _lines(file)
+    while bodies := list(islice(lines, _LINES_AT_A_TIME)):
+        hits = found.select(bodies)
+        matched += len(hits)
+        if not only_count:
+            out.write(b"".join(bodies[i] + b"\n" for i in hits))
+    if found.unreadable:
+        lines_read = counted(found.unreadable, "line")
+        click.echo(f"tickertape: {lines_read} could not be read as {found.type.name}", err=True)
+    if only_count:
+        click.echo(matched)
+        if not matched:
+            raise click.exceptions.Exit(EXIT_ERROR)
+    elif not matched:
+        raise Failure("no line matches")
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    for number, line in enumerate(iter(lambda: file.readline(message_bytes_max + 2), b""), 1):
+        body = line.rstrip(b"\r\n")
+        if len(body) > message_bytes_max:
+            raise Failure(f"line {number} is longer than a message may be ({message_bytes_max:,} bytes)")
+        if body:
+            yield body

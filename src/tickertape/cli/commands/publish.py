@@ -1,0 +1,170 @@
+"""Owns `publish`: lines of a file or of standard input become messages.
+
+Must never end with exit code 0 before the server has said that every message is persisted.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator
+from typing import BinaryIO
+
+import click
+import msgspec
+
+from tickertape.base.errors import (
+    BadTopic,
+    Disconnected,
+    PeerError,
+    PublishRejected,
+    Refused,
+    TickertapeError,
+)
+from tickertape.base.limits import message_bytes_max
+from tickertape.base.names import check_topic
+from tickertape.cli.support.command_group import Failure
+from tickertape.cli.support.connect_options import Server, server_options
+from tickertape.cli.support.json_lines import NOT_JSON
+from tickertape.cli.support.option_types import answer_timeout_option, client_name
+from tickertape.cli.support.tables import counted
+from tickertape.cli.support.terminal import progress, remark
+
+
+@click.command(short_help="Publish lines, and wait until they are on the server's disk.")
+@click.argument("topic")
+@click.argument("file", type=click.File("rb"), default="-", metavar="[FILE|-]")
+@server_options
+@click.option(
+    "--name",
+    metavar="NAME",
+    help="Client name, which gives the messages their publisher. Default: one for this run.",
+)
+@click.option(
+    "--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="At most N messages a second."
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["lines", "json"]),
+    default="lines",
+    show_default=True,
+    help="json: refuse a line that is not JSON.",
+)
+@answer_timeout_option
+def publish(
+    topic: str,
+    file: BinaryIO,
+    server: Server,
+    name: str | None,
+    rate: float | None,
+    form: str,
+    timeout: float,
+) -> None:
+    """Publish the lines of FILE, or of standard input, to TOPIC: a line, a message.
+
+    Line ends are no part of a message, and empty lines are skipped. The command ends when the server has all
+    messages on its disk.
+
+    \b
+    echo '{"id": 1}' | tickertape publish orders
+    tickertape publish orders orders.jsonl --format json --name loader-1
+    tail -f access.log | tickertape publish access --rate 1000
+    """
+    try:
+        check_topic(topic)
+    except BadTopic as error:
+        raise click.BadParameter(str(error), param_hint="TOPIC") from None
+    from tickertape.client.publish_store import MemoryPublishStore
+
+    with (
+        server.client(
+            name or client_name("publish"), publish_store=MemoryPublishStore(), timeout=timeout
+        ) as client,
+        progress(f"publish {topic}", _size(file)) as advance,
+    ):
+        published, bad_line = 0, ""
+        try:
+            try:
+                for message in _paced(_messages(file, json=form == "json"), rate):
+                    client.publish(topic, message)
+                    published += 1
+                    advance(len(message) + 1)
+                    if not client.connected:
+                        break  # the store would take more, but nobody takes it from there
+            except _BadLineError as error:
+                bad_line = f"{file.name}: {error}"
+            client.publish_flush(timeout=timeout)
+        except (Disconnected, PublishRejected) as error:
+            client.set_exception_listener(_ignore)  # closing has nothing to add
+            left = f"{client.unpersisted_count()} of {published} messages may not be persisted"
+            raise Failure(f"{_reason(error, server.uri)}; {left}") from error
+    if bad_line:
+        raise Failure(f"{bad_line}; what stands before it is published (messages: {published})")
+    remark(f"{counted(published, 'message')} persisted")
+
+
+def _ignore(error: BaseException) -> None:
+    """Return nothing: the command reports unsent messages itself."""
+
+
+class _BadLineError(ValueError):
+    """A line that cannot be a message."""
+
+
+def _reason(error: TickertapeError, server: str) -> str:
+    """The server and what it did; not what a program should do about a lost connection."""
+    from tickertape.client.link import parse_uri
+
+    text, lost = str(error), error.__cause__
+    if isinstance(error, Disconnected) and isinstance(lost, Disconnected | Refused | PeerError):
+        text = str(lost) if lost.code == Disconnected.code else f"ended the connection ({lost.code}): {lost}"
+    shown = parse_uri(server).uri
+    return text if shown in text else f"{shown}: {text}"
+
+
+def _messages(file: BinaryIO, *, json: bool) -> Iterator[bytes]:
+    number = 0
+    while line := file.readline(message_bytes_max + 3):
+        number += 1
+        message = line[:-1] if line.endswith(b"\n") else line
+        message = message.removesuffix(b"\r")
+        if len(message) > message_bytes_max:
+            raise _BadLineError(f"line {number} is longer than {message_bytes_max} bytes")
+        if not message:
+            continue
+        if json:
+            try:
+                msgspec.json.decode(message)
+            except NOT_JSON as error:
+                raise _BadLineError(f"line {number} is not JSON: {error}") from None
+        yield message
+
+
+def _paced(
+    messages: Iterator[bytes],
+    rate: float | None,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], object] = time.sleep,
+) -> Iterator[bytes]:
+    """The messages, each no earlier than `rate` a second allows; lateness is not made up in a burst."""
+    if rate is None:
+        yield from messages
+        return
+    due = clock()
+    for message in messages:
+        wait = due - clock()
+        if wait > 0:
+            sleep(wait)
+        due = max(due, clock() - 1 / rate) + 1 / rate
+        yield message
+
+
+def _size(file: BinaryIO) -> int | None:
+    """Bytes of a regular file; None for what has no size."""
+    try:
+        status = os.fstat(file.fileno())
+    except (OSError, ValueError):
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None

@@ -1,0 +1,205 @@
+"""Owns `stats`: what a running server tells about itself.
+
+Must never change anything in it: it asks the admin address, and prints.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+
+import click
+
+from tickertape.base.limits import watch_seconds_min
+from tickertape.base.text_format import shown
+from tickertape.cli.support.admin_client import admin_option, json_option, stats_of
+from tickertape.cli.support.option_types import interval
+from tickertape.cli.support.tables import counted, echo_table, number, safe
+from tickertape.server.admin.queues_look import QueueState
+from tickertape.server.admin.report import (
+    Rates,
+    Retention,
+    SessionState,
+    SlowClientsState,
+    Stats,
+    Syncs,
+    TransactionsState,
+)
+
+
+def _watched(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    seconds = interval(ctx, param, value)
+    if seconds is not None and seconds < watch_seconds_min:
+        raise click.BadParameter(f"at least {watch_seconds_min:g} seconds, not {shown(value or '')}")
+    return seconds
+
+
+@click.command(short_help="Show what a running server does.")
+@admin_option
+@json_option
+@click.option(
+    "--watch",
+    metavar="S",
+    callback=_watched,
+    help="Show it again and again, every S seconds (at least 0.1), until Ctrl-C. With --json: an "
+    "object a line.",
+)
+def stats(admin: str, as_json: bool, watch: float | None) -> None:
+    """Show what a running server does: its log, rates, syncs, memory, and who is connected.
+
+    Counts begin with the start of the server. A lag is how many messages of the log, of whatever topic, lie
+    between a subscription and the persisted end.
+
+    \b
+    tickertape stats
+    tickertape stats --admin http://127.0.0.1:9008 --watch 2s
+    tickertape stats --json | jq .journal.syncs.p99_seconds
+    """
+    while True:
+        body, report = stats_of(admin)
+        if watch is not None and not as_json and sys.stdout.isatty():
+            click.clear()
+        if as_json:
+            click.echo(body)
+        else:
+            _show(report)
+        if watch is None:
+            return
+        sys.stdout.flush()
+        time.sleep(watch)
+
+
+def _show(report: Stats) -> None:
+    for name, text in _lines(report):
+        click.echo(f"{name:<12}{text}")
+    if report.sessions:
+        click.echo()
+        _show_sessions(report)
+
+
+def _retention(retention: Retention) -> Iterator[tuple[str, str]]:
+    if retention.first_bookmark is not None:
+        yield "first", f"{retention.first_bookmark} of {retention.first_time}"
+    if retention.retired_segments:
+        removed = counted(retention.retired_segments, "segment")
+        yield "removed", f"{removed}, {counted(retention.retired_bytes, 'byte')}, by retention"
+    if retention.held_segments:
+        held = counted(retention.held_segments, "old segment")
+        held_by = safe(retention.held_by or "")
+        yield "held", f"{held}, {counted(retention.held_bytes, 'byte')}, cannot go: needed by {held_by}"
+
+
+def _lines(report: Stats) -> Iterator[tuple[str, str]]:
+    journal, totals, memory = report.journal, report.totals, report.memory
+    reason = f" ({safe(report.reason)})" if report.reason else ""
+    yield (
+        "server",
+        (
+            f"{safe(report.instance)}, version {report.version}, process {report.pid}, "
+            f"{report.state}{reason}, up {number(report.uptime_seconds)} s"
+        ),
+    )
+    yield (
+        "log",
+        (
+            f"positions {journal.first_position:,} to {journal.persisted_end:,}, "
+            f"{counted(journal.segments, 'segment')}, {counted(journal.bytes, 'byte')}, "
+            f"{counted(journal.publishers, 'publisher')}"
+            f"{', NO ROOM FOR THE NEXT SEGMENT' if journal.full else ''}"
+        ),
+    )
+    yield from _retention(journal.retention)
+    persisted = f"{counted(totals.persisted_messages, 'message')}, {counted(totals.persisted_bytes, 'byte')}"
+    yield "persisted", f"{persisted}, {counted(journal.commits, 'commit')}"
+    yield "sent", f"{counted(totals.sent_messages, 'message')}, {counted(totals.sent_bytes, 'byte')}"
+    yield from _rates(report.rates)
+    yield "syncs", _syncs(journal.syncs)
+    yield (
+        "memory",
+        (
+            f"{number(memory.anonymous_bytes)} bytes anonymous, tail of the log {memory.tail_cache_bytes:,}, "
+            f"outboxes {memory.outbox_bytes:,}, unfinished frames {memory.inbound_bytes:,}"
+        ),
+    )
+    yield from _slow(report.slow_clients)
+    yield from _transactions(report.transactions)
+    yield from _queues(report.queues)
+    by_code = ("refused", totals.refused), ("ended", totals.ended), ("subs ended", totals.ended_subscriptions)
+    for name, counts in by_code:
+        if counts:
+            yield name, ", ".join(f"{safe(code)} {count:,}" for code, count in sorted(counts.items()))
+    yield (
+        "clients",
+        (
+            f"{counted(report.connections, 'connection')}, {report.session_count:,} logged on, "
+            f"{counted(report.subscription_count, 'subscription')}"
+        ),
+    )
+
+
+def _rates(rates: Rates | None) -> Iterator[tuple[str, str]]:
+    if rates is not None:
+        persisted = f"{number(rates.persisted_messages)} messages/s, {number(rates.persisted_bytes)} bytes/s"
+        sent = f"{number(rates.sent_messages)} messages/s, {number(rates.sent_bytes)} bytes/s"
+        yield "rates", f"persisted {persisted}; sent {sent}"
+
+
+def _slow(slow: SlowClientsState) -> Iterator[tuple[str, str]]:
+    if slow.offline_starts or slow.waiting_connections:
+        behind = f"{counted(slow.waiting_connections, 'connection')} behind"
+        where = f"{slow.memory_bytes:,} bytes in memory, {slow.disk_bytes:,} on disk"
+        yield "slow", f"{behind}, {slow.offline_connections:,} of them offline; {where}"
+
+
+def _transactions(transactions: TransactionsState) -> Iterator[tuple[str, str]]:
+    if transactions.committed or transactions.staged_parts:
+        staged = f"{counted(transactions.staged_parts, 'part')} staged, {transactions.staged_bytes:,} bytes"
+        ends = f"{transactions.aborted:,} aborted, {transactions.expired:,} expired"
+        yield (
+            "transactions",
+            f"{transactions.committed:,} committed, {ends}; {staged}, {transactions.waiting:,} waiting",
+        )
+
+
+def _queues(queues: list[QueueState]) -> Iterator[tuple[str, str]]:
+    if queues:
+        depth, leased = sum(queue.depth for queue in queues), sum(queue.leased for queue in queues)
+        yield "queues", f"{len(queues):,} with {counted(depth, 'message')}, {leased:,} of them leased"
+
+
+def _syncs(syncs: Syncs) -> str:
+    half, most = _milliseconds(syncs.p50_seconds), _milliseconds(syncs.p99_seconds)
+    longest = _milliseconds(syncs.highest_seconds)
+    return f"{syncs.policy}: {syncs.count:,}, half within {half}, 99 % within {most}, longest {longest}"
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds * 1000:.3g} ms"
+
+
+def _show_sessions(report: Stats) -> None:
+    columns = ("client", "address", "topic", "state", "lag", "published", "sent", "credit", "outbox")
+    echo_table(columns, [row for session in report.sessions for row in _rows(session)], left=4)
+    if report.sessions_left_out or report.subscriptions_left_out:
+        click.echo(
+            f"not listed: {counted(report.sessions_left_out, 'session')}, "
+            f"{counted(report.subscriptions_left_out, 'subscription')}"
+        )
+
+
+def _rows(session: SessionState) -> Iterator[tuple[str, ...]]:
+    name, address = safe(session.client), session.address or "-"
+    traffic = number(session.published_messages), number(session.sent_messages)
+    outbox = number(session.outbox_bytes)
+    if not session.subscriptions:
+        yield name, address, "-", "-", "-", *traffic, "-", outbox
+    for sub in session.subscriptions:
+        state = "caught up" if sub.caught_up else "blocked" if sub.blocked else "behind"
+        yield (
+            *(name, address, safe(sub.topic), state, number(sub.lag_messages)),
+            *traffic,
+            *(number(sub.credit_bytes), outbox),
+        )
+        name = address = outbox = ""
+        traffic = "", ""

@@ -1,0 +1,50 @@
+"""Owns `topics`: the topics of a running server.
+
+Must never change anything in it: it asks the admin address, and prints.
+"""
+
+from __future__ import annotations
+
+import click
+import msgspec
+
+from tickertape.cli.support.admin_client import admin_option, json_option, stats_of
+from tickertape.cli.support.tables import echo_table, number, safe
+from tickertape.server.admin.report import TopicState
+
+_COLUMNS = ("topic", "recorded", "last bookmark", "last message", "messages", "bytes", "subscriptions")
+
+
+@click.command(short_help="List the topics of a running server.")
+@admin_option
+@json_option
+def topics(admin: str, as_json: bool) -> None:
+    """List the topics that a running server knows.
+
+    Messages, bytes and the last bookmark are of what came since the server started; the log may hold more.
+
+    \b
+    tickertape topics
+    tickertape topics --json | jq '.topics[].name'
+    """
+    _, report = stats_of(admin)
+    listed = sorted(report.topics, key=lambda topic: topic.name)
+    if as_json:
+        click.echo(msgspec.json.encode({"topics": listed}))
+        return
+    if not listed:
+        click.echo("no topics yet")
+        return
+    echo_table(_COLUMNS, [_row(topic) for topic in listed], left=4)
+
+
+def _row(topic: TopicState) -> tuple[str, ...]:
+    return (
+        safe(topic.name),
+        "yes" if topic.recorded else "no",
+        topic.last_bookmark or "-",
+        topic.last_time or "-",
+        number(topic.messages),
+        number(topic.bytes),
+        number(topic.subscriptions),
+    )

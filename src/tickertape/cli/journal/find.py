@@ -1,0 +1,65 @@
+"""Owns `journal find`: where a message lies on the disk, or why there is no such message.
+
+Must never answer with another message than was asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+import click
+import msgspec
+
+from tickertape.base.bookmarks import AtBookmarks, AtTime, Epoch, StartPoint
+from tickertape.base.timestamps import format_timestamp
+from tickertape.cli.journal.log_range import Point, Role, directory_argument
+from tickertape.cli.support.command_group import Failure
+from tickertape.cli.support.tables import counted
+
+
+@click.command(short_help="Tell where a message lies.")
+@directory_argument
+@click.argument("point", type=Point(Role.SINGLE))
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
+@click.option("--unsynced", is_flag=True, help="Also what was written but is not known to be on the disk.")
+def find(directory: str, point: int | StartPoint, as_json: bool, unsynced: bool) -> None:
+    """Tell in which file, commit and position of the journal in DIR a message lies.
+
+    POINT is a bookmark, a position (a number), epoch (the first message), or a timestamp (UTC): the first
+    message stamped then or later. Exit code 1, and a line that says why, when there is no such message:
+    below the first, above the last, a gap.
+
+    \b
+    tickertape journal find data '4031722713208431|1700000000000|'
+    tickertape journal find data 20261120T090000
+    tickertape journal find data 1000000 --json
+    """
+    from tickertape.journal.disk import SystemDisk
+    from tickertape.journal.offline.locate import Absent, locate, locate_bookmark, locate_time
+    from tickertape.journal.offline.snapshot import SnapshotReader, take_snapshot
+
+    disk = SystemDisk(directory)
+    snapshot = take_snapshot(disk, unsynced=unsynced)
+    with contextlib.closing(SnapshotReader(disk, snapshot.view)) as reader:
+        if isinstance(point, int):
+            found = locate(reader, point)
+        elif isinstance(point, AtTime):
+            found = locate_time(reader, point.micros)
+        elif isinstance(point, Epoch):
+            found = locate(reader, reader.view.first_position)
+        else:
+            assert isinstance(point, AtBookmarks)
+            found = locate_bookmark(reader, point.bookmarks[0])
+    if isinstance(found, Absent):
+        if snapshot.damage is not None:
+            raise Failure(f"{found.reason}; but {snapshot.damage}")
+        unseen = f" (not known to be on the disk yet: {counted(snapshot.unproven, 'message')} behind it)"
+        raise Failure(found.reason + (unseen if snapshot.unproven else ""))
+    fields = found._asdict() | {"timestamp": format_timestamp(found.timestamp)}
+    if as_json:
+        click.echo(msgspec.json.encode(fields))
+        return
+    width = max(map(len, fields))
+    fields["control"] = "yes" if found.control else "no"
+    for name, value in fields.items():
+        click.echo(f"{name.replace('_', ' '):{width}}  {value}")

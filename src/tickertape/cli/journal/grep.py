@@ -1,0 +1,159 @@
+"""Owns `journal grep`: messages whose body or topic matches a regular expression.
+
+Must never take longer than linear time for any expression: RE2 sees to that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from tickertape.base.bookmarks import Range, StartPoint
+from tickertape.cli.journal.log_range import LogExtent, directory_argument, extent_options
+from tickertape.cli.support.command_group import EXIT_ERROR, Failure
+from tickertape.cli.support.printing import message_output
+
+if TYPE_CHECKING:
+    from tickertape.journal.offline.snapshot import Selected
+
+_SEES_EDGES: Final = re.compile(r"[\^$]|\\[AzbBC]|\(\?[^:]")
+"""In an expression with one of these a match may depend on where the body begins or ends."""
+
+
+@click.command(short_help="Search bodies or topics for a regular expression.")
+@directory_argument
+@click.argument("pattern")
+@extent_options
+@click.option("--count", "-c", "only_count", is_flag=True, help="Print how many messages match, not them.")
+@click.option("--ignore-case", "-i", is_flag=True, help="Letters match in either case.")
+@click.option(
+    "--in",
+    "where",
+    type=click.Choice(["body", "topic", "both"]),
+    default="body",
+    show_default=True,
+    help="Where to look.",
+)
+@click.option("--max-count", "-m", type=click.IntRange(min=1), metavar="N", help="Stop after N messages.")
+def grep(
+    directory: str,
+    pattern: str,
+    first: int | StartPoint | Range | None,
+    last: int | StartPoint | None,
+    topic: str | None,
+    unsynced: bool,
+    only_count: bool,
+    ignore_case: bool,
+    where: str,
+    max_count: int | None,
+) -> None:
+    """Print the messages of the journal in DIR that match PATTERN: bookmark, topic, body, tabs between.
+
+    PATTERN is an RE2 regular expression; it is searched for anywhere in the bytes of a body. Exit code 1,
+    with a line that says so, when nothing matches.
+
+    \b
+    tickertape journal grep data 'AAPL|MSFT' --topic orders
+    tickertape journal grep data -c '"price":1[0-9]{3}\\b' --from 20261120T090000
+    tickertape journal grep data --in topic '^orders/eu/' -m 1
+    """
+    search = Search(_compiled(pattern, ignore_case), pattern, where)
+    matched = 0
+    out = message_output()
+    for selected in LogExtent(directory, first, last, topic, unsynced).selected("grep"):
+        hits = search.hits(selected)
+        if max_count is not None:
+            hits = hits[: max_count - matched]
+        matched += len(hits)
+        if hits and not only_count:
+            out.write(b"".join(_lines(selected, hits)))
+        if matched == max_count:
+            break
+    if only_count:
+        click.echo(matched)
+        if not matched:
+            raise click.exceptions.Exit(EXIT_ERROR)
+    elif not matched:
+        raise Failure("no message matches")
+
+
+def _compiled(pattern: str, ignore_case: bool) -> Any:
+    import re2
+
+    options = re2.Options()
+    options.log_errors = False
+    options.case_sensitive = not ignore_case
+    try:
+        return re2.compile(pattern.encode("utf-8", "surrogateescape"), options)
+    except re2.error as error:
+        text = error.args[0] if error.args else error
+        shown = text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text)
+        raise click.BadParameter(f"not an RE2 regular expression: {shown}", param_hint="PATTERN") from None
+
+
+class Search:
+    """An expression and where it is looked for."""
+
+    def __init__(self, expression: Any, pattern: str, where: str) -> None:
+        self._search = expression.search
+        self._where = where
+        self._through = not _SEES_EDGES.search(pattern) and expression.search(b"") is None
+        self._topics: dict[str, bool] = {}
+
+    def hits(self, selected: Selected) -> list[int]:
+        """Indexes of the messages that match, in order."""
+        batch = selected.batch
+        if self._where == "body":
+            return list(self._bodies(selected))
+        good = [self._topic(topic) for topic in batch.topics]
+        index = [0] * batch.count if batch.topic_index is None else batch.topic_index.tolist()
+        by_topic = [i for i, at in enumerate(index) if good[at]] if any(good) else []
+        if self._where == "topic":
+            return by_topic
+        return sorted({*by_topic, *self._bodies(selected)})
+
+    def _topic(self, topic: str) -> bool:
+        known = self._topics.get(topic)
+        if known is None:
+            if len(self._topics) >= 10_000:
+                self._topics.clear()
+            known = self._topics[topic] = self._search(topic.encode()) is not None
+        return known
+
+    def _bodies(self, selected: Selected) -> Iterator[int]:
+        """Messages whose body matches.
+
+        An expression that does not look at edges and matches in a body also matches in all bodies as one
+        text, at the same place or, running across bodies, before it: so bodies before the next match of that
+        are passed over, and only the one in which it begins is looked at by itself."""
+        batch, search = selected.batch, self._search
+        if not self._through:
+            for i, body in enumerate(batch.bodies_list()):
+                if search(body) is not None:
+                    yield i
+            return
+        text = bytes(batch.bodies)
+        offsets = batch.offsets
+        at = 0
+        while at < len(text):
+            match = search(text, at)
+            if match is None:
+                return
+            i = int(offsets.searchsorted(match.start(), side="right")) - 1
+            begin, at = int(offsets[i]), int(offsets[i + 1])
+            if match.end() <= at or search(text[begin:at]) is not None:
+                yield i
+
+
+def _lines(selected: Selected, hits: list[int]) -> Iterator[bytes]:
+    batch = selected.batch
+    for i in hits:
+        yield b"%d|%d|\t%b\t%b\n" % (
+            int(batch.publishers[i]),
+            int(batch.sequences[i]),
+            batch.topic(i).encode(),
+            batch.body(i),
+        )

@@ -1,0 +1,220 @@
+"""Owns what `dump` and `grep` share: which part of the log is read, and reading it with progress.
+
+Must never read what `--from` and `--to` leave out, or hold more of the log than one read in memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+import click
+
+from tickertape.base.bookmarks import (
+    BOOKMARK_FORM,
+    LIST_FORM,
+    RANGE_FORM,
+    TIME_FORM,
+    AtBookmarks,
+    AtTime,
+    Bookmark,
+    Epoch,
+    Range,
+    StartPoint,
+    parse_bookmark,
+)
+from tickertape.base.errors import BadBookmark
+from tickertape.base.text_format import shown
+from tickertape.cli.support.command_group import Failure
+from tickertape.cli.support.option_types import START_WORDS
+from tickertape.cli.support.tables import counted
+from tickertape.cli.support.terminal import progress, remark
+
+if TYPE_CHECKING:
+    from tickertape.journal.offline.snapshot import Selected, SnapshotReader
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+if TYPE_CHECKING:
+    ParamType = click.ParamType[Any]
+else:
+    ParamType = click.ParamType
+
+_POSITION: Final = re.compile(r"[0-9]{1,20}")
+
+directory_argument = click.argument("directory", type=click.Path(exists=True, file_okay=False), metavar="DIR")
+
+
+class Role(Enum):
+    """What a point is for."""
+
+    FIRST = "first"
+    LAST = "last"
+    SINGLE = "single"
+
+
+class Point(ParamType):
+    """A position, a bookmark or a timestamp; as the first place `epoch`, `now`, a list or a range too, as the
+    last one a list, as a single one `epoch`.
+    """
+
+    name = "point"
+
+    def __init__(self, role: Role) -> None:
+        self._role = role
+        first, last = role is Role.FIRST, role is Role.LAST
+        words = {Role.FIRST: ("epoch", "now"), Role.LAST: (), Role.SINGLE: ("epoch",)}[role]
+        self._words = {word: START_WORDS[word] for word in words}
+        forms = ["a position (a number)", *self._words, BOOKMARK_FORM]
+        forms += [LIST_FORM] if first or last else []
+        forms += [TIME_FORM, RANGE_FORM] if first else [TIME_FORM]
+        self._allowed = f"{', '.join(forms[:-1])}, or {forms[-1]}"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | StartPoint | Range:
+        """An `int` is a position."""
+        if not isinstance(value, str):
+            return value  # type: ignore[no-any-return]
+        if _POSITION.fullmatch(value):
+            return int(value)
+        try:
+            point = parse_bookmark(self._words.get(value.lower(), value), self._allowed)
+        except BadBookmark as error:
+            self.fail(str(error), param, ctx)
+        if isinstance(point, Range) and self._role is not Role.FIRST:
+            self.fail(f"a range is no single place; allowed are {self._allowed}", param, ctx)
+        if self._role is Role.SINGLE and not _is_one(point):
+            self.fail(f"{shown(value)} is no single message; allowed are {self._allowed}", param, ctx)
+        return point
+
+
+def _is_one(point: StartPoint | Range) -> bool:
+    if isinstance(point, AtBookmarks):
+        return len(point.bookmarks) == 1 and not point.unknown
+    return isinstance(point, Epoch | AtTime)
+
+
+def extent_options(command: F) -> F:
+    """The options that say which part of the log is read."""
+    for option in (
+        click.option(
+            "--unsynced", is_flag=True, help="Also what was written but is not known to be on the disk."
+        ),
+        click.option("--topic", metavar="TOPIC", help="Only messages of this topic."),
+        click.option(
+            "--to",
+            "last",
+            type=Point(Role.LAST),
+            metavar="POINT",
+            help="Last message: a position, a bookmark, or a timestamp (messages stamped just then belong).",
+        ),
+        click.option(
+            "--from",
+            "first",
+            type=Point(Role.FIRST),
+            metavar="POINT",
+            help="First message: a position, epoch, a bookmark, a timestamp, or a range such as [A:B).",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+class LogExtent(NamedTuple):
+    """What the options of a command say."""
+
+    directory: str
+    first: int | StartPoint | Range | None
+    last: int | StartPoint | None
+    topic: str | None
+    unsynced: bool
+
+    def selected(self, what: str) -> Iterator[Selected]:
+        """The messages, without the server's control records; with progress. Damage ends it with an error."""
+        from tickertape.journal.disk import SystemDisk
+        from tickertape.journal.offline.snapshot import SnapshotReader, take_snapshot
+
+        disk = SystemDisk(self.directory)
+        snapshot = take_snapshot(disk, unsynced=self.unsynced)
+        reader = SnapshotReader(disk, snapshot.view)
+        with contextlib.closing(reader):
+            _tell_removed(reader, self.first)
+            start, stop = self._positions(reader)
+            begin = done = reader.bytes_before(start)
+            with progress(what, max(0, reader.bytes_before(stop) - begin)) as advance:
+                for selected in reader.selected(start, stop, self.topic):
+                    yield selected
+                    passed = reader.bytes_before(selected.end_position)
+                    advance(passed - done)
+                    done = passed
+        if snapshot.damage is not None and stop >= snapshot.view.end_position:
+            raise snapshot.damage
+        if snapshot.unproven and stop >= snapshot.view.end_position:
+            behind = counted(snapshot.unproven, "message")
+            remark(f"not known to be on the disk yet: {behind} behind these (--unsynced)")
+
+    def _positions(self, reader: SnapshotReader) -> tuple[int, int]:
+        """The first position, and the one after the last."""
+        first, last = self.first, self.last
+        end = reader.view.end_position
+        _refuse_removed(reader, first.begin if isinstance(first, Range) else first)
+        if isinstance(first, Range):
+            if last is not None:
+                raise click.UsageError("--from gives a range, which has its own end: leave --to out")
+            start = _position(reader, first.begin, after=not first.begin_inclusive)
+            return start, min(end, _position(reader, first.end, after=first.end_inclusive))
+        start = reader.view.first_position if first is None else _position(reader, first, after=False)
+        return start, end if last is None else min(end, _position(reader, last, after=True))
+
+
+def _position(reader: SnapshotReader, point: int | StartPoint, *, after: bool) -> int:
+    """Where `point` lies; `after`: where what follows it begins."""
+    from tickertape.journal.reading.lookup import find_bookmark, find_time
+
+    if isinstance(point, int):
+        return point + after
+    if isinstance(point, Epoch):
+        return reader.view.first_position
+    if isinstance(point, AtTime):
+        return reader.find(find_time(reader.view, point.micros, inclusive=not after))
+    if not isinstance(point, AtBookmarks):
+        return reader.view.end_position
+    found = [
+        position
+        for bookmark in point.bookmarks
+        if (position := reader.find(find_bookmark(reader.view, *bookmark))) is not None
+    ]
+    if not found:
+        raise Failure(_not_found(reader, point.bookmarks))
+    return max(found) + 1 if after else min(found)
+
+
+def _tell_removed(reader: SnapshotReader, first: int | StartPoint | Range | None) -> None:
+    """Say that what is asked for may begin in what is gone."""
+    view = reader.view
+    begins_before = not isinstance(first, int) or first < view.first_position
+    if view.retired is not None and begins_before:
+        click.echo(f"{view.retired}; the log begins at position {view.first_position}", err=True)
+
+
+def _refuse_removed(reader: SnapshotReader, begin: int | StartPoint | None) -> None:
+    """Of a list the earliest counts: nobody knows where one that is gone was."""
+    from tickertape.journal.format.retired_state import is_expired
+
+    bookmarks = begin.bookmarks if isinstance(begin, AtBookmarks) else ()
+    gone = tuple(bookmark for bookmark in bookmarks if is_expired(reader.view.retired, bookmark))
+    if gone:
+        raise Failure(_not_found(reader, gone))
+
+
+def _not_found(reader: SnapshotReader, bookmarks: tuple[Bookmark, ...]) -> str:
+    from tickertape.journal.offline.locate import Absent, locate_bookmark
+
+    if not bookmarks:
+        return "that is no bookmark of any log"
+    why = locate_bookmark(reader, bookmarks[0])
+    return why.reason if isinstance(why, Absent) else str(bookmarks[0])

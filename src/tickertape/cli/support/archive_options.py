@@ -1,0 +1,61 @@
+"""Owns how commands are told where an archive is.
+
+Must never import what reads it before a command runs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from tickertape.base.errors import BadOption
+from tickertape.cli.pipeline.session import INSTALL
+from tickertape.cli.support.command_group import Failure
+
+if TYPE_CHECKING:
+    from tickertape.archive.location import Place
+
+
+def _storage(
+    ctx: click.Context,  # noqa: ARG001
+    param: click.Parameter,  # noqa: ARG001
+    values: tuple[str, ...],
+) -> dict[str, str]:
+    """Callback of an option: what delta-rs is told of an object store."""
+    found = {}
+    for value in values:
+        key, equals, said = value.partition("=")
+        if not equals or not key:
+            raise click.BadParameter(f"KEY=VALUE, such as AWS_REGION=eu-west-1, not {key!r}")
+        found[key] = said
+    return found
+
+
+storage_option = click.option(
+    "--storage-option",
+    "storage",
+    multiple=True,
+    metavar="KEY=VALUE",
+    callback=_storage,
+    help="What an object store asks for (AWS_REGION, AWS_ENDPOINT_URL, ...), as delta-rs names it; may be "
+    "given more than once. What stands in the environment need not be said.",
+)
+
+
+def place(location: str, storage: dict[str, str]) -> Place:
+    """Where the archive is, as options say it."""
+    from tickertape.archive.location import place_of
+
+    try:
+        return place_of(location, storage)
+    except BadOption as error:
+        raise click.UsageError(str(error)) from None
+
+
+def require_deltalake() -> None:
+    """Raise `Failure` when this Python cannot read the archive's table."""
+    try:
+        import deltalake  # noqa: F401
+    except ImportError as error:
+        raise Failure(f"the archive is a Delta table: {INSTALL} ({error})") from None

@@ -1,0 +1,183 @@
+"""`check`: every problem of a configuration with its place, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tickertape.base.limits import configuration_problems_max
+from tickertape.cli.support.command_group import cli
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, list(arguments))
+
+
+def test_check_tells_every_problem_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text("x = 1\n[journal]\ncreate = 5\n")
+    result = run("check", str(file))
+    first, second = result.stdout.splitlines()
+    assert first.startswith(f"{file}:1: x: unknown; ")
+    assert second == f"{file}:3: journal.create: is true or false, not 5"
+    assert (result.stderr, result.exit_code) == (f"tickertape: {file}: 2 problems\n", 1)
+
+
+def test_check_says_what_a_good_file_means_and_starts_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text(
+        '[[transport]]\nlisten = "unix:///s"\n[journal]\nsync = "interval"\ncreate = false\n'
+        '[[journal.topic]]\nname = "orders"\n[[journal.topic]]\npattern = "^fx/"\n'
+        '[[topic]]\nname = "orders"\nvalidate = true\n'
+        '[[queue]]\nname = "orders"\nsemantics = "at-most-once"\n'
+        '[[queue]]\nname = "work"\nunderlying = "^fx/"\nlease_period = "30s"\ndead_letter = "orders"\n'
+    )
+    result = run("check", str(file))
+    assert result.exit_code == 0
+    assert result.stdout == (
+        f"{file}: in order\n"
+        "  instance  tickertape\n"
+        f"  data      {tmp_path}/data (must exist)\n"
+        "  listen    unix:///s\n"
+        "  admin     http://127.0.0.1:9008\n"
+        "  records   orders, ^fx/, synced every 1 s, in segments of 268,435,456 bytes\n"
+        "  slow      67,108,864 bytes in memory, 16,777,216 a connection, "
+        f"then 1,073,741,824 on disk in {tmp_path}/data/spill\n"
+        "  takes     messages of 16,777,216 bytes, filters of 4,096 bytes, "
+        "10,000 subscriptions a connection\n"
+        "  stages    17,179,869,184 bytes for transactions, 4,294,967,296 each, for 3600 s\n"
+        "  validates orders (json)\n"
+        "  queue     orders, at-most-once, round-robin\n"
+        "  queue     work over ^fx/, at-least-once, proportional, leased for 30 s, dead letters to orders\n"
+    )
+    assert not (tmp_path / "data").exists()
+
+
+def test_all_that_is_wrong_is_told_at_once_over_files_lines_and_variables(tmp_path: Path) -> None:
+    (tmp_path / "inner.toml").write_text("[jornal]\nsync = 1\n")
+    file = tmp_path / "c.toml"
+    file.write_text(
+        'include = ["inner.toml", "absent.toml"]\n'
+        "[instance]\nnaem = 'x'\nname = ${NAME}\n"
+        '[journal]\nsegment_size = "${NOT_SET_ANYWHERE}"\nsync = "sometimes"\n'
+        "[[transport]]\nlisten = tcp://127.0.0.1:0\n[[view]]\nname = 'q'\n"
+    )
+    result = run("check", str(file))
+    told = [line.replace(f"{tmp_path}/", "").split(" ", 1) for line in result.stdout.splitlines()]
+    assert [place for place, _ in told] == [
+        "c.toml:1:", "c.toml:3:", "c.toml:4:", "c.toml:6:", "c.toml:7:", "c.toml:9:",
+        "c.toml:10:", "inner.toml:1:",
+    ]  # fmt: skip
+    texts = "\n".join(text for _, text in told)
+    for part in ("did you mean 'name'", "did you mean 'journal'", "NOT_SET_ANYWHERE is not set", "not built"):
+        assert part in texts
+    assert "missing" not in texts, "the listen address is there, on a line that is not TOML"
+    assert result.stderr.endswith("8 problems\n")
+
+
+def test_for_programs_it_is_one_document(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text("x = 1\n[journal]\ncreate = 5\n")
+    result = run("check", str(file), "--json")
+    found = json.loads(result.stdout)
+    assert (result.exit_code, result.stderr) == (1, "")
+    assert (found["file"], found["in_order"]) == (str(file), False)
+    assert found["problems"][1] == {
+        "file": str(file),
+        "line": 3,
+        "key": "journal.create",
+        "text": "is true or false, not 5",
+    }
+    file.write_text("[instance]\nname = 'a'\n")
+    result = run("check", str(file), "--json")
+    found = json.loads(result.stdout)
+    assert (result.exit_code, found["in_order"], found["problems"]) == (0, True, [])
+    assert found["configuration"]["instance"]["name"] == "a"
+    assert found["configuration"]["instance"]["drain_timeout"] == 10.0
+    assert "drain_seconds" not in result.stdout
+    assert found["configuration"]["admin"]["listen"] == "http://127.0.0.1:9008"
+    absent = json.loads(run("check", str(tmp_path / "absent"), "--json").stdout)
+    assert absent["problems"][0]["line"] is None
+
+
+def test_more_problems_than_anybody_reads_are_counted(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text("".join(f"key{number} = 1\n" for number in range(50_000)))
+    result = run("check", str(file))
+    lines = result.stdout.splitlines()
+    assert len(lines) == configuration_problems_max + 1
+    assert lines[-1] == f"{file}: and {50_000 - configuration_problems_max} more problems"
+    assert result.stderr == f"tickertape: {file}: 50,000 problems\n"
+
+
+def test_bad_usage_is_2_and_a_name_that_is_no_text_is_told_all_the_same(tmp_path: Path) -> None:
+    assert run("check").exit_code == 2
+    assert run("check", "a", "b").exit_code == 2
+    odd = os.fsdecode(bytes(tmp_path) + b"/\xff.toml")
+    result = run("check", odd)
+    assert (result.exit_code, "cannot be read: No such file" in result.stdout) == (1, True)
+
+
+def test_files_of_certificates_and_tokens_are_looked_at(tmp_path: Path) -> None:
+    file, tokens = tmp_path / "c.toml", tmp_path / "tokens.toml"
+    file.write_text("[authentication]\ntokens_file = 'tokens.toml'\n")
+    result = run("check", str(file))
+    assert result.exit_code == 1
+    assert result.stdout == f"{file}: tokens_file {tokens} cannot be read: No such file or directory\n"
+    assert json.loads(run("check", str(file), "--json").stdout)["in_order"] is False
+    tokens.touch(mode=0o600)
+    assert run("check", str(file)).exit_code == 0
+
+
+ARCHIVE = """
+[archive]
+location = "s3://bucket/log"
+storage_options = {AWS_ACCESS_KEY_ID = "id", AWS_SECRET_ACCESS_KEY = "${ARCHIVE_SECRET}"}
+"""
+
+
+def test_check_json_masks_every_storage_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARCHIVE_SECRET", "topsecret123")
+    file = tmp_path / "c.toml"
+    file.write_text(ARCHIVE)
+    result = run("check", str(file), "--json")
+    assert result.exit_code == 0
+    assert "topsecret123" not in result.stdout
+    options = json.loads(result.stdout)["configuration"]["archive"]["storage_options"]
+    assert options == {"AWS_ACCESS_KEY_ID": "***", "AWS_SECRET_ACCESS_KEY": "***"}
+
+
+def test_check_shows_the_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARCHIVE_SECRET", "topsecret123")
+    file = tmp_path / "c.toml"
+    file.write_text(ARCHIVE)
+    result = run("check", str(file))
+    assert "  archive   s3://bucket/log, refreshed every " in result.stdout
+    assert "topsecret123" not in result.stdout
+
+
+def test_check_suggests_archive_for_a_misspelt_section(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text('[archve]\nlocation = "a"\n')
+    assert "did you mean 'archive'?" in run("check", str(file)).stdout
+
+
+def test_tokens_for_every_client_name_are_warned_about_beside_others(tmp_path: Path) -> None:
+    file, tokens = tmp_path / "c.toml", tmp_path / "tokens.toml"
+    file.write_text("[authentication]\ntokens_file = 'tokens.toml'\n")
+    run("token", "new", "desk", "--add", str(tokens))
+    assert "warning" not in run("check", str(file)).stdout, "nobody else has names"
+    run("token", "new", "spark", "--add", str(tokens), "--clients", "^spark-")
+    result = run("check", str(file))
+    warnings = [line for line in result.stdout.splitlines() if "warning" in line]
+    assert result.exit_code == 0
+    assert warnings == [
+        "  warning   token desk may use every client name, also those of other tokens: give it clients ="
+    ]
+    document = json.loads(run("check", str(file), "--json").stdout)
+    assert len(document["warnings"]) == 1
+    assert document["in_order"] is True

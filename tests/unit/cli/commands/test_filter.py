@@ -1,0 +1,77 @@
+"""`filter explain` and `filter test`: what a filter means, and the lines that it matches."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from click.testing import CliRunner, Result
+
+from tickertape.cli.support.command_group import cli
+
+LINES = b'{"a":1,"s":"x"}\n\n{"a":2,"s":"y"}\r\nnot json\n{"a":30}'
+
+
+def run(*arguments: str, stdin: bytes = b"") -> Result:
+    return CliRunner().invoke(cli, ["filter", *arguments], input=stdin)
+
+
+def test_explain_says_what_a_filter_means_reads_and_costs() -> None:
+    result = run("explain", "NOT /a = 1 + 1 or /b LIKE '^x' and TOPIC_NAME() = 't' AND TRUE")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines() == [
+        "means    (NOT /a = 2) OR (/b LIKE '^x' AND TOPIC_NAME() = 't')",
+        "reads    /a, /b",
+        "needs    topics",
+        "cost     9 of 300 parts, 1 of 6 text scans, 2 of 600 states of patterns",
+    ]
+
+
+def test_explain_names_the_keys_that_an_index_can_use() -> None:
+    result = run("explain", "/s = 'IBM' AND 5 = /q AND /v IN (1, 2) AND /p > 3 AND /a = /b")
+    keys = [line.split(None, 1)[1] for line in result.stdout.splitlines() if line.startswith("key")]
+    assert keys == ["/s = 'IBM'", "5 = /q", "/v IN (1, 2)"]
+
+
+def test_explain_for_programs() -> None:
+    found = json.loads(run("explain", "1 = 2", "--json").stdout)
+    assert (found["always"], found["fields"], found["meaning"]) == ("false", [], "FALSE")
+    assert json.loads(run("explain", "NULL", "--json").stdout)["always"] == "unknown"
+    assert "nothing of the body" in run("explain", "1 = 1").stdout
+
+
+def test_a_mistake_is_told_with_its_place_in_one_line() -> None:
+    result = run("explain", "/a = AND")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == (
+        "tickertape: line 1, column 6: 'AND' is no value: a text stands in quotes, a field begins with /: "
+        "/a = ^ AND\n"
+    )
+    assert "binary" in run("explain", "/a = 1", "--type", "binary").stderr
+    assert run("explain", "/a = 1", "--type", "xml").exit_code == 2
+
+
+def test_test_prints_the_lines_that_match(tmp_path: Path) -> None:
+    result = run("test", "/a > 1", stdin=LINES)
+    assert (result.exit_code, result.stdout) == (0, '{"a":2,"s":"y"}\n{"a":30}\n')
+    assert result.stderr == "tickertape: 1 line could not be read as json\n"
+    file = tmp_path / "lines"
+    file.write_bytes(LINES)
+    assert run("test", "/a > 1", str(file)).stdout == result.stdout
+    assert run("test", "1 = 1", "-c", str(file)).stdout == "4\n"
+
+
+def test_test_tells_when_nothing_matches() -> None:
+    result = run("test", "/a > 100", stdin=b'{"a":1}\n')
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "", "tickertape: no line matches\n")
+    assert run("test", "/a > 100", "--count", stdin=b'{"a":1}\n').stdout == "0\n"
+
+
+def test_test_of_other_types() -> None:
+    assert run("test", "/55 = 'IBM'", "--type", "fix", stdin=b"35=D\x0155=IBM\x01\n").exit_code == 0
+
+
+def test_test_refuses_what_a_line_does_not_have() -> None:
+    result = run("test", "TOPIC_NAME() = 'x' AND USER() = 'y'", stdin=b"{}")
+    assert result.stderr == "tickertape: lines have no topics, user, which this filter asks for\n"
+    assert result.exit_code == 1

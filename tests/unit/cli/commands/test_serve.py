@@ -1,0 +1,98 @@
+"""`serve` up to the point where a server would start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tickertape.cli.support.command_group import cli
+from tickertape.server import app
+from tickertape.server.config import Admin, Config, Instance, JournalConfig
+from tickertape.server.transports_config import Transport
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
+    """Configurations with which a server would have been started."""
+    found: list[Config] = []
+
+    def run_server(config: Config, ready: object) -> int:
+        assert callable(ready)
+        ready(["tcp://127.0.0.1:1234", "unix:///run/x"], config.admin.listen)
+        found.append(config)
+        return 5
+
+    monkeypatch.setattr(app, "run_server", run_server)
+    return found
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, list(arguments))
+
+
+def test_ready_is_one_line_and_the_servers_exit_code_is_handed_on(started: list[Config]) -> None:
+    result = run("serve")
+    assert (result.stdout, result.exit_code) == ("ready tcp://127.0.0.1:1234 unix:///run/x\n", 5)
+    assert started == [Config()]
+
+
+def test_ready_tells_the_admin_address_last(started: list[Config]) -> None:
+    result = run("serve", "--admin", "http://127.0.0.1:9008")
+    assert result.stdout == "ready tcp://127.0.0.1:1234 unix:///run/x admin http://127.0.0.1:9008\n"
+    assert started == [Config(admin=Admin(listen="http://127.0.0.1:9008"))]
+
+
+def test_options_win_over_the_file(started: list[Config], tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text('[instance]\nname = "a"\ndata = "b"\n[journal]\nsync = "never"\n')
+    run(
+        "serve",
+        str(file),
+        "--name",
+        "n",
+        "--data",
+        "d",
+        "--listen",
+        "tcp://127.0.0.1:0",
+        "--listen",
+        "unix:///s",
+    )
+    assert started == [
+        Config(
+            instance=Instance(name="n", data="d"),
+            transports=[Transport(listen="tcp://127.0.0.1:0"), Transport(listen="unix:///s")],
+            journal=JournalConfig(sync="never"),
+        )
+    ]
+
+
+def test_a_bad_option_is_bad_usage_and_a_bad_file_is_an_error(started: list[Config], tmp_path: Path) -> None:
+    result = run("serve", "--listen", "tcp://0.0.0.0:9007")
+    assert result.exit_code == 2
+    assert "--listen: tcp://0.0.0.0:9007 can be reached from other machines" in result.stderr
+    result = run("serve", "--admin", "http://0.0.0.0:9008")
+    assert result.exit_code == 2
+    assert "--admin: http://0.0.0.0:9008 can be reached from other machines" in result.stderr
+    file = tmp_path / "c.toml"
+    file.write_text("y = 2\n")
+    bad = "--listen", "udp://1", "--admin", "tcp://x", "--listen", "tcp://1", "--name", ""
+    result = run("serve", str(file), *bad)
+    assert result.exit_code == 2
+    told = [line.split(": ")[0] for line in result.stderr.splitlines()]
+    assert sorted(told[:4]) == ["--admin", "--listen", "--listen", "--name"]
+    assert f"\n{file}:1: y: unknown; " in result.stderr
+    assert result.stderr.endswith("Error: 5 problems; nothing was started\n")
+    file.write_text("x = 1\ny = 2\n")
+    result = run("serve", str(file))
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"{file}:1: x: unknown; ")
+    assert result.stderr.splitlines()[1].startswith(f"{file}:2: y: unknown; ")
+    assert result.stderr.endswith(f"tickertape: {file}: 2 problems; nothing was started\n")
+    file.write_text("y = 2\n")
+    assert run("serve", str(file)).stderr.startswith(f"tickertape: {file}:1: y: unknown; ")
+    assert run("serve", str(tmp_path / "none.toml")).stderr == (
+        f"tickertape: {tmp_path}/none.toml: cannot be read: No such file or directory\n"
+    )
+    assert started == []

@@ -1,0 +1,131 @@
+"""`token new`: what it prints, what it writes, and who can read that."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tickertape.base.interfaces import Now
+from tickertape.cli.support.command_group import cli
+from tickertape.security.tokens import hash_of, name_in
+from tickertape.server.tokens import read_tokens
+from tickertape.wire.commands import Logon
+
+NOW = Now(0.0, 1_800_000_000_000_000)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "tokens.toml"
+
+
+def new(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["token", "new", *arguments])
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_it_is_told_once_with_what_the_server_keeps() -> None:
+    result = new("desk")
+    assert result.exit_code == 0
+    (text,) = result.stdout.split()
+    assert name_in(text) == "desk"
+    assert f'["desk"]\nsha256 = "{hash_of(text).hex()}"\n' in result.stderr
+    assert text not in result.stderr
+
+
+def test_files_are_for_their_owner(file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "spark.token"
+    result = new("spark", "--add", str(file), "--out", str(out), "--clients", "^spark-")
+    assert (result.exit_code, result.output) == (0, "")
+    assert (mode(file), mode(out)) == (0o600, 0o600)
+    logon = Logon(name="spark-1", password=out.read_text().strip())
+    assert read_tokens(str(file)).user_of(logon, NOW) == "spark"
+
+
+def test_tokens_are_put_behind_those_that_are_there(file: Path) -> None:
+    first = new("a", "--add", str(file)).stdout.strip()
+    file.chmod(0o640)
+    kept = file.read_text()
+    second = new("b.1", "--add", str(file), "--expires", "2099-01-31T00:00:00+02:00").stdout.strip()
+    assert file.read_text().startswith(kept)
+    assert mode(file) == 0o640
+    tokens = read_tokens(str(file))
+    assert [tokens.user_of(Logon(name="x", password=text), NOW) for text in (first, second)] == ["a", "b.1"]
+    assert not tokens.still_good("b.1", "any", Now(0.0, 4_100_000_000_000_000))
+    assert sorted(path.name for path in file.parent.iterdir()) == ["tokens.toml"]
+
+
+@pytest.mark.parametrize("moment", ["9999-12-31T23:59:59-05:00", "9999-12-31T23:59:59-14:00"])
+def test_a_token_for_good_may_be_made_in_any_zone(file: Path, tmp_path: Path, moment: str) -> None:
+    out = tmp_path / "a.token"
+    result = new("a", "--add", str(file), "--out", str(out), "--expires", moment, "--clients", "^any$")
+    assert (result.exit_code, result.output) == (0, "")
+    assert read_tokens(str(file)).still_good("a", "any", NOW)
+
+
+def test_a_token_that_was_not_made_leaves_no_file(file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "a.token"
+    assert new("a", "--add", str(file), "--out", str(out), "--clients", "(").exit_code == 1
+    assert list(tmp_path.rglob("*.token*")) == list(tmp_path.rglob("*.new")) == []
+    assert new("a", "--add", str(file), "--out", str(out)).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["A b"], "the name of a token is 1 to 64"),
+        (["a", "--expires", "tomorrow"], "'tomorrow' is no moment with its zone"),
+        (["a", "--expires", "2099-01-01"], "is no moment with its zone"),
+        (["a", "--expires", "2099-01-01T00:00:00+01:00:30"], "is no moment with its zone"),
+        (["a", "--clients", "it's"], "is to be written by hand"),
+    ],
+)
+def test_bad_usage(file: Path, arguments: list[str], says: str) -> None:
+    result = new(*arguments, "--add", str(file))
+    assert result.exit_code == 2
+    assert says in result.stderr
+    assert not file.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "says"),
+    [
+        ("[a]\nsha256 = '" + "0" * 64 + "'\n", ["a"], "has a token a: take it out first"),
+        ("[a\n", ["b"], "is not TOML"),
+        ("", ["b", "--clients", "("], "clients is no regular expression"),
+    ],
+)
+def test_a_file_that_would_not_be_good_is_left_as_it_was(
+    file: Path, text: str, arguments: list[str], says: str
+) -> None:
+    file.touch(mode=0o600)
+    file.write_text(text)
+    result = new(*arguments, "--add", str(file))
+    assert result.exit_code == 1
+    assert says in result.stderr
+    assert result.stdout == ""
+    assert file.read_text() == text
+    assert sorted(path.name for path in file.parent.iterdir()) == ["tokens.toml"]
+
+
+def test_a_token_is_never_written_over_another(file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "a.token"
+    out.write_text("precious")
+    result = new("a", "--add", str(file), "--out", str(out))
+    assert result.exit_code == 1
+    assert "is there already" in result.stderr
+    assert out.read_text() == "precious"
+    assert not file.exists()
+
+
+def test_token_without_clients_is_warned_about(file: Path) -> None:
+    result = new("desk", "--add", str(file))
+    assert result.exit_code == 0
+    assert "warning: token desk may use every client name" in result.stderr
+    assert "warning" not in new("spark", "--add", str(file), "--clients", "^spark-").stderr

@@ -1,0 +1,126 @@
+"""`pipeline archive` and `pipeline compact` without Spark: options, what is missing, merging, signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.helpers.archive_rows import JOURNAL, archived, batch_of
+from tickertape.archive.commit import Archive
+from tickertape.archive.location import Place, place_of
+from tickertape.archive.parquet_writer import write_files
+from tickertape.cli.pipeline.archive import stopping
+from tickertape.cli.support.archive_options import place
+from tickertape.cli.support.command_group import cli
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(cli, ["pipeline", *arguments])
+    return result.exit_code, " ".join(result.output.split())
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Place:
+    there = place_of(str(tmp_path / "archive"))
+    archive = Archive.create(there, JOURNAL, 0, "")
+    for at in range(0, 50, 10):
+        archive.add(at, at + 10, write_files(there, [batch_of(range(at, at + 10))]))
+    return there
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["archive"], "Missing option '--to'"),
+        (["archive", "--to", "x", "--once", "--interval", "5s"], "--once and --interval exclude each other"),
+        (["archive", "--to", "x", "--server", "http://a"], "Invalid value for --server"),
+        (["archive", "--to", "x", "--interval", "soon"], "Invalid value for '--interval'"),
+        (["archive", "--to", "x", "--batch", "0"], "Invalid value for '--batch'"),
+        (["compact", "x", "--storage-option", "AWS_REGION"], "KEY=VALUE, such as AWS_REGION=eu-west-1"),
+        (["compact", "x", "--storage-option", "a=b"], "storage options are for object stores"),
+        (["compact", ""], "none is named"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(given: Sequence[str], said: str) -> None:
+    code, output = run(*given)
+    assert code == 2
+    assert said in output
+
+
+def test_a_secret_that_was_written_wrongly_is_not_repeated() -> None:
+    code, output = run("compact", "x", "--storage-option", "=hunter2")
+    assert code == 2
+    assert "hunter2" not in output
+
+
+def test_without_deltalake_a_line_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+    code, output = run("compact", "x")
+    assert code == 1
+    assert "pip install 'tickertape[spark]'" in output
+
+
+def test_small_files_are_merged_and_old_ones_removed(filled: Place) -> None:
+    rows = archived(filled.location)
+    code, output = run("compact", filled.location)
+    assert code == 0
+    assert "compacted 5 files into 1" in output
+    assert "0 files removed that were no part of it" in output
+    assert archived(filled.location) == rows
+    stray = Path(filled.path("stray.parquet"))
+    stray.write_bytes(b"of an attempt that failed")
+    os.utime(stray, (1, 1))
+    code, output = run("compact", filled.location, "--json")
+    assert code == 0
+    assert json.loads(output) == {
+        "files_before": 0, "files_after": 0, "rows": 0, "bytes_before": 0, "bytes_after": 0, "removed": 1,
+    }  # fmt: skip
+    assert not stray.exists()
+
+
+def test_files_are_not_kept_for_less_than_an_hour(filled: Place) -> None:
+    code, output = run("compact", filled.location, "--keep", "10m")
+    assert code == 1
+    assert "an hour at least, not 600 s" in output
+
+
+def test_what_is_no_archive_is_told(tmp_path: Path) -> None:
+    code, output = run("compact", str(tmp_path))
+    assert code == 1
+    assert "has no Delta table" in output
+
+
+def test_a_place_is_told_with_its_options() -> None:
+    assert place("s3://b/p", {"AWS_REGION": "x"}) == Place("s3://b/p", {"AWS_REGION": "x"})
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_stop_it_and_then_mean_what_they_did(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with stopping() as stop:
+        assert not stop.is_set()
+        signal.raise_signal(number)
+        assert stop.is_set()
+    assert signal.getsignal(number) is before
+
+
+@pytest.mark.timeout(20)
+def test_a_signal_may_come_while_another_one_is_noted() -> None:
+    def again(_frame: object, event: str, _what: object) -> None:
+        if event == "call":
+            signal.raise_signal(signal.SIGTERM)
+
+    with stopping() as stop:
+        sys.setprofile(again)
+        try:
+            signal.raise_signal(signal.SIGINT)
+        finally:
+            sys.setprofile(None)
+        assert stop.is_set()

@@ -1,0 +1,81 @@
+"""`pipeline init`: what it writes, and what it leaves alone."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tickertape.cli.support.command_group import cli
+
+EXAMPLES = ("state", "delays", "weather")
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_a_project_is_whole(tmp_path: Path, example: str) -> None:
+    place = tmp_path / "mine"
+    arguments = ["pipeline", "init", str(place), "--example", example, "--server", "tcp://10.0.0.1:9007"]
+    result = CliRunner().invoke(cli, arguments)
+    assert result.exit_code == 0, result.output
+    files = {path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file()}
+    assert result.stdout == f"{place}: {len(files)} files; README.md there says what to do next\n"
+    assert {"README.md", "spark-pipeline.yml", ".gitignore", "tests/conftest.py"} < files
+    assert len([name for name in files if name.startswith("transformations/")]) == 1
+    assert len([name for name in files if name.startswith("tests/test_")]) == 1
+    for path in place.rglob("*"):
+        if path.is_file():
+            text = path.read_text(encoding="utf-8")
+            assert "{{" not in text, path
+            if path.suffix == ".py":
+                ast.parse(text, str(path))
+    spec = (place / "spark-pipeline.yml").read_text(encoding="utf-8")
+    assert f'name: "mine"\nstorage: "file://{place}/pipeline-storage"\n' in spec
+    assert 'spark.tickertape.servers: "tcp://10.0.0.1:9007"\n' in spec
+    assert "tcp://10.0.0.1:9007" in (place / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a: b",
+        "yes",
+        "1.0",
+        "#1",
+        "- x",
+        "\"quoted\" \\ 'it'",
+        "{{ server }}",
+        "zürich \N{AIRPLANE}",
+        "two\nlines\x7f",
+    ],
+)
+def test_a_directory_may_be_called_anything(tmp_path: Path, name: str) -> None:
+    yaml = pytest.importorskip("yaml", reason="comes with spark-pipelines, which reads the file")
+    place = tmp_path / name
+    arguments = ["pipeline", "init", str(place), "--example", "delays", "--server", "tls://[::1]:9007"]
+    result = CliRunner().invoke(cli, arguments)
+    assert result.exit_code == 0, result.output
+    spec = yaml.safe_load((place / "spark-pipeline.yml").read_text(encoding="utf-8"))
+    assert spec["name"] == name
+    assert spec["storage"] == f"{place.as_uri()}/pipeline-storage"
+    assert spec["configuration"]["spark.tickertape.servers"] == "tls://[::1]:9007"
+    tree = ast.parse((place / "transformations" / "delays.py").read_text(encoding="utf-8"))
+    given = {
+        key.value: value.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Dict)
+        for key, value in zip(node.keys, node.values, strict=True)
+        if isinstance(key, ast.Constant) and isinstance(value, ast.Constant)
+    }
+    assert given["publisher"] == name
+
+
+def test_what_is_there_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "letters").write_text("dear aunt")
+    for place in (tmp_path, tmp_path / "letters"):
+        result = CliRunner().invoke(cli, ["pipeline", "init", str(place)])
+        assert result.exit_code == 1
+        assert result.stderr.startswith(f"tickertape: {place} is ")
+    assert [path.name for path in tmp_path.iterdir()] == ["letters"]
+    assert (tmp_path / "letters").read_text() == "dear aunt"

@@ -1,0 +1,101 @@
+"""The group `pipeline`: what it says when something is missing, and that it imports nothing of Spark."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from tests.unit.cli.support.test_command_group import imported
+from tickertape.cli.pipeline.session import (
+    _standard_error_to,
+    _why,
+    require_spark,
+    session_options,
+    told,
+)
+from tickertape.cli.support.command_group import Failure
+
+
+@pytest.fixture
+def with_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if PySpark were installed; importing the real one takes long."""
+    for name in ("pyspark", "pyspark.sql"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+
+
+def test_without_pyspark_a_line_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    monkeypatch.delitem(sys.modules, "pyspark.sql", raising=False)
+    with pytest.raises(Failure, match=r"pip install 'tickertape\[spark\]'"):
+        require_spark()
+
+
+@pytest.mark.usefixtures("with_pyspark")
+def test_without_java_a_line_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    with pytest.raises(Failure, match=r"no java on the path.*pip install 'tickertape\[spark\]'"):
+        require_spark()
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(Failure, match=f"JAVA_HOME is {tmp_path}, and there is no bin/java in it"):
+        require_spark()
+    java.write_text("#!/bin/sh\n")
+    java.chmod(0o755)
+    require_spark()
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            "[X] a\nTraceback\n  tickertape.base.errors.Disconnected: none answers\n\tat org.apache",
+            "none answers",
+        ),
+        ("\n[TABLE] no table\n== SQL ==", "[TABLE] no table"),
+        ("", "Spark failed without a word"),
+    ],
+)
+def test_what_spark_says_becomes_a_line(text: str, line: str) -> None:
+    assert told(text) == line
+
+
+def test_what_java_said_when_it_did_not_start_is_the_reason(tmp_path: Path) -> None:
+    said = tmp_path / "java.log"
+    with _standard_error_to(said):
+        os.write(2, b"Picked up JAVA_TOOL_OPTIONS: -X\nError: Could not create the Java Virtual Machine.\n")
+    assert (
+        _why(said, ValueError("[JAVA_GATEWAY_EXITED]")) == "Error: Could not create the Java Virtual Machine."
+    )
+    said.write_text("Picked up\n")
+    assert _why(said, ValueError("[JAVA_GATEWAY_EXITED] it\nended")) == "[JAVA_GATEWAY_EXITED] it"
+
+
+@pytest.mark.parametrize(("memory", "code"), [("2g", 0), ("512MB", 0), ("2", 2), ("0g", 2), ("much", 2)])
+def test_the_memory_is_a_size(memory: str, code: int) -> None:
+    @click.command()
+    @session_options
+    def show(master: str, driver_memory: str) -> None:
+        click.echo(f"{master} {driver_memory}")
+
+    result = CliRunner().invoke(show, ["--driver-memory", memory])
+    assert result.exit_code == code
+    assert code or result.stdout == f"local[*] {memory.lower()}\n"
+
+
+@pytest.mark.slow
+def test_nothing_of_spark_is_imported_before_a_command_runs() -> None:
+    modules = imported(
+        "from tickertape.cli.support.command_group import cli; import click; context = click.Context(cli);"
+        "group = cli.get_command(context, 'pipeline');"
+        "[group.get_command(context, name) for name in group.list_commands(context)]"
+    )
+    assert "tickertape.cli.pipeline" in modules
+    assert modules & {"pyspark", "pyarrow", "pandas", "numpy", "deltalake", "rich"} == set()

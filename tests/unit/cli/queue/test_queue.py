@@ -1,0 +1,395 @@
+"""`queue`, `ack`, `subscribe --ack`: what they ask of a client, in which order, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.helpers.leases import Settled, out_of
+from tests.unit.server.admin.test_queues_look import IDLE, WORK, stats_of
+from tickertape.base.errors import TickertapeError, TimedOut
+from tickertape.batch import BatchBuilder, MessageBatch
+from tickertape.cli.queue import ls as listing
+from tickertape.cli.queue import purge as purging
+from tickertape.cli.queue.requeue import label_of
+from tickertape.cli.support import terminal
+from tickertape.cli.support.command_group import cli
+from tickertape.client import blocking
+from tickertape.server.admin.report import Stats
+
+
+class Stream:
+    """Gives batches; what is not given in time comes never."""
+
+    end_error: TickertapeError | None = None
+
+    def __init__(self, batches: Iterable[MessageBatch], *, ends: bool) -> None:
+        self._batches = list(batches)
+        self._ends = ends
+
+    def batches(self, timeout: float | None = None) -> Iterator[MessageBatch]:
+        yield from self._batches
+        if not self._ends:
+            raise TimedOut(f"nothing came within {timeout}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Nothing to close."""
+
+
+class Client:
+    """Notes what it is asked for. `waiting` is in the queue; `taken` is what it hands out of that."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.waiting: list[MessageBatch] = []
+        self.taken: list[MessageBatch] | None = None
+        self.connected_to: tuple[str, bool] | None = None
+
+    def __call__(self, name: str, server: str, *, publish_store: object = None, timeout: float) -> Self:
+        assert name.startswith("tickertape-")
+        self.connected_to = (server, publish_store is not None)
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Nothing to close."""
+
+    def subscribe(self, topic: str, *, browse: bool = False, **asked: object) -> Stream:
+        wanted = {name: value for name, value in asked.items() if value is not None}
+        self.calls.append(("browse" if browse else "subscribe", topic, wanted))
+        return Stream(self.waiting if browse or self.taken is None else self.taken, ends=browse)
+
+    def publish(
+        self, topic: str, data: bytes, *, correlation_id: str | None = None, sow_key: str | None = None
+    ) -> None:
+        self.calls.append(("publish", topic, data, correlation_id, sow_key))
+
+    def publish_flush(self, timeout: float | None = None) -> None:
+        self.calls.append(("flush",))
+
+    def ack(self, topic: str, bookmarks: list[str], option: str | None = None) -> None:
+        self.calls.append(("ack", topic, bookmarks, option))
+
+    def sow_delete(self, topic: str, *, filter: str, options: str | None = None) -> None:
+        self.calls.append(("sow_delete", topic, filter, options))
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> Client:
+    """What commands connect with."""
+    made = Client()
+    monkeypatch.setattr(blocking, "Client", made)
+    return made
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, list(arguments))
+
+
+def dead(*labels: str, first: int = 1) -> MessageBatch:
+    """Dead letters, each with this correlation id."""
+    builder = BatchBuilder()
+    for n, label in enumerate(labels, first):
+        builder.add("dead", b"%d" % n, correlation_id=label, key=f"k{n}")
+    return builder.build(publisher=7, first_sequence=first)
+
+
+def label(topic: str, **more: str) -> str:
+    return json.dumps({"queue": "work", "topic": topic, "bookmark": "1|1|", "reason": "expire", **more})
+
+
+# -- requeue --------------------------------------------------------------------------------------------
+
+
+def test_dead_letters_go_back_where_they_came_from_and_are_acknowledged_when_that_is_persisted(
+    client: Client,
+) -> None:
+    client.waiting = [dead(label("orders"), label("fills", correlation_id="mine")), dead(label("a"), first=3)]
+    result = run("queue", "requeue", "work-dead")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "3 messages requeued\n", "")
+    assert client.connected_to == ("tcp://127.0.0.1:9007", True)
+    assert client.calls == [
+        ("browse", "work-dead", {}),
+        ("subscribe", "work-dead", {"max_backlog": 3}),
+        ("publish", "orders", b"1", None, "k1"),
+        ("publish", "fills", b"2", "mine", "k2"),
+        ("flush",),
+        ("ack", "work-dead", ["7|1|", "7|2|"], None),
+        ("publish", "a", b"3", None, "k3"),
+        ("flush",),
+        ("ack", "work-dead", ["7|3|"], None),
+        ("flush",),
+    ]
+
+
+def test_no_more_than_asked_for_and_all_to_one_topic(client: Client) -> None:
+    client.waiting = [dead("plain", label("orders"), label("fills"))]
+    result = run("queue", "requeue", "work-dead", "--to", "again", "--count", "2")
+    assert result.stdout == "2 messages requeued\n"
+    assert client.calls[1:] == [
+        ("subscribe", "work-dead", {"max_backlog": 2}),
+        ("publish", "again", b"1", "plain", "k1"),
+        ("publish", "again", b"2", None, "k2"),
+        ("flush",),
+        ("ack", "work-dead", ["7|1|", "7|2|"], None),
+        ("flush",),
+    ]
+
+
+def test_a_message_that_nobody_labelled_stays_and_is_told(client: Client) -> None:
+    client.waiting = [dead("plain", label("orders"))]
+    result = run("queue", "requeue", "work-dead")
+    assert (result.exit_code, result.stdout) == (1, "1 message requeued\n")
+    assert result.stderr == (
+        "tickertape: 1 message without the label of a dead letter left in 'work-dead': "
+        "say with --to where they go\n"
+    )
+    assert [call for call in client.calls if call[0] == "ack"] == [("ack", "work-dead", ["7|2|"], None)]
+
+
+def test_what_somebody_else_took_is_not_waited_for_without_end(client: Client) -> None:
+    client.waiting = [dead(label("a"), label("b"))]
+    client.taken = [dead(label("a"))]
+    result = run("queue", "requeue", "work-dead", "--idle", "100ms")
+    assert (result.exit_code, result.stdout) == (0, "1 message requeued\n")
+    assert client.calls[-1] == ("flush",)
+
+
+def test_what_dies_again_meanwhile_stays(client: Client) -> None:
+    client.waiting = [dead(label("a"), label("b"), label("c"))]
+    client.taken = [dead("plain", label("b")), dead(label("c"), label("d"), first=3)]
+    assert run("queue", "requeue", "work-dead").stdout == "2 messages requeued\n"
+    assert [call[1] for call in client.calls if call[0] == "publish"] == ["b", "c"]
+    assert [call[2] for call in client.calls if call[0] == "ack"] == [["7|2|"], ["7|3|"]]
+
+
+def test_a_queue_that_keeps_nothing_is_not_requeued_from(client: Client) -> None:
+    client.waiting = [out_of("work-dead", dead(label("a")), once=True)]
+    result = run("queue", "requeue", "work-dead")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "'work-dead' is at-most-once" in result.stderr
+    assert client.calls == [("browse", "work-dead", {})]
+
+
+def test_an_empty_queue_is_not_even_consumed(client: Client) -> None:
+    result = run("queue", "requeue", "work-dead")
+    assert (result.exit_code, result.stdout) == (0, "0 messages requeued\n")
+    assert client.calls == [("browse", "work-dead", {})]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        None,
+        "",
+        "plain",
+        "5",
+        "[]",
+        '{"queue":"q"}',
+        '{"topic":5}',
+        '{"topic":"a*"}',
+        '{"topic":""}',
+        '{"x":' + "[" * 3_000,
+    ],
+)
+def test_what_is_no_label(text: str | None) -> None:
+    assert label_of(text) is None
+
+
+# -- purge ----------------------------------------------------------------------------------------------
+
+
+def test_a_purge_is_asked_for_twice(client: Client) -> None:
+    result = run("queue", "purge", "work")
+    assert (result.exit_code, client.calls) == (2, [])
+    assert "there is no terminal to ask at: say --yes" in result.stderr
+
+
+@pytest.mark.parametrize(("answer", "code", "calls"), [(True, 0, 2), (False, 1, 0)])
+def test_a_person_at_the_terminal_decides(
+    client: Client, monkeypatch: pytest.MonkeyPatch, answer: bool, code: int, calls: int
+) -> None:
+    question = "Acknowledge the messages that pass /a = 1 of the queue work, so that they leave it?"
+    monkeypatch.setattr(purging, "confirmed", {question: answer}.__getitem__)
+    assert run("queue", "purge", "work", "--filter", "/a = 1").exit_code == code
+    assert len(client.calls) == calls
+
+
+def test_without_a_terminal_nobody_is_asked() -> None:
+    assert terminal.confirmed("Really?") is None
+
+
+@pytest.mark.parametrize(("more", "filter"), [((), "TRUE"), (("--filter", "/a = 1"), "/a = 1")])
+def test_a_purge_acknowledges_by_filter(client: Client, more: tuple[str, ...], filter: str) -> None:
+    result = run("queue", "purge", "work", "--yes", *more)
+    assert (result.exit_code, result.stdout) == (0, "done\n")
+    assert client.calls == [("sow_delete", "work", filter, None), ("flush",)]
+
+
+def reporting(monkeypatch: pytest.MonkeyPatch, module: object, *reports: Stats) -> None:
+    """`module` is told these reports, one after the other."""
+    left = iter(reports)
+
+    def told(url: str) -> tuple[bytes, Stats]:
+        assert url == "http://127.0.0.1:9008"
+        return b"", next(left)
+
+    monkeypatch.setattr(module, "stats_of", told)
+
+
+def test_a_purge_tells_how_many_left_where_it_can_ask(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reporting(monkeypatch, purging, stats_of(WORK), stats_of(WORK._replace(acknowledged=1_221)))
+    result = run("queue", "purge", "work", "--yes", "--admin", "http://127.0.0.1:9008")
+    assert (result.stdout, len(client.calls)) == ("1,201 messages left the queue\n", 2)
+
+
+def test_a_server_without_the_queue_is_told_before_anything_is_purged(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reporting(monkeypatch, purging, stats_of(IDLE))
+    result = run("queue", "purge", "work", "--yes", "--admin", "http://127.0.0.1:9008")
+    assert (result.exit_code, client.calls) == (1, [])
+    assert result.stderr == "tickertape: the server at http://127.0.0.1:9008 has no queue 'work'\n"
+
+
+# -- ls, browse -----------------------------------------------------------------------------------------
+
+
+def test_queues_are_listed_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    reporting(monkeypatch, listing, stats_of(WORK, IDLE))
+    result = run("queue", "ls")
+    assert [line.split() for line in result.stdout.splitlines()] == [
+        [
+            "queue", "topics", "ready", "leased", "inactive", "consumers", "oldest", "entered",
+            "acknowledged", "returned", "expired",
+        ],
+        ["idle", "^orders/", "0", "0", "0", "3", "-", "40", "29", "0", "0"],
+        ["work", "^orders/", "5", "2", "10", "3", "12.5", "40", "20", "5", "2"],
+    ]  # fmt: skip
+    assert result.stderr == "queue idle has stopped: its log is damaged\n"
+
+
+def test_queues_as_json_and_none_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    reporting(monkeypatch, listing, stats_of(WORK, IDLE), stats_of(), stats_of())
+    report = json.loads(run("queue", "ls", "--output", "json").stdout)
+    assert [queue["name"] for queue in report["queues"]] == ["idle", "work"]
+    assert report["queues"][1] == msgspec.to_builtins(stats_of(WORK).queues[0])
+    assert run("queue", "ls", "--output", "json").stdout == '{"queues":[]}\n'
+    assert run("queue", "ls").stdout.startswith("no queues: ")
+
+
+def test_browsing_prints_what_waits_and_ends(client: Client) -> None:
+    client.waiting = [dead("a", "b", "c")]
+    assert run("queue", "browse", "work", "--filter", "/x = 1").stdout == "1\n2\n3\n"
+    assert run("queue", "browse", "work", "--count", "2").stdout == "1\n2\n"
+    assert client.calls == [
+        ("browse", "work", {"filter": "/x = 1", "options": "timestamp"}),
+        ("browse", "work", {"options": "timestamp"}),
+    ]
+
+
+def test_browsing_tells_why_it_was_cut_short(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Stream, "end_error", TickertapeError("gone"))
+    client.waiting = [dead("a")]
+    result = run("queue", "browse", "work")
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "1\n", "tickertape: gone\n")
+
+
+# -- ack ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "call"),
+    [
+        (["1|2|"], ("ack", "work", ["1|2|"], None)),
+        (["1|2|, 3|4|", "--option", "cancel"], ("ack", "work", ["1|2|", "3|4|"], "cancel")),
+        (["1|2|", "--option", "expire"], ("ack", "work", ["1|2|"], "expire")),
+        (["1|2|", "--option", "lease_extension=60s"], ("ack", "work", ["1|2|"], "lease_extension=60s")),
+        (["--filter", "/a = 1"], ("sow_delete", "work", "/a = 1", None)),
+        (["--filter", "/a = 1", "--option", "expire"], ("sow_delete", "work", "/a = 1", "expire")),
+    ],
+)
+def test_what_became_of_messages_is_persisted(
+    client: Client, arguments: list[str], call: tuple[Any, ...]
+) -> None:
+    result = run("ack", "work", *arguments)
+    assert (result.exit_code, result.output) == (0, "")
+    assert client.calls == [call, ("flush",)]
+    assert client.connected_to == ("tcp://127.0.0.1:9007", True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["ack", "work"], "give BOOKMARKS or --filter"),
+        (["ack", "work", "1|2|", "--filter", "/a"], "give BOOKMARKS or --filter"),
+        (["ack", "^work", "1|2|"], "'^' makes '^work' a pattern"),
+        (["ack", "work", "1|2"], "'1|2' is not a bookmark (publisher|sequence|)"),
+        (["ack", "work", "1|2|,"], "'' is not a bookmark (publisher|sequence|)"),
+        (["ack", "work", "0"], "'0' is not a bookmark (publisher|sequence|)"),
+        (["ack", "work", "now"], "'now' is not a bookmark (publisher|sequence|)"),
+        (["ack", "work", "1|2|", "--option", "done"], "'done' is not cancel, expire or lease_extension=60s"),
+        (["ack", "work", "1|2|", "--option", "lease_extension=0"], "is not cancel, expire or lease_ext"),
+        (["ack", "work", "1|2|", "--option", "lease_extension=soon"], "'soon' is not an interval"),
+        (["queue", "requeue", "work", "--to", "a*"], "'*' makes 'a*' a pattern"),
+        (["queue", "browse", "work", "--count", "0"], "0"),
+        (["queue", "purge", "work", "--admin", "tcp://127.0.0.1:9007"], "tcp://127.0.0.1:9007"),
+        (["subscribe", "work", "--ack", "--bookmark", "epoch"], "--bookmark replays its topic"),
+        (["subscribe", "work", "--max-backlog", "5", "--bookmark", "now"], "--bookmark replays its topic"),
+        (["subscribe", "work", "--max-backlog", "0"], "0"),
+    ],
+)
+def test_bad_usage(arguments: list[str], says: str) -> None:
+    result = run(*arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    # Long lines of click's are broken anywhere.
+    assert says.replace(" ", "") in "".join(result.stderr.split())
+
+
+# -- subscribe --ack ------------------------------------------------------------------------------------
+
+
+def test_what_was_written_out_is_acknowledged_and_that_is_persisted(client: Client) -> None:
+    settled = Settled()
+    client.waiting = [out_of("work", dead(*"ab", first=n), settled=settled) for n in (1, 3, 5)]
+    result = run("subscribe", "work", "--ack", "--max-backlog", "9", "--count", "3")
+    assert (result.exit_code, result.stdout) == (0, "1\n2\n3\n")
+    assert settled.told == [("work", "ack", 7, 1), ("work", "ack", 7, 2), ("work", "ack", 7, 3)]
+    assert client.calls == [
+        ("subscribe", "work", {"options": "bookmark,timestamp", "max_backlog": 9}),
+        ("flush",),
+    ]
+    assert client.connected_to == ("tcp://127.0.0.1:9007", True)
+
+
+def test_it_is_persisted_also_when_no_more_comes_in_time(client: Client) -> None:
+    settled = Settled()
+    client.waiting = [out_of("work", dead("a"), settled=settled)]
+    result = run("subscribe", "work", "--ack", "--timeout", "1s")
+    assert (result.exit_code, result.stdout) == (3, "1\n")
+    assert (len(settled.told), client.calls[1:]) == (1, [("flush",)])
+
+
+def test_without_it_nothing_is_acknowledged(client: Client) -> None:
+    settled = Settled()
+    client.waiting = [out_of("work", dead("a"), settled=settled)]
+    assert run("subscribe", "work", "--count", "1").stdout == "1\n"
+    assert (settled.told, client.connected_to) == ([], ("tcp://127.0.0.1:9007", False))
+    assert len(client.calls) == 1
