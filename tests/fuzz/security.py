@@ -10,7 +10,7 @@ from typing import Final
 from tests.fuzz.target import Target, brief, taken, texts
 from tickertape.base.errors import AuthenticationFailed, ConfigurationError
 from tickertape.base.interfaces import Now
-from tickertape.server.tokens import Tokens, tokens_in
+from tickertape.server.access.tokens import Tokens, tokens_in
 from tickertape.wire.commands import Logon
 
 _HASH: Final = "5f" * 32

@@ -26,7 +26,7 @@ from tests.helpers.wire_golden import examples
 from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
 from tests.simulation.journal_log import Log, disk_with, messages_in, reopened, small_log
-from tests.unit.server.test_config import FULL
+from tests.unit.server.config.test_config import FULL
 from tickertape.base.bookmarks import parse_bookmark
 from tickertape.base.errors import (
     BadBatch,
@@ -64,8 +64,8 @@ from tickertape.journal.format.segment import (
 from tickertape.journal.index.segment_index import SegmentIndex
 from tickertape.journal.offline.verify import verify
 from tickertape.journal.recovery.segment_scan import SegmentScan
-from tickertape.server.address import parse_listen
-from tickertape.server.config import examine
+from tickertape.server.config.addresses import parse_listen
+from tickertape.server.config.config import examine
 from tickertape.wire.commands import (
     PREFACE,
     Ack,

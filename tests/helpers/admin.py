@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from tickertape.server.admin.report import Stats
+from tickertape.server.admin.schema import Stats
 from tickertape.testing import RunningServer
 
 SECONDS = 20.0

@@ -12,8 +12,8 @@ from tests.helpers.logs import end_of, random_log
 from tickertape.base.errors import TickertapeError
 from tickertape.base.interfaces import Now
 from tickertape.journal.reading.archive_tier import ArchiveAnswer, Older
-from tickertape.server.archive_config import ArchiveConfig
-from tickertape.server.archive_reads import ArchiveReads
+from tickertape.server.config.archive import ArchiveConfig
+from tickertape.server.storage.archive_reads import ArchiveReads
 
 JOURNAL = "0123456789abcdef" * 2
 LOG = random_log(Random(1), 40)

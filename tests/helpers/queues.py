@@ -12,8 +12,8 @@ import msgspec
 
 import tickertape as tt
 from tests.helpers.admin import ask
-from tickertape.server.admin.queues_look import QueueState
-from tickertape.server.admin.report import Stats
+from tickertape.server.admin.schema import Stats
+from tickertape.server.admin.snapshot_queues import QueueState
 from tickertape.testing import RunningServer
 
 SECONDS = 20.0

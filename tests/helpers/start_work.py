@@ -24,9 +24,9 @@ from tickertape.engine.registry import CONTROL_PUBLISHER, Registry
 from tickertape.engine.transaction_records import CommittedTransactions, record_batch
 from tickertape.journal.commit.active_segment import commit_bytes_of
 from tickertape.journal.disk import SystemDisk
-from tickertape.server import opening
-from tickertape.server.config import Config, Instance, JournalConfig
-from tickertape.server.opening import Opened, clock, open_instance
+from tickertape.server import startup as opening
+from tickertape.server.config.config import Config, Instance, JournalConfig
+from tickertape.server.startup import Opened, clock, open_instance
 from tickertape.wire.commands import Transaction
 
 STEPS: Final = ("recover", "load_registry", "first_message", "Broker", "open_staged")

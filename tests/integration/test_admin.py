@@ -22,7 +22,7 @@ import tickertape as tt
 from tests.helpers.admin import ask, stats_of, status_of
 from tests.helpers.processes import run_tickertape, source_environment
 from tickertape.base.limits import admin_connections_max, admin_request_bytes_max
-from tickertape.server.admin.report import SubscriptionState
+from tickertape.server.admin.schema import SubscriptionState
 from tickertape.testing import RunningServer, running_server, wait_until
 
 SECONDS = 20.0

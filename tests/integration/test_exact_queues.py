@@ -20,7 +20,7 @@ from tickertape.engine.queue.definition import QueueDefinition
 from tickertape.engine.queue.queues import Queues
 from tickertape.engine.queue.work import Work
 from tickertape.engine.session import Session
-from tickertape.server.config import load_config
+from tickertape.server.config.config import load_config
 from tickertape.testing import RunningServer
 from tickertape.wire.commands import Rejected
 from tickertape.wire.settlement import Settlement, encode_settlement, runs_of

@@ -21,7 +21,7 @@ import tickertape as tt
 from examples.demo.flights import read_flights
 from tests.helpers.admin import stats_of
 from tests.helpers.processes import source_environment
-from tickertape.server.admin.queues_look import QueueState
+from tickertape.server.admin.snapshot_queues import QueueState
 from tickertape.testing import FaultProxy, RunningServer, running_server, wait_until
 
 ROOT = Path(__file__).parents[2]

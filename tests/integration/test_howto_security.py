@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from tests.helpers.certificates import Authority
 from tickertape.cli.support.command_group import cli
-from tickertape.server.config import load_config
+from tickertape.server.config.config import load_config
 from tickertape.testing import running_server
 from tickertape.testing.ports import ReservedPort
 

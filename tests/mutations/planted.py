@@ -252,7 +252,7 @@ MUTATIONS: Final = (
         "journal/recovery/recovery.py",
         "    if reached is None:\n        return\n",
         "    if reached is None or reached:\n        return\n",
-        ("unit/server/test_opening.py",),
+        ("unit/server/test_startup.py",),
         promise="invariant 17",
         tier="unit",
     ),

@@ -11,7 +11,7 @@ from tests.mutations.mutation import Mutation
 
 _ENGINE = "unit/engine/test_archive.py"
 _READER = "unit/archive/test_reader.py"
-_READS = "unit/server/test_archive_reads.py"
+_READS = "unit/server/storage/test_archive_reads.py"
 
 ARCHIVE_MUTATIONS: Final = (
     Mutation(
@@ -88,7 +88,7 @@ ARCHIVE_MUTATIONS: Final = (
     ),
     Mutation(
         "a reader that ends where the log began is never followed by another",
-        "server/archive_reads.py",
+        "server/storage/archive_reads.py",
         "            if reading.at < reading.end:\n",
         "            if reading.end:\n",
         (_READS,),
@@ -97,7 +97,7 @@ ARCHIVE_MUTATIONS: Final = (
     ),
     Mutation(
         "what fails while it is read ahead is never told",
-        "server/archive_reads.py",
+        "server/storage/archive_reads.py",
         "                    self.at = -1\n",
         "                    pass\n",
         (_READS,),

@@ -73,10 +73,12 @@ QUEUE_MUTATIONS: Final = (
     ),
     Mutation(
         "commits wait for a checkpoint of queues",
-        "server/disk_thread.py",
+        "server/storage/disk_worker.py",
         "RetireSegments | WriteQueues):\n",
         "RetireSegments):\n",
-        ("unit/server/test_disk_thread.py::test_commit_while_a_checkpoint_is_encoded_is_not_delayed",),
+        (
+            "unit/server/storage/test_disk_worker.py::test_commit_while_a_checkpoint_is_encoded_is_not_delayed",
+        ),
         promise="R11",
         tier="unit",
     ),

@@ -41,7 +41,7 @@ WORLD_MUTATIONS: Final = (
     ),
     Mutation(
         "a server takes every silence for its own",
-        "server/listener.py",
+        "server/network/connection.py",
         "            excused=excused,",
         "            excused=not excused,",
         (_SMALL,),
@@ -69,7 +69,7 @@ WORLD_MUTATIONS: Final = (
     # -- what drives the engine -------------------------------------------------------------------------
     Mutation(
         "a command that lets others go first is taken only when there is other work",
-        "server/instance.py",
+        "server/engine_driver.py",
         "if (self.broker.has_work or self._turns.has_work) and",
         "if self.broker.has_work and",
         (_SMALL,),
@@ -78,7 +78,7 @@ WORLD_MUTATIONS: Final = (
     ),
     Mutation(
         "the thread of the disk keeps errors to itself",
-        "server/disk_thread.py",
+        "server/storage/disk_worker.py",
         "            error = failed\n",
         "            error = None if failed else failed\n",
         (_KEPT,),

@@ -8,10 +8,10 @@ from random import Random
 
 import pytest
 
-from tests.unit.server.test_config import FULL
-from tests.unit.server.test_toml_lines import DOCUMENT, every_path
-from tickertape.server.config import examine
-from tickertape.server.toml_lines import find_lines
+from tests.unit.server.config.test_config import FULL
+from tests.unit.server.config.test_toml_lines import DOCUMENT, every_path
+from tickertape.server.config.config import examine
+from tickertape.server.config.toml_lines import find_lines
 
 PIECES = (
     '"', "'", '"' * 3, "'" * 3, "\\", "#", "\n", "=", "[", "]", "[[", "]]", "{", "}", ",", ".", " ", "\t",

@@ -19,8 +19,8 @@ from tickertape.base.errors import TickertapeError
 from tickertape.batch import slice_batch
 from tickertape.journal.reading.archive_tier import ArchiveAnswer, ArchiveRequest, Covered, Older, ReadArchive
 from tickertape.journal.retention import RetentionPolicy
-from tickertape.server.archive_config import ArchiveConfig
-from tickertape.server.archive_reads import ArchiveReads
+from tickertape.server.config.archive import ArchiveConfig
+from tickertape.server.storage.archive_reads import ArchiveReads
 
 SEGMENT_BYTES = 8_192
 

@@ -21,10 +21,10 @@ from msgspec.structs import replace
 from tests.simulation.journal_world import FailingDisk, PowerLost
 from tests.world.process import Process
 from tickertape.base.errors import JournalError, JournalFailed, JournalLocked, TickertapeError
-from tickertape.server.config import Config, load_config
-from tickertape.server.instance import Instance, Workers
-from tickertape.server.listener import Peer
-from tickertape.server.opening import Opened, open_on, record_end
+from tickertape.server.config.config import Config, load_config
+from tickertape.server.engine_driver import Instance, Workers
+from tickertape.server.network.connection import Peer
+from tickertape.server.startup import Opened, open_on, record_end
 from tickertape.testing.disk import StrictDisk
 
 if TYPE_CHECKING:

@@ -33,16 +33,16 @@ from tickertape.base.transaction_limits import staging_files_open_max, transacti
 from tickertape.base.version import __version__
 from tickertape.filter import prepare
 from tickertape.journal.format.clean_shutdown import END_FILE
+from tickertape.server.access.credentials import Admission
 from tickertape.server.admin.server import AdminServer, admin_server
-from tickertape.server.admission import Admission
-from tickertape.server.config import Config
+from tickertape.server.config.config import Config
+from tickertape.server.engine_driver import Instance
 from tickertape.server.events import event, logging_to
-from tickertape.server.instance import Instance
-from tickertape.server.listener import Peer, listen
-from tickertape.server.opening import Opened, open_instance, record_end
-from tickertape.server.secure_peer import SecurePeer
+from tickertape.server.network.connection import Peer, listen
+from tickertape.server.network.tls_connection import SecurePeer
+from tickertape.server.session_expiry import UserWatch
 from tickertape.server.signals import HangUps, stacks_on_signal
-from tickertape.server.user_watch import UserWatch
+from tickertape.server.startup import Opened, open_instance, record_end
 
 EXIT_STOPPED: Final = 0
 EXIT_ERROR: Final = 1

@@ -23,9 +23,9 @@ from tickertape.base.errors import ConfigurationError
 from tickertape.base.limits import connections_max
 from tickertape.base.version import __version__
 from tickertape.security.certificates import not_after
-from tickertape.server.config import Config
+from tickertape.server.access.tokens import read_tokens
+from tickertape.server.config.config import Config
 from tickertape.server.sync_cost import SyncCost, measure
-from tickertape.server.tokens import read_tokens
 
 Level = Literal["ok", "warn", "fail"]
 

@@ -19,9 +19,9 @@ from types import FrameType
 from typing import Final
 
 from tickertape.base.errors import TickertapeError
-from tickertape.server.admission import Admission
+from tickertape.server.access.credentials import Admission
 from tickertape.server.events import event
-from tickertape.server.user_watch import UserWatch
+from tickertape.server.session_expiry import UserWatch
 
 _STDERR: Final = 2
 _UNEXPECTED: Final = "unexpected"

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from tests.unit.cli.support.test_command_group import commands
 from tickertape.cli.support.command_group import cli
-from tickertape.server.config import examine
+from tickertape.server.config.config import examine
 
 REFERENCE = Path(__file__).resolve().parents[3] / "docs" / "reference"
 

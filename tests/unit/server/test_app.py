@@ -19,8 +19,8 @@ import pytest
 from tests.helpers.processes import source_environment
 from tickertape.base.errors import ConfigurationError, JournalCorrupt, JournalFailed
 from tickertape.server import app
-from tickertape.server.config import Config
-from tickertape.server.instance import Instance
+from tickertape.server.config.config import Config
+from tickertape.server.engine_driver import Instance
 
 
 @pytest.mark.parametrize(("sealed", "code"), [(True, 0), (False, 1)])
@@ -50,8 +50,8 @@ def test_the_first_filter_is_prepared_beside_the_event_loop(tmp_path: Path) -> N
     program = """if True:
         import os, signal, sys
         from tickertape.server import app
-        from tickertape.server.config import Admin, Config, Instance
-        from tickertape.server.transports_config import Transport
+        from tickertape.server.config.config import Admin, Config, Instance
+        from tickertape.server.config.transports import Transport
         def ready(uris, admin):
             assert not {"lark", "re2"} & sys.modules.keys(), "the start waits for it"
             os.kill(os.getpid(), signal.SIGTERM)

@@ -12,11 +12,11 @@ from tests.helpers.certificates import Authority
 from tickertape.base.errors import ConfigurationError
 from tickertape.security.certificates import not_after
 from tickertape.server import diagnosis
-from tickertape.server.archive_config import ArchiveConfig
-from tickertape.server.config import Config, Instance, JournalConfig
+from tickertape.server.config.archive import ArchiveConfig
+from tickertape.server.config.config import Config, Instance, JournalConfig
+from tickertape.server.config.transports import Authentication, Transport
 from tickertape.server.diagnosis import Finding, clock, diagnose, existing, file_system, space, synced_write
 from tickertape.server.sync_cost import SyncCost, measure
-from tickertape.server.transports_config import Authentication, Transport
 
 HASH = "0" * 64
 

@@ -13,9 +13,9 @@ import msgspec
 from tickertape.base.errors import ConfigurationError
 from tickertape.cli.support.tables import counted
 from tickertape.engine.queue.definition import QueueDefinition
-from tickertape.server.archive_config import ArchiveConfig
-from tickertape.server.config import ADMIN_DEFAULT, Config, JournalConfig, examine
-from tickertape.server.document import Place, Problem, Problems
+from tickertape.server.config.archive import ArchiveConfig
+from tickertape.server.config.config import ADMIN_DEFAULT, Config, JournalConfig, examine
+from tickertape.server.config.document import Place, Problem, Problems
 
 
 @click.command(short_help="Check a configuration file, starting nothing.")
@@ -60,7 +60,7 @@ def check(ctx: click.Context, config: str, as_json: bool) -> None:
 def _looked_at(settings: Config) -> tuple[str, list[str]]:
     """The first problem of the files of certificates and tokens that it names, empty when there is none; and
     warnings."""
-    from tickertape.server.admission import Admission
+    from tickertape.server.access.credentials import Admission
 
     try:
         unrestricted = Admission(settings).tokens_for_any_client

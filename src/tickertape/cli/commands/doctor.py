@@ -12,7 +12,7 @@ from tickertape.cli.support.command_group import EXIT_ERROR
 from tickertape.cli.support.option_types import interval
 from tickertape.cli.support.tables import safe
 from tickertape.cli.support.terminal import timed_progress
-from tickertape.server.config import load_config
+from tickertape.server.config.config import load_config
 from tickertape.server.diagnosis import Finding, diagnose
 
 SECONDS_DEFAULT: Final = "5s"

@@ -11,8 +11,8 @@ import click
 
 from tickertape.base.errors import ConfigurationError
 from tickertape.cli.commands.check import how_many, printable, told
-from tickertape.server.config import COMMAND_LINE, Config, examine
-from tickertape.server.document import Problem
+from tickertape.server.config.config import COMMAND_LINE, Config, examine
+from tickertape.server.config.document import Problem
 
 
 @click.command(short_help="Start a server.")

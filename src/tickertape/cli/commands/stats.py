@@ -16,8 +16,7 @@ from tickertape.base.text_format import shown
 from tickertape.cli.support.admin_client import admin_option, json_option, stats_of
 from tickertape.cli.support.option_types import interval
 from tickertape.cli.support.tables import counted, echo_table, number, safe
-from tickertape.server.admin.queues_look import QueueState
-from tickertape.server.admin.report import (
+from tickertape.server.admin.schema import (
     Rates,
     Retention,
     SessionState,
@@ -26,6 +25,7 @@ from tickertape.server.admin.report import (
     Syncs,
     TransactionsState,
 )
+from tickertape.server.admin.snapshot_queues import QueueState
 
 
 def _watched(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:

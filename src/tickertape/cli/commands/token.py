@@ -17,7 +17,7 @@ import click
 from tickertape.base.errors import BadName, ConfigurationError
 from tickertape.cli.support.command_group import Failure
 from tickertape.security.tokens import new_token
-from tickertape.server.tokens import read_tokens
+from tickertape.server.access.tokens import read_tokens
 
 _OWNER_ONLY = 0o600
 _MINUTE = timedelta(minutes=1)

@@ -10,7 +10,7 @@ import msgspec
 
 from tickertape.cli.support.admin_client import admin_option, json_option, stats_of
 from tickertape.cli.support.tables import echo_table, number, safe
-from tickertape.server.admin.report import TopicState
+from tickertape.server.admin.schema import TopicState
 
 _COLUMNS = ("topic", "recorded", "last bookmark", "last message", "messages", "bytes", "subscriptions")
 

@@ -23,7 +23,7 @@ from tickertape.cli.support.terminal import progress
 if TYPE_CHECKING:
     from tickertape.archive.commit import Archive
     from tickertape.archive.schema import Coverage
-    from tickertape.server.pruning import Plan
+    from tickertape.server.offline_prune import Plan
 
 
 def _size(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:  # noqa: ARG001
@@ -77,7 +77,7 @@ def prune(
     require_deltalake()
     from tickertape.archive.commit import Archive
     from tickertape.journal.retention import RetentionPolicy
-    from tickertape.server.pruning import Pruning
+    from tickertape.server.offline_prune import Pruning
 
     where = place(location, storage)
 

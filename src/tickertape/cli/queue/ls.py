@@ -10,7 +10,7 @@ import msgspec
 
 from tickertape.cli.support.admin_client import admin_option, stats_of
 from tickertape.cli.support.tables import echo_table, number, safe
-from tickertape.server.admin.queues_look import QueueState
+from tickertape.server.admin.snapshot_queues import QueueState
 
 _COLUMNS = (
     "queue", "topics", "ready", "leased", "inactive", "consumers", "oldest", "entered", "acknowledged",

@@ -15,9 +15,9 @@ import msgspec
 from tickertape.base.errors import ConfigurationError
 from tickertape.base.limits import MIB
 from tickertape.cli.support.command_group import Failure, TimedOutFailure
-from tickertape.server.address import parse_admin
-from tickertape.server.admin.report import Stats
-from tickertape.server.config import ADMIN_DEFAULT
+from tickertape.server.admin.schema import Stats
+from tickertape.server.config.addresses import parse_admin
+from tickertape.server.config.config import ADMIN_DEFAULT
 
 _SECONDS_MAX: Final = 10.0
 _ANSWER_BYTES_MAX: Final = 64 * MIB

@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 
 from tickertape.base.timestamps import parse_timestamp
 from tickertape.server.admin.queue_metrics import queue_metrics
-from tickertape.server.admin.report import SlowClientsState, Stats, Totals, TransactionsState
+from tickertape.server.admin.schema import SlowClientsState, Stats, Totals, TransactionsState
 
 _P: Final = "tickertape_"
 

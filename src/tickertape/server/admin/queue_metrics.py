@@ -10,7 +10,7 @@ from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from tickertape.server.admin.queues_look import QueueState
+from tickertape.server.admin.snapshot_queues import QueueState
 
 _GAUGES: Final[tuple[tuple[str, str, Callable[[QueueState], float | None]], ...]] = (
     ("depth", "Messages in a queue.", lambda q: q.depth),

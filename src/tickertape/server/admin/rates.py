@@ -9,7 +9,7 @@ from collections import deque
 from typing import Final, NamedTuple
 
 from tickertape.engine.statistics import Statistics
-from tickertape.server.admin.report import Rates
+from tickertape.server.admin.schema import Rates
 
 WINDOW_SECONDS: Final = 10
 """Over how long rates are taken, at one sample a second."""

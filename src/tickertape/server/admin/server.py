@@ -17,13 +17,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from tickertape.base.limits import admin_connections_max, snapshot_interval_seconds
-from tickertape.server.address import parse_admin
-from tickertape.server.config import ADMIN_DEFAULT, ADMIN_OFF, Config
+from tickertape.server.config.addresses import parse_admin
+from tickertape.server.config.config import ADMIN_DEFAULT, ADMIN_OFF, Config
+from tickertape.server.engine_driver import Instance
 from tickertape.server.events import event
-from tickertape.server.instance import Instance
 
 if TYPE_CHECKING:
-    from tickertape.server.admin.pages import Pages
+    from tickertape.server.admin.routes import Pages
 
 _SAMPLE_SECONDS: Final = 1.0
 _STOP_SECONDS_MAX: Final = 2.0
@@ -120,8 +120,8 @@ class AdminServer:
     async def _serve(self) -> None:
         # Late, because these libraries take longer to import than the server takes to start.
         from tickertape.server.admin.http import HttpConnection
-        from tickertape.server.admin.look import Look
-        from tickertape.server.admin.pages import Pages
+        from tickertape.server.admin.routes import Pages
+        from tickertape.server.admin.snapshot import Look
 
         self._loop = asyncio.get_running_loop()
         self._done = asyncio.Event()

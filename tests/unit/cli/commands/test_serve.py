@@ -9,8 +9,8 @@ from click.testing import CliRunner, Result
 
 from tickertape.cli.support.command_group import cli
 from tickertape.server import app
-from tickertape.server.config import Admin, Config, Instance, JournalConfig
-from tickertape.server.transports_config import Transport
+from tickertape.server.config.config import Admin, Config, Instance, JournalConfig
+from tickertape.server.config.transports import Transport
 
 
 @pytest.fixture

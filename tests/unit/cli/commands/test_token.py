@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from tickertape.base.interfaces import Now
 from tickertape.cli.support.command_group import cli
 from tickertape.security.tokens import hash_of, name_in
-from tickertape.server.tokens import read_tokens
+from tickertape.server.access.tokens import read_tokens
 from tickertape.wire.commands import Logon
 
 NOW = Now(0.0, 1_800_000_000_000_000)

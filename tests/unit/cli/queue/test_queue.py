@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.helpers.leases import Settled, out_of
-from tests.unit.server.admin.test_queues_look import IDLE, WORK, stats_of
+from tests.unit.server.admin.test_snapshot_queues import IDLE, WORK, stats_of
 from tickertape.base.errors import TickertapeError, TimedOut
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.cli.queue import ls as listing
@@ -21,7 +21,7 @@ from tickertape.cli.queue.requeue import label_of
 from tickertape.cli.support import terminal
 from tickertape.cli.support.command_group import cli
 from tickertape.client import blocking
-from tickertape.server.admin.report import Stats
+from tickertape.server.admin.schema import Stats
 
 
 class Stream:

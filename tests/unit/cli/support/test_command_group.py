@@ -130,7 +130,7 @@ def test_serve_imports_nothing_slow_before_it_is_ready() -> None:
         "from tickertape.cli.support.command_group import cli; import click;"
         "cli.get_command(click.Context(cli), 'serve'); import tickertape.server.app"
     )
-    assert "tickertape.server.instance" in modules
+    assert "tickertape.server.engine_driver" in modules
     slow = {"rich", "pyarrow", "pandas", "pyspark", "difflib", "tickertape.client"}
     assert modules & slow == set()
 

@@ -11,7 +11,7 @@ import pytest
 import tickertape as tt
 from tests.helpers.admin import stats_of
 from tickertape.batch import MessageBatch
-from tickertape.server.admin.queues_look import QueueState
+from tickertape.server.admin.snapshot_queues import QueueState
 from tickertape.spark.queues.consumer import QueueConsumer
 from tickertape.spark.queues.options import queue_options
 from tickertape.testing import running_server

@@ -1,0 +1,80 @@
+"""Owns who is let in: the certificates of the addresses and the tokens, read at the start and on SIGHUP.
+
+Must never take in half of what was read again: when a file cannot be used, everything stays as it was.
+"""
+
+from __future__ import annotations
+
+import ssl
+
+from tickertape.base.interfaces import Now
+from tickertape.security.contexts import server_context
+from tickertape.server.access.tokens import Tokens, read_tokens
+from tickertape.server.config.config import Config
+from tickertape.server.config.transports import Transport
+from tickertape.wire.commands import Logon
+
+
+class Admission:
+    """What a server needs to let clients in. Raises `ConfigurationError` for files that cannot be used."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._contexts, self._tokens = _read(config)
+
+    def reload(self) -> frozenset[str]:
+        """Read all files again; the users whose token is another one now. Raises `ConfigurationError`; then
+        nothing has changed."""
+        before = self._tokens
+        self._contexts, self._tokens = _read(self._config)
+        return frozenset() if before is None or self._tokens is None else before.replaced_by(self._tokens)
+
+    def context_of(self, number: int) -> ssl.SSLContext | None:
+        """What the next connection to the transport with this number is made with; None: it has no TLS."""
+        return self._contexts[number]
+
+    @property
+    def has_files(self) -> bool:
+        """Whether there is anything to read again."""
+        return self.wants_tokens or any(self._contexts)
+
+    @property
+    def wants_tokens(self) -> bool:
+        """Whether a logon needs a token."""
+        return self._tokens is not None
+
+    @property
+    def refuses_all(self) -> bool:
+        """Whether a logon needs a token and there is none."""
+        return self._tokens is not None and not self._tokens
+
+    @property
+    def tokens_for_any_client(self) -> list[str]:
+        """Names of tokens that may use every client name, also those of other tokens."""
+        return [] if self._tokens is None else self._tokens.for_any_client()
+
+    def user_of(self, logon: Logon, now: Now) -> str | None:
+        """Who logs on: the user it claims to be, or with tokens the one whose token it has. Raises
+        `AuthenticationFailed`."""
+        return logon.user if self._tokens is None else self._tokens.user_of(logon, now)
+
+    def check_name(self, user: str | None, name: str) -> None:
+        """Raise `AuthenticationFailed` unless `user` may use the client name `name`."""
+        if self._tokens is not None:
+            self._tokens.check_name(user, name)
+
+    def still_good(self, user: str | None, name: str, now: Now) -> bool:
+        """Whether the client `name` that logged on as `user` may stay."""
+        return self._tokens is None or self._tokens.still_good(user, name, now)
+
+
+def _read(config: Config) -> tuple[list[ssl.SSLContext | None], Tokens | None]:
+    contexts = [_context(transport) for transport in config.transports]
+    authentication = config.authentication
+    return contexts, None if authentication is None else read_tokens(authentication.tokens_file)
+
+
+def _context(transport: Transport) -> ssl.SSLContext | None:
+    if transport.certificate is None or transport.key is None:
+        return None
+    return server_context(transport.certificate, transport.key, transport.client_ca)

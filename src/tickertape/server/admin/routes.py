@@ -1,0 +1,88 @@
+"""Owns what each path of the admin address answers.
+
+Must never touch the instance itself: it asks the event loop for a look, and works on that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from tickertape.server.admin.http import Answer
+from tickertape.server.admin.loop_query import Asking, ServerStuckError
+from tickertape.server.admin.rates import Sampler
+from tickertape.server.admin.schema import Stats
+from tickertape.server.admin.snapshot import Look, finished
+from tickertape.server.events import event
+
+PATHS: Final = ("/health", "/ready", "/stats", "/metrics")
+_JSON: Final = "application/json"
+
+
+class Pages:
+    """The pages of one instance. `*_interval`: seconds between two looks at it."""
+
+    def __init__(
+        self, look: Look, server: asyncio.AbstractEventLoop, status_interval: float, stats_interval: float
+    ) -> None:
+        self.sampler = Sampler(look.statistics)
+        """To be told once a second that time goes on."""
+        self._status = Asking(server, look.status, status_interval)
+        self._stats = Asking(server, look.stats, stats_interval)
+
+    async def answer(self, target: str, accept: str) -> Answer:
+        """The answer to a GET."""
+        path, _, query = target.partition("?")
+        if path not in PATHS:
+            return Answer(404, f"there is {', '.join(PATHS)}\n".encode())
+        if query:
+            return Answer(400, f"{path} takes no parameters\n".encode())
+        try:
+            if path == "/stats":
+                return Answer(200, msgspec.json.encode(await self._report()), _JSON)
+            if path == "/metrics":
+                return await self._metrics(accept)
+            return await self._state(path)
+        except ServerStuckError as error:
+            return _json(503, {"status": "stuck", "reason": str(error)})
+        except Exception as error:  # noqa: BLE001 -- a defect of a page is told, and is not the server's end
+            event("admin_failed", logging.ERROR, path=path, text=f"{type(error).__name__}: {error}")
+            return Answer(500, b"internal error; see the log of the server\n")
+
+    async def _state(self, path: str) -> Answer:
+        state, reason = await self._status()
+        good = state != "failed" if path == "/health" else state == "ready"
+        return _json(200 if good else 503, {"status": state, "reason": reason})
+
+    async def _metrics(self, accept: str) -> Answer:
+        from tickertape.server.admin.metrics import exposition
+
+        return Answer(200, *exposition(await self._report(), accept))
+
+    async def _report(self) -> Stats:
+        stats = finished(await self._stats())
+        memory = msgspec.structs.replace(stats.memory, anonymous_bytes=anonymous_bytes())
+        rates = self.sampler.rates(time.monotonic())
+        return msgspec.structs.replace(stats, memory=memory, rates=rates)
+
+
+def _json(status: int, value: Mapping[str, str | None]) -> Answer:
+    told = {key: text for key, text in value.items() if text is not None}
+    return Answer(status, msgspec.json.encode(told) + b"\n", _JSON)
+
+
+def anonymous_bytes() -> int | None:
+    """Resident memory of this process that no file backs; None where the system does not tell."""
+    try:
+        with open("/proc/self/status", encoding="ascii", errors="replace") as status:
+            for line in status:
+                if line.startswith("RssAnon:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        return None
+    return None

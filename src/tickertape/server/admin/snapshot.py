@@ -1,0 +1,410 @@
+"""Owns the look at a running instance: what `/health`, `/ready` and `/stats` tell, as plain data.
+
+Runs on the event loop of the server, so it must never do more than a bounded number of steps: how many
+sessions and subscriptions are listed or looked at, and how many topics are counted, has a limit.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from itertools import islice
+from typing import NamedTuple
+
+import msgspec
+
+from tickertape.base.histogram import SECONDS_BUCKETS, Histogram
+from tickertape.base.limits import sessions_listed_max, subscriptions_counted_max, subscriptions_listed_max
+from tickertape.base.timestamps import format_timestamp
+from tickertape.engine.backlog import LiveSubscription
+from tickertape.engine.cover import Cover
+from tickertape.engine.delivery import Delivery
+from tickertape.engine.dispatcher import Dispatcher
+from tickertape.engine.queue.browsing import Browsing
+from tickertape.engine.queue.consumer import Consumer
+from tickertape.engine.registry import CONTROL_PUBLISHER
+from tickertape.engine.session import Session
+from tickertape.engine.statistics import OTHER_TOPICS, Statistics, TopicCount
+from tickertape.engine.subscription import Subscription
+from tickertape.server.admin.schema import (
+    JournalState,
+    Memory,
+    Retention,
+    SessionState,
+    SlowClientsState,
+    Stats,
+    SubscriptionState,
+    Syncs,
+    TopicState,
+    Totals,
+    TransactionsState,
+)
+from tickertape.server.admin.snapshot_queues import queue_states
+from tickertape.server.engine_driver import Instance
+from tickertape.server.startup import clock
+
+
+class Status(NamedTuple):
+    """Whether the server serves."""
+
+    state: str
+    """`ready`, `draining` or `failed`."""
+    reason: str | None
+
+
+class SeenTopic(NamedTuple):
+    """A topic as it was counted: made into text elsewhere, because that takes longer than all the rest."""
+
+    name: str
+    recorded: bool
+    messages: int
+    bytes: int
+    publisher: int
+    sequence: int
+    timestamp: int
+    subscriptions: int | None
+
+
+class Seen(NamedTuple):
+    """What one look saw."""
+
+    stats: Stats
+    """Without its topics."""
+    topics: list[SeenTopic]
+
+
+def finished(seen: Seen) -> Stats:
+    """The report with its topics; may run on any thread."""
+    return msgspec.structs.replace(seen.stats, topics=[_topic(topic) for topic in seen.topics])
+
+
+def status(instance: Instance) -> Status:
+    """Whether the instance serves, and why not."""
+    failure = instance.broker.journal.failure
+    if failure is not None:
+        return Status("failed", f"{failure.code}: {failure}")
+    if instance.stopped.done() and instance.stopped.result() is not None:
+        return Status("failed", str(instance.stopped.result()))
+    if instance.broker.draining:
+        return Status("draining", "the server is stopping")
+    return Status("ready", None)
+
+
+class Look:
+    """Looks at one instance."""
+
+    def __init__(self, instance: Instance, name: str) -> None:
+        self._instance = instance
+        self._name = name
+        self._started = time.time_ns() // 1000
+        self._since = time.monotonic()
+
+    @property
+    def statistics(self) -> Statistics:
+        """The counters of the engine."""
+        return self._instance.broker.statistics
+
+    def status(self) -> Status:
+        """As the function."""
+        return status(self._instance)
+
+    def stats(self) -> Seen:
+        """Everything but the rates and the memory of the process."""
+        instance = self._instance
+        state, reason = self.status()
+        sessions = instance.broker.sessions
+        listed = self._sessions()
+        held = instance.broker.subscribing.of
+        count = sum(len(held(conn)) for conn in sessions)
+        outbox = sum([peer.outbox_bytes for peer in instance.peers.values()])
+        stats = Stats(
+            instance=self._name,
+            state=state,
+            reason=reason,
+            pid=os.getpid(),
+            started=format_timestamp(self._started),
+            uptime_seconds=round(time.monotonic() - self._since, 3),
+            journal=self._journal(),
+            totals=self._totals(),
+            connections=len(instance.peers),
+            session_count=len(sessions),
+            sessions=listed,
+            sessions_left_out=len(sessions) - len(listed),
+            subscription_count=count,
+            subscriptions_left_out=count - sum(len(session.subscriptions) for session in listed),
+            topics=[],
+            memory=Memory(
+                anonymous_bytes=None,
+                tail_cache_bytes=instance.broker.journal.view.tail_bytes,
+                outbox_bytes=outbox,
+                inbound_bytes=instance.inbound.bytes,
+            ),
+            slow_clients=self._slow_clients(),
+            transactions=self._transactions(),
+            queues=queue_states(instance.broker.queues.looks_of_run(clock())),
+        )
+        return Seen(stats, self._topics(count))
+
+    def _journal(self) -> JournalState:
+        journal = self._instance.broker.journal
+        view = journal.view
+        last = max((segment.timestamp for segment in view.segments[-2:]), default=0)
+        return JournalState(
+            identity=journal.identity,
+            epoch=journal.epoch,
+            first_position=view.first_position,
+            persisted_end=journal.persisted_end,
+            accepted_end=journal.accepted_end,
+            log_time=_time(last),
+            segments=len(view.segments),
+            bytes=sum([segment.end for segment in view.segments]),
+            file_bytes=journal.file_bytes,
+            commits=self.statistics.commits,
+            publishers=len(journal.persisted_highest.keys() - {CONTROL_PUBLISHER}),
+            pending_bytes=journal.pending_bytes,
+            full=journal.full,
+            retention=self._retention(),
+            syncs=_syncs(journal.policy.value, self._instance.disk.syncs),
+        )
+
+    def _retention(self) -> Retention:
+        view, retaining = self._instance.broker.journal.view, self._instance.broker.retaining
+        retired, first = view.retired, view.first
+        return Retention(
+            first_bookmark=None if first is None else str(first.bookmark),
+            first_time=None if first is None else _time(first.timestamp),
+            retired_segments=0 if retired is None else retired.through,
+            retired_bytes=0 if retired is None else retired.removed_bytes,
+            removed_segments=retaining.removed_segments,
+            held_segments=retaining.held_segments,
+            held_bytes=retaining.held_bytes,
+            held_by=retaining.held_by or None,
+            failures=retaining.failures,
+        )
+
+    def _totals(self) -> Totals:
+        counts = self.statistics
+        return Totals(
+            persisted_messages=counts.persisted_messages,
+            persisted_bytes=counts.persisted_bytes,
+            unrecorded_messages=counts.unrecorded_messages,
+            unrecorded_bytes=counts.unrecorded_bytes,
+            sent_messages=counts.sent_messages,
+            sent_bytes=counts.sent_bytes,
+            duplicate_messages=self._instance.broker.duplicates,
+            logons=counts.logons,
+            unreadable_messages=self._instance.broker.contents.surroundings.unreadable,
+            refused=dict(counts.refused),
+            ended=dict(counts.ended),
+            ended_subscriptions=dict(counts.ended_subscriptions),
+        )
+
+    def _slow_clients(self) -> SlowClientsState:
+        subscribing = self._instance.broker.subscribing
+        backlogs = subscribing.unrecorded.backlogs
+        spill = backlogs.spill
+        return SlowClientsState(
+            memory_bytes=backlogs.held_bytes,
+            memory_limit_bytes=backlogs.limits.memory_bytes,
+            disk_bytes=spill.disk_bytes,
+            disk_limit_bytes=spill.disk_bytes_max,
+            waiting_connections=backlogs.waiting_connections,
+            offline_connections=backlogs.offline_connections,
+            offline_starts=backlogs.offline_starts,
+            offline_stops=backlogs.offline_stops,
+            written_bytes=spill.written_bytes,
+            read_bytes=spill.read_bytes,
+            failures=spill.failures,
+            live_fallbacks=subscribing.delivery.live.fallbacks,
+        )
+
+    def _transactions(self) -> TransactionsState:
+        transactions = self._instance.broker.transactions
+        staging = transactions.staging
+        return TransactionsState(
+            committed=transactions.committed,
+            repeated=transactions.repeated,
+            aborted=transactions.aborted,
+            expired=staging.expired,
+            staged_parts=staging.count,
+            staged_bytes=staging.bytes,
+            staged_limit_bytes=staging.limits.disk_bytes,
+            waiting=transactions.waiting,
+        )
+
+    # -- sessions -------------------------------------------------------------------------------------
+
+    def _sessions(self) -> list[SessionState]:
+        room = subscriptions_listed_max
+        listed = []
+        for session in islice(self._instance.broker.sessions.values(), sessions_listed_max):
+            state = self._session(session, room)
+            room -= len(state.subscriptions)
+            listed.append(state)
+        return listed
+
+    def _session(self, session: Session, room: int) -> SessionState:
+        peer = self._instance.peers[session.conn]
+        end = self._instance.broker.journal.persisted_end
+        subscribing = self._instance.broker.subscribing
+        held, delivery = subscribing.of(session.conn), subscribing.delivery
+        subs = [_recorded(delivery, sub, end) for sub in islice(held.recorded.values(), room)]
+        subs += [_unrecorded(sub) for sub in islice(held.live.values(), room - len(subs))]
+        subs += [_of_queues(sub) for sub in islice(held.of_queues.values(), room - len(subs))]
+        waiting = self._instance.broker.subscribing.unrecorded.backlogs.waiting(session)
+        return SessionState(
+            client=session.name,
+            address=peer.address,
+            connected_seconds=round(time.monotonic() - peer.since, 3),
+            published_messages=session.published_messages,
+            published_bytes=session.published_bytes,
+            sent_messages=session.sent_messages,
+            sent_bytes=session.sent_bytes,
+            outbox_bytes=peer.outbox_bytes,
+            backlog_bytes=0 if waiting is None else waiting.bytes,
+            offline=waiting is not None and waiting.offline_since is not None,
+            subscription_count=len(held),
+            subscriptions=subs,
+        )
+
+    # -- topics ---------------------------------------------------------------------------------------
+
+    def _topics(self, subscription_count: int) -> list[SeenTopic]:
+        subscribed: Counter[str] | None = None
+        if subscription_count <= subscriptions_counted_max:
+            subscribed = Counter()
+            for conn in self._instance.broker.sessions:
+                held = self._instance.broker.subscribing.of(conn)
+                subscribed.update([sub.cover.topic for sub in held.recorded.values()])
+                subscribed.update([sub.cover.topic for sub in held.live.values()])
+                subscribed.update([sub.topic for sub in held.of_queues.values()])
+        counts = self.statistics
+        of = (lambda _: None) if subscribed is None else subscribed.__getitem__
+        topics = [_seen(name, topic, of(name)) for name, topic in counts.topics.items()]
+        topics += [_seen(OTHER_TOPICS, topic, None) for topic in counts.others.values()]
+        return topics
+
+
+def _seen(name: str, topic: TopicCount, subscriptions: int | None) -> SeenTopic:
+    return SeenTopic(
+        name,
+        topic.recorded,
+        topic.messages,
+        topic.bytes,
+        topic.publisher,
+        topic.sequence,
+        topic.timestamp,
+        subscriptions,
+    )
+
+
+def _topic(seen: SeenTopic) -> TopicState:
+    return TopicState(
+        name=seen.name,
+        recorded=seen.recorded,
+        messages=seen.messages,
+        bytes=seen.bytes,
+        last_bookmark=f"{seen.publisher}|{seen.sequence}|" if seen.sequence else None,
+        last_time=_time(seen.timestamp),
+        subscriptions=seen.subscriptions,
+    )
+
+
+def _filter(cover: Cover) -> str | None:
+    return None if cover.content is None else cover.content.filter
+
+
+def _reads_with(delivery: Delivery, sub: Subscription) -> int:
+    """At the end of the log with it, behind it at its place, or resumed together with it."""
+    if isinstance(sub.place, Dispatcher):
+        return len(sub.place) - 1
+    return delivery.cursors.reads_with(sub)
+
+
+def _recorded(delivery: Delivery, sub: Subscription, end: int) -> SubscriptionState:
+    caught_up = delivery.caught_up(sub)
+    # At the end its own position is not moved by what is of other topics.
+    position = max(end, sub.position) if caught_up else sub.reached
+    return SubscriptionState(
+        sub_id=sub.sub_id,
+        topic=sub.cover.topic,
+        filter=_filter(sub.cover),
+        paused=sub.paused,
+        rate=None if sub.pace is None else str(sub.pace),
+        conflation_seconds=None if sub.conflating is None else sub.conflating.interval_seconds,
+        live=sub.live,
+        reads_with=_reads_with(delivery, sub),
+        recorded=True,
+        position=position,
+        lag_messages=max(end - position, 0),
+        credit_bytes=sub.allowance.credit,
+        caught_up=caught_up,
+        blocked=not caught_up and delivery.cursors.blocked(sub),
+        backlog_bytes=0,
+    )
+
+
+def _unrecorded(sub: LiveSubscription) -> SubscriptionState:
+    return SubscriptionState(
+        sub_id=sub.sub_id,
+        topic=sub.cover.topic,
+        filter=_filter(sub.cover),
+        paused=False,
+        rate=None,
+        conflation_seconds=None,
+        live=False,
+        reads_with=None,
+        recorded=False,
+        position=None,
+        lag_messages=None,
+        credit_bytes=sub.allowance.credit,
+        caught_up=not sub.waiting,
+        blocked=sub.waiting,
+        backlog_bytes=sub.backlog_bytes,
+    )
+
+
+def _of_queues(sub: Consumer | Browsing) -> SubscriptionState:
+    consumer = sub if isinstance(sub, Consumer) else None
+    return SubscriptionState(
+        sub_id=sub.sub_id,
+        topic=sub.topic,
+        filter=None if sub.content is None else sub.content.filter,
+        paused=False,
+        rate=None,
+        conflation_seconds=None,
+        live=False,
+        reads_with=None,
+        recorded=True,
+        position=None,
+        lag_messages=None,
+        credit_bytes=sub.allowance.credit,
+        caught_up=consumer is not None and not any(work.queue.state.ready for work in consumer.works),
+        blocked=consumer is not None and not consumer.room,
+        backlog_bytes=0,
+        queues=[work.queue.name for work in consumer.works] if consumer is not None else [sub.topic],
+        unsettled=None if consumer is None else consumer.unsettled,
+        max_backlog=None if consumer is None else consumer.limit,
+    )
+
+
+def _syncs(policy: str, seconds: Histogram) -> Syncs:
+    reached = 0
+    buckets = []
+    for bound, count in zip(SECONDS_BUCKETS, seconds.counts, strict=False):
+        reached += count
+        buckets.append((bound, reached))
+    return Syncs(
+        policy=policy,
+        count=seconds.count,
+        total_seconds=seconds.total,
+        highest_seconds=seconds.highest,
+        p50_seconds=seconds.percentile(0.5),
+        p99_seconds=seconds.percentile(0.99),
+        buckets=buckets,
+    )
+
+
+def _time(micros: int) -> str | None:
+    return format_timestamp(micros) if micros > 0 else None

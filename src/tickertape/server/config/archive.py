@@ -1,0 +1,78 @@
+"""Owns what a server is told about the archive of its log: the table `[archive]`, its defaults and bounds.
+
+Must never open the archive, or take what could not be read from it.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from tickertape.base.archive_limits import archive_refresh_seconds_default
+from tickertape.base.errors import ConfigurationError
+from tickertape.server.config.document import Node
+from tickertape.server.config.plain_values import flag_of, seconds_of
+from tickertape.server.config.section import Section, kind_of, text_of
+
+REFRESH_SECONDS_MIN: Final = 0.1
+_NEEDED: Final = "deltalake"
+
+
+class ArchiveConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the archive is, and how it is used."""
+
+    location: str
+    """A path, or the URI of a place in an object store."""
+    storage_options: dict[str, str] = msgspec.field(default_factory=dict)
+    """How the object store is reached, in delta-rs's words."""
+    require: bool = True
+    """Whether the log keeps what the archive does not have, whatever its retention says."""
+    refresh: float = archive_refresh_seconds_default
+    """Seconds after which it is looked again how far it reaches."""
+
+
+def read_archive(section: Section, home: str) -> ArchiveConfig:
+    """The table. `home` is the file that a relative path belongs to, when the table does not say."""
+    location = section.required("location", _location, "")
+    nothing: dict[str, str] = {}
+    options = section.value("storage_options", _options, nothing)
+    require = section.value("require", flag_of, True)
+    refresh = section.value("refresh", _refresh, archive_refresh_seconds_default)
+    section.finish()
+    if find_spec(_NEEDED) is None:
+        section.problem("location", f"an archive needs {_NEEDED}: pip install 'tickertape[spark]'")
+    if location and "://" not in location:
+        place = section.place("location")
+        home = place.file if place.line else home
+        location = str(Path(home).parent / location) if home else location
+    return ArchiveConfig(location=location, storage_options=options, require=require, refresh=refresh)
+
+
+def _location(value: Any) -> str:
+    location = text_of(value)
+    if not location or "\0" in location:
+        raise ConfigurationError('is a path, or a URI such as "s3://bucket/archive"')
+    return location
+
+
+def _options(value: Any) -> dict[str, str]:
+    if not isinstance(value, dict):
+        raise ConfigurationError(f"is a table of texts, not {kind_of(value)}")
+    found: dict[str, str] = {}
+    for key, node in value.items():
+        assert isinstance(node, Node)
+        try:
+            found[key] = text_of(node.value)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"is a table of texts; {key} {error}") from None
+    return found
+
+
+def _refresh(value: Any) -> float:
+    seconds = seconds_of(value)
+    if seconds < REFRESH_SECONDS_MIN:
+        raise ConfigurationError(f"is at least {REFRESH_SECONDS_MIN:g} seconds, not {kind_of(value)}")
+    return seconds

@@ -1,0 +1,416 @@
+"""Owns what a server can be told: sections and keys, defaults, and the refusal of everything else.
+
+Must never ignore a key: what is unknown, misspelt, contradictory or not built yet is a problem with its file,
+line and what is allowed. Nothing is created or opened here but the configuration files themselves.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal, cast
+
+import msgspec
+
+from tickertape.base.client_limits import DEFAULT as CLIENT_LIMITS
+from tickertape.base.client_limits import ClientLimits
+from tickertape.base.errors import BadName, ConfigurationError
+from tickertape.base.limits import (
+    MIB,
+    client_name_bytes_max,
+    drain_seconds_default,
+    retained_segments_min,
+    segment_bytes_default,
+    segment_bytes_min,
+    topic_names_bytes_max,
+)
+from tickertape.base.names import check_client_name
+from tickertape.base.text_format import shown
+from tickertape.base.units import parse_size
+from tickertape.engine.queue.definition import QueueDefinition
+from tickertape.payload import MESSAGE_TYPE_ALIASES, MESSAGE_TYPES, message_type
+from tickertape.server.config.addresses import parse_admin, parse_host_name
+from tickertape.server.config.archive import ArchiveConfig, read_archive
+from tickertape.server.config.document import Node, Place, Problem, Problems, read_document
+from tickertape.server.config.limits import read_limits
+from tickertape.server.config.plain_values import check_choice, flag_of, seconds_of
+from tickertape.server.config.queues import read_queues
+from tickertape.server.config.section import MISSING, Section, kind_of, text_of
+from tickertape.server.config.slow_clients import SlowClientsConfig, read_slow_clients
+from tickertape.server.config.topics import read_name, read_recorded
+from tickertape.server.config.transactions import TransactionsConfig, read_transactions
+from tickertape.server.config.transports import (
+    BEYOND_LOOPBACK,
+    Authentication,
+    Transport,
+    read_authentication,
+    read_transports,
+)
+from tickertape.server.events import FORMATS, LEVELS, Format, Level
+
+SyncName = Literal["always", "interval", "never"]
+
+ADMIN_DEFAULT: Final = "http://127.0.0.1:9008"
+ADMIN_OFF: Final = "off"
+NAME_DEFAULT: Final = "tickertape"
+DATA_DEFAULT: Final = "data"
+SYNC_INTERVAL_DEFAULT: Final = 1.0
+"""Seconds."""
+SYNC_INTERVAL_MIN: Final = 0.001
+"""Seconds."""
+SYNC_NAMES: Final[tuple[SyncName, ...]] = ("always", "interval", "never")
+MESSAGE_TYPES_LATER: Final = ("xml", "protobuf", "composite")
+
+# What the product will have and does not have yet: refused by name, so that nobody waits for its effect.
+SECTIONS_LATER: Final = (
+    "action", "conflated_topic", "entitlement", "replication", "sow", "user", "view",
+)  # fmt: skip
+INSTANCE_LATER: Final = ("group", "user")
+JOURNAL_LATER: Final = ("archive", "compression", "replication")
+
+_NAME_OVERHEAD_BYTES: Final = 3
+"""What a name takes beside its text in the answer to a logon."""
+COMMAND_LINE: Final = "command line"
+"""What stands for the file of a value that was given as an argument."""
+_GIVEN: Final = Place(COMMAND_LINE, 0)
+_WAYS: Final = "listen on 127.0.0.1, or write insecure = true beside it in a file"
+
+
+class Instance(msgspec.Struct, frozen=True, kw_only=True):
+    """Who the server is and where its log is."""
+
+    name: str = NAME_DEFAULT
+    data: str = DATA_DEFAULT
+    """The data directory; relative to the working directory."""
+    drain_seconds: float = msgspec.field(default=drain_seconds_default, name="drain_timeout")
+    """How long subscribers are given at a stop to receive what is persisted."""
+
+
+class JournalConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How the transaction log is kept."""
+
+    sync: SyncName = "always"
+    sync_interval: float = SYNC_INTERVAL_DEFAULT
+    """Seconds; counts with `sync = "interval"` only."""
+    segment_size: int = segment_bytes_default
+    """Bytes."""
+    create: bool = True
+    retain: float | None = None
+    """Seconds for which messages are kept at least; None: for ever."""
+    retain_size: int | None = None
+    """Bytes that the files of the log may take before the oldest are removed; None: any."""
+    topics: list[str] | None = None
+    """Names and patterns of the recorded topics; None: every topic."""
+
+
+class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a topic."""
+
+    name: str
+    message_type: str = MESSAGE_TYPES[0]
+    """One of `MESSAGE_TYPES`."""
+    validate: bool = False
+    """Whether a body that is not what the type says is refused."""
+
+
+class Admin(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the server answers over HTTP about itself."""
+
+    listen: str | None = None
+    """`http://host:port`; None: nothing was said, so the default is tried; `off`: nowhere."""
+    insecure: bool = False
+    """As for a transport."""
+    hosts: tuple[str, ...] = ()
+    """Host names that requests may be for, beside addresses, the local host and that of `listen`."""
+
+
+class LoggingConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What is told on standard error."""
+
+    format: Format = "text"
+    level: Level = "info"
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a server is told, checked. `Config()` is a server without a configuration file."""
+
+    instance: Instance = Instance()
+    transports: list[Transport] = msgspec.field(default_factory=lambda: [Transport()])
+    authentication: Authentication | None = None
+    """Who may log on; None: everybody."""
+    journal: JournalConfig = JournalConfig()
+    topics: list[TopicConfig] = msgspec.field(default_factory=list)
+    queues: list[QueueDefinition] = msgspec.field(default_factory=list)
+    slow_clients: SlowClientsConfig = SlowClientsConfig()
+    transactions: TransactionsConfig = TransactionsConfig()
+    limits: ClientLimits = CLIENT_LIMITS
+    archive: ArchiveConfig | None = None
+    admin: Admin = Admin()
+    logging: LoggingConfig = LoggingConfig()
+
+
+def load_config(
+    path: Path | str | None = None,
+    *,
+    name: str | None = None,
+    data: str | None = None,
+    listen: Sequence[str] = (),
+    admin: str | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Config:
+    """The configuration of `path` (None: no file), overridden by what else is given.
+
+    `data` is relative to the working directory, in a file to that file; `listen` replaces all transports of
+    the file. `environment` is where `${VAR}` looks (default: that of this process). Raises
+    `ConfigurationError` with the first problem; `examine` gives all.
+    """
+    config, problems = examine(
+        path, name=name, data=data, listen=listen, admin=admin, environment=environment
+    )
+    if config is None:
+        more = (
+            f" (and {len(problems) - 1} more: `tickertape check {path}` lists them)"
+            if len(problems) > 1
+            else ""
+        )
+        raise ConfigurationError(f"{problems[0]}{more}")
+    return config
+
+
+def examine(
+    path: Path | str | None = None,
+    *,
+    name: str | None = None,
+    data: str | None = None,
+    listen: Sequence[str] = (),
+    admin: str | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> tuple[Config | None, Problems]:
+    """As `load_config`, but with every problem instead of an error; no `Config` when there is one."""
+    problems = Problems()
+    root = Node({}, Place("", 0))
+    if path is not None:
+        root = read_document(Path(path), os.environ if environment is None else environment, problems)
+    for table, key, value in (
+        ("instance", "name", name),
+        ("instance", "data", data),
+        ("admin", "listen", admin),
+    ):
+        if value is not None:
+            _override(root.value, table, key, value)
+    if listen:
+        tables = [Node({"listen": Node(uri, _GIVEN)}, _GIVEN) for uri in listen]
+        root.value["transport"] = Node(tables, _GIVEN)
+    config = _config(Section(root, "", problems), "" if path is None else str(path))
+    # What is missing may stand on a line that could not be read.
+    broken = {problem.place.file for problem in problems if not problem.key}
+    problems[:] = [p for p in problems if p.text != MISSING or p.place.file not in broken]
+    problems.sort(key=lambda p: (p.place.line > 0, p.place.file != str(path), p.place.file, p.place.line))
+    if problems.more:
+        problems.extend([Problem(Place(str(path), 0), "", f"and {problems.more} more problems")])
+    return (None if problems else config), problems
+
+
+def _override(root: dict[str, Node], table: str, key: str, value: str) -> None:
+    section = root.setdefault(table, Node({}, _GIVEN))
+    if isinstance(section.value, dict):
+        section.value[key] = Node(value, _GIVEN)
+
+
+# -- sections -----------------------------------------------------------------------------------------
+
+
+def _config(root: Section, file: str) -> Config:
+    root.not_built(*SECTIONS_LATER)
+    instance = _instance(root.table("instance"), file)
+    transports = read_transports(root)
+    authentication = read_authentication(root)
+    journal = _journal(root.table("journal"))
+    topics = _topics(root)
+    types = {topic.name: topic.message_type for topic in topics}
+    queues = read_queues(root.tables("queue") or [], journal.topics, types)
+    slow_clients = read_slow_clients(root.table("slow_clients"), file)
+    transactions = read_transactions(root.table("transactions"))
+    limits = read_limits(root.table("limits"))
+    archive_table = root.optional_table("archive")
+    archive = None if archive_table is None else read_archive(archive_table, file)
+    admin = _admin(root.table("admin"))
+    logging = _logging(root.table("logging"))
+    validated = [topic.name for topic in topics if topic.validate]
+    # A client is told these names in the answer to its logon, which is one frame.
+    names = [*validated, *(queue.name for queue in queues), *(journal.topics or ())]
+    told = sum(len(name.encode()) + _NAME_OVERHEAD_BYTES for name in names)
+    if told > topic_names_bytes_max:
+        root.problem(
+            "journal" if journal.topics else "topic",
+            f"the names of recorded topics, of validated ones and of queues take {told} bytes together; "
+            f"at most {topic_names_bytes_max}",
+        )
+    root.finish("include")  # read_document has carried it out
+    return Config(
+        instance=instance,
+        transports=transports,
+        authentication=authentication,
+        journal=journal,
+        topics=topics,
+        queues=queues,
+        slow_clients=slow_clients,
+        transactions=transactions,
+        limits=limits,
+        archive=archive,
+        admin=admin,
+        logging=logging,
+    )
+
+
+def _instance(section: Section, file: str) -> Instance:
+    section.not_built(*INSTANCE_LATER)
+    name = section.value("name", _instance_name, NAME_DEFAULT)
+    data = section.value("data", _directory, DATA_DEFAULT)
+    drain = section.value("drain_timeout", seconds_of, drain_seconds_default)
+    # In a file, and by default beside one, `data` is relative to that file; given by the caller, to here.
+    place = section.place("data")
+    home = file if not section.has("data") else place.file if place.line else ""
+    section.finish()
+    return Instance(name=name, data=str(Path(home).parent / data) if home else data, drain_seconds=drain)
+
+
+def _journal(section: Section) -> JournalConfig:
+    section.not_built(*JOURNAL_LATER)
+    chosen = section.value("sync", _sync, None)
+    sync = chosen or SYNC_NAMES[0]
+    interval = section.value("sync_interval", _sync_interval, SYNC_INTERVAL_DEFAULT)
+    known = chosen is not None or not section.has("sync")
+    if known and sync != "interval" and section.has("sync_interval"):
+        section.problem("sync_interval", f'has an effect with sync = "interval" only, and sync is "{sync}"')
+    chosen_size = section.value("segment_size", _segment_size, None)
+    size = chosen_size or segment_bytes_default
+    create = section.value("create", flag_of, True)
+    retain = section.value("retain", _retain, None)
+    retain_size = section.value("retain_size", _size, None)
+    least = retained_segments_min * size
+    size_known = chosen_size is not None or not section.has("segment_size")
+    if size_known and retain_size is not None and retain_size < least:
+        what = f"{retained_segments_min} times segment_size, which is {size:,} bytes"
+        section.problem("retain_size", f"is at least {least:,} bytes: {what}, not {retain_size:,}")
+    topics = section.tables("topic")
+    section.finish()
+    return JournalConfig(
+        sync=sync,
+        sync_interval=interval,
+        segment_size=size,
+        create=create,
+        retain=retain,
+        retain_size=retain_size,
+        topics=None if topics is None else read_recorded(topics),
+    )
+
+
+def _admin(section: Section) -> Admin:
+    listen = section.value("listen", _admin_listen, None)
+    insecure = section.value("insecure", flag_of, section.has("insecure"))
+    hosts = section.value("hosts", _host_names, Admin().hosts)
+    section.finish()
+    if listen not in (None, ADMIN_OFF) and not insecure and not parse_admin(listen).loopback:
+        section.problem("listen", f"{listen} {BEYOND_LOOPBACK}{_WAYS}")
+    return Admin(listen=listen, insecure=insecure, hosts=hosts)
+
+
+def _logging(section: Section) -> LoggingConfig:
+    form = section.value("format", _format, FORMATS[0])
+    level = section.value("level", _level, LoggingConfig().level)
+    section.finish()
+    return LoggingConfig(format=form, level=level)
+
+
+def _topics(root: Section) -> list[TopicConfig]:
+    topics: list[TopicConfig] = []
+    taken: set[str] = set()
+    for section in root.tables("topic") or []:
+        kind = section.value("message_type", _message_type, MESSAGE_TYPES[0])
+        validate = section.value("validate", flag_of, False)
+        topics.append(TopicConfig(name=read_name(section, taken), message_type=kind, validate=validate))
+    return topics
+
+
+# -- values -------------------------------------------------------------------------------------------
+
+
+def _instance_name(value: Any) -> str:
+    name = text_of(value)
+    try:
+        check_client_name(name)
+    except BadName:
+        raise ConfigurationError(
+            f"is 1 to {client_name_bytes_max} bytes of text without control characters, not {shown(name)}"
+        ) from None
+    return name
+
+
+def _directory(value: Any) -> str:
+    path = text_of(value)
+    if not path or "\0" in path:
+        raise ConfigurationError(f"is the path of a directory, not {shown(path)}")
+    return path
+
+
+def _admin_listen(value: Any) -> str | None:
+    if value != ADMIN_OFF:
+        parse_admin(text_of(value))
+    return cast("str", value)
+
+
+def _host_names(value: Any) -> tuple[str, ...]:
+    names = [member.value for member in value] if isinstance(value, list) else [value]
+    return tuple(parse_host_name(text_of(name)) for name in names)
+
+
+def _sync(value: Any) -> SyncName:
+    check_choice(value, SYNC_NAMES)
+    return cast("SyncName", value)
+
+
+def _format(value: Any) -> Format:
+    check_choice(value, FORMATS)
+    return cast("Format", value)
+
+
+def _level(value: Any) -> Level:
+    check_choice(value, LEVELS)
+    return cast("Level", value)
+
+
+def _sync_interval(value: Any) -> float:
+    seconds = seconds_of(value)
+    if seconds < SYNC_INTERVAL_MIN:
+        raise ConfigurationError(f"is at least 1 ms, not {kind_of(value)}")
+    return seconds
+
+
+def _retain(value: Any) -> float:
+    seconds = seconds_of(value)
+    if seconds <= 0:
+        raise ConfigurationError(f'is above 0, such as "7d" (without it all is kept), not {kind_of(value)}')
+    return seconds
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, dict | list):
+        raise ConfigurationError(f'is a size such as "256MB", not {kind_of(value)}')
+    return parse_size(value)
+
+
+def _segment_size(value: Any) -> int:
+    size = _size(value)
+    if size < segment_bytes_min:
+        raise ConfigurationError(f"is at least {segment_bytes_min // MIB}MB, not {kind_of(value)}")
+    return size
+
+
+def _message_type(value: Any) -> str:
+    if value in MESSAGE_TYPES_LATER:
+        raise ConfigurationError(f'"{value}" is not built yet')
+    if not isinstance(value, str) or value not in MESSAGE_TYPE_ALIASES:
+        check_choice(value, MESSAGE_TYPES)
+    return message_type(value).name

@@ -1,0 +1,315 @@
+"""Owns configuration files as trees whose every value knows its file and line: reading, `${VAR}`, `include`.
+
+Must never know which keys exist (`config.py` does), nor stop at the first problem when it can go on: each is
+noted with file, line and key, so that one look shows them all.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from tickertape.base.limits import (
+    KIB,
+    configuration_bytes_max,
+    configuration_problems_max,
+    configuration_total_bytes_max,
+    include_depth_max,
+    included_files_max,
+)
+from tickertape.base.text_format import shown
+from tickertape.server.config.toml_lines import TooDeep, check_keys, find_lines
+
+_VARIABLE: Final = re.compile(r"\$(\$?)\{([^{}]*)(\}?)")
+_VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LINE: Final = re.compile(r"\s*\(at line (\d+), column \d+\)")
+_ONE_LINE_PAIR: Final = re.compile(r"[ \t]*[^\s\[#=][^\[=]*=[ \t]*(?!\[|\{|\"\"\"|''').*")
+"""A line that is a key and its value, whatever is wrong with them; the lines around it do without it."""
+_SYNTAX_PROBLEMS_MAX: Final = 10
+_SECOND_LOOK_BYTES_MAX: Final = 64 * KIB
+"""A larger file is not read again without its first broken line."""
+KEY_CHARACTERS_MAX: Final = 60
+"""Longer keys are cut where they are told; ours are shorter by far."""
+_INTEGER_MAX: Final = 2**63 - 1
+_HINTS: Final = {
+    "Invalid value": "text is written in quotes; other values are numbers, true, false, times and [lists]",
+    "Illegal character": "a quote that should end the text is missing, or a control character is in it",
+    "Unterminated string": "the quote that ends the text is missing",
+    "Expected '='": "a line is key = value, or [table]",
+    "Invalid statement": "a line is key = value, [table] or # comment",
+    "Expected newline": "there is more on the line than one value; text is written in quotes",
+    "Cannot overwrite": "the key is given twice",
+    "Cannot declare": "the table is written twice; [[name]] begins another table of a list",
+    "Unclosed array": "a list needs commas between its members and a ] at its end",
+    "Unescaped": "write \\\\ for a backslash, or put the text in single quotes",
+    "Invalid initial character": "a table in braces has no comma at its end and stands on one line",
+}
+
+
+UNUSABLE: Final = object()
+"""Stands for a value that could not be made out, which has been told: nothing more is said of it."""
+
+
+class Place(NamedTuple):
+    """Where a value stands. Line 0: not in a file."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" if self.line else self.file
+
+
+class Node(NamedTuple):
+    """A value and its place: a table, an array, or a scalar as `tomllib` reads it."""
+
+    value: Any
+    """`dict[str, Node]`, `list[Node]`, str, int, float, bool, date or time, or `UNUSABLE`."""
+    place: Place
+
+
+class Problem(NamedTuple):
+    """Something that cannot be used: where, which key, and what is allowed instead."""
+
+    place: Place
+    key: str
+    text: str
+
+    def __str__(self) -> str:
+        return ": ".join(part for part in (str(self.place), self.key, self.text) if part)
+
+
+class Problems(list[Problem]):
+    """The problems of one configuration: the first `configuration_problems_max`, and how many more."""
+
+    more = 0
+
+    def append(self, problem: Problem) -> None:
+        """Note a problem, or only count it."""
+        if len(self) < configuration_problems_max:
+            super().append(problem)
+        else:
+            self.more += 1
+
+
+def read_document(path: Path, environment: Mapping[str, str], problems: Problems) -> Node:
+    """The table of `path` with all it includes, strings with their variables replaced.
+
+    What is included comes first: a scalar of the including file wins, tables are put together key by key,
+    arrays of tables are joined. Never raises: what is wrong is added to `problems` and left out.
+    """
+    try:
+        return _Reading(environment, problems).read(path, ())
+    except _UnreadableError as error:
+        problems.append(error.problem)
+        return Node({}, Place(str(path), 0))
+
+
+class _UnreadableError(Exception):
+    """A file of which nothing can be used; the line is 0 when no line of it is to blame."""
+
+    def __init__(self, place: Place, text: str) -> None:
+        super().__init__(text)
+        self.problem = Problem(place, "", text)
+
+
+class _Reading:
+    """One document with its includes."""
+
+    def __init__(self, environment: Mapping[str, str], problems: Problems) -> None:
+        self._environment = environment
+        self._problems = problems
+        self._files = 0
+        self._bytes = 0
+
+    def read(self, path: Path, outer: tuple[Path, ...]) -> Node:
+        """`outer`: the files that are being read, the outermost first."""
+        file = str(path)
+        text = self._text_of(path)
+        try:
+            table, lines = self._parsed(file, text)
+            node = self._locate(table, (), file, lines)
+        except TooDeep as error:
+            raise _UnreadableError(Place(file, error.line), str(error)) from None
+        except RecursionError:
+            raise _UnreadableError(Place(file, 0), "nested too deeply") from None
+        include = node.value.pop("include", None)
+        return node if include is None else self._include(node, include, path, (*outer, path))
+
+    def _text_of(self, path: Path) -> str:
+        data = _bytes_of(path)
+        self._bytes += len(data)
+        if self._bytes > configuration_total_bytes_max:
+            text = f"all files together are larger than {configuration_total_bytes_max} bytes"
+            raise _UnreadableError(Place(str(path), 0), text)
+        try:
+            return data.decode("utf-8").replace("\r\n", "\n")
+        except UnicodeDecodeError as error:
+            line = data.count(b"\n", 0, error.start) + 1
+            raise _UnreadableError(Place(str(path), line), f"not UTF-8 (byte {error.start})") from None
+
+    def _parsed(self, file: str, text: str) -> tuple[dict[str, Any], Mapping[Any, int]]:
+        """The table of `text` and its lines. Broken lines are noted, and the rest is read without them."""
+        before = 0
+        for _ in range(_SYNTAX_PROBLEMS_MAX):
+            check_keys(text)
+            try:
+                return tomllib.loads(text), find_lines(text)
+            except tomllib.TOMLDecodeError as error:
+                line, what = _explained(error, text)
+            except TooDeep:
+                raise
+            except ValueError:  # what Python says of a number of thousands of digits
+                raise _UnreadableError(Place(file, 0), "a number has too many digits") from None
+            rows = text.split("\n")
+            if (
+                line <= before
+                or len(text) > _SECOND_LOOK_BYTES_MAX
+                or _ONE_LINE_PAIR.fullmatch(rows[line - 1]) is None
+            ):
+                raise _UnreadableError(Place(file, line), what)
+            self._problems.append(Problem(Place(file, line), "", what))
+            before = line
+            rows[line - 1] = ""
+            text = "\n".join(rows)
+        raise _UnreadableError(Place(file, before), "and more lines behind it that are not TOML")
+
+    def _locate(self, value: Any, path: tuple[str | int, ...], file: str, lines: Mapping[Any, int]) -> Node:
+        place = Place(file, lines.get(path, 1))
+        if isinstance(value, dict):
+            nodes = {k: self._locate(v, (*path, k), file, lines) for k, v in value.items()}
+            value = {k: node for k, node in nodes.items() if node.value is not None}
+        elif isinstance(value, list):
+            value = [self._locate(v, (*path, i), file, lines) for i, v in enumerate(value)]
+        elif isinstance(value, str) and "${" in value:
+            value = self._substitute(value, place, path)
+        elif isinstance(value, int) and abs(value) > _INTEGER_MAX:
+            self._problems.append(Problem(place, _key(path), "a number of more than 63 bits"))
+            value = None  # left out: there is no null in TOML
+        return Node(value, place)
+
+    def _substitute(self, text: str, place: Place, path: tuple[str | int, ...]) -> Any:
+        """`text` with its variables replaced; `UNUSABLE` when one cannot be."""
+        key, usable = _key(path), True
+
+        def replace(match: re.Match[str]) -> str:
+            nonlocal usable
+            escaped, name, closing = match.groups()
+            if escaped:
+                return match[0][1:]
+            if not closing or _VARIABLE_NAME.fullmatch(name) is None:
+                what = f"{shown(match[0])} is no variable: write ${{NAME}}, or $${{ for the text itself"
+                self._problems.append(Problem(place, key, what))
+            elif name not in self._environment:
+                what = f"the environment variable {shown(name)[1:-1]} is not set"
+                self._problems.append(Problem(place, key, what))
+            elif not is_utf8(self._environment[name]):
+                what = f"the environment variable {shown(name)[1:-1]} is not UTF-8"
+                self._problems.append(Problem(place, key, what))
+            else:
+                return self._environment[name]
+            usable = False
+            return ""
+
+        replaced = _VARIABLE.sub(replace, text)
+        return replaced if usable else UNUSABLE
+
+    def _include(self, node: Node, include: Node, path: Path, files: tuple[Path, ...]) -> Node:
+        members = include.value
+        if isinstance(members, list):
+            members = [member for member in members if member.value is not UNUSABLE]
+        if not isinstance(members, list) or not all(isinstance(m.value, str) and m.value for m in members):
+            text = 'is a list of file names, such as ["topics.toml"]'
+            self._problems.append(Problem(include.place, "include", text))
+            return node
+        whole = Node({}, node.place)
+        for member in members:
+            inner = path.parent / member.value
+            problem = self._refusal(inner, files)
+            if problem:
+                self._problems.append(Problem(member.place, "include", problem))
+                continue
+            self._files += 1
+            try:
+                whole = _joined(whole, self.read(inner, files))
+            except _UnreadableError as error:
+                inside = error.problem
+                # a file that is not there is the fault of the line that names it
+                told = inside if inside.place.line else Problem(member.place, "include", str(inside))
+                self._problems.append(told)
+        return _joined(whole, node)
+
+    def _refusal(self, inner: Path, files: tuple[Path, ...]) -> str:
+        if "\0" in str(inner):
+            return f"{shown(str(inner))} is no file name"
+        real = os.path.realpath(inner)
+        same = [file for file in files if os.path.realpath(file) == real]
+        if same:
+            names = " -> ".join(str(file) for file in (*files[files.index(same[0]) :], inner))
+            return f"a file cannot include itself: {names}"
+        if len(files) > include_depth_max:
+            return f"files include each other more than {include_depth_max} deep"
+        if self._files >= included_files_max:
+            return f"more than {included_files_max} files are included"
+        return ""
+
+
+def _bytes_of(path: Path) -> bytes:
+    place = Place(str(path), 0)
+    try:
+        with path.open("rb") as file:
+            data = file.read(configuration_bytes_max + 1)
+    except OSError as error:
+        raise _UnreadableError(place, f"cannot be read: {error.strerror or error}") from None
+    except ValueError:
+        raise _UnreadableError(Place(shown(str(path)), 0), "is no file name") from None
+    if len(data) > configuration_bytes_max:
+        raise _UnreadableError(place, f"larger than {configuration_bytes_max} bytes")
+    return data
+
+
+def _explained(error: tomllib.TOMLDecodeError, text: str) -> tuple[int, str]:
+    """The line of a syntax error, and what can be done about it."""
+    at = _LINE.search(str(error))
+    line = int(at[1]) if at else text.rstrip().count("\n") + 1
+    what = _LINE.sub("", str(error)).replace(" (at end of document)", ", at the end of the file")
+    hint = next((hint for begin, hint in _HINTS.items() if what.startswith(begin)), "")
+    return line, f"not TOML: {shown(what)[1:-1]}" + (f" ({hint})" if hint else "")
+
+
+def _key(path: tuple[str | int, ...]) -> str:
+    return ".".join(shown_key(part) for part in path if isinstance(part, str))
+
+
+def shown_key(key: str) -> str:
+    """`key` as it is told: as it is written when it is an ordinary one, else quoted, escaped and cut."""
+    return key if len(key) <= KEY_CHARACTERS_MAX and key.isprintable() else shown(key)
+
+
+def is_utf8(text: str) -> bool:
+    """Whether `text` can be written as UTF-8; what came from the system may not be text at all."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _joined(under: Node, over: Node) -> Node:
+    """Two values of one key: tables key by key, arrays of tables one after the other, else `over`."""
+    if isinstance(under.value, dict) and isinstance(over.value, dict):
+        table = dict(under.value)
+        for key, node in over.value.items():
+            table[key] = _joined(table[key], node) if key in table else node
+        return Node(table, over.place if over.value else under.place)
+    if _is_tables(under) and _is_tables(over):
+        return Node([*under.value, *over.value], over.place)
+    return over
+
+
+def _is_tables(node: Node) -> bool:
+    return isinstance(node.value, list) and all(isinstance(member.value, dict) for member in node.value)

@@ -1,0 +1,347 @@
+"""Owns what a server is told about queues: the tables `[[queue]]`, their defaults, bounds and contradictions.
+
+Must never let an option pass that would have no effect, or a queue that no message could enter or leave as it
+is told. Nothing is known here of what is in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+from tickertape.base.bookmarks import BOOKMARK_FORM, TIME_FORM, AtBookmarks, AtTime, Epoch, parse_bookmark
+from tickertape.base.errors import BadBookmark, BadFilter, BadTopic, ConfigurationError
+from tickertape.base.names import check_topic, is_pattern
+from tickertape.base.queue_limits import (
+    lease_seconds_max,
+    lease_seconds_min,
+    queue_backlog_max,
+    queue_count_max,
+    queue_depth_max,
+    queue_expiration_seconds_max,
+    queues_max,
+)
+from tickertape.base.text_format import shown
+from tickertape.engine.queue.definition import (
+    EXPIRATION_MODELS,
+    FAIRNESS,
+    LEASING,
+    SEMANTICS,
+    QueueDefinition,
+)
+from tickertape.engine.surroundings import DEFAULT_TYPE
+from tickertape.payload import MessageType, message_type
+from tickertape.server.config.plain_values import check_choice, count_of, flag_of, seconds_of
+from tickertape.server.config.section import Section, kind_of, text_of
+
+if TYPE_CHECKING:
+    from tickertape.filter import TopicSet
+
+NO_END: Final = "none"
+"""A lease without an end."""
+_OF_LEASES: Final = ("lease_period", "max_deliveries", "max_cancels")
+_POINT_FORM: Final = f"epoch, now, {BOOKMARK_FORM} or {TIME_FORM}"
+_OF_MESSAGES: Final = frozenset({"topics", "bookmarks", "correlation_ids", "sow_keys"})
+"""Fields of a filter's context that are the same whoever asks and whenever."""
+
+_Choice = TypeVar("_Choice", bound=str)
+_Made = TypeVar("_Made")
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What queues refer to elsewhere in the configuration."""
+
+    recorded: TopicSet | None
+    """None: every topic, or it is not known for a problem that is told there."""
+    types: Mapping[str, str]
+    """Message types by topic."""
+
+
+def read_queues(
+    sections: Sequence[Section], recorded: Sequence[str] | None, types: Mapping[str, str]
+) -> list[QueueDefinition]:
+    """The queues. `recorded`: names and patterns of recorded topics, None: all; `types`: message types of
+    topics where they are told."""
+    known = _Known(_topic_set(recorded), types)
+    queues: list[tuple[Section, QueueDefinition]] = []
+    names: set[str] = set()
+    for number, section in enumerate(sections):
+        if number == queues_max:
+            section.problem("", f"is one queue too many: at most {queues_max:,} are read")
+            break
+        queue = _queue(section, known)
+        if queue.name in names:
+            section.problem("name", f"{shown(queue.name)} is given twice")
+        elif queue.name:
+            names.add(queue.name)
+            queues.append((section, queue))
+    _check_detours(queues)
+    _check_circles(queues)
+    return [queue for _, queue in queues]
+
+
+def _topic_set(names: Iterable[str] | None) -> TopicSet | None:
+    if names is None or "" in (names := list(names)):  # empty: what could not be read
+        return None
+    from tickertape.filter import TopicSet  # late: most configurations have no queue
+
+    try:
+        return TopicSet(names)
+    except BadTopic:
+        return None
+
+
+def _queue(section: Section, known: _Known) -> QueueDefinition:
+    name = section.required("name", _topic, "")
+    underlying = section.value("underlying", _underlying, name)
+    covered = _topic_set([underlying])
+    _check_recorded(section, "underlying" if section.has("underlying") else "name", underlying, known)
+    literal = bool(underlying) and not is_pattern(underlying)
+    target = section.value("default_publish_target", _topic, None)
+    if target is None:
+        target = underlying if literal and underlying != name else None
+    elif _check_recorded(section, "default_publish_target", target, known) and covered is not None:
+        _check_target(section, target, underlying, covered)
+    dead_letter = section.value("dead_letter", _topic, None)
+    _check_recorded(section, "dead_letter", dead_letter, known)
+    if dead_letter is not None and covered is not None and dead_letter in covered:
+        section.problem(
+            "dead_letter",
+            f"{shown(dead_letter)} is a topic of the queue itself: what expires would enter it again",
+        )
+    types = _types(underlying, covered, known.types)
+    semantics = section.value("semantics", _one_of(SEMANTICS), SEMANTICS[0])
+    fairness = section.value("fairness_model", _one_of(FAIRNESS), None)
+    if semantics == "at-most-once":
+        _check_at_most_once(section, fairness)
+    queue = QueueDefinition(
+        name=name,
+        underlying=underlying,
+        default_publish_target=target,
+        filter=section.value("filter", _filter(types), None),
+        semantics=semantics,
+        lease_period=section.value("lease_period", _lease, None),
+        fairness=fairness,
+        max_backlog=section.value("max_backlog", _backlog, None),
+        max_per_subscription_backlog=section.value("max_per_subscription_backlog", _backlog, None),
+        max_deliveries=section.value("max_deliveries", lambda v: count_of(v, 1, queue_count_max), None),
+        max_cancels=section.value("max_cancels", lambda v: count_of(v, 0, queue_count_max), None),
+        expiration=section.value("expiration", _expiration, None),
+        expiration_model=section.value(
+            "expiration_model", _one_of(EXPIRATION_MODELS), QueueDefinition("").expiration_model
+        ),
+        priority=section.value("priority", _priority(types), None),
+        barrier_expression=section.value("barrier_expression", _filter(types), None),
+        leasing=section.value("leasing", _one_of(LEASING), QueueDefinition("").leasing),
+        recovery_point=section.value("recovery_point", _point, QueueDefinition("").recovery_point),
+        file_backed_metadata=section.value("file_backed_metadata", flag_of, False),
+        target_queue_depth=section.value(
+            "target_queue_depth", lambda v: count_of(v, 1, queue_depth_max), None
+        ),
+        dead_letter=dead_letter,
+    )
+    section.finish()
+    return queue
+
+
+# -- what contradicts ---------------------------------------------------------------------------------
+
+
+def _check_recorded(section: Section, key: str, topic: str | None, known: _Known) -> bool:
+    """Whether the log has `topic`; a pattern may fit recorded topics whose names nobody knows yet."""
+    if not topic or is_pattern(topic) or known.recorded is None or topic in known.recorded:
+        return True
+    section.problem(key, f"the topic {shown(topic)} is not recorded: add a [[journal.topic]] for it")
+    return False
+
+
+def _check_target(section: Section, target: str, underlying: str, covered: TopicSet) -> None:
+    if target not in covered:
+        section.problem(
+            "default_publish_target",
+            f"{shown(target)} is no topic of the queue, which has {shown(underlying)}: what is published to "
+            "the queue would not enter it",
+        )
+
+
+def _check_at_most_once(section: Section, fairness: str | None) -> None:
+    for key in _OF_LEASES:
+        if section.has(key):
+            section.problem(key, 'has no effect with semantics = "at-most-once", which knows no leases')
+    if fairness not in (None, "round-robin"):
+        section.problem(
+            "fairness_model",
+            f'is "round-robin" with semantics = "at-most-once", and may be left out; not "{fairness}"',
+        )
+
+
+def _check_detours(queues: Iterable[tuple[Section, QueueDefinition]]) -> None:
+    """What is published to the name of a queue may go elsewhere, and no message come to the topic of that
+    name: nothing may wait for one there."""
+    queues = list(queues)
+    by_name = {queue.name: queue for _, queue in queues}
+    for section, queue in queues:
+        for key, topic in (
+            ("underlying", queue.underlying),
+            ("dead_letter", queue.dead_letter),
+            ("default_publish_target", queue.default_publish_target),
+        ):
+            other = by_name.get(topic or "")
+            if other is None or topic in (other.underlying, other.default_publish_target):
+                continue
+            if section.has(key):
+                section.problem(
+                    key,
+                    f"{shown(other.name)} is the name of a queue over {shown(other.underlying)}: name the "
+                    "topic that its messages are published to",
+                )
+
+
+def _check_circles(queues: Iterable[tuple[Section, QueueDefinition]]) -> None:
+    """A dead letter that comes back to its queue, by way of others, would go round for ever."""
+    queues = list(queues)
+    for section, queue in queues:
+        topic, passed = queue.dead_letter, {queue.name}
+        while topic is not None:
+            following = [
+                other
+                for _, other in queues
+                if other.dead_letter is not None and other.name not in passed and _covers(other, topic)
+            ]
+            if queue.name in passed and len(passed) > 1 and _covers(queue, topic):
+                section.problem(
+                    "dead_letter",
+                    f"dead letters of {shown(queue.name)} come back to it by way of other queues and their "
+                    "dead letters: let one of these topics have no queue with dead letters",
+                )
+                break
+            if not following:
+                break
+            passed.add(following[0].name)
+            topic = following[0].dead_letter
+
+
+def _covers(queue: QueueDefinition, topic: str) -> bool:
+    covered = _topic_set([queue.topic])
+    return covered is not None and topic in covered
+
+
+# -- values -------------------------------------------------------------------------------------------
+
+
+def _topic(value: Any) -> str:
+    name = text_of(value)  # the server's own topics have a $, and count as patterns
+    if is_pattern(name):
+        raise ConfigurationError(f"{shown(name)} is a pattern: a topic is named in full here")
+    check_topic(name)
+    return name
+
+
+def _underlying(value: Any) -> str:
+    if not is_pattern(text_of(value)):
+        return _topic(value)
+    from tickertape.filter import compile_topic_pattern
+
+    return compile_topic_pattern(value).text
+
+
+def _one_of(names: Sequence[_Choice]) -> Callable[[Any], _Choice]:
+    def convert(value: Any) -> _Choice:
+        check_choice(value, names)
+        return cast("_Choice", value)
+
+    return convert
+
+
+def _backlog(value: Any) -> int:
+    return count_of(value, 1, queue_backlog_max)
+
+
+def _lease(value: Any) -> float | None:
+    if value == NO_END:
+        return None
+    seconds = seconds_of(value)
+    if not lease_seconds_min <= seconds <= lease_seconds_max:
+        least, most = f"{lease_seconds_min * 1000:g} ms", f"{lease_seconds_max / 86_400:g} days"
+        raise ConfigurationError(f'is {least} to {most}, or "{NO_END}", not {kind_of(value)}')
+    return seconds
+
+
+def _expiration(value: Any) -> float:
+    seconds = seconds_of(value)
+    if not 0 < seconds <= queue_expiration_seconds_max:
+        most = f"{queue_expiration_seconds_max / 86_400:,.0f} days"
+        raise ConfigurationError(
+            f"is above 0 and at most {most} (without it messages wait for ever), not {kind_of(value)}"
+        )
+    return seconds
+
+
+def _point(value: Any) -> str:
+    """In one form for each point, so that another way to write it is no change of it."""
+    text = text_of(value)
+    if text.lower() in ("epoch", "now"):
+        return text.lower()
+    refused = ConfigurationError(f"is {_POINT_FORM}, not {kind_of(value)}")
+    if "," in text or text.lstrip()[:1] in ("[", "("):
+        raise refused
+    try:
+        point = parse_bookmark(text, _POINT_FORM)
+    except BadBookmark as error:
+        raise ConfigurationError(str(error)) from None
+    if isinstance(point, AtTime) or (isinstance(point, AtBookmarks) and not point.unknown):
+        return str(point)
+    if isinstance(point, AtBookmarks):
+        raise refused
+    return "epoch" if isinstance(point, Epoch) else "now"
+
+
+# -- expressions --------------------------------------------------------------------------------------
+
+
+def _types(underlying: str, covered: TopicSet | None, types: Mapping[str, str]) -> list[MessageType]:
+    """The message types of the topics of a queue, as far as they are known: as for a subscription."""
+    if not is_pattern(underlying):
+        return [message_type(types.get(underlying, DEFAULT_TYPE))]
+    told = {kind for name, kind in types.items() if covered is not None and name in covered}
+    return [message_type(kind) for kind in sorted({DEFAULT_TYPE} | told)]
+
+
+def _for_one(types: Iterable[MessageType], make: Callable[[MessageType], _Made]) -> _Made:
+    """What `make` makes for the first of the types that takes it. Raises `BadFilter` when none does."""
+    refusal: BadFilter | None = None
+    for kind in types:
+        try:
+            return make(kind)
+        except BadFilter as error:
+            refusal = refusal or error
+    assert refusal is not None, "there is a type"
+    raise refusal
+
+
+def _filter(types: Sequence[MessageType]) -> Callable[[Any], str]:
+    def convert(value: Any) -> str:
+        from tickertape.filter import compile_filter
+
+        text = text_of(value)
+        made = _for_one(types, lambda kind: compile_filter(text, kind))
+        if not made.needs <= _OF_MESSAGES:
+            raise ConfigurationError(
+                "asks who subscribes or what time it is; what enters a queue does not depend on either"
+            )
+        return text
+
+    return convert
+
+
+def _priority(types: Sequence[MessageType]) -> Callable[[Any], str]:
+    def convert(value: Any) -> str:
+        from tickertape.filter import compile_value
+
+        text = text_of(value)
+        _for_one(types, lambda kind: compile_value(text, kind))
+        return text
+
+    return convert

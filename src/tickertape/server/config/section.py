@@ -1,0 +1,144 @@
+"""Owns one table of a configuration while it is read: values by key, and what is left over at the end.
+
+Must never let a key pass unread: `finish` calls whatever nobody asked for unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from tickertape.base.errors import ConfigurationError, UsageError
+from tickertape.base.text_format import shown
+from tickertape.server.config.document import (
+    KEY_CHARACTERS_MAX,
+    UNUSABLE,
+    Node,
+    Place,
+    Problem,
+    Problems,
+    is_utf8,
+    shown_key,
+)
+
+MISSING: Final = "is missing here"
+"""The text of a problem that a broken line beside it may explain."""
+
+_Value = TypeVar("_Value")
+
+
+class Section:
+    """A table: its keys are asked for one by one, then `finish`ed. `name` is how messages call it."""
+
+    def __init__(self, node: Node, name: str, problems: Problems) -> None:
+        self._place = node.place
+        self._name = name
+        self._problems = problems
+        self._table: dict[str, Node] = {}
+        self._asked: dict[str, None] = {}
+        self._later: frozenset[str] = frozenset()
+        if isinstance(node.value, dict):
+            self._table = node.value
+        else:
+            self.problem("", f"is a table: write [{name}] and its keys below", node.place)
+
+    def value(self, key: str, convert: Callable[[Any], _Value], default: _Value) -> _Value:
+        """The value of `key`, or `default` when it is absent, unusable, or `convert` refuses it with a
+        `UsageError`."""
+        self._asked[key] = None
+        node = self._table.get(key)
+        if node is None or node.value is UNUSABLE:
+            return default
+        try:
+            return convert(node.value)
+        except UsageError as error:
+            self.problem(key, str(error), node.place)
+            return default
+
+    def required(self, key: str, convert: Callable[[Any], _Value], default: _Value) -> _Value:
+        """As `value`, but the key must be there."""
+        if key not in self._table and not self._later & self._table.keys():
+            self.problem(key, MISSING, self._place)
+        return self.value(key, convert, default)
+
+    def table(self, key: str) -> Section:
+        """The table below `key`; an empty one when it is absent."""
+        self._asked[key] = None
+        return Section(self._table.get(key, Node({}, self._place)), self._inner(key), self._problems)
+
+    def optional_table(self, key: str) -> Section | None:
+        """The table below `key`; None when it is absent."""
+        self._asked[key] = None
+        return self.table(key) if key in self._table else None
+
+    def tables(self, key: str) -> list[Section] | None:
+        """The tables of an array of tables; None when it is absent or something else."""
+        self._asked[key] = None
+        node = self._table.get(key)
+        if node is None:
+            return None
+        name = self._inner(key)
+        if not isinstance(node.value, list) or not all(isinstance(m.value, dict) for m in node.value):
+            self.problem(key, f"is a list of tables: write [[{name}]] and its keys below", node.place)
+            return None
+        return [Section(member, name, self._problems) for member in node.value]
+
+    def not_built(self, *keys: str) -> None:
+        """Refuse these keys in so many words: they will come, and have no effect today."""
+        self._later = frozenset(keys)
+        for key in keys:
+            if key in self._table:
+                self.problem(key, "is not built yet; take it out", self._table[key].place)
+
+    def has(self, key: str) -> bool:
+        """Whether the key is written here."""
+        return key in self._table
+
+    def place(self, key: str) -> Place:
+        """Where `key` stands, or its table when it is absent."""
+        node = self._table.get(key)
+        return self._place if node is None else node.place
+
+    def problem(self, key: str, text: str, place: Place | None = None) -> None:
+        """Note a problem of `key`."""
+        self._problems.append(Problem(place or self.place(key), self._inner(shown_key(key)), text))
+
+    def finish(self, *also: str) -> None:
+        """Refuse what nobody asked for; `also` names keys that were dealt with elsewhere."""
+        takes = ", ".join([*self._asked, *also])
+        where = f"[{self._name}]" if self._name else "the file"
+        for key, node in self._table.items():
+            if key in self._asked or key in self._later:
+                continue
+            # Likeness is costly, and of no use to who has got that many problems already.
+            tell = not self._problems.more
+            close = _close_match(key, [*self._asked, *also, *self._later]) if tell else ""
+            guess = f"did you mean {shown(close)}? " if close else ""
+            self.problem(key, f"unknown; {guess}{where} takes {takes}", node.place)
+
+    def _inner(self, key: str) -> str:
+        return ".".join(part for part in (self._name, key) if part)
+
+
+def _close_match(word: str, words: list[str]) -> str:
+    if len(word) > KEY_CHARACTERS_MAX:
+        return ""
+    from difflib import get_close_matches
+
+    return next(iter(get_close_matches(word.lower(), words, n=1)), "")
+
+
+def text_of(value: Any) -> str:
+    """`value`, which is text. Raises `ConfigurationError`."""
+    if not isinstance(value, str):
+        raise ConfigurationError(f"is text in quotes, not {kind_of(value)}")
+    if not is_utf8(value):
+        raise ConfigurationError(f"{shown(value)} is not text in UTF-8")
+    return value
+
+
+def kind_of(value: Any) -> str:
+    """`value` as a problem shows what it is not."""
+    if isinstance(value, dict | list):
+        return "a table" if isinstance(value, dict) else "a list"
+    return shown(str(value).lower() if isinstance(value, bool) else str(value)).strip("'")

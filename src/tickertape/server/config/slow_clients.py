@@ -1,0 +1,117 @@
+"""Owns what a server is told about slow clients: the table `[slow_clients]`, its defaults and bounds.
+
+Must never touch the directory that it names.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from tickertape.base.errors import ConfigurationError
+from tickertape.base.limits import (
+    MIB,
+    slow_connection_bytes_default,
+    slow_disk_bytes_default,
+    slow_disk_bytes_min,
+    slow_memory_bytes_default,
+    slow_memory_bytes_min,
+)
+from tickertape.base.text_format import shown
+from tickertape.base.units import parse_interval, parse_size
+from tickertape.engine.backlogs import SlowLimits
+from tickertape.journal.format.segment import SPILL_DIRECTORY
+from tickertape.server.config.section import Section
+
+DIRECTORY_DEFAULT: Final = SPILL_DIRECTORY
+"""Below the data directory."""
+NO_AGE: Final = "none"
+
+
+class SlowClientsConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What may wait for clients that do not take what they subscribed to and the log does not have, and how
+    long: that holds for `live` subscriptions to what it has, too."""
+
+    memory_limit: int = slow_memory_bytes_default
+    """Bytes, all connections together."""
+    connection_limit: int = slow_connection_bytes_default
+    """Bytes for one connection, before they go to disk."""
+    disk_limit: int = slow_disk_bytes_default
+    """Bytes, all connections together; 0: nothing goes to disk."""
+    directory: str | None = None
+    """None: `spill` below the data directory."""
+    age_limit: float | None = None
+    """Seconds for which something may wait, or a `live` subscription be behind; None: as long as it likes."""
+
+    @property
+    def limits(self) -> SlowLimits:
+        """The bounds, for the engine."""
+        return SlowLimits(self.memory_limit, self.connection_limit, self.disk_limit, self.age_limit)
+
+    def place(self, data: str) -> str:
+        """The directory, where `data` is the data directory."""
+        return str(Path(data) / DIRECTORY_DEFAULT) if self.directory is None else self.directory
+
+
+def read_slow_clients(section: Section, home: str) -> SlowClientsConfig:
+    """The table. `home` is the file that a relative directory belongs to, when the table does not say."""
+    memory = section.value("memory_limit", _memory, slow_memory_bytes_default)
+    connection = section.value("connection_limit", _size, min(slow_connection_bytes_default, memory))
+    disk = section.value("disk_limit", _disk, slow_disk_bytes_default)
+    directory = section.value("directory", _directory, None)
+    age = section.value("age_limit", _age, None)
+    if connection > memory:
+        section.problem("connection_limit", f"{connection} bytes, is above memory_limit, {memory} bytes")
+    if directory is not None:
+        if disk == 0:
+            section.problem("directory", "has an effect with a disk_limit only, and disk_limit is 0")
+        home = section.place("directory").file if section.place("directory").line else home
+        directory = str(Path(home).parent / directory) if home else directory
+    section.finish()
+    return SlowClientsConfig(
+        memory_limit=memory,
+        connection_limit=connection,
+        disk_limit=disk,
+        directory=directory,
+        age_limit=age,
+    )
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, dict | list):
+        raise ConfigurationError('is a size such as "64MB"')
+    return parse_size(value)
+
+
+def _memory(value: Any) -> int:
+    size = _size(value)
+    if size < slow_memory_bytes_min:
+        raise ConfigurationError(f"is at least {slow_memory_bytes_min // MIB}MB, not {shown(str(value))}")
+    return size
+
+
+def _disk(value: Any) -> int:
+    size = _size(value)
+    if 0 < size < slow_disk_bytes_min:
+        least = slow_disk_bytes_min // MIB
+        raise ConfigurationError(f"is 0 (nothing on disk) or at least {least}MB, not {shown(str(value))}")
+    return size
+
+
+def _directory(value: Any) -> str:
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise ConfigurationError("is the path of a directory")
+    return value
+
+
+def _age(value: Any) -> float | None:
+    if value == NO_AGE:
+        return None
+    if isinstance(value, dict | list):
+        raise ConfigurationError(f'is a time such as "30s", or "{NO_AGE}"')
+    seconds = parse_interval(value)
+    if seconds <= 0:
+        raise ConfigurationError(f'is more than 0, or "{NO_AGE}"')
+    return seconds

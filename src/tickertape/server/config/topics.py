@@ -1,0 +1,93 @@
+"""Owns how a configuration names topics: in full, and where topics are recorded by a pattern.
+
+Must never take a pattern for a name, or one that the engine could not search for in linear time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from tickertape.base.errors import BadTopic, ConfigurationError
+from tickertape.base.limits import recorded_patterns_max
+from tickertape.base.names import PATTERN_CHARACTERS, check_topic, is_pattern
+from tickertape.base.text_format import shown
+from tickertape.server.config.section import Section, text_of
+
+RECORDED_LATER: Final = ("filter", "key", "expiration")
+TOPIC_LATER: Final = (*RECORDED_LATER, "pattern")
+"""What the product will have and does not have yet."""
+
+
+def read_name(section: Section, taken: set[str]) -> str:
+    """The `name` of a topic's table, the last of its keys to be read; each name once."""
+    section.not_built(*TOPIC_LATER)
+    name = section.required("name", _topic, "")
+    section.finish()
+    _take(section, "name", name, taken)
+    return name
+
+
+def read_recorded(sections: Iterable[Section]) -> list[str]:
+    """Names and patterns of what is recorded."""
+    taken: set[str] = set()
+    names = []
+    patterns = 0
+    for section in sections:
+        section.not_built(*RECORDED_LATER)
+        name, key = "", "name"
+        if section.has("pattern"):
+            key = "pattern"
+            patterns += 1
+            name = section.value("pattern", _pattern, "")
+            if section.has("name"):
+                section.problem("pattern", "stands beside name: a table has one of the two")
+            section.value("name", _topic, "")
+        else:
+            name = section.required("name", _recorded_topic, "")
+            section.value("pattern", _pattern, "")  # it is one of the keys that may be here
+        section.finish()
+        _take(section, key, name, taken)
+        if patterns == recorded_patterns_max + 1 and key == "pattern":
+            section.problem("pattern", f"is one too many: at most {recorded_patterns_max} are read")
+        names.append(name)
+    return names
+
+
+def _take(section: Section, key: str, name: str, taken: set[str]) -> None:
+    if name in taken:
+        section.problem(key, f"{shown(name)} is given twice")
+    elif name:
+        taken.add(name)
+
+
+def _topic(value: Any) -> str:
+    name = text_of(value)
+    if is_pattern(name):
+        raise ConfigurationError(f"{shown(name)} is a pattern: a topic is named in full here")
+    check_topic(name)
+    return name
+
+
+def _recorded_topic(value: Any) -> str:
+    name = text_of(value)
+    if is_pattern(name):
+        raise ConfigurationError(f"{shown(name)} is a pattern: write pattern = ... for it")
+    check_topic(name)
+    return name
+
+
+def _pattern(value: Any) -> str:
+    pattern = text_of(value)
+    if not is_pattern(pattern):
+        raise ConfigurationError(
+            f"{shown(pattern)} has none of {PATTERN_CHARACTERS} and is a name: write name = ... for it, "
+            f"or a pattern such as ^{shown(pattern)[1:-1]} for those that begin so"
+        )
+    from tickertape.filter import compile_topic_pattern  # late: most configurations have no pattern
+
+    try:
+        compile_topic_pattern(pattern)
+    except BadTopic as error:
+        raise ConfigurationError(str(error)) from None
+    return pattern

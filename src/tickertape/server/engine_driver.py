@@ -1,0 +1,478 @@
+"""Owns driving the engine: inputs from sockets, disk and clock go in, its effects are carried out.
+
+The only place where the broker is called. Must never decide what the engine decides; it runs on one event
+loop, and nothing here blocks it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from concurrent.futures import Executor
+from typing import Any, Final, NamedTuple, get_args
+
+from tickertape.base.errors import (
+    FrameStalled,
+    HeartbeatMissed,
+    JournalError,
+    LogonTimeout,
+    NotReady,
+    TickertapeError,
+)
+from tickertape.base.interfaces import Buffer, Now
+from tickertape.base.limits import (
+    connections_max,
+    inbound_stall_seconds_max,
+    logon_seconds_max,
+    receive_buffer_bytes,
+    step_bytes_max,
+)
+from tickertape.engine.effects import (
+    ArchiveRead,
+    Close,
+    DiskJob,
+    Effect,
+    Fatal,
+    LoggedOnNow,
+    Look,
+    PauseReading,
+    PauseReason,
+    Read,
+    ResumeReading,
+    Send,
+    SpillRead,
+    SpillTrim,
+    SpillWrite,
+    StagingJob,
+)
+from tickertape.journal.commit.persisted import SyncPolicy
+from tickertape.journal.disk_jobs import Job, RetireSegments, WriteCommit
+from tickertape.journal.reading.log_view import ReadRequest
+from tickertape.server.events import event
+from tickertape.server.network.command_scheduler import CommandTurns
+from tickertape.server.network.connection import Peer
+from tickertape.server.network.connection_events import tell, tell_end
+from tickertape.server.network.inbound_budget import Inbound
+from tickertape.server.startup import Opened, clock
+from tickertape.server.storage.disk_worker import DiskThread
+from tickertape.server.storage.segment_reads import Readers
+from tickertape.server.storage.staging_files import StagingFiles
+from tickertape.server.storage.worker_thread import MakeLane, ThreadLane
+from tickertape.wire.commands import Publish
+from tickertape.wire.connection import Received, Violation
+
+_CLOSE_SECONDS_MAX: Final = 5.0
+"""A closing connection whose peer reads nothing is cut after this."""
+_STALLED: Final = (
+    f"a large frame did not come on for {inbound_stall_seconds_max:g} seconds "
+    "while others waited for the memory that it holds"
+)
+_OF_THE_ENGINE: Final[tuple[str, ...]] = (*get_args(PauseReason), "turns")
+"""Reasons of the engine not to read from a connection: then it is not the peer that stands still."""
+_LATE_SECONDS_MAX: Final = 1.0
+"""A timer that fires later than this says that the server itself stood still."""
+
+
+class Workers(NamedTuple):
+    """What does for an instance what would hold up its event loop."""
+
+    make_lane: MakeLane = ThreadLane
+    """For what is written, one thing after the other."""
+    pool: Executor | None = None
+    """For reads, any of them at once; None: threads of its own."""
+
+
+class Instance:
+    """A running instance on the current event loop.
+
+    `inbound` bounds the unfinished large frames of its connections; None stands for the product's bounds.
+    `connections` bounds the connections, where descriptors allow fewer than `connections_max`. `workers` do
+    what would hold up the event loop.
+    """
+
+    def __init__(
+        self,
+        opened: Opened,
+        loop: asyncio.AbstractEventLoop,
+        inbound: Inbound | None = None,
+        connections: int = connections_max,
+        workers: Workers = Workers(),  # noqa: B008 - a constant
+    ) -> None:
+        self.broker = opened.broker
+        self.inbound = Inbound() if inbound is None else inbound
+        """Who may go on sending a large frame."""
+        self._connections_max = connections
+        self._inbound_timer: asyncio.TimerHandle | None = None
+        self.stopped: asyncio.Future[TickertapeError | None] = loop.create_future()
+        """Done when the instance is finished: None after a clean stop, else what ended it."""
+        self._loop = loop
+        self._peers: dict[int, Peer] = {}
+        self._next_conn = 1
+        self.scratch = memoryview(bytearray(receive_buffer_bytes))
+        """Where every connection reads to: what one read brings is taken over before the next read begins."""
+        self.cipher_scratch = memoryview(bytearray(receive_buffer_bytes))
+        """The same for what comes encrypted."""
+        self.empty = asyncio.Event()
+        """Set while there is no connection."""
+        self.empty.set()
+        self.disk = DiskThread(opened.executor, self._disk_answers, workers.make_lane)
+        self._full = False
+        self._readers = Readers(opened.disk, self._read_answers, workers.pool)
+        self._reads: dict[int, ReadRequest] = {}
+        self._spill = opened.spill
+        if self._spill is not None:
+            self._spill.start(self._spill_answers)
+        self._staging = StagingFiles(opened.disk, self._staging_answers, workers.make_lane)
+        self._archive = opened.archive
+        if self._archive is not None:
+            self._archive.start(loop, self)
+        self._outgoing: dict[int, list[Buffer]] = {}
+        """What the effects of one flush want written, by connection."""
+        self._turns = CommandTurns(self._take, lambda: self.broker.contents.compiled, self._read_for_turns)
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._working = False
+        self._flushing = False
+        self._closing = False
+
+    # -- connections ----------------------------------------------------------------------------------
+
+    def connected(self, peer: Peer) -> int:
+        """A connection was accepted; returns its number."""
+        conn = self._next_conn
+        self._next_conn += 1
+        self._peers[conn] = peer
+        self.empty.clear()
+        self.broker.connected(conn)
+        if len(self._peers) > self._connections_max:
+            self.violated(conn, NotReady(f"more than {self._connections_max} connections"))
+        else:
+            event("connection_open", conn=conn, address=peer.address or None)
+            peer.logon_timer = self._loop.call_later(logon_seconds_max, self._logon_late, conn)
+        return conn
+
+    def _logon_late(self, conn: int) -> None:
+        self.violated(conn, LogonTimeout(f"no logon within {logon_seconds_max:g} seconds"))
+
+    def violated(self, conn: int, error: TickertapeError) -> None:
+        """The connection broke the rules."""
+        self.broker.violated(conn, error)
+        self.flush()
+
+    def events(self, conn: int, events: list[Received | Violation]) -> None:
+        """What a connection's bytes meant."""
+        now = clock()
+        for incoming in events:
+            self._turns.came(conn, incoming, now)
+            if self._peers[conn].takes_logon:
+                # The limits for strangers fall with the logon, which may share its bytes with what follows.
+                self.flush()
+        self.flush()
+
+    def _take(self, conn: int, incoming: Received | Violation, now: Now) -> None:
+        if isinstance(incoming, Received):
+            self.broker.received(conn, incoming.command, incoming.batch, now)
+        else:
+            self.broker.violated(conn, incoming.error)
+
+    def _read_for_turns(self, conn: int, enabled: bool) -> None:
+        peer = self._peers.get(conn)
+        if peer is not None:
+            peer.read(enabled=enabled, why="turns")
+            self.inbound.excuse(conn, time.monotonic())
+
+    def disconnected(self, conn: int) -> None:
+        """The connection is gone."""
+        peer = self._peers.pop(conn)
+        if not self._peers:
+            self.empty.set()
+        if peer.logon_timer is not None:
+            peer.logon_timer.cancel()
+        for incoming in self._turns.drop(conn):
+            if isinstance(incoming, Received) and isinstance(incoming.command, Publish):
+                self._take(conn, incoming, clock())  # it came: whoever hung up may count on it
+        self.broker.disconnected(conn)
+        if self._archive is not None:
+            self._archive.drop(conn)
+        tell_end(conn, peer)
+        self.large_frame_ended(conn)
+        self.flush()
+
+    def writable(self, conn: int, *, writable: bool) -> None:
+        """A connection's outbox passed its mark."""
+        # Who does not read the answers is asked no more questions: their number has no other bound.
+        self._peers[conn].read(enabled=writable, why="outbox")
+        if writable:
+            self.broker.writable(conn)
+            self.flush()
+        else:
+            self.broker.blocked(conn)
+
+    # -- large frames ---------------------------------------------------------------------------------
+
+    def large_frame(self, conn: int, size: int, received: int) -> None:
+        """So much of a connection's unfinished large frame is there."""
+        if not self.inbound.came(conn, size, received, time.monotonic()):
+            self._peers[conn].read(enabled=False, why="inbound")
+            self._watch_inbound()
+
+    def large_frame_ended(self, conn: int) -> None:
+        """It is complete, or nothing more will come."""
+        for admitted in self.inbound.ended(conn, time.monotonic()):
+            self._peers[admitted].read(enabled=True, why="inbound")
+
+    def _watch_inbound(self) -> None:
+        deadline = self.inbound.deadline()
+        if deadline is not None and self._inbound_timer is None:
+            # A timer that fires early looks and is set again.
+            delay = max(deadline - time.monotonic(), 0.0)
+            self._inbound_timer = self._loop.call_later(delay, self._judge_inbound, deadline)
+
+    def _judge_inbound(self, due: float) -> None:
+        """End those that hold memory others wait for, and do not come on."""
+        self._inbound_timer = None
+        now = time.monotonic()
+        if now > due + _LATE_SECONDS_MAX:
+            self.inbound.excuse_all(now)
+        while (conn := self.inbound.stalled(now)) is not None:
+            if any(map(self._peers[conn].unread_for, _OF_THE_ENGINE)):
+                self.inbound.excuse(conn, now)
+            else:
+                self.violated(conn, FrameStalled(_STALLED))
+                self.large_frame_ended(conn)
+        self._watch_inbound()
+
+    # -- disk -----------------------------------------------------------------------------------------
+
+    def _disk_answers(self, job: Job, error: OSError | None, salt: int) -> None:
+        """Called on the disk's thread."""
+        self._loop.call_soon_threadsafe(self._disk_answered, job, error, salt)
+
+    def _read_answers(self, token: int, data: Buffer | OSError) -> None:
+        """Called on a reader's thread."""
+        self._loop.call_soon_threadsafe(self._read_answered, token, data)
+
+    def _spill_answers(self, token: int, data: Buffer | OSError | None) -> None:
+        """Called on a thread of the spill."""
+        self._loop.call_soon_threadsafe(self._spill_answered, token, data)
+
+    def _staging_answers(self, token: int, result: list[memoryview] | TickertapeError) -> None:
+        """Called on a thread of the staging files."""
+        self._loop.call_soon_threadsafe(self._staging_answered, token, result)
+
+    def _staging_answered(self, token: int, result: list[memoryview] | TickertapeError) -> None:
+        self.broker.staging_done(token, result, clock())
+        self.flush()
+
+    def _spill_answered(self, token: int, data: Buffer | OSError | None) -> None:
+        self.broker.spill_done(token, data, clock())
+        self.flush()
+
+    def _disk_answered(self, job: Job, error: OSError | None, salt: int) -> None:
+        self.broker.disk_done(job, error, salt, clock())
+        if isinstance(job, RetireSegments):
+            self._readers.removed(job.numbers)
+        if self.broker.journal.full is not self._full:
+            self._full = not self._full
+            if self._full:
+                event("journal_full", logging.WARNING, text=self.broker.journal.full_reason)
+            else:
+                event("journal_resumed", logging.WARNING)
+        self.flush()
+
+    def _read_answered(self, token: int, data: Buffer | OSError) -> None:
+        self._readers.finished(self._reads.pop(token))
+        self.broker.read_done(token, _read_outcome(data), clock())
+        self.flush()
+
+    # -- effects --------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Carry out what the engine wants, until it wants nothing more."""
+        if self._flushing:
+            return
+        self._flushing = True
+        budget = step_bytes_max
+        try:
+            while effects := self.broker.effects():
+                for effect in effects:
+                    budget -= self._carry_out(effect, budget)
+            self._write()
+        finally:
+            self._flushing = False
+        if (self.broker.has_work or self._turns.has_work) and not self._working:
+            self._working = True
+            self._loop.call_soon(self._work)
+        self._set_timer()
+        if self._closing and self.broker.journal.closed:
+            self._finish(None)
+
+    def _carry_out(self, effect: Effect, budget: int) -> int:
+        """Carry out one effect; returns the bytes read on the event loop."""
+        if isinstance(effect, Send):
+            self._outgoing.setdefault(effect.conn, []).extend(effect.buffers)
+        elif isinstance(effect, DiskJob):
+            self._run_job(effect.job)
+        elif isinstance(effect, Read):
+            return self._read(effect, budget)
+        elif isinstance(effect, ArchiveRead):
+            assert self._archive is not None
+            self._archive.submit(effect)
+        elif isinstance(effect, SpillWrite | SpillRead | SpillTrim):
+            assert self._spill is not None
+            self._spill.submit(effect)
+        elif isinstance(effect, StagingJob):
+            self._staging.submit(effect)
+        elif isinstance(effect, LoggedOnNow):
+            self._logged_on(effect.conn)
+        elif isinstance(effect, Close):
+            self._close(effect)
+        elif isinstance(effect, PauseReading | ResumeReading | Look):
+            self._turn_to_peer(effect)
+        else:
+            tell(effect, self._peers)
+            if isinstance(effect, Fatal):
+                self._finish(effect.error)
+        return 0
+
+    def _turn_to_peer(self, effect: PauseReading | ResumeReading | Look) -> None:
+        peer = self._peers.get(effect.conn)
+        if peer is None:
+            return
+        if isinstance(effect, Look):
+            self.broker.beats.looked(effect.conn, peer.sight(), time.monotonic())
+        else:
+            peer.read(enabled=isinstance(effect, ResumeReading), why=effect.why)
+            self.inbound.excuse(effect.conn, time.monotonic())
+
+    def _write(self) -> None:
+        """Write what was gathered for each connection, one call each."""
+        outgoing, self._outgoing = self._outgoing, {}
+        for conn, buffers in outgoing.items():
+            peer = self._peers.get(conn)
+            if peer is not None:
+                peer.send(buffers)
+
+    def _run_job(self, job: Job) -> None:
+        if isinstance(job, WriteCommit) and self.broker.journal.policy is SyncPolicy.NEVER:
+            self.broker.disk_done(job, self.disk.run_inline(job), 0, clock())
+        else:
+            self.disk.submit(job)
+
+    def _read(self, effect: Read, budget: int) -> int:
+        token, request = effect
+        try:
+            data = self._readers.try_now(request) if budget > 0 else None
+            if data is None:
+                self._readers.submit(token, request)
+                self._reads[token] = request
+                return 0
+        except OSError as error:
+            self.broker.read_done(token, _read_outcome(error), clock())
+            return 0
+        self.broker.read_done(token, data, clock())
+        return len(data)
+
+    def _logged_on(self, conn: int) -> None:
+        peer = self._peers[conn]
+        peer.logged_on()
+        peer.client = self.broker.sessions[conn].name
+        event("logon", conn=conn, client=peer.client)
+
+    def _close(self, effect: Close) -> None:
+        self._write()  # the goodbye goes out before the close
+        peer = self._peers.get(effect.conn)
+        if peer is not None:
+            peer.ended = effect.reason, effect.text
+            # Who is one too many must not hold a descriptor any longer; who is silent has nothing to drop.
+            one_too_many = len(self._peers) > self._connections_max
+            peer.close(linger=not one_too_many and effect.reason != HeartbeatMissed.code)
+            self.large_frame_ended(effect.conn)
+            self._loop.call_later(_CLOSE_SECONDS_MAX, peer.abort)
+
+    def _work(self) -> None:
+        self._working = False
+        now = clock()
+        self._turns.step(now)
+        self.broker.work(now)
+        self.flush()
+
+    # -- time -----------------------------------------------------------------------------------------
+
+    def _set_timer(self) -> None:
+        deadline = self.broker.next_deadline(clock())
+        if deadline is None:
+            return
+        if self._timer is not None:
+            # A timer that fires early is harmless; moving it with every commit is not free.
+            if self._timer_at <= deadline + 0.001:
+                return
+            self._timer.cancel()
+        self._timer_at = deadline
+        self._timer = self._loop.call_later(max(deadline - time.monotonic(), 0.0), self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        self.broker.wake(clock())
+        self.flush()
+
+    # -- end ------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Begin a clean stop: what was accepted is persisted and acknowledged, then `stopped` is done."""
+        if not self._closing:
+            self._closing = True
+            self.broker.close(clock())
+            self.flush()
+
+    def _finish(self, error: TickertapeError | None) -> None:
+        if not self.stopped.done():
+            self.stopped.set_result(error)
+
+    def crashed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A defect of ours showed on the event loop: what the engine holds may be half done, so stop."""
+        loop.default_exception_handler(context)
+        self._finish(TickertapeError(f"internal error: {context.get('exception') or context['message']}"))
+
+    def dismiss(self, *, served_only: bool = False) -> None:
+        """Say goodbye to every connection and close it; `empty` is set when all are gone.
+
+        `served_only`: those that have got everything persisted that they subscribed to."""
+        for conn, peer in list(self._peers.items()):
+            if peer.ended[0]:
+                continue
+            session = self.broker.sessions.get(conn)
+            if (
+                served_only
+                and session is not None
+                and (self.broker.subscribing.owed(conn) or peer.outbox_bytes)
+            ):
+                continue
+            self.broker.violated(conn, NotReady("the server stopped: connect again"))
+        self.flush()
+
+    def release(self) -> None:
+        """End the threads and close the files (after `stopped`)."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._inbound_timer is not None:
+            self._inbound_timer.cancel()
+        for peer in list(self._peers.values()):
+            peer.abort()
+        self.disk.stop()
+        self._readers.stop()
+        self._staging.stop()
+        for files in (self._spill, self._archive):
+            if files is not None:
+                files.stop()
+
+    @property
+    def peers(self) -> Mapping[int, Peer]:
+        """Open connections by their number."""
+        return self._peers
+
+
+def _read_outcome(data: Buffer | OSError) -> Buffer | TickertapeError:
+    return JournalError(f"a segment could not be read: {data}") if isinstance(data, OSError) else data

@@ -1,0 +1,136 @@
+"""Owns a connection of a client over TLS: the handshake, and cipher text in and out.
+
+Must never let a byte through that came before the handshake was done, nor hold more cipher text than one read
+brings: while the connection is not to be read from, what is there waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from typing import TYPE_CHECKING
+
+from tickertape.base.errors import TlsFailed, TlsRequired
+from tickertape.base.interfaces import Buffer
+from tickertape.base.security_limits import handshake_bytes_max
+from tickertape.security.channel import HANDSHAKE_BYTE, Channel, portions
+from tickertape.server.network.connection import Peer
+from tickertape.wire.commands import PREFACE
+
+if TYPE_CHECKING:
+    from tickertape.server.engine_driver import Instance
+
+
+class SecurePeer(Peer):
+    """One connection over TLS. The time for the logon holds for the handshake too."""
+
+    def __init__(self, instance: Instance, context: ssl.SSLContext) -> None:
+        super().__init__(instance)
+        self._channel = Channel(context, server=True)
+        self._handshake_bytes = 0
+        self._plain = False
+        """The client speaks our protocol without TLS: it is told so in words that it understands."""
+        self._pumping = False
+
+    # -- called by the event loop ---------------------------------------------------------------------
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        return self._instance.cipher_scratch
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._parting:
+            return
+        self._heard_at = time.monotonic()
+        self._read_bytes += nbytes
+        data = self._instance.cipher_scratch[:nbytes]
+        if self._channel.established:
+            self._channel.feed(data)
+        elif not self._shake(data):
+            return
+        self._pump()
+
+    # -- called by the instance -----------------------------------------------------------------------
+
+    def send(self, buffers: list[Buffer]) -> None:
+        """Write buffers in order."""
+        if self._plain:
+            super().send(buffers)
+        elif self._channel.established:  # who has no handshake cannot be told anything
+            try:
+                super().send([self._channel.encrypted(portion) for portion in portions(buffers)])
+            except TlsFailed:
+                self.abort()
+
+    def close(self, *, linger: bool) -> None:
+        """As without TLS; the client is told that nothing more comes."""
+        self._write_out(self._channel.farewell())
+        super().close(linger=linger)
+
+    # -- inside ---------------------------------------------------------------------------------------
+
+    def _shake(self, data: memoryview) -> bool:
+        """Go on with the handshake; whether it is done."""
+        if not self._handshake_bytes and data[0] != HANDSHAKE_BYTE:
+            self._refuse_plain(data[0])
+            return False
+        self._handshake_bytes += len(data)
+        self._channel.feed(data)
+        try:
+            done = self._channel.shake()
+            if not done and self._handshake_bytes > handshake_bytes_max:
+                raise TlsFailed(f"a TLS handshake of more than {handshake_bytes_max} bytes")
+        except TlsFailed as error:
+            self._write_out(self._channel.take())
+            self._instance.violated(self._conn, error)
+            return False
+        self._write_out(self._channel.take())
+        return done
+
+    def _refuse_plain(self, first: int) -> None:
+        self._plain = first == PREFACE[0]
+        if self._plain:
+            error: TlsFailed | TlsRequired = TlsRequired(
+                "this address takes connections with TLS only: connect to tls://"
+            )
+        else:
+            error = TlsFailed("what the client said is no TLS")
+        self._instance.violated(self._conn, error)
+
+    def _write_out(self, cipher_text: bytes) -> None:
+        assert self._transport is not None
+        if cipher_text and not self._transport.is_closing():
+            self._transport.write(cipher_text)
+
+    def _pump(self) -> None:
+        """Hand on what came, as long as the connection is read from."""
+        if self._pumping:
+            return  # further up on the stack, and goes on there
+        self._pumping = True
+        try:
+            while not self._parting and not self._unread_for:
+                count = self._channel.read_into(self._wire.buffer())
+                if self._channel.answers:  # sent at once, so that it counts as outbox and stops the reading
+                    self._write_out(self._channel.take())
+                if count:
+                    self._took(count)
+                if self._channel.closed and self._transport is not None:  # perhaps with the same bytes
+                    self._transport.close()
+                    return
+                if self._channel.drained:
+                    return
+        except TlsFailed as error:
+            self._write_out(self._channel.take())
+            self._instance.violated(self._conn, error)
+        finally:
+            self._pumping = False
+
+    def _read_on(self) -> None:
+        # First what came before; only then may more, or the end of the connection, be looked at.
+        asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        if self._channel.established:
+            self._pump()
+        if not self._unread_for or self._parting:
+            super()._read_on()

@@ -1,0 +1,235 @@
+"""Owns pruning the data directory of a stopped instance: which old segments may go because the archive has
+them, and letting them go as retention does.
+
+Must never remove a segment that is not wholly in the archive, that a queue needs, or whose messages were not
+just found there; nor touch the directory while a server runs on it. `retired.bin` is durable before the first
+segment goes, so that a crash at any moment leaves a log that starts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator
+from typing import Final, NamedTuple, TypeVar
+
+from tickertape.archive.commit import Archive
+from tickertape.archive.verify import Sums, sums_of
+from tickertape.base.errors import ArchiveFailed, JournalLocked
+from tickertape.base.interfaces import Buffer, Disk
+from tickertape.base.limits import retention_segments_max
+from tickertape.base.text_format import shown
+from tickertape.engine.queue.checkpoint import decode_covered, needed_from
+from tickertape.engine.queue.records import begun_in
+from tickertape.engine.retaining import Pin
+from tickertape.journal.disk import SystemDisk
+from tickertape.journal.disk_jobs import Executor, RetireSegments
+from tickertape.journal.format.identity import open_identity
+from tickertape.journal.format.queue_checkpoint import read_queues
+from tickertape.journal.format.segment import CONTROL_TOPIC, JOURNAL_DIRECTORY, segment_number, segment_path
+from tickertape.journal.offline.snapshot import SnapshotReader, take_snapshot
+from tickertape.journal.reading.log_view import LogSegment, LogView, ReadRequest
+from tickertape.journal.retention import (
+    RetentionPolicy,
+    due,
+    find_last_message,
+    gather,
+    removable,
+    unneeded,
+)
+from tickertape.server.startup import salt
+
+T = TypeVar("T")
+
+Advance = Callable[[int], object]
+"""Told of bytes of segments that were compared."""
+
+_RUNNING: Final = (
+    "A running server drops what is archived by itself: see [archive], and retain in [journal], in its "
+    "configuration"
+)
+
+
+class Plan(NamedTuple):
+    """What of a log may go, oldest first."""
+
+    segments: list[LogSegment]
+    first_position: int
+    """Where the log begins now."""
+    end_position: int
+    archived: int
+    """How many sealed segments the archive has wholly, from the oldest."""
+    kept_by: str
+    """Why not all of those go; empty when they do."""
+
+    @property
+    def bytes(self) -> int:
+        """What they take on the disk."""
+        return sum(segment.file_bytes for segment in self.segments)
+
+
+class Pruning:
+    """A stopped instance's data directory, held, beside its archive.
+
+    Raises `JournalLocked` when a server runs on it, `NotAJournal`, `JournalCorrupt`, `WrongJournal` (the
+    archive is of another journal), `ArchiveFailed` (it is none, or does not have all topics)."""
+
+    def __init__(self, directory: str, open_archive: Callable[[str], Archive]) -> None:
+        self._disk = SystemDisk(directory)
+        try:
+            self.journal_id, self._view = self._opened()
+            self._reader = SnapshotReader(self._disk, self._view)
+            self.archive = open_archive(self.journal_id.hex())
+            self._check()
+        except BaseException:
+            self._disk.close_all()
+            raise
+
+    def close(self) -> None:
+        """Let go of the directory."""
+        self._reader.close()
+        self._disk.close_all()
+
+    def plan(self, policy: RetentionPolicy, wall: int) -> Plan:
+        """What may go at `wall` (microseconds since 1970 UTC): of what is archived all, or what `policy` does
+        not keep. Raises `JournalCorrupt`, `OSError`."""
+        view, coverage = self._view, self.archive.coverage
+        if view.segments and view.last_message is None:
+            view.last_message = _run(self._disk, find_last_message(view))
+        sealed = removable(view, view.segments[-1].number - 1) if view.segments else []
+        archived = 0
+        if sealed and sealed[0].first_position >= coverage.begin:
+            archived = unneeded(sealed, coverage.end)
+        wanted, why = archived, ""
+        if policy.active:
+            total = sum(segment.file_bytes for segment in view.segments)
+            wanted = min(archived, due(sealed, policy, wall, total))
+            why = "--keep-age or --keep-size" if wanted < archived else ""
+        pin = min(self._pins(), default=None)
+        free = wanted if pin is None else unneeded(sealed[:wanted], pin.position)
+        if pin is not None and free < wanted:
+            why = f"{pin.who}, which needs the log from position {pin.position:,} on"
+        return Plan(sealed[:free], view.first_position, view.end_position, archived, why)
+
+    def compare(self, plan: Plan, advance: Advance) -> None:
+        """Read what is to go, from the log and from the archive: the same messages. Raises `ArchiveFailed`
+        when they are not, `JournalCorrupt`."""
+        if not plan.segments:
+            return
+        begin, end = plan.segments[0].first_position, plan.segments[-1].end_position
+        ours, done = Sums(), self._reader.bytes_before(begin)
+        for selected in self._reader.selected(begin, end):
+            ours = ours.plus(selected.positions, selected.batch)
+            passed = self._reader.bytes_before(selected.end_position)
+            advance(passed - done)
+            done = passed
+        theirs = sums_of(self.archive, begin, end)
+        if ours != theirs:
+            raise ArchiveFailed(
+                f"{self.archive.place.location} does not hold what the log has at positions {begin} to "
+                f"{end}: {theirs.messages:,} messages instead of {ours.messages:,}, or others. Nothing was "
+                "removed; `tickertape pipeline audit` tells what differs"
+            )
+
+    def remove(self, plan: Plan) -> None:
+        """Let the segments of `plan` go. Raises `JournalCorrupt` for what must outlive them and cannot be
+        read, `OSError`; it may be done again after any failure."""
+        executor = Executor(self._disk, salt)
+        left = len(plan.segments)
+        while left:
+            count = min(left, retention_segments_max)
+            gathered = _run(self._disk, gather(self._view, self.journal_id, count))
+            through = gathered.retired.through
+            # What stands at the begin of the log now is durable before what stood before it is gone.
+            self._sync(through + 1)
+            numbers = self._numbers(through)
+            self._reader.close()
+            self._view.retire(gathered.retired, gathered.first, first_unknown=gathered.first_unknown)
+            executor.run(RetireSegments(retired=gathered.retired, numbers=numbers))
+            left -= count
+
+    # -- inside ---------------------------------------------------------------------------------------
+
+    def _opened(self) -> tuple[bytes, LogView]:
+        try:
+            identity = open_identity(
+                self._disk, owner=f"journal prune, process {os.getpid()}", create=False, new_id=b""
+            )
+        except JournalLocked as error:
+            raise JournalLocked(f"{error}. {_RUNNING}") from None
+        snapshot = take_snapshot(self._disk, unsynced=True)
+        if snapshot.damage is not None:
+            raise snapshot.damage
+        return identity.journal_id, snapshot.view
+
+    def _check(self) -> None:
+        coverage, where = self.archive.coverage, self.archive.place.location
+        if coverage.topics:
+            raise ArchiveFailed(
+                f"{where} has the topics {coverage.topics!r} only: what a log may lose is in an archive of "
+                "all topics"
+            )
+        if coverage.end > self._view.end_position:
+            raise ArchiveFailed(
+                f"{where} ends at position {coverage.end}, and the log in {self._disk.where} at "
+                f"{self._view.end_position}: it has lost messages that were archived; nothing was removed"
+            )
+
+    def _pins(self) -> list[Pin]:
+        """From where on queues need the log: as their checkpoint says, else from where they began."""
+        try:
+            body = read_queues(self._disk, self.journal_id)
+            covered = None if body is None else decode_covered(body)
+            end = self._view.end_position
+            # One that goes beyond a log that has lost its end is not used by a start either.
+            if covered is not None and all(max(one.messages, one.records) <= end for one in covered):
+                return [Pin(needed_from(one), f"queue {shown(one.queue)}") for one in covered]
+        except ValueError:
+            pass  # a checkpoint that cannot be used costs time at a start, and room here
+        return [Pin(begun.position, f"queue {shown(begun.queue)}") for begun in begun_in(self._control())]
+
+    def _control(self) -> list[bytes]:
+        """The log's own control records, those of removed segments first."""
+        view = self._view
+        records = list(view.retired.records) if view.retired is not None else []
+        for part in self._reader.parts(view.first_position, view.end_position, CONTROL_TOPIC):
+            batch = part.batch
+            if batch.kinds is None or CONTROL_TOPIC not in batch.topics:
+                continue
+            for index in batch.kinds.nonzero()[0].tolist():
+                if batch.topic(index) == CONTROL_TOPIC:
+                    records.append(bytes(batch.body(index)))
+        return records
+
+    def _numbers(self, through: int) -> tuple[int, ...]:
+        """The segments up to `through`, also what an earlier removal that was cut short has left of them."""
+        found = (segment_number(name) for name in self._disk.names(JOURNAL_DIRECTORY))
+        return tuple(sorted(number for number in found if number is not None and number <= through))
+
+    def _sync(self, number: int) -> None:
+        handle = self._disk.open(segment_path(number), write=False)
+        try:
+            self._disk.sync(handle)
+        finally:
+            self._disk.close(handle)
+
+
+def _run(disk: Disk, steps: Generator[ReadRequest | None, Buffer, T]) -> T:
+    """Run steps to their end with blocking reads. Raises what they raise, `OSError`."""
+    handles: dict[int, int] = {}
+
+    def read(request: ReadRequest) -> Buffer:
+        handle = handles.get(request.segment)
+        if handle is None:
+            handle = handles[request.segment] = disk.open(segment_path(request.segment), write=False)
+        return request.read(lambda offset, size: disk.read(handle, offset, size))
+
+    try:
+        request = next(steps)
+        while True:
+            request = steps.send(b"" if request is None else read(request))
+    except StopIteration as done:
+        outcome: T = done.value
+        return outcome
+    finally:
+        for handle in handles.values():
+            disk.close(handle)

@@ -1,0 +1,259 @@
+"""Owns opening an instance's data directory: identity, recovery, the first segment, the registry.
+
+Runs before any port is open, so it may block. Must never serve: it hands back a broker that is ready to.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Generator
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
+
+from tickertape.base.errors import JournalCorrupt, NotAJournal
+from tickertape.base.interfaces import Buffer, Disk, Now
+from tickertape.base.version import __version__
+from tickertape.engine.broker import Broker
+from tickertape.engine.queue.checkpoint import Covered, decode_covered
+from tickertape.engine.queue.recovering import recover as recover_queues
+from tickertape.engine.registry import load_registry
+from tickertape.engine.sessions import Rights
+from tickertape.journal.commit.persisted import SyncPolicy
+from tickertape.journal.disk import SystemDisk
+from tickertape.journal.disk_jobs import Executor
+from tickertape.journal.format.clean_shutdown import write_reached
+from tickertape.journal.format.identity import IDENTITY_FILE, open_identity
+from tickertape.journal.format.queue_checkpoint import read_queues, remove_queues, write_queues
+from tickertape.journal.format.segment import segment_path
+from tickertape.journal.format.staging_file import find_staged
+from tickertape.journal.journal import Journal
+from tickertape.journal.reading.archive_tier import Older
+from tickertape.journal.reading.log_view import ReadRequest
+from tickertape.journal.recovery.recovery import recover
+from tickertape.journal.retention import RetentionPolicy, first_message
+from tickertape.server.config.archive import ArchiveConfig
+from tickertape.server.config.config import Config
+from tickertape.server.storage.archive_reads import ArchiveReads
+from tickertape.server.storage.segment_reads import CachingDisk
+from tickertape.server.storage.spill_files import SpillFiles
+
+T = TypeVar("T")
+
+_NO_SEGMENT: Final = (
+    "the directory was made by an earlier start, and no segment in it is begun: that start was interrupted "
+    "or had no room, or the log was removed or emptied; it begins at position 0"
+)
+
+
+class Opened(NamedTuple):
+    """An instance that can begin to serve."""
+
+    broker: Broker
+    disk: CachingDisk
+    executor: Executor
+    report: list[str]
+    """What recovery found, a line each."""
+    spill: SpillFiles | None
+    """Where waits what slow clients do not take; None: nowhere."""
+    archive: ArchiveReads | None = None
+    """What lies before the log; None: nothing is archived."""
+
+
+def clock() -> Now:
+    """The moment, for the machines."""
+    return Now(time.monotonic(), time.time_ns() // 1000)
+
+
+def salt() -> int:
+    """64 unpredictable bits for a new segment."""
+    return int.from_bytes(os.urandom(8), "little")
+
+
+def open_instance(config: Config, rights: Rights | None = None) -> Opened:
+    """Open the data directory of `config`; `rights` say whose a logon is (see `Broker`). Raises
+    `JournalError`s, `WrongJournal`, `OSError`; nothing is served.
+    """
+    disk = _data_directory(config)
+    owner = f"instance {config.instance.name}, process {os.getpid()}"
+    return open_on(disk, config, rights, owner=owner, new_id=os.urandom(16), salt=salt)
+
+
+def open_on(
+    disk: CachingDisk,
+    config: Config,
+    rights: Rights | None = None,
+    *,
+    owner: str,
+    new_id: bytes,
+    salt: Callable[[], int],
+) -> Opened:
+    """As `open_instance`, on this disk. `owner` says in the lock who holds it, `new_id` becomes the identity
+    of a new journal, and `salt` gives the 64 bits of each new segment."""
+    settings = config.journal
+    fresh = IDENTITY_FILE not in disk.names(".")
+    identity = open_identity(
+        disk,
+        owner=owner,
+        create=settings.create,
+        new_id=new_id,
+        instance=config.instance.name,
+    )
+    spill = _spill_files(config, owner, disk)
+    recovered = recover(disk, identity.journal_id)
+    journal = Journal(
+        recovered,
+        clock(),
+        policy=SyncPolicy(settings.sync),
+        interval_seconds=settings.sync_interval,
+        segment_bytes=settings.segment_size,
+    )
+    executor = Executor(disk, salt)
+    begin_run(journal, executor)
+    registry = read_all(disk, load_registry(journal))
+    try:
+        journal.view.first = read_all(disk, first_message(journal.view, journal.view.first_position))
+    except JournalCorrupt:  # whoever reads it is told
+        journal.view.first_unknown = True
+    broker = Broker(
+        journal,
+        registry,
+        instance=config.instance.name,
+        software=f"tickertape {__version__}",
+        recorded=None if settings.topics is None else frozenset(settings.topics),
+        validated={topic.name: topic.message_type for topic in config.topics if topic.validate},
+        message_types={topic.name: topic.message_type for topic in config.topics},
+        retention=RetentionPolicy(settings.retain, settings.retain_size),
+        slow_clients=config.slow_clients.limits,
+        queues=config.queues,
+        staging=config.transactions.limits,
+        limits=config.limits,
+        rights=rights,
+    )
+    archive = None if config.archive is None else _archive(config.archive, broker)
+    report = list(recovered.report)
+    if not fresh and not recovered.segments:
+        report.append(_NO_SEGMENT)
+    report.extend(f"{error}; everything else is served" for error in registry.damage)
+    report.extend(open_queues(broker, disk, registry.others))
+    report.extend(open_staged(broker, disk))
+    report.extend(f"journal/{name}: not a segment of ours, ignored" for name in recovered.unknown)
+    return Opened(broker, disk, executor, report, spill, archive)
+
+
+def _data_directory(config: Config) -> SystemDisk:
+    """The directory, made when it is missing and may be."""
+    disk = SystemDisk(config.instance.data)
+    if disk.root.is_dir():
+        return disk
+    if os.path.lexists(disk.root):
+        raise NotAJournal(f"{disk.where} is no directory: point to the directory of a journal, or a new one")
+    if not config.journal.create:
+        raise NotAJournal(f"{disk.where} does not exist and `create` is false: is the disk mounted?")
+    disk.make_directory("")
+    return disk
+
+
+def open_queues(broker: Broker, disk: Disk, control: list[bytes]) -> list[str]:
+    """Bring the queues to the state that the log says; a line for each thing to tell. Raises as
+    `recover_queues` does."""
+    if not broker.queues:
+        return []
+    report: list[str] = []
+    covered: list[Covered] = []
+    try:
+        body = read_queues(disk, broker.journal.journal_id)
+        covered = [] if body is None else decode_covered(body)
+    except (ValueError, OSError) as error:
+        report.append(f"{error}; the queues are read from the log instead")
+    by_name = {one.queue: one for one in covered}
+    now = clock()
+    recovered = read_all(disk, recover_queues(broker.queues, broker.journal, control, by_name, now))
+    # At once: one that was not used now may look as if it fitted later.
+    try:
+        write_queues(disk, broker.journal.journal_id, broker.queues.covered())
+    except OSError as error:
+        report.append(f"the checkpoint of the queues cannot be written: {error}")
+        remove_queues(disk)
+    broker.begin_queues(recovered, now)
+    return report + recovered.report
+
+
+def open_staged(broker: Broker, disk: Disk) -> list[str]:
+    """Take over what was staged for transactions and prepared; a line for each thing to tell. Raises
+    `OSError`."""
+    staged, report = find_staged(disk, broker.journal.journal_id)
+    broker.transactions.restore(staged, clock())
+    staging = broker.transactions.staging
+    if staging.count:
+        report.append(
+            f"{staging.bytes} bytes that were staged for transactions and not committed are kept, in "
+            f"{staging.count} files"
+        )
+    return report
+
+
+def _archive(settings: ArchiveConfig, broker: Broker) -> ArchiveReads:
+    """Let the engine know of the archive; nothing is read of it yet."""
+    journal = broker.journal
+    older = journal.view.older = Older(settings.location)
+    if settings.require:
+        broker.retaining.archive = older
+    return ArchiveReads(settings, journal.identity, older)
+
+
+def _spill_files(config: Config, owner: str, disk: Disk) -> SpillFiles | None:
+    settings = config.slow_clients
+    if not settings.disk_limit:
+        return None
+    place = settings.place(config.instance.data)
+    if settings.directory is not None:
+        # The data directory is held already; another one must not be cleared while somebody uses it.
+        return SpillFiles(place, owner)
+    return SpillFiles(place, within=disk.descriptor() if isinstance(disk, SystemDisk) else None)
+
+
+def record_end(opened: Opened) -> None:
+    """After a clean stop, record how far the log goes (see `reached.py`). Raises `OSError`."""
+    reached = opened.broker.journal.reached
+    if reached is not None:
+        write_reached(opened.disk, reached)
+        journal = opened.broker.journal
+        # Where a full disk kept back what was accepted, the log does not say what the queues say.
+        if opened.broker.queues and journal.accepted_end == journal.persisted_end:
+            write_queues(opened.disk, opened.broker.journal.journal_id, opened.broker.queues.covered())
+
+
+def begin_run(journal: Journal, executor: Executor) -> None:
+    """Prepare and start the first segment of this run; a full disk is no reason not to serve."""
+    while jobs := journal.jobs():
+        for job in jobs:
+            error: OSError | None = None
+            made = 0
+            try:
+                made = executor.run(job)
+            except OSError as failed:
+                error = failed
+            journal.done(job, error, made, clock())
+    if journal.failure is not None:
+        raise journal.failure
+    journal.take_persisted()
+
+
+def read_all(disk: Disk, search: Generator[ReadRequest, Buffer, T]) -> T:
+    """Run a search to its end with blocking reads."""
+    handles: dict[int, int] = {}
+    data: Buffer | None = None
+    try:
+        while True:
+            request = next(search) if data is None else search.send(data)
+            handle = handles.get(request.segment)
+            if handle is None:
+                handle = handles[request.segment] = disk.open(segment_path(request.segment), write=False)
+            data = request.read(partial(disk.read, handle))
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    finally:
+        for handle in handles.values():
+            disk.close(handle)

@@ -1,0 +1,380 @@
+"""Owns reading the archive for the engine, on threads of its own, and looking now and then how far it goes.
+
+Must never block the event loop, or the end of the process: a store that does not answer holds up those who
+read from it, nobody else. What cannot be read is an answer too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol
+
+from tickertape.base.archive_limits import archive_scans_max, archive_threads_max
+from tickertape.base.errors import ArchiveFailed, TickertapeError
+from tickertape.base.interfaces import Now
+from tickertape.base.timestamps import format_timestamp
+from tickertape.engine.broker import Broker
+from tickertape.engine.effects import ArchiveRead
+from tickertape.journal.reading.archive_tier import (
+    ArchiveAnswer,
+    ArchivedLast,
+    ArchivedParts,
+    ArchivedPlace,
+    ArchivedWhole,
+    ArchiveRequest,
+    CheckArchived,
+    Covered,
+    FindArchived,
+    LastArchived,
+    LookArchive,
+    Older,
+    ReadArchive,
+    difference,
+)
+from tickertape.journal.reading.log_view import Part
+from tickertape.journal.reading.lookup import StoredMessage
+from tickertape.server.config.archive import ArchiveConfig
+from tickertape.server.events import event
+from tickertape.server.storage.archive_reads_queue import ArchiveTurns
+
+if TYPE_CHECKING:
+    from tickertape.archive.reader import Archive, Archived
+    from tickertape.archive.schema import Coverage
+
+_FIRST_LOOK_SECONDS: Final = 0.2
+"""The libraries are imported when the server has begun to serve; who needs them before has them imported."""
+_END_SECONDS_MAX: Final = 1.0
+"""What a stop waits for reads under way."""
+
+
+class Driver(Protocol):
+    """What answers are given to, on the event loop."""
+
+    broker: Broker
+
+    def flush(self) -> None:
+        """Carry out what the engine wants then."""
+
+
+class _Reading:
+    """A reader that goes on where the last answer ended, and reads the next answer before it is asked for."""
+
+    def __init__(self, topic: str | None, begin: int, end: int, messages: Iterator[Archived]) -> None:
+        self.topic = topic
+        self.at = begin
+        """Where the next answer begins."""
+        self.end = end
+        """Where it ends; the log may begin later by now."""
+        self.used = True
+        """It was asked since somebody looked."""
+        self._messages = messages
+        self._ready: ArchivedParts | None = None
+        self._lock = threading.Lock()
+
+    def next(self, topic: str | None, begin: int, size: int) -> ArchivedParts | None:
+        """The next answer, of about so many bytes; None when that is not what begins at `begin`, or what was
+        read ahead while somebody asked could not be read. Raises `ArchiveFailed`."""
+        self.used = True
+        with self._lock:
+            if (self.topic, self.at) != (topic, begin):
+                return None
+            answer, self._ready = self._ready or self._read(size), None
+            self.at = answer.end
+            return answer
+
+    def read_ahead(self, size: int) -> None:
+        """Have the next answer ready."""
+        with self._lock:
+            if self._ready is None and 0 <= self.at < self.end:
+                try:
+                    self._ready = self._read(size)
+                except Exception:  # noqa: BLE001 - who asks for it begins anew, and is told what is wrong
+                    self.at = -1
+
+    def _read(self, size: int) -> ArchivedParts:
+        parts: list[Part] = []
+        found, reached = 0, self.at
+        for batch, positions, end in self._messages:
+            reached = end
+            if batch is not None:
+                parts.append(Part(int(positions[0]), batch, positions, end))
+                found += batch.nbytes
+            if found >= size:
+                break
+        return ArchivedParts(parts, reached)
+
+
+class ArchiveReads:
+    """The archive of the journal with an id. `older` is what the engine knows of it."""
+
+    def __init__(self, config: ArchiveConfig, journal: str, older: Older) -> None:
+        self._config = config
+        self._journal = journal
+        self._older = older
+        self._archive: Archive | None = None
+        self._opening = threading.Lock()
+        self._readings: OrderedDict[int, _Reading] = OrderedDict()
+        self._readings_lock = threading.Lock()
+        self._turns = ArchiveTurns()
+        self._threads: list[threading.Thread] = []
+        self._waiting = 0
+        """Requests that were not answered."""
+        self._stopped = threading.Event()
+        self._told = ""
+        """What was told of the last look."""
+        self._unfit = ""
+        """Why the archive is not that of this log, for good: the log will grow to where the archive ends,
+        with other messages at its positions."""
+        self._checks = 0
+        """Comparisons with the log so far."""
+        self._last: tuple[tuple[str, Coverage], tuple[int, StoredMessage] | None] | None = None
+        """Which table it was when it was looked at last, what it covered, and the last message of that."""
+
+    def start(self, loop: asyncio.AbstractEventLoop, driver: Driver) -> None:
+        """Begin to look how far it reaches. Called once, on the event loop, before the first request."""
+        self._loop = loop
+        self._driver = driver
+        self._run_thread(self._look_on, "archive-look")
+
+    def submit(self, effect: ArchiveRead) -> None:
+        """Answer a request, on a thread."""
+        self._waiting += 1
+        busy = len(self._threads) - 1  # one of them looks
+        if busy < min(self._waiting, archive_threads_max):
+            self._run_thread(self._answer_all, f"archive-read-{busy}")
+        self._turns.put(effect)
+
+    def drop(self, conn: int) -> None:
+        """A connection is gone: what it has asked for and was not begun is over."""
+        for effect in self._turns.drop(conn):
+            self._waiting -= 1
+            self._tell(effect.token, ArchiveFailed("nobody waits for it"))
+
+    def stop(self) -> None:
+        """End the threads; one that waits for a store is left to itself."""
+        self._stopped.set()
+        self._turns.stop()
+        for thread in self._threads:
+            thread.join(_END_SECONDS_MAX / len(self._threads))
+
+    # -- on the event loop ----------------------------------------------------------------------------
+
+    def _answered(self, token: int, answer: ArchiveAnswer | TickertapeError) -> None:
+        self._waiting -= 1
+        if isinstance(answer, Covered):
+            self._check(answer, partial(self._tell, token))
+        else:
+            self._tell(token, answer)
+        self._driver.flush()
+
+    def _tell(self, token: int, answer: ArchiveAnswer | TickertapeError) -> None:
+        self._driver.broker.archive_done(token, answer, _clock())
+
+    def _looked(self, covered: Covered) -> None:
+        self._check(covered, lambda _: None)
+        self._driver.flush()
+
+    def _check(self, covered: Covered, told: Callable[[Covered | ArchiveFailed], None]) -> None:
+        """Use what the archive covers, once it is known that the log has, or had, these messages."""
+        broker = self._driver.broker
+        if covered.begin is None or self._unfit or self._knows(covered):
+            self._judged(covered, told, "")
+        elif covered.end > broker.journal.persisted_end:
+            ends = f"ends at position {covered.end}, and the log at {broker.journal.persisted_end}"
+            self._judged(covered, told, f"{ends}: it has lost messages that were archived")
+        else:
+            self._checks += 1
+            steps = difference(broker.journal.view, covered)
+            broker.errands.begin(-self._checks, steps, partial(self._compared, covered, told))
+
+    def _compared(
+        self, covered: Covered, told: Callable[[Covered | ArchiveFailed], None], found: str | TickertapeError
+    ) -> None:
+        """Called by the engine, which is told of it when it has done what it does."""
+        if isinstance(found, str) and found:
+            assert covered.last is not None
+            position, (bookmark, stamp) = covered.last
+            message = f"{bookmark} of {format_timestamp(stamp)}"
+            found = (
+                f"has the message {message} at position {position}, and the log {found}: it has lost "
+                "messages that were archived and gave their positions to others"
+            )
+        self._loop.call_soon(self._judged, covered, told, found)
+
+    def _judged(
+        self, covered: Covered, told: Callable[[Covered | ArchiveFailed], None], found: str | TickertapeError
+    ) -> None:
+        """`found` is what is wrong, if anything; an error when that cannot be known now."""
+        if isinstance(found, TickertapeError):
+            text = f"{self._config.location} cannot be compared with the log: {found}"
+            self._record("archive_failed", logging.WARNING, code=ArchiveFailed.code, text=text)
+            told(ArchiveFailed(text))
+        else:
+            if found and not self._unfit:
+                self._refuse(found)
+            if not self._unfit:
+                self._cover(covered)
+                if covered.begin is not None:
+                    self._record("archive_found", logging.INFO, location=self._config.location)
+            told(ArchiveFailed(self._unfit) if self._unfit else covered)
+        self._driver.flush()
+
+    def _refuse(self, what: str) -> None:
+        """It is not used any more: nothing of it is served, and nothing is removed for being in it."""
+        self._unfit = (
+            f"{self._config.location} {what}, perhaps it was restored from a copy. The archive is not used, "
+            "and nothing is removed for being in it; begin a new one at another place"
+        )
+        self._older.cover(Covered(None))
+        self._driver.broker.retaining.freed(_clock())  # that it holds segments is told soon
+        self._record("archive_failed", logging.WARNING, code=ArchiveFailed.code, text=self._unfit)
+
+    def _knows(self, covered: Covered) -> bool:
+        known = self._older.covered
+        return self._older.known and (*known[:2], known.last) == (*covered[:2], covered.last)
+
+    def _cover(self, covered: Covered) -> None:
+        if not self._knows(covered):
+            self._older.cover(covered)
+            self._driver.broker.retaining.freed(_clock())
+
+    # -- on threads -----------------------------------------------------------------------------------
+
+    def _run_thread(self, work: object, name: str) -> None:
+        assert callable(work)
+        thread = threading.Thread(target=work, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _to_loop(self, call: object, *arguments: object) -> None:
+        assert callable(call)
+        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits for it any more
+            self._loop.call_soon_threadsafe(call, *arguments)
+
+    def _look_on(self) -> None:
+        wait = _FIRST_LOOK_SECONDS
+        while not self._stopped.wait(wait):
+            wait = self._config.refresh
+            self._drop_unused()
+            try:
+                covered = self._look()
+            except TickertapeError as error:
+                self._record("archive_failed", logging.WARNING, code=error.code, text=str(error))
+            except Exception as defect:  # noqa: BLE001 - it is told, and tried again
+                self._record("archive_failed", logging.WARNING, code="archive_failed", text=repr(defect))
+            else:
+                self._to_loop(self._looked, covered)
+
+    def _answer_all(self) -> None:
+        while (effect := self._turns.take()) is not None:
+            answer: ArchiveAnswer | TickertapeError
+            try:
+                answer = self._answer(effect.request)
+            except TickertapeError as error:
+                answer = error
+            except Exception as defect:  # noqa: BLE001 - without an answer its reader would wait for ever
+                answer = ArchiveFailed(f"internal error: {defect!r}")
+            self._to_loop(self._answered, effect.token, answer)
+            self._read_ahead(effect.request)
+            self._turns.done(effect)
+
+    def _answer(self, request: ArchiveRequest) -> ArchiveAnswer:
+        if isinstance(request, LookArchive):
+            return self._look()
+        if self._unfit:
+            raise ArchiveFailed(self._unfit)
+        if isinstance(request, ReadArchive):
+            return self._read(request)
+        archive = self._opened()
+        if isinstance(request, CheckArchived):
+            archive.check(request.begin, request.end)
+            return ArchivedWhole()
+        if isinstance(request, FindArchived):
+            return ArchivedPlace(archive.find_bookmark(request.bookmark, request.end))
+        if isinstance(request, LastArchived):
+            last = archive.last_before(request.position)
+            return ArchivedLast(None if last is None else last.bookmark)
+        return ArchivedPlace(archive.find_time(request.micros, request.begin, request.end))
+
+    def _look(self) -> Covered:
+        from tickertape.archive.schema import holds_topic
+
+        coverage = self._opened().refresh()
+        if self._unfit:
+            raise ArchiveFailed(self._unfit)
+        if coverage is None:
+            self._record("archive_missing", logging.WARNING, location=self._config.location)
+            return Covered(None)
+        holds = partial(holds_topic, coverage.topics)
+        return Covered(coverage.begin, coverage.end, holds, coverage.topics, self._last_of(coverage))
+
+    def _last_of(self, coverage: Coverage) -> tuple[int, StoredMessage] | None:
+        """The last message that it covers, and its position."""
+        archive, known = self._opened(), self._last
+        found = archive.table_id, coverage
+        if known is None or known[0] != found:
+            last = archive.last_before(coverage.end)
+            stored = None if last is None else (last.position, StoredMessage(last.bookmark, last.timestamp))
+            known = self._last = found, stored
+        return known[1]
+
+    def _record(self, name: str, level: int, **fields: str) -> None:
+        """Once, until something else is to be told."""
+        told = f"{name} {fields}"
+        if told != self._told:
+            self._told = told
+            event(name, level, **fields)
+
+    def _opened(self) -> Archive:
+        with self._opening:
+            if self._archive is None:
+                from tickertape.archive.reader import Archive
+
+                config = self._config
+                self._archive = Archive(config.location, self._journal, config.storage_options)
+            return self._archive
+
+    # -- messages -------------------------------------------------------------------------------------
+
+    def _read(self, request: ReadArchive) -> ArchivedParts:
+        with self._readings_lock:
+            reading = self._readings.pop(request.scan, None)
+        topic, begin, end, size = request.topic, request.begin, request.end, request.size
+        answer = None if reading is None else reading.next(topic, begin, size)
+        if reading is None or answer is None:
+            messages = self._opened().messages(begin, end, topic, bytes_max=size)
+            reading = _Reading(topic, begin, end, messages)
+            answer = reading.next(topic, begin, size)
+            assert answer is not None
+        with self._readings_lock:
+            if reading.at < reading.end:
+                self._readings[request.scan] = reading
+            while len(self._readings) > archive_scans_max:
+                self._readings.popitem(last=False)
+        return answer
+
+    def _drop_unused(self) -> None:
+        """Close readers that nobody has asked since the last look."""
+        with self._readings_lock:
+            for scan, reading in list(self._readings.items()):
+                if not reading.used:
+                    del self._readings[scan]
+                reading.used = False
+
+    def _read_ahead(self, request: ArchiveRequest) -> None:
+        if isinstance(request, ReadArchive):
+            with self._readings_lock:
+                reading = self._readings.get(request.scan)
+            if reading is not None:
+                reading.read_ahead(request.size)
+
+
+def _clock() -> Now:
+    return Now(time.monotonic(), time.time_ns() // 1000)

@@ -1,0 +1,82 @@
+"""Owns carrying out the journal's jobs, in order, one at a time.
+
+Must never decide anything: an error goes back to the journal's machine, which latches.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import time
+from collections.abc import Callable
+
+from tickertape.base.histogram import Histogram
+from tickertape.base.limits import sync_slow_seconds
+from tickertape.journal.disk_jobs import (
+    Executor,
+    Job,
+    PrepareSegment,
+    RetireSegments,
+    SyncSegment,
+    WriteCommit,
+    WriteQueues,
+)
+from tickertape.server.events import event
+from tickertape.server.storage.worker_thread import Lane, MakeLane, ThreadLane
+
+Answer = Callable[[Job, OSError | None, int], None]
+
+
+class DiskThread:
+    """One thread for commits, one for preparing segments, and one for removing old segments and writing
+    checkpoints of queues: neither reserving space, nor freeing it, nor a checkpoint ever delays a commit.
+
+    `answer(job, error, salt)` is called on the thread: it must hand over to the event loop. `make_lane` makes
+    what stands for each thread."""
+
+    def __init__(self, executor: Executor, answer: Answer, make_lane: MakeLane = ThreadLane) -> None:
+        self.syncs = Histogram()
+        """Seconds of each commit that was written and synced, and of each sync by itself."""
+        self._executor = executor
+        self._answer = answer
+        self._commits: Lane[Job] = make_lane(self._do, "journal-commit")
+        self._prepares: Lane[Job] = make_lane(self._do, "journal-prepare")
+        self._removals: Lane[Job] = make_lane(self._do, "journal-remove")
+
+    def submit(self, job: Job) -> None:
+        """Queue a job."""
+        if isinstance(job, PrepareSegment):
+            self._prepares.submit(job)
+        elif isinstance(job, RetireSegments | WriteQueues):
+            self._removals.submit(job)
+        else:
+            self._commits.submit(job)
+
+    def run_inline(self, job: Job) -> OSError | None:
+        """Carry out a job on the calling thread (sync policy `never`: a write into the page cache)."""
+        try:
+            self._executor.run(job)
+        except OSError as error:
+            return error
+        return None
+
+    def stop(self) -> None:
+        """Finish what is queued and end the threads."""
+        for lane in (self._commits, self._prepares, self._removals):
+            lane.stop()
+
+    def _do(self, job: Job) -> None:
+        salt, error = 0, None
+        began = time.perf_counter()
+        try:
+            salt = self._executor.run(job)
+        except OSError as failed:
+            error = failed
+        except Exception as defect:  # noqa: BLE001 - without an answer the journal would wait for ever
+            error = OSError(errno.EIO, f"internal error: {defect!r}")
+        if isinstance(job, SyncSegment) or (isinstance(job, WriteCommit) and job.sync):
+            seconds = time.perf_counter() - began
+            self.syncs.add(seconds)
+            if seconds > sync_slow_seconds:
+                event("sync_slow", logging.WARNING, seconds=seconds)
+        self._answer(job, error, salt)

@@ -1,0 +1,65 @@
+"""Owns carrying out, on threads, what the engine wants done with the files of what is staged.
+
+Must never block the event loop, or do two things to one file at once: writing, preparing and dropping are
+done in order on one thread, whole files are read and checked on another.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from typing import Final
+
+from tickertape.base.errors import StagingFailed, StagingFull, TickertapeError
+from tickertape.base.interfaces import Disk
+from tickertape.engine.effects import StagingJob
+from tickertape.journal.format.staging_file import Damaged, StageOpen, Staging
+from tickertape.server.storage.worker_thread import Lane, MakeLane, ThreadLane
+
+Result = list[memoryview] | TickertapeError
+Answer = Callable[[int, Result], None]
+
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+class StagingFiles:
+    """The files below one data directory. `answer` is called on a thread: it hands over to the event loop."""
+
+    def __init__(self, disk: Disk, answer: Answer, make_lane: MakeLane = ThreadLane) -> None:
+        self._staging = Staging(disk)
+        self._answer = answer
+        self._make_lane = make_lane
+        self._lanes: tuple[Lane[StagingJob], Lane[StagingJob]] | None = None
+        """For writing, and for opening; made with the first job."""
+        self._stopped = False
+
+    def submit(self, job: StagingJob) -> None:
+        """Queue a job. A file is opened only after it was prepared, and dropped when nobody opens it."""
+        if self._stopped:
+            return  # what is left of unprepared parts goes at the next start
+        if self._lanes is None:
+            self._lanes = (
+                self._make_lane(self._do, "staging-write"),
+                self._make_lane(self._do, "staging-open"),
+            )
+        self._lanes[isinstance(job.task, StageOpen)].submit(job)
+
+    def stop(self) -> None:
+        """Finish what is queued, end the threads and close the files."""
+        self._stopped = True
+        for lane in self._lanes or ():
+            lane.stop()
+        self._staging.close()
+
+    def _do(self, job: StagingJob) -> None:
+        result: Result
+        try:
+            result = self._staging.run(job.task)
+        except OSError as error:
+            kind = StagingFull if error.errno in _NO_ROOM else StagingFailed
+            result = kind(f"what is staged for a transaction could not be kept: {error}")
+        except Damaged as error:
+            result = StagingFailed(f"what was staged for a transaction is damaged: {error}")
+        except Exception as defect:  # noqa: BLE001 - without an answer somebody would wait for ever
+            result = StagingFailed(f"internal error: {defect!r}")
+        self._answer(job.token, result)

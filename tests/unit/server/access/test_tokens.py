@@ -1,0 +1,184 @@
+"""Whether a logon may pass: tokens right, wrong, missing, expired, of other names, and the file of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tickertape.base.errors import AuthenticationFailed, ConfigurationError
+from tickertape.base.interfaces import Now
+from tickertape.security.tokens import Token, new_token
+from tickertape.server.access.tokens import Tokens, read_tokens, tokens_in
+from tickertape.wire.commands import Logon
+
+NOW = Now(0.0, 1_800_000_000_000_000)
+"""In January 2027."""
+
+
+def file_of(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "tokens.toml"
+    path.touch(mode=0o600)
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.fixture
+def token() -> Token:
+    return new_token("spark")
+
+
+@pytest.fixture
+def tokens(tmp_path: Path, token: Token) -> Tokens:
+    return known(tmp_path, token)
+
+
+def known(tmp_path: Path, token: Token, more: str = "") -> Tokens:
+    other = new_token("other")
+    return read_tokens(
+        file_of(tmp_path, f'[spark]\nsha256 = "{token.sha256}"\n{more}\n[other]\nsha256 = "{other.sha256}"\n')
+    )
+
+
+def refusal(tokens: Tokens, logon: Logon, now: Now = NOW) -> str:
+    with pytest.raises(AuthenticationFailed) as caught:
+        tokens.user_of(logon, now)
+    assert not logon.password or logon.password not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_right_token_gives_its_name(tokens: Tokens, token: Token) -> None:
+    assert tokens.user_of(Logon(name="any", password=token.text), NOW) == "spark"
+    assert tokens.user_of(Logon(name="any", password=token.text, user="spark"), NOW) == "spark"
+
+
+def test_without_one_it_is_said_what_is_missing(tokens: Tokens) -> None:
+    assert refusal(tokens, Logon(name="any")) == "this server wants a token, and the logon has none"
+
+
+def test_whatever_is_wrong_is_told_alike(tokens: Tokens, token: Token) -> None:
+    last = "a" if token.text[-1] != "a" else "b"
+    wrong = [
+        "",
+        "secret",
+        token.sha256,
+        token.text[:-1] + last,
+        token.text + "a",
+        token.text + "\n",
+        token.text.replace("spark", "other"),
+        token.text.replace("spark", "nobody"),
+        new_token("spark").text,
+        "\ud800",
+    ]
+    assert {refusal(tokens, Logon(name="any", password=text)) for text in wrong} == {
+        "the token is not one of this server's"
+    }
+
+
+def test_a_token_counts_until_it_expires(tmp_path: Path, token: Token) -> None:
+    tokens = known(tmp_path, token, "expires = 2027-01-15T09:00:00+01:00")  # that is NOW
+    logon = Logon(name="any", password=token.text)
+    before = Now(0.0, NOW.wall - 1)
+    assert tokens.user_of(logon, before) == "spark"
+    assert tokens.still_good("spark", "any", before)
+    assert refusal(tokens, logon) == "the token 'spark' has expired"
+    assert not tokens.still_good("spark", "any", NOW)
+
+
+@pytest.mark.parametrize(
+    ("moment", "good"),
+    [
+        ("9999-12-31T23:59:59-05:00", True),
+        ("9999-12-31T23:59:59.999999-23:59", True),
+        ("0001-01-01T00:00:00+14:00", False),
+    ],
+)
+def test_a_token_may_expire_in_a_year_that_utc_does_not_have(
+    tmp_path: Path, token: Token, moment: str, good: bool
+) -> None:
+    tokens = known(tmp_path, token, f"expires = {moment}")
+    assert tokens.still_good("spark", "any", NOW) is good
+
+
+@pytest.mark.parametrize("text", ["9" * 5_000, "[" * 5_000, "9999-99-99T00:00:00Z"])
+def test_what_the_library_cannot_read_is_an_error_of_the_file(
+    tmp_path: Path, token: Token, text: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=r"tokens\.toml is not TOML$"):
+        known(tmp_path, token, f"expires = {text}")
+
+
+def test_who_is_not_known_any_more_may_not_stay(tokens: Tokens) -> None:
+    assert tokens.still_good("other", "any", NOW)
+    assert not tokens.still_good("gone", "any", NOW)
+    assert not tokens.still_good(None, "any", NOW)
+
+
+def test_a_token_may_be_for_some_clients(tmp_path: Path, token: Token) -> None:
+    tokens = known(tmp_path, token, "clients = '^spark-'")
+    assert tokens.user_of(Logon(name="spark-1", password=token.text), NOW) == "spark"
+    assert refusal(tokens, Logon(name="x-spark-1", password=token.text)) == (
+        "the token 'spark' is for clients with names like '^spark-', not for 'x-spark-1'"
+    )
+    assert tokens.still_good("spark", "spark-1", NOW)
+    assert not tokens.still_good("spark", "x-spark-1", NOW), "who came before the names were bound"
+    tokens.check_name("spark", "spark-sink")
+    tokens.check_name("other", "x-spark-1")
+    with pytest.raises(AuthenticationFailed, match="names like '\\^spark-', not for 'billing'"):
+        tokens.check_name("spark", "billing")
+    for user in ("gone", None):
+        with pytest.raises(AuthenticationFailed, match="was taken back"):
+            tokens.check_name(user, "spark-1")
+
+
+def test_another_token_of_a_name_is_told_from_the_same_one() -> None:
+    before = tokens_in(b"[a]\nsha256 = '%s'\n[b]\nsha256 = '%s'\n" % (b"0" * 64, b"1" * 64), "before")
+    text = b"[a]\nsha256 = '%s'\nclients = 'x'\n[b]\nsha256 = '%s'\n[c]\nsha256 = '%s'\n"
+    later = tokens_in(text % (b"0" * 64, b"2" * 64, b"1" * 64), "later")
+    assert before.replaced_by(later) == {"b"}
+    assert before.replaced_by(before) == later.replaced_by(later) == frozenset()
+
+
+def test_nobody_is_another_user_than_his_token_says(tokens: Tokens, token: Token) -> None:
+    text = refusal(tokens, Logon(name="any", user="boss", password=token.text))
+    assert text == "the user is the name of the token, which is 'spark', not 'boss'; leave it out"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[a", "is not TOML"),
+        ("a = 1\n", r"\[a\] is a table with the key sha256"),
+        ("[A_B]\n", "'A_B' is no name of a token"),
+        ("[a]\n", r"\[a\] sha256 is 64 digits"),
+        ("[a]\nsha256 = 'tickertape_a_secret'\n", r"\[a\] sha256 is 64 digits"),
+        ("[tickertape_a_secretsecretsecret]\n", "a key of 31 characters is no name of a token"),
+        ("[a]\ntickertape_a_secretsecretsecret = 1\n", "a key of 31 characters is unknown"),
+        (f"[a]\nsha256 = '{'g' * 64}'\n", r"\[a\] sha256 is 64 digits"),
+        (f"[a]\nsha256 = '{'0' * 64}'\nexpires = 2027-01-01\n", "is a moment with its zone"),
+        (f"[a]\nsha256 = '{'0' * 64}'\nexpires = 2027-01-01T00:00:00\n", "is a moment with its zone"),
+        (f"[a]\nsha256 = '{'0' * 64}'\nclients = 1\n", "is a regular expression in quotes"),
+        (f"[a]\nsha256 = '{'0' * 64}'\nclients = '('\n", "is no regular expression"),
+        (
+            f"[a]\nsha256 = '{'0' * 64}'\ntopics = []\n",
+            "'topics' is unknown; it takes sha256, expires, clients",
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_used_says_why_and_shows_nothing(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says) as caught:
+        read_tokens(file_of(tmp_path, text))
+    assert "secret" not in str(caught.value)
+
+
+def test_a_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    path = Path(file_of(tmp_path, ""))
+    path.chmod(0o640)
+    read_tokens(str(path))
+    path.chmod(0o644)
+    with pytest.raises(ConfigurationError, match=r"may be used by everybody \(mode 0644\): chmod 600"):
+        read_tokens(str(path))
+    with pytest.raises(ConfigurationError, match="cannot be read: No such file"):
+        read_tokens(str(tmp_path / "none.toml"))
+    with pytest.raises(ConfigurationError, match="is no file"):
+        read_tokens(str(tmp_path))

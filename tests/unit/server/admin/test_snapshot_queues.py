@@ -1,0 +1,133 @@
+"""What is told of queues, in `/stats` and as metrics."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from tests.helpers.queue_engine import QueueEngine
+from tests.simulation.engine_world import EngineWorld
+from tests.unit.server.admin.test_snapshot import instance_of
+from tickertape.engine.queue.definition import QueueDefinition
+from tickertape.engine.queue.look import QueueLook
+from tickertape.server.admin.metrics import exposition
+from tickertape.server.admin.schema import Stats
+from tickertape.server.admin.snapshot import Look, finished
+from tickertape.server.admin.snapshot_queues import queue_states
+
+WORK = QueueLook(
+    name="work",
+    underlying="^orders/",
+    semantics="at-least-once",
+    ready=5,
+    leased=2,
+    inactive=10,
+    dooming=1,
+    consumers=3,
+    backlog=2,
+    oldest_position=77,
+    oldest_seconds=12.5,
+    oldest_lease_seconds=1.25,
+    entered=40,
+    acknowledged=20,
+    taken=0,
+    returned={"cancelled": 1, "lease_expired": 4},
+    expired={"max_deliveries": 2},
+    deferred=6,
+    unrecorded=7,
+    filtered=8,
+    seconds_behind=0.5,
+    target_queue_depth=8,
+    max_backlog=None,
+)
+IDLE = WORK._replace(
+    name="idle",
+    semantics="at-most-once",
+    ready=0,
+    leased=0,
+    inactive=0,
+    dooming=0,
+    oldest_position=None,
+    oldest_seconds=None,
+    oldest_lease_seconds=None,
+    taken=9,
+    returned={},
+    expired={},
+    max_backlog=100,
+    failure="its log is damaged",
+)
+
+
+def stats_of(*looks: QueueLook) -> Stats:
+    stats = finished(Look(instance_of(EngineWorld(1)), "test").stats())
+    return msgspec.structs.replace(stats, queues=queue_states(looks))
+
+
+def test_a_queue_is_told_with_all_that_was_seen_and_its_depth() -> None:
+    told = msgspec.to_builtins(stats_of(WORK).queues)
+    assert told == [WORK._asdict() | {"depth": 18}]
+
+
+def test_stats_of_a_server_without_queues_can_be_read() -> None:
+    stats = stats_of()
+    assert msgspec.json.decode(msgspec.json.encode(stats), type=Stats).queues == []
+
+
+def test_metrics_of_each_queue() -> None:
+    text, _ = exposition(stats_of(WORK, IDLE), "")
+    lines = [line for line in text.decode().splitlines() if line.startswith("tickertape_queue_")]
+    assert [line.removeprefix("tickertape_queue_") for line in lines] == [
+        'depth{queue="work"} 18.0',
+        'depth{queue="idle"} 0.0',
+        'ready{queue="work"} 5.0',
+        'ready{queue="idle"} 0.0',
+        'leased{queue="work"} 2.0',
+        'leased{queue="idle"} 0.0',
+        'inactive{queue="work"} 10.0',
+        'inactive{queue="idle"} 0.0',
+        'consumers{queue="work"} 3.0',
+        'consumers{queue="idle"} 3.0',
+        'backlog{queue="work"} 2.0',
+        'backlog{queue="idle"} 2.0',
+        'max_backlog{queue="idle"} 100.0',
+        'oldest_seconds{queue="work"} 12.5',
+        'oldest_lease_seconds{queue="work"} 1.25',
+        'seconds_behind{queue="work"} 0.5',
+        'seconds_behind{queue="idle"} 0.5',
+        'stopped{queue="work"} 0.0',
+        'stopped{queue="idle"} 1.0',
+        'entered_total{queue="work"} 40.0',
+        'entered_total{queue="idle"} 40.0',
+        'filtered_total{queue="work"} 8.0',
+        'filtered_total{queue="idle"} 8.0',
+        'unrecorded_total{queue="work"} 7.0',
+        'unrecorded_total{queue="idle"} 7.0',
+        'deferred_acknowledgements_total{queue="work"} 6.0',
+        'deferred_acknowledgements_total{queue="idle"} 6.0',
+        'left_total{queue="work",reason="acknowledged"} 20.0',
+        'left_total{queue="work",reason="taken"} 0.0',
+        'left_total{queue="work",reason="max_deliveries"} 2.0',
+        'left_total{queue="idle",reason="acknowledged"} 20.0',
+        'left_total{queue="idle",reason="taken"} 9.0',
+        'returned_total{queue="work",reason="cancelled"} 1.0',
+        'returned_total{queue="work",reason="lease_expired"} 4.0',
+    ]
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_counts_of_a_queue_begin_with_the_server_whatever_its_start_read(kept: bool) -> None:
+    world = QueueEngine(QueueDefinition("work", max_deliveries=1, file_backed_metadata=kept))
+    world.connect("p").publish("work", [b"1", b"2", b"3", b"4"])
+    world.settle()
+    assert world.consumed("work", 1, action="cancel") == [b"1"]
+    assert [world.consumed("work", 1, action="expire") for _ in range(2)] == [[b"2"], [b"3"]]
+    assert _counts(world) == (4, 0, {"max_deliveries": 1, "expire": 2})
+    world.reopen(clean=kept)  # without a checkpoint all of it is read again
+    assert _counts(world) == (0, 0, {"max_deliveries": 0, "expire": 0})
+    world.consumed("work", 1)
+    assert _counts(world) == (0, 1, {"max_deliveries": 0, "expire": 0})
+
+
+def _counts(world: QueueEngine) -> tuple[int, int, dict[str, int]]:
+    (queue,) = finished(Look(instance_of(world), "test").stats()).queues
+    return queue.entered, queue.acknowledged, queue.expired

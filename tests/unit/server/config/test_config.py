@@ -1,0 +1,490 @@
+"""Configuration files: what good ones mean, and the exact place and words for each bad one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from tickertape.base.errors import ConfigurationError
+from tickertape.base.limits import (
+    configuration_bytes_max,
+    include_depth_max,
+    included_files_max,
+)
+from tickertape.server.config.config import (
+    Config,
+    Instance,
+    JournalConfig,
+    TopicConfig,
+    examine,
+    load_config,
+)
+from tickertape.server.config.transports import Transport
+
+VALUES = "text is written in quotes; other values are numbers, true, false, times and [lists]"
+FULL = """
+[instance]
+name = "ny-1"
+data = "log"
+
+[[transport]]
+listen = "tcp://127.0.0.1:9007"
+
+[[transport]]
+listen = "tcp://0.0.0.0:0"
+insecure = true
+
+[[transport]]
+listen = "tcp://127.0.0.1:0"
+
+[[transport]]
+listen = "unix:///run/tickertape.sock"
+
+[journal]
+sync = "interval"
+sync_interval = "250ms"
+segment_size = "64MB"
+create = false
+[[journal.topic]]
+name = "orders"
+[[journal.topic]]
+name = "fills.ny"
+
+[[topic]]
+name = "orders"
+message_type = "json"
+validate = false
+"""
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(dedent(text), encoding="utf-8")
+    return path
+
+
+def problems_of(path: Path, **environment: str) -> list[str]:
+    """The problems as they are told, with paths relative to the directory of `path`."""
+    config, problems = examine(path, environment=environment)
+    assert (config is None) == bool(problems)
+    return [str(problem).replace(f"{path.parent}/", "") for problem in problems]
+
+
+# -- good ones ----------------------------------------------------------------------------------------
+
+
+def test_no_file_gives_every_default() -> None:
+    config = load_config()
+    assert config == Config()
+    assert config.transports == [Transport(listen="tcp://127.0.0.1:9007", insecure=False)]
+    assert config.instance == Instance(name="tickertape", data="data")
+    assert config.journal == JournalConfig(
+        sync="always", sync_interval=1.0, segment_size=256 * 1024**2, create=True, topics=None
+    )
+
+
+def test_everything_that_a_file_can_say(tmp_path: Path) -> None:
+    assert load_config(write(tmp_path / "c.toml", FULL), environment={}) == Config(
+        instance=Instance(name="ny-1", data=str(tmp_path / "log")),
+        transports=[
+            Transport(listen="tcp://127.0.0.1:9007"),
+            Transport(listen="tcp://0.0.0.0:0", insecure=True),
+            Transport(listen="tcp://127.0.0.1:0"),
+            Transport(listen="unix:///run/tickertape.sock"),
+        ],
+        journal=JournalConfig(
+            sync="interval",
+            sync_interval=0.25,
+            segment_size=64 * 1024**2,
+            create=False,
+            topics=["orders", "fills.ny"],
+        ),
+        topics=[TopicConfig(name="orders", message_type="json", validate=False)],
+    )
+
+
+@pytest.mark.parametrize("kind", ["json", "messagepack", "nvfix", "fix", "bson", "binary"])
+def test_a_topic_is_of_any_message_type(tmp_path: Path, kind: str) -> None:
+    file = write(tmp_path / "c.toml", f"[[topic]]\nname = 'a'\nmessage_type = '{kind}'\nvalidate = true\n")
+    assert load_config(file).topics == [TopicConfig(name="a", message_type=kind, validate=True)]
+
+
+def test_another_name_of_a_message_type_is_its_own(tmp_path: Path) -> None:
+    file = write(tmp_path / "c.toml", "[[topic]]\nname = 'a'\nmessage_type = 'msgpack'\n")
+    assert load_config(file).topics[0].message_type == "messagepack"
+
+
+def test_an_empty_file_keeps_its_log_beside_it(tmp_path: Path) -> None:
+    config = load_config(write(tmp_path / "c.toml", ""))
+    assert config == Config(instance=Instance(data=str(tmp_path / "data")))
+
+
+def test_an_absolute_data_directory_stays(tmp_path: Path) -> None:
+    path = write(tmp_path / "c.toml", '[instance]\ndata = "/var/lib/tickertape"\n')
+    assert load_config(path).instance.data == "/var/lib/tickertape"
+
+
+def test_an_empty_list_of_recorded_topics_records_none(tmp_path: Path) -> None:
+    assert load_config(write(tmp_path / "c.toml", "[journal]\ntopic = []\n")).journal.topics == []
+
+
+def test_the_command_line_overrides_the_file(tmp_path: Path) -> None:
+    config = load_config(
+        write(tmp_path / "c.toml", FULL), name="other", data="here", listen=["tcp://127.0.0.1:1", "unix:///s"]
+    )
+    assert config.instance == Instance(name="other", data="here")
+    assert config.transports == [Transport(listen="tcp://127.0.0.1:1"), Transport(listen="unix:///s")]
+    assert config.journal.topics == ["orders", "fills.ny"]
+
+
+def test_what_is_given_is_checked_too() -> None:
+    _, problems = examine(None, name="", data="", listen=["tcp://0.0.0.0:9007", "x"])
+    assert [(str(problem.place), problem.key, problem.text.split(";")[0]) for problem in problems] == [
+        (
+            "command line",
+            "instance.name",
+            "is 1 to 256 bytes of text without control characters, not ''",
+        ),
+        ("command line", "instance.data", "is the path of a directory, not ''"),
+        (
+            "command line",
+            "transport.listen",
+            "tcp://0.0.0.0:9007 can be reached from other machines and is not encrypted",
+        ),
+        ("command line", "transport.listen", "'x' is no address to listen on"),
+    ]
+
+
+PATTERN = "'^orders/' is a pattern: write pattern = ... for it"
+
+
+# -- variables and includes ---------------------------------------------------------------------------
+
+
+def test_exact_12_variables_of_the_environment_are_put_into_strings(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "c.toml",
+        """
+        [instance]
+        name = "${REGION}-${NUMBER}"
+        data = "a$${b}$c"
+        [journal]
+        segment_size = "${SIZE}"
+        create = "${CREATE}"
+        [[journal.topic]]
+        name = "${TOPIC}"
+        """,
+    )
+    environment = {"REGION": "ny", "NUMBER": "1", "SIZE": "2MB", "CREATE": "false", "TOPIC": "orders"}
+    config = load_config(path, environment=environment)
+    assert config.instance == Instance(name="ny-1", data=str(tmp_path / "a${b}$c"))
+    assert config.journal == JournalConfig(segment_size=2 * 1024**2, create=False, topics=["orders"])
+
+
+def test_exact_12_a_variable_cannot_write_toml(tmp_path: Path) -> None:
+    path = write(tmp_path / "c.toml", '[instance]\nname = "${NAME}"\n')
+    hostile = 'x"\ndata = "/etc'
+    assert problems_of(path, NAME=hostile) == [
+        f"c.toml:2: instance.name: is 1 to 256 bytes of text without control characters, not {hostile!r}",
+    ]
+
+
+def test_exact_12_a_variable_that_is_not_set_or_not_well_formed_is_refused(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "c.toml",
+        """
+        [instance]
+        name = "${NOWHERE}"
+        data = "${not closed"
+        [[journal.topic]]
+        name = "${A B}"
+        """,
+    )
+    assert problems_of(path) == [
+        "c.toml:3: instance.name: the environment variable NOWHERE is not set",
+        "c.toml:4: instance.data: '${not closed' is no variable: write ${NAME}, or $${ for the text itself",
+        "c.toml:6: journal.topic.name: '${A B}' is no variable: write ${NAME}, or $${ for the text itself",
+    ]
+
+
+def test_a_variable_that_is_not_set_is_one_problem_wherever_it_stands(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "c.toml",
+        """
+        include = ["${NOPE}"]
+        [[transport]]
+        listen = "${NOPE}"
+        insecure = "${NOPE}"
+        [[transport]]
+        listen = "tcp://0.0.0.0:1"
+        insecure = "x${NOPE}"
+        [journal]
+        sync = "${NOPE}"
+        sync_interval = "5s"
+        [[topic]]
+        name = "${NOPE}"
+        validate = "${NOPE}"
+        [admin]
+        listen = "http://0.0.0.0:1"
+        insecure = "${NOPE}"
+        [logging]
+        level = "${NOPE}"
+        """,
+    )
+    found = problems_of(path)
+    assert [text.rpartition(": ")[2] for text in found] == ["the environment variable NOPE is not set"] * len(
+        found
+    )
+    assert [int(text.split(":")[1]) for text in found] == [2, 4, 5, 8, 10, 13, 14, 17, 19]
+
+
+def test_exact_12_includes_come_first_and_arrays_of_tables_are_joined(tmp_path: Path) -> None:
+    (tmp_path / "parts").mkdir()
+    write(
+        tmp_path / "parts" / "log.toml",
+        """
+        include = ["topics.toml"]
+        [instance]
+        name = "inner"
+        data = "log"
+        [journal]
+        segment_size = "2MB"
+        """,
+    )
+    write(tmp_path / "parts" / "topics.toml", '[[journal.topic]]\nname = "included"\n')
+    path = write(
+        tmp_path / "c.toml",
+        """
+        include = ["${PARTS}/log.toml"]
+        [instance]
+        name = "outer"
+        [journal]
+        create = false
+        [[journal.topic]]
+        name = "own"
+        """,
+    )
+    config = load_config(path, environment={"PARTS": "parts"})
+    # a relative directory belongs to the file that names it
+    assert config.instance == Instance(name="outer", data=str(tmp_path / "parts" / "log"))
+    assert config.journal == JournalConfig(segment_size=2 * 1024**2, create=False, topics=["included", "own"])
+
+
+def test_exact_12_a_problem_in_an_included_file_names_that_file(tmp_path: Path) -> None:
+    write(tmp_path / "inner.toml", '\n\n[journal]\nsync = "maybe"\n')
+    write(tmp_path / "broken.toml", "a = 1\nb = \n")
+    path = write(tmp_path / "c.toml", 'include = [\n  "inner.toml",\n  "broken.toml",\n  "absent.toml",\n]\n')
+    assert problems_of(path) == [
+        "c.toml:4: include: absent.toml: cannot be read: No such file or directory",
+        f"broken.toml:1: a: unknown; the file takes {TAKES}",
+        f"broken.toml:2: not TOML: Invalid value ({VALUES})",
+        'inner.toml:4: journal.sync: is one of "always", "interval", "never", not maybe',
+    ]
+
+
+def test_exact_12_a_cycle_of_includes_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "a.toml", '# first\ninclude = ["b.toml"]\n')
+    write(tmp_path / "b.toml", 'include = ["./a.toml"]\n')
+    assert problems_of(tmp_path / "a.toml") == [
+        "b.toml:1: include: a file cannot include itself: a.toml -> b.toml -> a.toml",
+    ]
+
+
+def test_exact_12_includes_have_a_bound_in_depth_and_number(tmp_path: Path) -> None:
+    for n in range(include_depth_max + 2):
+        write(tmp_path / f"{n}.toml", f'include = ["{n + 1}.toml"]\n')
+    assert problems_of(tmp_path / "0.toml") == [
+        f"{include_depth_max}.toml:1: include: files include each other more than {include_depth_max} deep",
+    ]
+    write(tmp_path / "leaf.toml", "")
+    members = ",\n".join(['"leaf.toml"'] * (included_files_max + 1))
+    path = write(tmp_path / "many.toml", f"include = [\n{members}]\n")
+    assert problems_of(path) == [
+        f"many.toml:{included_files_max + 2}: include: more than {included_files_max} files are included",
+    ]
+
+
+# -- bad ones -----------------------------------------------------------------------------------------
+
+TAKES = (
+    "instance, transport, authentication, journal, topic, queue, slow_clients, transactions, limits, "
+    "archive, admin, logging, include"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "problems"),
+    [
+        ("a = ", [f"1: not TOML: Invalid value, at the end of the file ({VALUES})"]),
+        (
+            "a = 1\na = 2\n",
+            [
+                f"1: a: unknown; the file takes {TAKES}",
+                "2: not TOML: Cannot overwrite a value (the key is given twice)",
+            ],
+        ),
+        ("x = " + "[" * 5000, [": nested too deeply"]),
+        ("\ninclude = 'a.toml'\n", ['2: include: is a list of file names, such as ["topics.toml"]']),
+        ("include = [1]\n", ['1: include: is a list of file names, such as ["topics.toml"]']),
+        # unknown keys
+        ("\n[jornal]\n", [f"2: jornal: unknown; did you mean 'journal'? the file takes {TAKES}"]),
+        ("zzz = 1\n", [f"1: zzz: unknown; the file takes {TAKES}"]),
+        (
+            "[instance]\nname = 'a'\nDATA = 'b'\n",
+            ["3: instance.DATA: unknown; did you mean 'data'? [instance] takes name, data, drain_timeout"],
+        ),
+        (
+            "[journal]\nsync-interval = 1\n",
+            [
+                (
+                    "2: journal.sync-interval: unknown; did you mean 'sync_interval'? [journal] takes sync, "
+                    "sync_interval, segment_size, create, retain, retain_size, topic"
+                )
+            ],
+        ),
+        # not built yet
+        ("[[view]]\nname = 'q'\n", ["1: view: is not built yet; take it out"]),
+        ("[[sow]]\nname = 's'\n", ["1: sow: is not built yet; take it out"]),
+        ("\n[view]\n", ["2: view: is not built yet; take it out"]),
+        (
+            "[journal]\nretain = 0\nretain_size = '767MB'\n",
+            [
+                '2: journal.retain: is above 0, such as "7d" (without it all is kept), not 0',
+                (
+                    "3: journal.retain_size: is at least 805,306,368 bytes: 3 times segment_size, "
+                    "which is 268,435,456 bytes, not 804,257,792"
+                ),
+            ],
+        ),
+        (
+            "[journal]\nretain = '7 days'\nretain_size = []\n",
+            [
+                (
+                    "2: journal.retain: '7 days' is not an interval: a number, then us, ms, s, m, h, d or w, "
+                    "such as '500ms'"
+                ),
+                '3: journal.retain_size: is a size such as "256MB", not a list',
+            ],
+        ),
+        (
+            "[[topic]]\npattern = '^orders/'\n",
+            ["2: topic.pattern: is not built yet; take it out"],
+        ),
+        (
+            "[[topic]]\nname = 'a'\nmessage_type = 'xml'\n",
+            ['3: topic.message_type: "xml" is not built yet'],
+        ),
+        (
+            "[[topic]]\nname = 'a'\nmessage_type = 'joson'\n",
+            [
+                (
+                    '3: topic.message_type: is one of "json", "messagepack", "nvfix", "fix", "bson", '
+                    '"binary", not joson'
+                )
+            ],
+        ),
+        (
+            "[[topic]]\nname = 'a'\nvalidate = 1\n",
+            ["3: topic.validate: is true or false, not 1"],
+        ),
+        (
+            "[[topic]]\nname = 'a'\nfilter = '/x = 1'\n",
+            ["3: topic.filter: is not built yet; take it out"],
+        ),
+        # wrong kinds
+        ("instance = 1\n", ["1: instance: is a table: write [instance] and its keys below"]),
+        ("transport = 1\n", ["1: transport: is a list of tables: write [[transport]] and its keys below"]),
+        (
+            "[transport]\nlisten = 'unix:///a'\n",
+            ["1: transport: is a list of tables: write [[transport]] and its keys below"],
+        ),
+        ("transport = [1]\n", ["1: transport: is a list of tables: write [[transport]] and its keys below"]),
+        ("transport = []\n", ["1: transport: a server listens somewhere; leave it out for the default"]),
+        ("[instance]\nname = 1\n", ["2: instance.name: is text in quotes, not 1"]),
+        ("[instance]\ndata = ['a']\n", ["2: instance.data: is text in quotes, not a list"]),
+        ("[journal]\ncreate = 'yes'\n", ["2: journal.create: is true or false, not yes"]),
+        ("[journal]\ncreate = 0\n", ["2: journal.create: is true or false, not 0"]),
+        (
+            "[journal]\nsync = true\n",
+            ['2: journal.sync: is one of "always", "interval", "never", not true'],
+        ),
+        ("[journal]\nsync = {}\n", ['2: journal.sync: is one of "always", "interval", "never", not a table']),
+        # values out of bounds
+        (
+            "[journal]\nsegment_size = '512KB'\n",
+            ["2: journal.segment_size: is at least 1MB, not 512KB"],
+        ),
+        (
+            "[journal]\nsegment_size = '1 parsec'\n",
+            [
+                (
+                    "2: journal.segment_size: '1 parsec' is not a size: a number, then B, KB, MB, GB or TB "
+                    "(1024s), such as '64MB'"
+                )
+            ],
+        ),
+        (
+            "[journal]\nsync = 'interval'\nsync_interval = 0\n",
+            ["3: journal.sync_interval: is at least 1 ms, not 0"],
+        ),
+        (
+            "[journal]\nsync_interval = 1\n",
+            ['2: journal.sync_interval: has an effect with sync = "interval" only, and sync is "always"'],
+        ),
+        # topics
+        ("[[journal.topic]]\n", ["1: journal.topic.name: is missing here"]),
+        (
+            "[[journal.topic]]\nname = '^orders/'\n",
+            [f"2: journal.topic.name: {PATTERN}"],
+        ),
+        ("[[journal.topic]]\nname = ''\n", ["2: journal.topic.name: a topic name must not be empty"]),
+        (
+            "[[journal.topic]]\nname = 'a'\n[[journal.topic]]\nname = 'a'\n",
+            ["4: journal.topic.name: 'a' is given twice"],
+        ),
+        # transports
+        ("\n[[transport]]\n", ["2: transport.listen: is missing here"]),
+        (
+            "[[transport]]\nlisten = 'unix:///a'\n[[transport]]\nlisten = 'unix:///a'\n",
+            ["4: transport.listen: unix:///a is given twice"],
+        ),
+    ],
+)
+def test_exactly_what_is_wrong_and_where(tmp_path: Path, text: str, problems: list[str]) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text(text, encoding="utf-8")
+    wanted = [f"c.toml{problem}" if problem[0] == ":" else f"c.toml:{problem}" for problem in problems]
+    assert problems_of(path) == wanted
+
+
+def test_all_problems_are_found_in_the_order_of_their_lines(tmp_path: Path) -> None:
+    path = write(tmp_path / "c.toml", "x = 1\n[journal]\ncreate = 2\n[instance]\nname = 3\n")
+    assert [problem.split(":")[1] for problem in problems_of(path)] == ["1", "3", "5"]
+    with pytest.raises(ConfigurationError) as caught:
+        load_config(path)
+    assert str(caught.value).startswith(f"{path}:1: x: unknown; ")
+    assert str(caught.value).endswith(f" (and 2 more: `tickertape check {path}` lists them)")
+
+
+def test_a_single_problem_is_told_alone(tmp_path: Path) -> None:
+    path = write(tmp_path / "c.toml", "[instance]\nname = 3\n")
+    with pytest.raises(ConfigurationError) as caught:
+        load_config(path)
+    assert str(caught.value) == f"{path}:2: instance.name: is text in quotes, not 3"
+
+
+def test_windows_line_ends_do_not_move_lines(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_bytes(b"[instance]\r\n\r\nname = 3\r\n")
+    assert problems_of(tmp_path / "c.toml") == ["c.toml:3: instance.name: is text in quotes, not 3"]
+
+
+def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    assert problems_of(tmp_path / "none.toml") == ["none.toml: cannot be read: No such file or directory"]
+    assert problems_of(tmp_path) == [f"{tmp_path.name}: cannot be read: Is a directory"]
+    (tmp_path / "latin.toml").write_bytes(b"a = 1\nb = '\xe9'\n")
+    assert problems_of(tmp_path / "latin.toml") == ["latin.toml:2: not UTF-8 (byte 11)"]
+    (tmp_path / "large.toml").write_bytes(b"#" * (configuration_bytes_max + 1))
+    assert problems_of(tmp_path / "large.toml") == [
+        f"large.toml: larger than {configuration_bytes_max} bytes"
+    ]

@@ -1,0 +1,87 @@
+"""What a file says of administration, logging and the drain."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tickertape.base.errors import ConfigurationError
+from tickertape.server.config.addresses import ListenAddress, parse_admin
+from tickertape.server.config.config import Admin, Config, LoggingConfig, examine, load_config
+
+
+def test_defaults() -> None:
+    config = Config()
+    assert (config.admin, config.logging) == (Admin(listen=None), LoggingConfig(format="text", level="info"))
+    assert config.instance.drain_seconds == 10.0
+
+
+def test_everything_a_file_can_say_and_what_wins_over_it(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text(
+        '[admin]\nlisten = "http://0.0.0.0:80"\ninsecure = true\nhosts = ["db1.example.com", "tickertape"]\n'
+        '[logging]\nformat = "json"\nlevel = "error"\n[instance]\ndrain_timeout = "1m"\n'
+    )
+    config = load_config(file)
+    hosts = ("db1.example.com", "tickertape")
+    assert config.admin == Admin(listen="http://0.0.0.0:80", insecure=True, hosts=hosts)
+    assert config.logging == LoggingConfig(format="json", level="error")
+    assert config.instance.drain_seconds == 60.0
+    assert load_config(file, admin="off").admin == Admin(listen="off", insecure=True, hosts=hosts)
+    assert load_config(admin="http://[::1]:0").admin == Admin(listen="http://[::1]:0")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            '[admin]\nlisten = "http://0.0.0.0:9008"',
+            "2: admin.listen: http://0.0.0.0:9008 can be",
+        ),
+        ('[admin]\nlisten = "tcp://127.0.0.1:9008"', "2: admin.listen: 'tcp://127.0.0.1:9008' is no address"),
+        ('[admin]\nlisten = "https://127.0.0.1:9008"', "2: admin.listen: https:// is not built yet"),
+        ("[admin]\nlisten = 9008", "2: admin.listen: is text in quotes, not 9008"),
+        ("[admin]\nport = 9008", "2: admin.port: unknown; [admin] takes listen, insecure, hosts"),
+        ('[admin]\nhosts = ["a:80"]', "2: admin.hosts: 'a:80' is not a host name without a port"),
+        ("[admin]\nhosts = [1]", "2: admin.hosts: is text in quotes, not 1"),
+        ("[admin]\nhosts = ''", "2: admin.hosts: '' is not a host name without a port"),
+        ("[admin]\nhosts = {}", "2: admin.hosts: is text in quotes, not a table"),
+        ('[logging]\nformat = "xml"', '2: logging.format: is one of "text", "json", not xml'),
+        (
+            "[logging]\nlevel = []",
+            '2: logging.level: is one of "debug", "info", "warning", "error", not a',
+        ),
+        ("[instance]\ndrain_timeout = -1", "2: instance.drain_timeout: an interval is a number of seconds"),
+        ("[instance]\ndrain_timeout = []", "2: instance.drain_timeout: is a time such as 1 (seconds)"),
+    ],
+)
+def test_what_is_wrong(tmp_path: Path, text: str, says: str) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text(text)
+    config, problems = examine(file)
+    assert config is None
+    assert [str(problem).startswith(f"{file}:{says}") for problem in problems] == [True], problems
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "loopback"),
+    [
+        ("http://127.0.0.1:9008", "127.0.0.1", True),
+        ("http://127.0.0.1:9008/", "127.0.0.1", True),
+        ("http://[::1]:9008", "::1", True),
+        ("http://localhost:9008", "localhost", True),
+        ("http://metrics.example:9008", "metrics.example", False),
+    ],
+)
+def test_admin_addresses(text: str, host: str, loopback: bool) -> None:
+    assert parse_admin(text) == ListenAddress(host, 9008, "")
+    assert parse_admin(text).loopback is loopback
+
+
+@pytest.mark.parametrize(
+    "text", ["", "9008", "http://", "http://a", "http://a:b", "http://a:1/stats", "unix:///a"]
+)
+def test_no_admin_addresses(text: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"use http://127\.0\.0\.1:9008|0 to 65535"):
+        parse_admin(text)

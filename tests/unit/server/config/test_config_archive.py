@@ -1,0 +1,99 @@
+"""What a file says of the archive."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tickertape.server.config import archive as archive_config
+from tickertape.server.config.archive import ArchiveConfig
+from tickertape.server.config.config import examine, load_config
+
+
+def archive_of(home: Path, text: str, **environment: str) -> ArchiveConfig | None:
+    file = home / "tickertape.toml"
+    file.write_text(text)
+    return load_config(file, environment=environment).archive
+
+
+def problems(home: Path, text: str) -> list[str]:
+    file = home / "tickertape.toml"
+    file.write_text(text)
+    return [str(problem).removeprefix(f"{file}:") for problem in examine(file)[1]]
+
+
+def test_without_the_table_there_is_none(tmp_path: Path) -> None:
+    assert archive_of(tmp_path, "") is None
+
+
+def test_a_directory_belongs_to_the_file_that_says_it(tmp_path: Path) -> None:
+    found = archive_of(tmp_path, '[archive]\nlocation = "old"\n')
+    assert found == ArchiveConfig(location=str(tmp_path / "old"))
+    assert (found.require, found.refresh) == (True, 30.0)
+    found = archive_of(tmp_path, '[archive]\nlocation = "/srv/old"\n')
+    assert found is not None
+    assert found.location == "/srv/old"
+
+
+def test_everything_that_it_takes(tmp_path: Path) -> None:
+    text = """
+[archive]
+location = "s3://bucket/old"
+require = false
+refresh = "500ms"
+[archive.storage_options]
+AWS_REGION = "eu"
+AWS_SECRET_ACCESS_KEY = "${SECRET}"
+"""
+    assert archive_of(tmp_path, text, SECRET="x y") == ArchiveConfig(
+        location="s3://bucket/old",
+        require=False,
+        refresh=0.5,
+        storage_options={"AWS_REGION": "eu", "AWS_SECRET_ACCESS_KEY": "x y"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[archive]", "1: archive.location: is missing here"),
+        (
+            '[archive]\nlocation = ""',
+            '2: archive.location: is a path, or a URI such as "s3://bucket/archive"',
+        ),
+        ("[archive]\nlocation = 1", "2: archive.location: is text in quotes, not 1"),
+        (
+            '[archive]\nlocation = "a"\nrefresh = "10ms"',
+            "3: archive.refresh: is at least 0.1 seconds, not 10ms",
+        ),
+        ('[archive]\nlocation = "a"\nrequire = 1', "3: archive.require: is true or false, not 1"),
+        (
+            '[archive]\nlocation = "a"\nstorage_options = "x"',
+            "3: archive.storage_options: is a table of texts, not x",
+        ),
+        (
+            '[archive]\nlocation = "a"\nstorage_options = {b = 1}',
+            "3: archive.storage_options: is a table of texts; b is text in quotes, not 1",
+        ),
+        (
+            '[archive]\nlocation = "a"\nlocaton = "b"',
+            "3: archive.localton: unknown",
+        ),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, text: str, problem: str) -> None:
+    found = problems(tmp_path, text + "\n")
+    assert len(found) == 1
+    if "unknown" in problem:
+        assert "did you mean 'location'?" in found[0]
+    else:
+        assert found[0] == problem
+
+
+def test_without_the_library_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive_config, "_NEEDED", "no_such_library")
+    (problem,) = problems(tmp_path, '[archive]\nlocation = "a"\n')
+    assert problem == (
+        "2: archive.location: an archive needs no_such_library: pip install 'tickertape[spark]'"
+    )

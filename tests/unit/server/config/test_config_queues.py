@@ -1,0 +1,290 @@
+"""`[[queue]]`: what it means, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tickertape.base.queue_limits import queues_max
+from tickertape.engine.queue.definition import QueueDefinition
+from tickertape.server.config.config import examine, load_config
+
+ELSEWHERE = "'q' is the name of a queue over 'w': name the topic that its messages are published to"
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def queues(path: Path, text: str) -> list[QueueDefinition]:
+    return load_config(write(path / "c.toml", text)).queues
+
+
+def problems(path: Path, text: str) -> list[str]:
+    config, found = examine(write(path / "c.toml", text))
+    assert (config is None) == bool(found)
+    return [f"{problem.place.line}: {problem.key}: {problem.text}" for problem in found]
+
+
+def test_a_name_is_enough(tmp_path: Path) -> None:
+    (queue,) = queues(tmp_path, "[[queue]]\nname = 'work'\n")
+    assert queue == QueueDefinition("work", underlying="work")
+    assert (queue.topic, queue.sharing, queue.default_publish_target) == ("work", "proportional", None)
+
+
+def test_every_key(tmp_path: Path) -> None:
+    text = """
+[[journal.topic]]
+pattern = "^orders/"
+[[journal.topic]]
+name = "dead"
+[[topic]]
+name = "orders/fix"
+message_type = "fix"
+[[queue]]
+name = "work"
+underlying = "^orders/"
+default_publish_target = "orders/new"
+filter = "/35 = 'D'"
+semantics = "at-least-once"
+lease_period = "30s"
+fairness_model = "fast"
+max_backlog = 1000
+max_per_subscription_backlog = "100"
+max_deliveries = 5
+max_cancels = 0
+expiration = "1d"
+expiration_model = "message"
+priority = "/urgency * 10"
+barrier_expression = "/barrier = TRUE AND TOPIC_NAME() = 'orders/new'"
+leasing = "strict"
+recovery_point = "now"
+file_backed_metadata = true
+target_queue_depth = 100000
+dead_letter = "dead"
+"""
+    assert queues(tmp_path, text) == [
+        QueueDefinition(
+            name="work",
+            underlying="^orders/",
+            default_publish_target="orders/new",
+            filter="/35 = 'D'",
+            semantics="at-least-once",
+            lease_period=30.0,
+            fairness="fast",
+            max_backlog=1000,
+            max_per_subscription_backlog=100,
+            max_deliveries=5,
+            max_cancels=0,
+            expiration=86_400.0,
+            expiration_model="message",
+            priority="/urgency * 10",
+            barrier_expression="/barrier = TRUE AND TOPIC_NAME() = 'orders/new'",
+            leasing="strict",
+            recovery_point="now",
+            file_backed_metadata=True,
+            target_queue_depth=100_000,
+            dead_letter="dead",
+        )
+    ]
+
+
+def test_what_is_published_to_the_name_goes_to_the_one_topic_underneath(tmp_path: Path) -> None:
+    text = "[[queue]]\nname = 'work'\nunderlying = 'orders'\n[[queue]]\nname = 'any'\nunderlying = '^o'\n"
+    assert [queue.default_publish_target for queue in queues(tmp_path, text)] == ["orders", None]
+
+
+def test_at_most_once_is_shared_round_robin(tmp_path: Path) -> None:
+    text = "[[queue]]\nname = 'a'\nsemantics = 'at-most-once'\n"
+    assert queues(tmp_path, text)[0].sharing == "round-robin"
+    assert queues(tmp_path, text + "fairness_model = 'round-robin'\n")[0].fairness == "round-robin"
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("EPOCH", "epoch"),
+        ("0", "epoch"),
+        ("Now", "now"),
+        ("0|1|", "now"),
+        ("007|12|", "7|12|"),
+        ("20261120T090000", "20261120T090000.000000Z"),
+    ],
+)
+def test_a_recovery_point_has_one_form(tmp_path: Path, written: str, meant: str) -> None:
+    text = f"[[queue]]\nname = 'a'\nrecovery_point = '{written}'\n"
+    assert queues(tmp_path, text)[0].recovery_point == meant
+
+
+def test_a_lease_without_end_and_numbers_of_variables(tmp_path: Path) -> None:
+    file = write(tmp_path / "c.toml", "[[queue]]\nname='a'\nlease_period='none'\nmax_backlog='${N}'\n")
+    (queue,) = load_config(file, environment={"N": "12"}).queues
+    assert (queue.lease_period, queue.max_backlog) == (None, 12)
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("name = 'x*'", "name: 'x*' is a pattern: a topic is named in full here"),
+        ("name = '$queue'", "name: '$queue' is a pattern: "),
+        ("name = 5", "name: is text in quotes, not 5"),
+        ("underlying = '(?=a)b'", "underlying: the pattern of topics '(?=a)b': look-ahead "),
+        ("underlying = ''", "underlying: a topic name must not be empty"),
+        ("default_publish_target = '^w'", "default_publish_target: '^w' is a pattern: "),
+        (
+            "default_publish_target = 'other'",
+            "default_publish_target: 'other' is no topic of the queue, which has 'q': ",
+        ),
+        ("dead_letter = 'q'", "dead_letter: 'q' is a topic of the queue itself: "),
+        ("filter = '/a ='", "filter: "),
+        ("filter = 5", "filter: is text in quotes, not 5"),
+        ("filter = \"USER() = 'a'\"", "filter: asks who subscribes or what time it is; "),
+        ("barrier_expression = '/t < UNIX_TIMESTAMP()'", "barrier_expression: asks who subscribes or "),
+        ("priority = '/a +'", "priority: "),
+        ("priority = 'BOOKMARK()'", "priority: line 1, column 1: BOOKMARK is no part of the message's body"),
+        ("semantics = 'exactly-once'", 'semantics: is one of "at-least-once", "at-most-once", not exactly-'),
+        (
+            "fairness_model = 'fair'",
+            'fairness_model: is one of "fast", "round-robin", "proportional", not fa',
+        ),
+        ("expiration_model = 'max'", 'expiration_model: is one of "minimum", "message", "queue", not max'),
+        ("leasing = true", 'leasing: is one of "lenient", "strict", not true'),
+        ("lease_period = 0", 'lease_period: is 10 ms to 366 days, or "none", not 0'),
+        ("lease_period = '367d'", 'lease_period: is 10 ms to 366 days, or "none", not 367d'),
+        ("lease_period = []", 'lease_period: is a time such as 1 (seconds) or "500ms", not a list'),
+        ("expiration = 0", "expiration: is above 0 and at most 36,600 days (without it messages wait for "),
+        ("expiration = '36601d'", "expiration: is above 0 and at most 36,600 days"),
+        ("max_backlog = 0", "max_backlog: is a number, 1 to 1,000,000, not 0"),
+        ("max_backlog = true", "max_backlog: is a number, 1 to 1,000,000, not true"),
+        ("max_backlog = '1.5'", "max_backlog: is a number, 1 to 1,000,000, not 1.5"),
+        ("max_per_subscription_backlog = 1000001", "max_per_subscription_backlog: is a number, 1 to "),
+        ("max_deliveries = 0", "max_deliveries: is a number, 1 to 1,000,000, not 0"),
+        ("max_cancels = -1", "max_cancels: is a number, 0 to 1,000,000, not -1"),
+        ("target_queue_depth = 0", "target_queue_depth: is a number, 1 to "),
+        ("file_backed_metadata = 'yes'", "file_backed_metadata: is true or false, not yes"),
+        ("recovery_point = '1|2|,3|4|'", "recovery_point: is epoch, now, a bookmark "),
+        ("recovery_point = '[0:1|2|]'", "recovery_point: is epoch, now, a bookmark "),
+        ("recovery_point = 'x|y|'", "recovery_point: is epoch, now, a bookmark "),
+        ("recovery_point = 'yesterday'", "recovery_point: "),
+        ("max_backlogs = 5", "max_backlogs: unknown; did you mean 'max_backlog'? [queue] takes name, "),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, line: str, problem: str) -> None:
+    name = "" if line.startswith("name ") else "name = 'q'\n"
+    (found,) = problems(tmp_path, f"[[queue]]\n{name}{line}\n")
+    assert found.startswith(f"{3 if name else 2}: queue.{problem}")
+
+
+@pytest.mark.parametrize("line", ["lease_period = '1m'", "max_deliveries = 2", "max_cancels = 2"])
+def test_at_most_once_knows_no_leases(tmp_path: Path, line: str) -> None:
+    text = f"[[queue]]\nname = 'q'\nsemantics = 'at-most-once'\n{line}\n"
+    what = 'has no effect with semantics = "at-most-once", which knows no leases'
+    assert problems(tmp_path, text) == [f"4: queue.{line.split(maxsplit=1)[0]}: {what}"]
+
+
+@pytest.mark.parametrize("fairness", ["fast", "proportional"])
+def test_at_most_once_is_shared_in_one_way_only(tmp_path: Path, fairness: str) -> None:
+    text = f"[[queue]]\nname = 'q'\nsemantics = 'at-most-once'\nfairness_model = '{fairness}'\n"
+    (found,) = problems(tmp_path, text)
+    assert found.startswith('4: queue.fairness_model: is "round-robin" with semantics = "at-most-once"')
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("[[queue]]\n", ["1: queue.name: is missing here"]),
+        ("[queue]\nname = 'q'\n", ["1: queue: is a list of tables: write [[queue]] and its keys below"]),
+        (
+            "[[queue]]\nname = 'q'\n[[queue]]\nname = 'q'\nunderlying = 'w'\n",
+            ["4: queue.name: 'q' is given twice"],
+        ),
+        (
+            (
+                "[[journal.topic]]\nname = 'a'\n[[queue]]\nname = 'q'\n"
+                "[[queue]]\nname = 'r'\nunderlying = 'b'\ndead_letter = 'c'\n"
+            ),
+            [
+                "4: queue.name: the topic 'q' is not recorded: add a [[journal.topic]] for it",
+                "7: queue.underlying: the topic 'b' is not recorded: add a [[journal.topic]] for it",
+                "8: queue.dead_letter: the topic 'c' is not recorded: add a [[journal.topic]] for it",
+            ],
+        ),
+        (
+            (
+                "[[journal.topic]]\npattern = '^w/'\n[[queue]]\nname = 'q'\nunderlying = '^w'\n"
+                "default_publish_target = 'wx'\n"
+            ),
+            [
+                (
+                    "6: queue.default_publish_target: the topic 'wx' is not recorded: "
+                    "add a [[journal.topic]] for it"
+                )
+            ],
+        ),
+        (
+            "[[queue]]\nname = 'q'\nunderlying = '^w'\ndead_letter = 'w/dead'\n",
+            [
+                (
+                    "4: queue.dead_letter: 'w/dead' is a topic of the queue itself: "
+                    "what expires would enter it again"
+                )
+            ],
+        ),
+        (
+            (
+                "[[queue]]\nname = 'q'\nunderlying = 'w'\n[[queue]]\nname = 'r'\nunderlying = 'q'\n"
+                "[[queue]]\nname = 's'\ndead_letter = 'q'\n"
+            ),
+            [
+                f"6: queue.underlying: {ELSEWHERE}",
+                f"9: queue.dead_letter: {ELSEWHERE}",
+            ],
+        ),
+        (
+            (
+                "[[topic]]\nname = 'b'\nmessage_type = 'binary'\n[[queue]]\nname = 'b'\nfilter = '/a = 1'\n"
+                "priority = '/p'\n"
+            ),
+            [
+                "6: queue.filter: ",
+                "7: queue.priority: ",
+            ],
+        ),
+    ],
+)
+def test_what_contradicts_something_else(tmp_path: Path, text: str, found: list[str]) -> None:
+    told = problems(tmp_path, text)
+    assert [line[: len(start)] for line, start in zip(told, found, strict=True)] == found
+
+
+def test_a_queue_may_take_over_the_dead_letters_of_another(tmp_path: Path) -> None:
+    text = "[[queue]]\nname = 'q'\nunderlying = 'w'\ndead_letter = 'dead'\n[[queue]]\nname = 'dead'\n"
+    assert [queue.name for queue in queues(tmp_path, text)] == ["q", "dead"]
+
+
+def test_a_journal_that_cannot_be_read_is_told_once(tmp_path: Path) -> None:
+    text = "[[journal.topic]]\nname = 'w*'\n[[queue]]\nname = 'w'\n"
+    assert [line[:24] for line in problems(tmp_path, text)] == ["2: journal.topic.name: '"]
+
+
+def test_so_many_queues_and_no_more(tmp_path: Path) -> None:
+    text = "".join(f"[[queue]]\nname = '{n}'\n" for n in range(queues_max + 2))
+    told = problems(tmp_path, text)
+    assert told == [f"{2 * queues_max + 1}: queue: is one queue too many: at most 1,000 are read"]
+
+
+def test_clients_are_told_the_names_of_queues_too_and_that_has_a_bound(tmp_path: Path) -> None:
+    names = [f"{n:0>250}" for n in range(800)]
+    text = "".join(f"[[queue]]\nname = '{name}'\n" for name in names)
+    (found,) = problems(tmp_path, text)
+    assert "of validated ones and of queues take 202400 bytes together" in found
+
+
+def test_dead_letters_that_come_back_are_refused(tmp_path: Path) -> None:
+    circle = "[[queue]]\nname = 'a'\ndead_letter = 'b'\n[[queue]]\nname = 'b'\ndead_letter = 'c'\n"
+    assert len(queues(tmp_path, circle)) == 2
+    found = problems(tmp_path, circle + "[[queue]]\nname = 'c'\ndead_letter = 'a'\n")
+    assert len(found) == 3
+    assert all("come back to it by way of other queues" in problem for problem in found)

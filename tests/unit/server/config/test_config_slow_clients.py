@@ -1,0 +1,66 @@
+"""`[slow_clients]`: what it means, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tickertape.base.limits import MIB
+from tickertape.engine.backlogs import SlowLimits
+from tickertape.server.config.config import examine, load_config
+
+
+def test_without_a_word_what_waits_goes_below_the_data_directory(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text("")
+    config = load_config(file)
+    assert config.slow_clients.limits == SlowLimits()
+    assert config.slow_clients.place(config.instance.data) == f"{tmp_path}/data/spill"
+
+
+def test_every_key(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text(
+        '[slow_clients]\nmemory_limit = "100MB"\nconnection_limit = "2MB"\ndisk_limit = "64MB"\n'
+        'directory = "slow"\nage_limit = "5m"\n'
+    )
+    config = load_config(file)
+    assert config.slow_clients.limits == SlowLimits(100 * MIB, 2 * MIB, 64 * MIB, 300.0)
+    assert config.slow_clients.place(config.instance.data) == f"{tmp_path}/slow"
+
+
+def test_less_memory_than_a_connection_has_by_default_needs_no_second_key(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text('[slow_clients]\nmemory_limit = "40MB"\ndisk_limit = 0\nage_limit = "none"\n')
+    assert load_config(file).slow_clients.limits == SlowLimits(40 * MIB, 16 * MIB, 0, None)
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ('memory_limit = "39MB"', "memory_limit: is at least 40MB, not '39MB'"),
+        ("memory_limit = []", 'memory_limit: is a size such as "64MB"'),
+        (
+            'connection_limit = "65MB"',
+            "connection_limit: 68157440 bytes, is above memory_limit, 67108864 bytes",
+        ),
+        ('disk_limit = "1MB"', "disk_limit: is 0 (nothing on disk) or at least 64MB, not '1MB'"),
+        (
+            'disk_limit = 0\ndirectory = "d"',
+            "directory: has an effect with a disk_limit only, and disk_limit is 0",
+        ),
+        ("directory = 5", "directory: is the path of a directory"),
+        ("age_limit = 0", 'age_limit: is more than 0, or "none"'),
+        ('age_limit = "never"', "age_limit: "),
+        ("age_limit = {}", 'age_limit: is a time such as "30s", or "none"'),
+        ("disk_limits = 1", "disk_limits: unknown; did you mean 'disk_limit'? "),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, line: str, problem: str) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text(f"[slow_clients]\n{line}\n")
+    config, problems = examine(file)
+    assert config is None
+    (found,) = problems
+    assert f"slow_clients.{problem}" in str(found)

@@ -1,0 +1,67 @@
+"""How a configuration names topics: in full, by pattern, and what is neither."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tickertape.base.limits import recorded_patterns_max
+from tickertape.server.config.config import examine, load_config
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_topics_are_recorded_by_name_and_by_pattern(tmp_path: Path) -> None:
+    text = "[[journal.topic]]\nname = 'orders'\n[[journal.topic]]\npattern = '^fx/.*/spot$'\n"
+    assert load_config(write(tmp_path / "c.toml", text)).journal.topics == ["orders", "^fx/.*/spot$"]
+
+
+@pytest.mark.parametrize(
+    ("text", "problems"),
+    [
+        (
+            "[[journal.topic]]\n[[journal.topic]]\npattern = '^a'\nname = 'b'\n",
+            [
+                "1: journal.topic.name: is missing here",
+                "3: journal.topic.pattern: stands beside name: a table has one of the two",
+            ],
+        ),
+        (
+            "[[journal.topic]]\npattern = 'orders'\n",
+            [
+                (
+                    "2: journal.topic.pattern: 'orders' has none of *+?[](){}^$\\| and is a name: "
+                    "write name = ... for it, or a pattern such as ^orders for those that begin so"
+                )
+            ],
+        ),
+        (
+            "[[journal.topic]]\npattern = '(?=a)b'\n",
+            [
+                (
+                    "2: journal.topic.pattern: the pattern of topics '(?=a)b': look-ahead cannot be "
+                    "searched for in linear time and is not offered (position 0)"
+                )
+            ],
+        ),
+        (
+            "[[journal.topic]]\npattern = '^a'\n[[journal.topic]]\npattern = '^a'\n",
+            ["4: journal.topic.pattern: '^a' is given twice"],
+        ),
+        (
+            "".join(f"[[journal.topic]]\npattern = '^{n}'\n" for n in range(recorded_patterns_max + 2)),
+            ["130: journal.topic.pattern: is one too many: at most 64 are read"],
+        ),
+        (
+            "[[journal.topic]]\npatern = '^a'\nname = 'a'\n",
+            ["2: journal.topic.patern: unknown; did you mean 'pattern'? [journal.topic] takes name, pattern"],
+        ),
+    ],
+)
+def test_what_is_no_topic_and_no_pattern(tmp_path: Path, text: str, problems: list[str]) -> None:
+    _, found = examine(write(tmp_path / "c.toml", text))
+    assert [f"{problem.place.line}: {problem.key}: {problem.text}" for problem in found] == problems

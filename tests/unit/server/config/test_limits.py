@@ -1,0 +1,60 @@
+"""The table `[limits]`: defaults, bounds, and what is said of a value beyond them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.processes import run_tickertape
+from tickertape.base.client_limits import DEFAULT, LEAST, MOST, ClientLimits
+from tickertape.base.errors import ConfigurationError
+from tickertape.server.config.config import Config, load_config
+
+
+def _limits(tmp_path: Path, text: str) -> ClientLimits:
+    file = tmp_path / "c.toml"
+    file.write_text("[limits]\n" + text)
+    return load_config(file).limits
+
+
+def test_limits_default_to_those_of_the_product(tmp_path: Path) -> None:
+    assert _limits(tmp_path, "") == DEFAULT == Config().limits
+
+
+def test_limits_take_sizes_and_counts(tmp_path: Path) -> None:
+    text = 'message_bytes_max = "1MB"\nfilter_bytes_max = 512\nsubscriptions_per_connection_max = 7\n'
+    assert _limits(tmp_path, text) == ClientLimits(1 << 20, 512, 7)
+
+
+@pytest.mark.parametrize("name", ClientLimits._fields)
+def test_limits_take_their_bounds_and_nothing_beyond(tmp_path: Path, name: str) -> None:
+    low, high = getattr(LEAST, name), getattr(MOST, name)
+    for value in (low, high):
+        assert getattr(_limits(tmp_path, f"{name} = {value}\n"), name) == value
+    for value, says in (
+        (low - 1, "is at least"),
+        (high + 1, "is at most"),
+        ("1.5", "whole"),
+        ("true", "whole"),
+    ):
+        with pytest.raises(ConfigurationError, match=says) as caught:
+            _limits(tmp_path, f"{name} = {value}\n")
+        assert f"limits.{name}" in str(caught.value)
+
+
+def test_an_unknown_limit_is_refused_with_a_near_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="did you mean 'message_bytes_max'"):
+        _limits(tmp_path, "message_byte_max = 1\n")
+
+
+def test_check_shows_the_limits_and_finds_mistakes(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text('[limits]\nmessage_bytes_max = "1MB"\n')
+    code, out, _ = run_tickertape("check", str(file))
+    assert code == 0
+    assert "messages of 1,048,576 bytes, filters of 4,096 bytes, 10,000 subscriptions a connection" in out
+    file.write_text('[limits]\nmessage_bytes_max = "17MB"\n')
+    code, out, error = run_tickertape("check", str(file))
+    assert code
+    assert "limits.message_bytes_max: is at most 16,777,216, not 17,825,792: frames" in out + error

@@ -1,0 +1,108 @@
+"""How a connection ends: its goodbye arrives, unless it was one too many. Which paths are listened at."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from tickertape.server.engine_driver import Instance
+from tickertape.server.network.connection import Peer, listen
+
+
+def instance(ended: asyncio.Event) -> Instance:
+    """What a connection sees of an instance; `ended` is set when it is over."""
+    return cast(
+        "Instance",
+        SimpleNamespace(
+            scratch=memoryview(bytearray(100_000)), connected=lambda _: 1, disconnected=lambda _: ended.set()
+        ),
+    )
+
+
+@pytest.mark.parametrize("linger", [True, False])
+def test_what_was_said_last_arrives_though_bytes_are_on_their_way(linger: bool) -> None:
+    async def run() -> tuple[bytes, bool]:
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        ended = asyncio.Event()
+        _, peer = await loop.connect_accepted_socket(lambda: Peer(instance(ended)), ours)
+        peer.read(enabled=False, why="journal")
+        theirs.setblocking(False)
+        peer.send([b"goodbye"])
+        peer.close(linger=linger)
+        said = await loop.sock_recv(theirs, 100) + await loop.sock_recv(theirs, 100)
+        try:
+            for _ in range(20):
+                await loop.sock_sendall(theirs, bytes(50_000))
+            took = True
+        except OSError:
+            took = False
+        theirs.close()
+        await asyncio.wait_for(ended.wait(), 20)
+        return said, took
+
+    assert asyncio.run(run()) == (b"goodbye", linger)
+
+
+@pytest.fixture
+def path() -> Iterator[str]:
+    """Of a socket; short, as the system wants it."""
+    with tempfile.TemporaryDirectory(prefix="tt-") as directory:
+        yield f"{directory}/s.sock"
+
+
+def listens(path: str) -> None:
+    """Listen at a path, and stop."""
+
+    async def run() -> None:
+        server, uri = await listen(f"unix://{path}", lambda: Peer(instance(asyncio.Event())))
+        assert uri == f"unix://{path}"
+        server.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("waiting", [0, 1, 3])
+def test_the_path_of_a_running_server_is_not_taken_away(path: str, waiting: int) -> None:
+    with socket.socket(socket.AF_UNIX) as running, contextlib.ExitStack() as clients:
+        running.bind(path)
+        running.listen(0)
+        for _ in range(waiting):
+            client = clients.enter_context(socket.socket(socket.AF_UNIX))
+            client.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                client.connect(path)
+        with pytest.raises(OSError, match="Address already in use: a process listens at this path"):
+            listens(path)
+        assert stat.S_ISSOCK(os.stat(path).st_mode), "it is there for the next client"
+
+
+def test_a_socket_of_another_type_is_somebodys(path: str) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+        other.bind(path)
+        with pytest.raises(OSError, match="Address already in use"):
+            listens(path)
+
+
+def test_a_socket_that_a_killed_server_left_is_replaced(path: str) -> None:
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind(path)
+        killed.listen()
+    listens(path)
+
+
+def test_any_other_file_stays(path: str) -> None:
+    Path(path).write_text("precious")
+    with pytest.raises(OSError, match="in use"):
+        listens(path)
+    assert Path(path).read_text() == "precious"

@@ -1,0 +1,194 @@
+"""The bound for unfinished large frames on real connections, with limits small enough to reach."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from random import Random
+
+import pytest
+import uvloop
+
+from tests.helpers.peer import PEER_SECONDS, Peer, frame
+from tickertape.base.limits import KIB
+from tickertape.batch import batch_from_bodies
+from tickertape.server.config.config import Config
+from tickertape.server.config.config import Instance as InstanceConfig
+from tickertape.server.engine_driver import Instance
+from tickertape.server.network import connection as listener
+from tickertape.server.network.connection import listen
+from tickertape.server.network.inbound_budget import Inbound
+from tickertape.server.startup import open_instance
+from tickertape.wire.commands import Ack, Flush, Goodbye, Persisted, Publish
+
+SIZE = 100 * KIB
+
+
+def large(number: int = 1, size: int = SIZE) -> bytes:
+    """A publish of this many bytes, and a little more."""
+    return frame(Publish(frame=number), batch_from_bodies("t", [bytes(size)]))
+
+
+class Running:
+    """An instance on a thread of its own."""
+
+    def __init__(self, instance: Instance, uri: str) -> None:
+        self.inbound = instance.inbound
+        self.connections = instance.peers
+        self.uri = uri
+
+    def until(self, reached: Callable[[Inbound], bool]) -> None:
+        """Wait until what the instance counts is as asked for."""
+        end = time.monotonic() + PEER_SECONDS
+        while not reached(self.inbound):
+            assert time.monotonic() < end, (self.inbound.bytes, self.inbound.waiting)
+            time.sleep(0.001)
+
+
+@contextmanager
+def running(data: Path, inbound: Inbound) -> Iterator[Running]:
+    """An instance with these bounds, listening."""
+    opened = open_instance(Config(instance=InstanceConfig(data=str(data))))
+    ready = threading.Event()
+    made: list[Running] = []
+    stop: list[Callable[[], object]] = []
+
+    async def serve() -> None:
+        loop = asyncio.get_running_loop()
+        instance = Instance(opened, loop, inbound)
+        server, uri = await listen("tcp://127.0.0.1:0", lambda: listener.Peer(instance))
+        instance.flush()
+        made.append(Running(instance, uri))
+        stop.append(lambda: loop.call_soon_threadsafe(instance.close))
+        ready.set()
+        assert await instance.stopped is None
+        server.close()
+        instance.dismiss()
+        instance.release()
+        await instance.empty.wait()
+
+    def run() -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve())
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        assert ready.wait(PEER_SECONDS)
+        yield made[0]
+    finally:
+        stop[0]()
+        thread.join(PEER_SECONDS)
+        assert not thread.is_alive()
+        opened.executor.close()
+        opened.disk.close_all()
+
+
+def begin(server: Running, peer: Peer, data: bytes) -> None:
+    """Send all of a frame but its end, and wait until it is counted."""
+    expected = server.inbound.bytes + len(data)
+    peer.send(data[:-8])
+    server.until(lambda inbound: inbound.bytes == expected)
+
+
+def check_persisted(peer: Peer, number: int) -> None:
+    """The frame of this number is stored."""
+    while True:
+        said = peer.until(Persisted)[-1]
+        assert isinstance(said, Persisted)
+        if said.frame >= number:
+            assert said.frame == number
+            return
+
+
+def test_later_frames_wait_for_room_and_small_ones_do_not(tmp_path: Path) -> None:
+    data = large()
+    bound = Inbound(2 * len(data))
+    with running(tmp_path / "data", bound) as server, ExitStack() as peers:
+        first, second, third, small = (peers.enter_context(Peer(server.uri, name)) for name in "abcd")
+        begin(server, first, data)
+        begin(server, second, data)
+        third.send(data[:-8])
+        server.until(lambda inbound: inbound.waiting == 1)
+        third.send(data[-8:])
+        for number in range(1, 20):
+            small.send(frame(Publish(frame=number), batch_from_bodies("s", [b"1"])))
+        small.send(frame(Flush(id=1)))
+        small.until(Ack)
+        assert (bound.bytes, bound.waiting) == (2 * len(data), 1), "what waits is not read on"
+        second.send(data[-8:])
+        check_persisted(second, 1)
+        check_persisted(third, 1)
+        first.send(data[-8:])
+        check_persisted(first, 1)
+        assert (bound.bytes, bound.waiting) == (0, 0)
+
+
+def test_who_stands_still_while_others_wait_is_told_and_its_room_is_given_on(tmp_path: Path) -> None:
+    data = large()
+    bound = Inbound(2 * len(data), stall_seconds=0.05)
+    with running(tmp_path / "data", bound) as server, ExitStack() as peers:
+        first, second, third = (peers.enter_context(Peer(server.uri, name)) for name in "abc")
+        begin(server, first, data)
+        begin(server, second, data)
+        third.send(data)
+        said = first.until(Goodbye)[-1]
+        assert isinstance(said, Goodbye)
+        assert (said.code, "others waited" in said.text) == ("frame_stalled", True)
+        check_persisted(third, 1)
+        second.send(data[-8:])
+        check_persisted(second, 1)
+        assert (bound.bytes, bound.waiting) == (0, 0), "though the first has not closed its connection"
+
+
+def test_connections_that_vanish_leave_nothing(tmp_path: Path) -> None:
+    data = large()
+    bound = Inbound(len(data))
+    with running(tmp_path / "data", bound) as server:
+        with Peer(server.uri, "a") as first:
+            begin(server, first, data)
+            with Peer(server.uri, "b") as second:
+                second.send(data[:-8])
+                server.until(lambda inbound: inbound.waiting == 1)
+        server.until(lambda inbound: not inbound.bytes and not inbound.waiting)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_crowd_goes_through_a_narrow_door(tmp_path: Path, seed: int) -> None:
+    bound = Inbound(150 * KIB)
+    with running(tmp_path / "data", bound) as server, ThreadPoolExecutor() as pool:
+
+        def publish(name: str) -> None:
+            rng = Random(f"{seed} {name}")
+            with Peer(server.uri, name) as peer:
+                for number in range(1, 9):
+                    data = large(number, rng.randrange(10 * KIB, 140 * KIB))
+                    cuts = sorted(rng.randrange(len(data)) for _ in range(4))
+                    for first, last in zip([0, *cuts], [*cuts, len(data)], strict=True):
+                        peer.send(data[first:last])
+                check_persisted(peer, 8)
+
+        assert len(list(pool.map(publish, [f"p{n}" for n in range(6)]))) == 6
+        assert (bound.bytes, bound.waiting) == (0, 0)
+
+
+def test_who_is_sent_away_in_the_middle_of_a_frame_holds_nothing_meanwhile(tmp_path: Path) -> None:
+    data = large()
+    bound = Inbound(len(data))
+    with running(tmp_path / "data", bound) as server, ExitStack() as peers:
+        first, second = (peers.enter_context(Peer(server.uri, name)) for name in "ab")
+        begin(server, first, data)
+        second.send(data)
+        server.until(lambda inbound: inbound.waiting == 1)
+        peers.enter_context(Peer(server.uri, "a"))
+        said = first.until(Goodbye)[-1]
+        assert isinstance(said, Goodbye)
+        assert said.code == "name_in_use"
+        check_persisted(second, 1)
+        assert len(server.connections) == 3, "the first is not closed yet"
+        assert (bound.bytes, bound.waiting) == (0, 0)

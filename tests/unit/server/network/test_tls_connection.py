@@ -1,0 +1,184 @@
+"""Connections with TLS on a real instance in this process: limits before the logon, reading that pauses."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import uvloop
+
+import tickertape as tt
+from tests.helpers.certificates import Authority
+from tests.helpers.renegotiation import LIBRARY, RenegotiatingClient
+from tickertape.base.errors import LogonTimeout
+from tickertape.security.contexts import server_context
+from tickertape.server import engine_driver as instance_module
+from tickertape.server.config.config import Config
+from tickertape.server.config.config import Instance as InstanceConfig
+from tickertape.server.engine_driver import Instance
+from tickertape.server.network.connection import listen
+from tickertape.server.network.tls_connection import SecurePeer
+from tickertape.server.startup import open_instance
+
+SECONDS = 20.0
+
+
+class Running:
+    """An instance that listens with TLS at `uri`, on a thread of its own."""
+
+    def __init__(self, data: Path, authority: Authority) -> None:
+        self.ca = authority.ca
+        self.uri = ""
+        self.peers: list[SecurePeer] = []
+        self._context = server_context(*authority.issue("127.0.0.1"), None)
+        self._opened = open_instance(Config(instance=InstanceConfig(data=str(data))))
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.loop: asyncio.AbstractEventLoop
+        self.instance: Instance
+
+    def start(self) -> None:
+        self._thread.start()
+        assert self._ready.wait(SECONDS)
+
+    def stop(self) -> None:
+        self.loop.call_soon_threadsafe(self.instance.close)
+        self._thread.join(SECONDS)
+        assert not self._thread.is_alive()
+        self._opened.executor.close()
+        self._opened.disk.close_all()
+
+    def call(self, work: Callable[[], object]) -> None:
+        """Do something on the loop of the instance, and wait until it is done."""
+        done = threading.Event()
+        self.loop.call_soon_threadsafe(work)
+        self.loop.call_soon_threadsafe(done.set)
+        assert done.wait(SECONDS)
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", int(self.uri.rpartition(":")[2])), SECONDS)
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.instance = Instance(self._opened, self.loop)
+        server, self.uri = await listen("tls://127.0.0.1:0", self._peer)
+        self.instance.flush()
+        self._ready.set()
+        assert await self.instance.stopped is None
+        server.close()
+        self.instance.dismiss()
+        self.instance.release()
+        await self.instance.empty.wait()
+
+    def _peer(self) -> SecurePeer:
+        self.peers.append(SecurePeer(self.instance, self._context))
+        return self.peers[-1]
+
+
+@pytest.fixture
+def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
+    made = Running(tmp_path / "data", Authority(tmp_path))
+    made.start()
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.002)
+
+
+@pytest.mark.slow
+def test_a_handshake_has_the_time_of_a_logon(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(instance_module, "logon_seconds_max", 0.3)
+    stalled = [running.connect() for _ in range(20)]
+    for number, connection in enumerate(stalled):
+        connection.sendall(b"\x16\x03\x01\x02\x00\x01"[:number])
+    until(lambda: len(running.instance.peers) == 20)  # counted like any other connection
+    for connection in stalled:
+        assert connection.recv(100) == b""
+        connection.close()
+    assert running.instance.broker.statistics.ended[LogonTimeout.code] == 20
+    until(lambda: not running.instance.peers)
+
+
+def test_what_is_done_and_not_logged_on_has_no_more_time(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(instance_module, "logon_seconds_max", 0.1)
+    context = ssl.create_default_context(cafile=running.ca)
+    connection = context.wrap_socket(
+        running.connect(), server_hostname="127.0.0.1", suppress_ragged_eofs=False
+    )
+    with connection:
+        assert b"logon_timeout" in connection.recv(1000)  # said in a frame, over TLS
+        assert connection.recv(1000) == b""  # and ended as TLS ends
+
+
+def test_who_is_not_read_from_is_not_decrypted_either_and_nothing_is_lost(running: Running) -> None:
+    with tt.Client("writer", running.uri, tls=tt.TLS(ca=running.ca)) as client:
+        (peer,) = running.peers
+        running.call(lambda: peer.read(enabled=False, why="turns"))
+        bodies = [bytes([number]) * 50_000 for number in range(200)]  # 10 MB: more than is on the way
+        client.publish_batch("orders", bodies[:20])
+        with pytest.raises(tt.TimedOut):
+            client.publish_flush(0.2)
+        # How much of the rest the system takes before somebody reads is the system's affair.
+        publishing = threading.Thread(target=client.publish_batch, args=("orders", bodies[20:100]))
+        publishing.start()
+        assert running.instance.broker.statistics.persisted_messages == 0
+        running.call(lambda: peer.read(enabled=True, why="turns"))
+        publishing.join(SECONDS)
+        assert not publishing.is_alive()
+        client.publish_flush(SECONDS)
+        client.publish_batch("orders", bodies[100:])
+        client.publish_flush(SECONDS)
+        assert [message.data for message in client.replay("orders")] == bodies
+
+
+def test_a_pause_in_the_middle_of_what_one_read_brought(running: Running) -> None:
+    with tt.Client("writer", running.uri, tls=tt.TLS(ca=running.ca)) as client:
+        (peer,) = running.peers
+        took, pauses = peer._took, []
+
+        def pausing(nbytes: int) -> None:
+            pauses.append(nbytes if not peer.unread_for("turns") else -1)
+            took(nbytes)
+            peer.read(enabled=False, why="turns")
+            running.loop.call_later(0.001, lambda: peer.read(enabled=True, why="turns"))
+
+        peer._took = pausing  # type: ignore[method-assign]
+        bodies = [bytes([number]) * 9_000 for number in range(250)]
+        client.publish_batch("orders", bodies)
+        client.publish_flush(SECONDS)
+        assert len(pauses) > 3
+        assert min(pauses) > 0  # nothing was handed on in a pause
+        assert [message.data for message in client.replay("orders")] == bodies
+
+
+def test_the_answer_to_a_second_handshake_is_sent_and_does_not_wait_in_memory(running: Running) -> None:
+    """OpenSSL answers each attempt with an alert, which counts in no other bound."""
+    connection = running.connect()
+    try:
+        client = RenegotiatingClient(connection)
+    except OSError:
+        pytest.skip(f"no {LIBRARY}")
+    with client:
+        until(lambda: bool(running.peers) and running.peers[0]._channel.established)
+        client.renegotiate()
+        assert client.hears_alert()
+        assert not running.instance.broker.statistics.ended, "sent only with the goodbye"

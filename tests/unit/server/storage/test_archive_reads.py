@@ -1,0 +1,470 @@
+"""Reading the archive for the engine: readers go on where they were, and whatever happens is an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.archive_reading import END, JOURNAL, LOG, Driver, answered, reads_of, started
+from tests.helpers.archives import ArchiveWriter
+from tests.helpers.logs import Told, messages_of, told
+from tickertape.archive.reader import Archive, Archived
+from tickertape.base.bookmarks import Bookmark
+from tickertape.base.errors import ArchiveFailed, JournalCorrupt, TickertapeError, WrongJournal
+from tickertape.engine.effects import ArchiveRead
+from tickertape.journal.reading.archive_tier import (
+    ArchiveAnswer,
+    ArchivedLast,
+    ArchivedParts,
+    ArchivedPlace,
+    Covered,
+    FindArchived,
+    LastArchived,
+    LookArchive,
+    ReadArchive,
+    TimeArchived,
+)
+from tickertape.server.storage.archive_reads import ArchiveReads
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def location(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("archives") / "one"
+    ArchiveWriter(found, JOURNAL).add(LOG, END, rows_per_file=20, rows_per_group=5)
+    return found
+
+
+def parts(answer: ArchiveAnswer) -> list[Told]:
+    assert isinstance(answer, ArchivedParts)
+    return [
+        m for part in answer.parts if part.positions is not None for m in told(part.positions, part.batch)
+    ]
+
+
+def test_requests_of_a_scan_go_on_in_one_reader(location: Path) -> None:
+    reads = reads_of(location)
+    found, at, answers = [], 0, 0
+    while at < END:
+        request = ReadArchive(7, at, END, None, size=200)
+        answer = reads._answer(request)
+        reads._read_ahead(request)
+        assert isinstance(answer, ArchivedParts)
+        assert answer.end > at
+        found += parts(answer)
+        at, answers = answer.end, answers + 1
+    assert found == messages_of(LOG)
+    assert answers > 20
+    opened = reads._opened().store.files_opened
+    assert opened == len(list(location.rglob("*.parquet"))), "each file once"
+    assert not reads._readings
+
+
+def test_a_reader_that_ends_where_the_log_began_is_followed_by_another(location: Path) -> None:
+    reads = reads_of(location)
+    first = reads._answer(ReadArchive(7, 0, 50, None, size=1 << 20))
+    assert isinstance(first, ArchivedParts)
+    assert first.end == 50
+    reads._answer(ReadArchive(7, 0, 50, None, size=1))
+    at = 0
+    found: list[Told] = []
+    while at < END:  # the log begins later than when the reader was made
+        answer = reads._answer(ReadArchive(7, at, 50 if at < 20 else END, None, size=150))
+        assert isinstance(answer, ArchivedParts)
+        assert answer.end > at
+        found += parts(answer)
+        at = answer.end
+    assert found == messages_of(LOG)
+
+
+def test_another_place_is_another_reader(location: Path) -> None:
+    reads = reads_of(location)
+    reads._answer(ReadArchive(7, 0, END, None, size=1))
+    answer = reads._answer(ReadArchive(7, 60, END, None, size=1 << 20))
+    assert parts(answer) == [m for m in messages_of(LOG) if m[0] >= 60]
+
+
+def test_another_topic_is_another_reader(location: Path) -> None:
+    reads = reads_of(location)
+    everything = messages_of(LOG)
+    answer = reads._answer(ReadArchive(0, 0, END, "a", size=1))
+    assert isinstance(answer, ArchivedParts)
+    rest = reads._answer(ReadArchive(0, answer.end, END, "b", size=1 << 20))
+    assert parts(rest) == [m for m in everything if m[0] >= answer.end and m[4] == "b"]
+
+
+def test_readers_are_bounded_and_close_when_nobody_asks(
+    location: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tickertape.server.storage.archive_reads.archive_scans_max", 2)
+    reads = reads_of(location)
+    for scan in range(5):
+        reads._answer(ReadArchive(scan, 0, END, None, size=1))
+    assert list(reads._readings) == [3, 4]
+    reads._drop_unused()
+    reads._answer(ReadArchive(9, 0, END, None, size=1))
+    reads._drop_unused()
+    assert list(reads._readings) == [9]
+    reads._drop_unused()
+    assert not reads._readings
+
+
+def test_what_fails_ahead_is_told_to_who_asks_for_it(location: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = reads_of(location)
+    failing = threading.Event()
+    messages = Archive.messages
+
+    def fails(
+        self: Archive, begin: int, end: int, topic: str | None, *, bytes_max: int
+    ) -> Iterator[Archived]:
+        for archived in messages(self, begin, end, topic, bytes_max=bytes_max):
+            if failing.is_set():
+                raise ArchiveFailed("gone")
+            yield archived
+
+    monkeypatch.setattr(Archive, "messages", fails)
+    request = ReadArchive(7, 0, END, None, size=1)
+    first = reads._answer(request)
+    assert isinstance(first, ArchivedParts)
+    failing.set()
+    reads._read_ahead(request)
+    request = request._replace(begin=first.end)
+    with pytest.raises(ArchiveFailed, match="gone"):
+        reads._answer(request)
+    failing.clear()
+    assert parts(reads._answer(request._replace(size=1 << 20))) == [
+        m for m in messages_of(LOG) if m[0] >= first.end
+    ]
+
+
+def test_what_fails_ahead_while_somebody_asks_for_it_is_told(
+    location: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The usual case with a slow store: the next request comes before what is read ahead is there."""
+    reads = reads_of(location)
+    begun, fail = threading.Event(), threading.Event()
+    messages = Archive.messages
+
+    def fails(
+        self: Archive, begin: int, end: int, topic: str | None, *, bytes_max: int
+    ) -> Iterator[Archived]:
+        for number, archived in enumerate(messages(self, begin, end, topic, bytes_max=bytes_max)):
+            if number == 1:
+                begun.set()
+                assert fail.wait(30)
+                raise ArchiveFailed("gone")
+            yield archived
+
+    monkeypatch.setattr(Archive, "messages", fails)
+    request = ReadArchive(7, 0, END, None, size=1)
+    first = reads._answer(request)
+    assert isinstance(first, ArchivedParts)
+    reading = reads._readings[7]
+    ahead = threading.Thread(target=reads._read_ahead, args=(request,))
+    ahead.start()
+    assert begun.wait(30)
+    told: list[ArchiveAnswer | TickertapeError] = []
+
+    def ask() -> None:
+        try:
+            told.append(reads._answer(request._replace(begin=first.end)))
+        except TickertapeError as error:
+            told.append(error)
+
+    asking = threading.Thread(target=ask)
+    reading.used = False
+    asking.start()
+    while not reading.used:  # it is asked
+        time.sleep(0.001)
+    fail.set()
+    ahead.join()
+    asking.join()
+    [answer] = told
+    assert isinstance(answer, ArchivedParts)  # by a reader that began anew, whose first piece can be read
+    assert parts(answer) == [m for m in messages_of(LOG) if first.end <= m[0] < answer.end]
+    assert answer.end > first.end
+
+
+def test_places(location: Path) -> None:
+    reads = reads_of(location)
+    position, publisher, sequence, stamp, *_ = messages_of(LOG)[33]
+    bookmark = Bookmark(publisher, sequence)
+    assert reads._answer(FindArchived(bookmark, END)) == ArchivedPlace(position)
+    assert reads._answer(FindArchived(Bookmark(1, 1), END)) == ArchivedPlace(None)
+    assert reads._answer(LastArchived(position + 1)) == ArchivedLast(bookmark)
+    first = next(m[0] for m in messages_of(LOG) if m[3] >= stamp)
+    assert reads._answer(TimeArchived(stamp, 0, END)) == ArchivedPlace(first)
+    covered = reads._answer(LookArchive())
+    assert isinstance(covered, Covered)
+    assert covered[:2] == (0, END)
+    assert covered.holds("^anything")
+
+
+# -- on an event loop ---------------------------------------------------------------------------------
+
+
+def test_answers_come_on_the_event_loop(location: Path) -> None:
+    async def run() -> None:
+        reads = reads_of(location)
+        driver = await started(reads)
+        for token in range(9):
+            reads.submit(ArchiveRead(token, ReadArchive(token, 0, END, None), token))
+        while len(driver.broker.answers) < 9:
+            driver.flushed.clear()
+            await driver.flushed.wait()
+        assert sorted(token for token, _ in driver.broker.answers) == list(range(9))
+        for _, answer in driver.broker.answers:
+            assert isinstance(answer, ArchivedParts)
+            assert parts(answer) == messages_of(LOG)
+        assert len(reads._threads) <= 5
+        reads.stop()
+
+    asyncio.run(run())
+
+
+def test_what_it_covers_is_looked_at_again_and_again(tmp_path: Path) -> None:
+    async def run() -> None:
+        reads = reads_of(tmp_path, refresh=0.1)
+        driver = await started(reads)
+        older = reads._older
+        while not older.known:
+            driver.flushed.clear()
+            await driver.flushed.wait()
+        assert older.covered.begin is None
+        writer = ArchiveWriter(tmp_path, JOURNAL)
+        writer.add(LOG, END)
+        while older.end != END:
+            driver.flushed.clear()
+            await driver.flushed.wait()
+        assert driver.broker.freed_times >= 2
+        reads.stop()
+
+    asyncio.run(run())
+
+
+def test_what_looking_shows_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        reads = reads_of(tmp_path / "later")
+        driver = await started(reads)
+        for token in range(4):
+            if token == 2:
+                ArchiveWriter(tmp_path / "later", JOURNAL)
+            reads.submit(ArchiveRead(token, LookArchive(), token))
+            await answered(driver, token + 1)
+        reads.stop()
+        begins = [answer.begin for _, answer in driver.broker.answers if isinstance(answer, Covered)]
+        assert begins == [None, None, 0, 0]
+
+    caplog.set_level(logging.INFO)
+    asyncio.run(run())
+    told = [record.getMessage().split()[0] for record in caplog.records]
+    assert told == ["archive_missing", "archive_found"]
+
+
+def test_an_archive_whose_last_message_the_log_does_not_have_is_not_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Restored from a copy, the log has grown beyond the archive's end."""
+    writer = ArchiveWriter(tmp_path, JOURNAL)
+    writer.add(LOG, END)
+
+    async def run() -> None:
+        reads = reads_of(tmp_path)
+        driver = await started(reads)
+        driver.broker.found = JournalCorrupt("cannot be read")
+        reads.submit(ArchiveRead(0, LookArchive(), 0))
+        await answered(driver, 1)
+        assert reads._older.end == 0, "nobody knows"
+        driver.broker.found = ""
+        reads.submit(ArchiveRead(1, LookArchive(), 1))
+        await answered(driver, 2)
+        assert reads._older.end == END
+        driver.broker.found = "has no message there"
+        reads.submit(ArchiveRead(2, LookArchive(), 2))
+        await answered(driver, 3)
+        assert reads._older.end == END, "it is what it was: looked up once"
+        writer.commit([], END + 1)
+        driver.broker.journal.persisted_end = END + 9
+        reads.submit(ArchiveRead(3, LookArchive(), 3))
+        await answered(driver, 4)
+        assert reads._older.known
+        assert reads._older.end == 0, "nothing is removed for being in it"
+        reads.submit(ArchiveRead(4, ReadArchive(1, 0, END, None), 4))
+        await answered(driver, 5)
+        reads.stop()
+        answers = [answer for _, answer in driver.broker.answers]
+        assert [type(answer) for answer in answers] == [ArchiveFailed, Covered, Covered, *[ArchiveFailed] * 2]
+        assert "cannot be compared with the log: cannot be read" in str(answers[0])
+        position, publisher, sequence, *_ = messages_of(LOG)[-1]
+        expected = f"has the message {publisher}|{sequence}| of "
+        assert expected in str(answers[3])
+        assert f" at position {position}, and the log has no message there: it has lost" in str(answers[3])
+        assert str(answers[4]) == str(answers[3])
+
+    caplog.set_level(logging.INFO)
+    asyncio.run(run())
+    told = [record.getMessage().split()[0] for record in caplog.records]
+    assert told == ["archive_failed", "archive_found", "archive_failed"]
+
+
+def test_an_archive_with_more_than_the_log_ever_had_is_not_used(
+    location: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log was restored from a copy: what it takes at these positions now is not archived, and stays."""
+    look, looks = ArchiveReads._look, threading.Semaphore(0)
+
+    def counted(self: ArchiveReads) -> Covered:
+        looks.release()
+        return look(self)
+
+    monkeypatch.setattr(ArchiveReads, "_look", counted)
+
+    async def run() -> None:
+        reads = reads_of(location, refresh=0.1)
+        driver = Driver()
+        driver.broker.journal.persisted_end = END - 1
+        reads.start(asyncio.get_running_loop(), driver)  # type: ignore[arg-type]
+        for token, end in enumerate((END - 1, END + 5)):  # it grows, with other messages
+            driver.broker.journal.persisted_end = end
+            reads.submit(ArchiveRead(token, LookArchive(), token))
+            while len(driver.broker.answers) <= token:
+                driver.flushed.clear()
+                await driver.flushed.wait()
+        for _ in range(5):  # two were asked for; it is looked by itself too
+            assert await asyncio.to_thread(looks.acquire, timeout=30)
+        reads.stop()
+        for _, answer in driver.broker.answers:
+            assert isinstance(answer, ArchiveFailed)
+            assert f"ends at position {END}, and the log at {END - 1}: it has lost" in str(answer)
+        assert reads._older.known, "that it holds segments is told"
+        assert reads._older.end == 0
+
+    caplog.set_level(logging.INFO)
+    asyncio.run(run())
+    told = [record.getMessage().split()[0] for record in caplog.records]
+    assert told.count("archive_failed") == 1
+
+
+def test_errors_and_defects_are_answers(location: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        reads = reads_of(location, journal="f" * 32)
+        driver = await started(reads)
+        reads.submit(ArchiveRead(1, LookArchive(), 1))
+        while not driver.broker.answers:
+            driver.flushed.clear()
+            await driver.flushed.wait()
+        monkeypatch.setattr(ArchiveReads, "_read", lambda *_: 1 / 0)
+        reads.submit(ArchiveRead(2, ReadArchive(1, 0, END, None), 2))
+        while len(driver.broker.answers) < 2:
+            driver.flushed.clear()
+            await driver.flushed.wait()
+        (_, wrong), (_, defect) = driver.broker.answers
+        assert isinstance(wrong, WrongJournal)
+        assert isinstance(defect, ArchiveFailed)
+        assert "ZeroDivisionError" in str(defect)
+        reads.stop()
+
+    asyncio.run(run())
+
+
+def test_one_that_waits_for_the_store_holds_up_nobody_else(
+    location: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = threading.Event()
+    read = ArchiveReads._read
+
+    def waits(self: ArchiveReads, request: ReadArchive) -> ArchivedParts:
+        if request.scan == 1:
+            release.wait(30)
+        return read(self, request)
+
+    async def run() -> None:
+        reads = reads_of(location)
+        driver = await started(reads)
+        monkeypatch.setattr(ArchiveReads, "_read", waits)
+        for token in range(1, 5):
+            reads.submit(ArchiveRead(token, ReadArchive(token, 0, END, None), token))
+        while len(driver.broker.answers) < 3:
+            driver.flushed.clear()
+            await driver.flushed.wait()
+        assert {token for token, _ in driver.broker.answers} == {2, 3, 4}
+        release.set()
+        while len(driver.broker.answers) < 4:
+            driver.flushed.clear()
+            await driver.flushed.wait()
+        reads.stop()
+
+    try:
+        asyncio.run(run())
+    finally:
+        release.set()
+
+
+def test_one_connection_with_many_requests_leaves_threads_to_others(
+    location: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And when it is gone, what it has asked for is not carried out."""
+    release = threading.Event()
+    begun: list[int] = []
+    read = ArchiveReads._read
+
+    def waits(self: ArchiveReads, request: ReadArchive) -> ArchivedParts:
+        begun.append(request.scan)
+        if request.scan < 10:
+            release.wait(30)
+        return read(self, request)
+
+    async def run() -> None:
+        reads = reads_of(location)
+        driver = await started(reads)
+        monkeypatch.setattr(ArchiveReads, "_read", waits)
+        for token in range(10):
+            reads.submit(ArchiveRead(token, ReadArchive(token, 0, END, None), 1))
+        for token in (10, 11):
+            reads.submit(ArchiveRead(token, ReadArchive(token, 0, END, None), token))
+        await answered(driver, 2)
+        assert {token for token, _ in driver.broker.answers} == {10, 11}
+        reads.drop(1)
+        assert [token for token, _ in driver.broker.answers[2:]] == list(range(2, 10))
+        assert all(isinstance(answer, ArchiveFailed) for _, answer in driver.broker.answers[2:])
+        release.set()
+        await answered(driver, 12)
+        reads.submit(ArchiveRead(12, ReadArchive(12, 0, END, None), 12))
+        await answered(driver, 13)
+        assert sorted(begun) == [0, 1, 10, 11, 12]
+        reads.stop()
+
+    try:
+        asyncio.run(run())
+    finally:
+        release.set()
+
+
+def test_a_store_that_does_not_answer_does_not_hold_up_the_end(
+    location: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release, answered = threading.Event(), threading.Event()
+
+    def read(*_: object) -> None:
+        release.wait(30)
+        answered.set()
+
+    async def run() -> None:
+        reads = reads_of(location)
+        await started(reads)
+        monkeypatch.setattr(ArchiveReads, "_read", read)
+        reads.submit(ArchiveRead(1, ReadArchive(1, 0, END, None), 1))
+        reads.stop()
+        assert not answered.is_set()
+
+    try:
+        asyncio.run(run())
+    finally:
+        release.set()

@@ -1,0 +1,83 @@
+"""The disk's thread measures what it syncs, and tells when that is slow."""
+
+from __future__ import annotations
+
+import io
+from queue import SimpleQueue
+from threading import Event
+from typing import cast
+
+import pytest
+
+from tickertape.journal.disk_jobs import (
+    Executor,
+    Job,
+    PrepareSegment,
+    SyncSegment,
+    WriteCommit,
+    WriteQueues,
+)
+from tickertape.server.events import logging_to
+from tickertape.server.storage import disk_worker as disk_thread
+from tickertape.server.storage.disk_worker import DiskThread
+
+
+class Obedient:
+    """An executor that has nothing to do."""
+
+    def run(self, job: Job) -> int:
+        return 0
+
+
+def syncs_of(*jobs: Job) -> int:
+    """How many of the jobs were measured as syncs."""
+    answers: SimpleQueue[Job] = SimpleQueue()
+    disk = DiskThread(cast("Executor", Obedient()), lambda job, _error, _salt: answers.put(job))
+    for job in jobs:
+        disk.submit(job)
+    for _ in jobs:
+        answers.get(timeout=10)
+    disk.stop()
+    return disk.syncs.count
+
+
+WRITE = WriteCommit(segment=1, offset=0, buffers=[], sync=False, number=1)
+SYNCED = WriteCommit(segment=1, offset=0, buffers=[], sync=True, number=1)
+SYNC = SyncSegment(segment=1, number=1)
+
+
+def test_only_syncs_are_measured() -> None:
+    assert syncs_of(WRITE, SYNCED, PrepareSegment(number=2, bytes=1), SYNC, SYNCED) == 3
+
+
+def test_a_slow_sync_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    with logging_to(stream, "text", "info"):
+        syncs_of(SYNCED)
+        monkeypatch.setattr(disk_thread, "sync_slow_seconds", -1.0)
+        syncs_of(WRITE, SYNCED)
+    (line,) = [line for line in stream.getvalue().splitlines() if " sync_slow " in line]
+    assert " WARNING sync_slow seconds=" in line
+
+
+def test_commit_while_a_checkpoint_is_encoded_is_not_delayed() -> None:
+    committed = Event()
+    in_time: list[bool] = []
+
+    class Executing:
+        def run(self, job: Job) -> int:
+            if isinstance(job, WriteQueues):
+                job.encode()
+            else:
+                committed.set()
+            return 0
+
+    def encode() -> bytes:
+        in_time.append(committed.wait(timeout=10))
+        return b""
+
+    disk = DiskThread(cast("Executor", Executing()), lambda _job, _error, _salt: None)
+    disk.submit(WriteQueues(journal_id=bytes(16), encode=encode))
+    disk.submit(SYNCED)
+    disk.stop()
+    assert in_time == [True]

@@ -1,0 +1,96 @@
+"""Sessions end when their token does, without anybody asking."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+from tickertape.base.errors import AuthenticationFailed, TickertapeError
+from tickertape.base.interfaces import Now
+from tickertape.server.access.credentials import Admission
+from tickertape.server.engine_driver import Instance
+from tickertape.server.session_expiry import UserWatch
+
+
+class FakeInstance:
+    """Sessions by connection, and who was ended."""
+
+    def __init__(self, **users: str) -> None:
+        sessions = {
+            number: SimpleNamespace(user=user, name="any") for number, user in enumerate(users.values())
+        }
+        self.broker = SimpleNamespace(sessions=sessions)
+        self.ended: list[tuple[int, str]] = []
+
+    def violated(self, conn: int, error: TickertapeError) -> None:
+        del self.broker.sessions[conn]
+        self.ended.append((conn, f"{error.code}: {error}"))
+
+
+class FakeAdmission:
+    """Says who may stay, and counts how often that was asked."""
+
+    def __init__(self, *good: str, wants_tokens: bool = True) -> None:
+        self.good = set(good)
+        self.wants_tokens = wants_tokens
+        self.asked = 0
+
+    def still_good(self, user: str | None, name: str, now: Now) -> bool:
+        self.asked += 1
+        return user in self.good
+
+
+def watch(instance: FakeInstance, admission: FakeAdmission, seconds: float = 0.01) -> UserWatch:
+    return UserWatch(cast("Instance", instance), cast("Admission", admission), seconds)
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 - what is looked at tells nobody that it changes
+            await asyncio.sleep(0.005)
+
+
+def test_who_may_not_stay_is_ended_when_the_time_comes() -> None:
+    async def scenario() -> None:
+        instance, admission = FakeInstance(a="spark", b="desk"), FakeAdmission("spark", "desk")
+        watching = watch(instance, admission)
+        watching.start()
+        assert instance.ended == []
+        admission.good.remove("desk")
+        await until(lambda: instance.ended)
+        assert instance.ended == [
+            (1, f"{AuthenticationFailed.code}: the token 'desk' has expired, or was taken back")
+        ]
+        asked = admission.asked
+        await until(lambda: admission.asked > asked)  # it goes on
+        watching.stop()
+        asked = admission.asked
+        await asyncio.sleep(0.05)
+        assert admission.asked == asked
+
+    asyncio.run(scenario())
+
+
+def test_without_tokens_nobody_is_looked_at() -> None:
+    async def scenario() -> None:
+        admission = FakeAdmission(wants_tokens=False)
+        watching = watch(FakeInstance(a="anybody"), admission, 0.001)
+        watching.start()
+        await asyncio.sleep(0.02)
+        watching.stop()
+        assert admission.asked == 0
+
+    asyncio.run(scenario())
+
+
+def test_who_came_with_a_token_that_was_replaced_is_ended_once() -> None:
+    async def scenario() -> None:
+        instance, admission = FakeInstance(a="spark", b="desk"), FakeAdmission("spark", "desk")
+        watching = watch(instance, admission)
+        watching.look({"desk"})
+        assert [conn for conn, _ in instance.ended] == [1]
+        watching.look()
+        assert [conn for conn, _ in instance.ended] == [1]
+
+    asyncio.run(scenario())

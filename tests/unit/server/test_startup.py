@@ -1,0 +1,80 @@
+"""What a start finds in its log, and serves in spite of."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tickertape.base.errors import JournalCorrupt
+from tickertape.batch import BatchBuilder, Stamp
+from tickertape.engine.registry import CONTROL_PUBLISHER, CONTROL_TOPIC
+from tickertape.journal.format.clean_shutdown import END_FILE
+from tickertape.journal.format.last_segment import BEGUN_FILE
+from tickertape.server.config.config import Config, Instance, TopicConfig
+from tickertape.server.startup import Opened, clock, open_instance, record_end
+
+
+def persisted(opened: Opened) -> None:
+    """Everything accepted reaches the disk, and the files are closed."""
+    journal = opened.broker.journal
+    journal.close(clock())
+    while not journal.closed:
+        for job in journal.jobs():
+            journal.done(job, None, opened.executor.run(job), clock())
+        journal.wake(clock())
+    opened.executor.close()
+    opened.disk.close_all()
+
+
+def test_a_malformed_record_does_not_keep_an_instance_from_starting(tmp_path: Path) -> None:
+    config = Config(instance=Instance(data=str(tmp_path / "data")))
+    opened = open_instance(config)
+    assert opened.report == []
+    builder = BatchBuilder()
+    builder.add(CONTROL_TOPIC, b"\xc1", kind=1)
+    journal, now = opened.broker.journal, clock()
+    journal.append(builder.build(), Stamp(CONTROL_PUBLISHER, 1, journal.log_time(now)), 1, now)
+    persisted(opened)
+    again = open_instance(config)
+    (line,) = again.report
+    assert ", position 0: a control record that cannot be read" in line
+    assert line.endswith("everything else is served")
+    assert not again.broker.draining
+    persisted(again)
+
+
+def test_a_log_that_lost_its_end_since_a_clean_stop_is_refused_until_that_is_accepted(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    config = Config(instance=Instance(data=str(data)))
+    for _ in range(2):
+        opened = open_instance(config)
+        assert opened.report == []
+        persisted(opened)
+        record_end(opened)
+    os.truncate(sorted((data / "journal").glob("*.segment"))[1], 0)
+    refused = tmp_path / "refused"  # in this process its lock stays held
+    shutil.copytree(data, refused)
+    with pytest.raises(JournalCorrupt, match=f"segment at 0: a clean stop sealed it.*remove {END_FILE}"):
+        open_instance(Config(instance=Instance(data=str(refused))))
+    for name in (END_FILE, BEGUN_FILE):
+        (data / name).unlink()
+    opened = open_instance(config)
+    assert opened.report == []
+    persisted(opened)
+    (data / BEGUN_FILE).unlink()
+    for segment in (data / "journal").iterdir():
+        segment.unlink()
+    opened = open_instance(config)
+    (line,) = opened.report
+    assert "no segment in it is begun" in line
+    persisted(opened)
+
+
+def test_the_engine_knows_the_message_types_of_topics(tmp_path: Path) -> None:
+    topics = [TopicConfig(name="a", message_type="fix"), TopicConfig(name="b", validate=True)]
+    opened = open_instance(Config(instance=Instance(data=str(tmp_path / "data")), topics=topics))
+    assert opened.broker.topic_types == {"a": "fix", "b": "json"}
+    persisted(opened)
