@@ -12,8 +12,8 @@ import tickertape as tt
 from tests.bench.registry import Reading, Room, bench
 from tests.bench.stage import A_CALL, FLUSH_SECONDS, fill, publisher, stage, timed, workers
 from tickertape.batch import batch_from_bodies
-from tickertape.engine.contents import Contents
-from tickertape.engine.surroundings import Subscriber
+from tickertape.engine.matching.filter_context import Subscriber
+from tickertape.engine.matching.interest_compiler import Contents
 
 SYMBOLS = 10_000
 CONNECTIONS = 100

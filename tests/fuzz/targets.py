@@ -49,7 +49,7 @@ from tickertape.client.core import ClientCore, Lost, Opened
 from tickertape.client.effects import Hangup
 from tickertape.client.publish_store import MemoryPublishStore
 from tickertape.client.requests import make_request
-from tickertape.engine.validation import Validation
+from tickertape.engine.commands.body_validation import Validation
 from tickertape.journal.format.identity import IDENTITY_FILE, read_identity
 from tickertape.journal.format.retired_state import Highest, Retired, decode_retired, encode_retired
 from tickertape.journal.format.segment import (

@@ -12,12 +12,12 @@ from tests.simulation.engine_world import EngineWorld
 from tests.simulation.journal_world import drive
 from tickertape.base.interfaces import Now
 from tickertape.engine.broker import Broker
-from tickertape.engine.queue.checkpoint import decode_covered
-from tickertape.engine.queue.definition import QueueDefinition
-from tickertape.engine.queue.look import QueueLook
-from tickertape.engine.queue.queue import Queue
-from tickertape.engine.queue.recovering import recover
-from tickertape.engine.registry import load_registry
+from tickertape.engine.queues.checkpoints import recover
+from tickertape.engine.queues.snapshot import QueueLook
+from tickertape.engine.queues.state.checkpoint import decode_covered
+from tickertape.engine.queues.state.definition import QueueDefinition
+from tickertape.engine.queues.state.queue import Queue
+from tickertape.engine.runtime.publisher_ids import load_registry
 from tickertape.journal.disk_jobs import WriteQueues
 from tickertape.journal.format.queue_checkpoint import read_queues, write_queues
 from tickertape.journal.retention import RetentionPolicy

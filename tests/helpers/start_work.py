@@ -20,8 +20,8 @@ import pytest
 from tickertape.base.interfaces import Now
 from tickertape.base.names import publisher_id
 from tickertape.batch import MessageBatch, Stamp, batch_from_bodies
-from tickertape.engine.registry import CONTROL_PUBLISHER, Registry
-from tickertape.engine.transaction_records import CommittedTransactions, record_batch
+from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER, Registry
+from tickertape.engine.transactions.records import CommittedTransactions, record_batch
 from tickertape.journal.commit.active_segment import commit_bytes_of
 from tickertape.journal.disk import SystemDisk
 from tickertape.server import startup as opening

@@ -16,10 +16,10 @@ from tests.helpers.queue_engine import QueueEngine
 from tests.helpers.queues import SECONDS, nothing, numbers, of, publish, queue, state, take, wait_state
 from tickertape.base.errors import ConfigurationError, NotAQueue
 from tickertape.cli.support.command_group import cli
-from tickertape.engine.queue.definition import QueueDefinition
-from tickertape.engine.queue.queues import Queues
-from tickertape.engine.queue.work import Work
-from tickertape.engine.session import Session
+from tickertape.engine.queues.registry import Queues
+from tickertape.engine.queues.state.definition import QueueDefinition
+from tickertape.engine.queues.worker import Work
+from tickertape.engine.sessions.session import Session
 from tickertape.server.config.config import load_config
 from tickertape.testing import RunningServer
 from tickertape.wire.commands import Rejected

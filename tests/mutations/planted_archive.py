@@ -9,7 +9,7 @@ from typing import Final
 
 from tests.mutations.mutation import Mutation
 
-_ENGINE = "unit/engine/test_archive.py"
+_ENGINE = "unit/engine/log_reads/test_archive.py"
 _READER = "unit/archive/test_reader.py"
 _READS = "unit/server/storage/test_archive_reads.py"
 
@@ -34,7 +34,7 @@ ARCHIVE_MUTATIONS: Final = (
     ),
     Mutation(
         "segments go although a file of the archive is missing",
-        "engine/retaining.py",
+        "engine/retention.py",
         '        if isinstance(answer, TickertapeError):\n            self._failed(f"Cannot',
         '        if False:\n            self._failed(f"Cannot',
         (_ENGINE,),
@@ -43,7 +43,7 @@ ARCHIVE_MUTATIONS: Final = (
     ),
     Mutation(
         "who reads from the archive goes together with those who read the log",
-        "engine/cohorts.py",
+        "engine/delivery/shared_cursor.py",
         "        if not may_join(sub) or self._is_older(sub):\n",
         "        if not may_join(sub):\n",
         (_ENGINE,),
@@ -52,7 +52,7 @@ ARCHIVE_MUTATIONS: Final = (
     ),
     Mutation(
         "who reads from the archive holds the whole log",
-        "engine/subscribing.py",
+        "engine/commands/subscribe.py",
         "        return max(sub.reached, view.older.end)\n",
         "        return sub.reached\n",
         (_ENGINE,),
@@ -61,7 +61,7 @@ ARCHIVE_MUTATIONS: Final = (
     ),
     Mutation(
         "who begins with the first message of the log is told that nothing lies before it",
-        "engine/points.py",
+        "engine/subscriptions/start_position.py",
         "        last = answer.bookmark\n",
         "        last = None\n",
         (_ENGINE,),
@@ -79,7 +79,7 @@ ARCHIVE_MUTATIONS: Final = (
     ),
     Mutation(
         "at the end of the archive the end of the log is taken to be reached",
-        "engine/cursors.py",
+        "engine/delivery/cursors.py",
         " or isinstance(cursor.reader, OlderReader):\n",
         ":\n",
         (_ENGINE,),

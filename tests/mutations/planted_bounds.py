@@ -104,7 +104,7 @@ BOUND_MUTATIONS: Final = (
     ),
     Mutation(
         "a lease ends by the clock of the wall",
-        "engine/queue/work.py",
+        "engine/queues/worker.py",
         "        due = queue.leases.due(now.mono)\n",
         "        due = queue.leases.due(now.wall / _MICROS)\n",
         ("simulation/test_queue_crashes.py",),
@@ -149,10 +149,10 @@ BOUND_MUTATIONS: Final = (
     ),
     Mutation(
         "a sequence is stored with which its client can never log on again",
-        "engine/publishing.py",
+        "engine/runtime/log_writer.py",
         "    if last > last_persisted_max:\n",
         "    if last > 1 << 64:\n",
-        ("unit/engine/test_publishing.py",),
+        ("unit/engine/runtime/test_log_writer.py",),
         promise="R22",
         tier="unit",
     ),

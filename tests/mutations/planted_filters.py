@@ -48,10 +48,10 @@ FILTER_MUTATIONS: Final = (
     ),
     Mutation(
         "a replace that was answered is undone by an older one",
-        "engine/subscribing.py",
+        "engine/commands/subscribe.py",
         "            held.coming.pop(command.sub_id, None)\n            self._consuming.consume",
         "            self._consuming.consume",
-        ("unit/engine/test_replacing.py",),
+        ("unit/engine/commands/test_replace.py",),
         promise="behaviour 20",
         tier="unit",
     ),

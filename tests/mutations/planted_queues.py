@@ -11,10 +11,10 @@ from tests.mutations.mutation import Mutation
 
 _CHECKPOINTS = "simulation/test_queue_checkpoints.py"
 _CRASHES = "simulation/test_queue_crashes.py"
-_DELIVERING = "unit/engine/queue/test_delivering.py"
-_FILTERS = "unit/engine/queue/test_many_filters.py"
-_STEPS = "unit/engine/queue/test_bounded_steps.py"
-_ORDER = "unit/engine/queue/test_order.py"
+_DELIVERING = "unit/engine/queues/test_dispatch.py"
+_FILTERS = "unit/engine/queues/test_many_filters.py"
+_STEPS = "unit/engine/queues/test_bounded_steps.py"
+_ORDER = "unit/engine/queues/state/test_delivery_order.py"
 
 QUEUE_MUTATIONS: Final = (
     Mutation(
@@ -28,7 +28,7 @@ QUEUE_MUTATIONS: Final = (
     ),
     Mutation(
         "messages that are too old are delivered while others of them expire",
-        "engine/queue/work.py",
+        "engine/queues/worker.py",
         "        return not self.queue.late or self._retry_at is not None\n",
         "        return True\n",
         (f"{_STEPS}::test_messages_that_expire_together_do_so_in_steps_and_none_is_delivered",),
@@ -46,16 +46,16 @@ QUEUE_MUTATIONS: Final = (
     ),
     Mutation(
         "a stored set may reach beyond the log",
-        "engine/queue/sets.py",
+        "engine/queues/state/position_set_format.py",
         "    if int(edges[-1]) > end:\n",
         "    if int(edges[-1]) < 0:\n",
-        ("unit/engine/queue/test_sets.py::test_what_is_no_set_is_refused",),
+        ("unit/engine/queues/state/test_position_set_format.py::test_what_is_no_set_is_refused",),
         promise="R11",
         tier="unit",
     ),
     Mutation(
         "a checkpoint is encoded on the engine",
-        "engine/queue/keeping.py",
+        "engine/queues/keeping.py",
         "partial(encode_snapshots, self._waiting)",
         "partial(bytes, encode_snapshots(self._waiting))",
         (f"{_STEPS}::test_checkpoint_of_deep_queues_engine_step_encodes_no_set",),
@@ -64,7 +64,7 @@ QUEUE_MUTATIONS: Final = (
     ),
     Mutation(
         "the snapshot of a checkpoint changes with its queue",
-        "engine/queue/checkpoint.py",
+        "engine/queues/state/checkpoint.py",
         "            state.ready.copy(),\n",
         "            state.ready,\n",
         (f"{_CHECKPOINTS}::test_snapshot_encoded_after_later_work_has_the_bytes_of_its_time",),
@@ -84,7 +84,7 @@ QUEUE_MUTATIONS: Final = (
     ),
     Mutation(
         "each filter that arrives holds up deliveries anew",
-        "engine/queue/filters.py",
+        "engine/queues/consumer_filter.py",
         "or number <= self._held_by\n",
         "or number > 0\n",
         (f"{_FILTERS}::test_priority_queue_filters_that_keep_arriving_do_not_stop_deliveries",),
@@ -93,7 +93,7 @@ QUEUE_MUTATIONS: Final = (
     ),
     Mutation(
         "one delivery more than allowed",
-        "engine/queue/queue.py",
+        "engine/queues/state/queue.py",
         "at_least(left, deliveries_max - 1)",
         "at_least(left, deliveries_max)",
         (_CRASHES,),
@@ -102,7 +102,7 @@ QUEUE_MUTATIONS: Final = (
     ),
     Mutation(
         "a settlement by bookmark ends the lease of another connection",
-        "engine/queue/settling.py",
+        "engine/queues/settlement.py",
         "    if not (by_filter and lenient):\n",
         "    if not lenient:\n",
         (_CRASHES,),
@@ -111,7 +111,7 @@ QUEUE_MUTATIONS: Final = (
     ),
     Mutation(
         "with strict leasing what nobody holds can be settled by filter",
-        "engine/queue/settling.py",
+        "engine/queues/settlement.py",
         "    if lenient and found:\n",
         "    if found:\n",
         (_CRASHES,),
@@ -120,7 +120,7 @@ QUEUE_MUTATIONS: Final = (
     ),
     Mutation(
         "a consumer of several queues with room again is served by one of them only",
-        "engine/queue/queue.py",
+        "engine/queues/state/queue.py",
         "            if work.queue is not self:\n",
         "            if work.queue is None:\n",
         (f"{_DELIVERING}::test_room_that_one_queue_gives_back_serves_the_others_of_a_pattern",),
@@ -129,7 +129,7 @@ QUEUE_MUTATIONS: Final = (
     ),
     Mutation(
         "a barrier is delivered before what is older was acknowledged",
-        "engine/queue/order.py",
+        "engine/queues/state/delivery_order.py",
         "        return barrier + 1 if oldest == barrier else barrier\n",
         "        return barrier + 1 if oldest != -1 else barrier\n",
         (_CRASHES,),
@@ -138,7 +138,7 @@ QUEUE_MUTATIONS: Final = (
     ),
     Mutation(
         "the lowest priority is delivered first",
-        "engine/queue/order.py",
+        "engine/queues/state/delivery_order.py",
         "            waiting = self._levels[rising[at]] & ready\n",
         "            waiting = self._levels[rising[-1 - at]] & ready\n",
         (f"{_ORDER}::test_order_several_levels_are_next_together",),
@@ -147,7 +147,7 @@ QUEUE_MUTATIONS: Final = (
     ),
     Mutation(
         "messages of a priority that return are not delivered again",
-        "engine/queue/order.py",
+        "engine/queues/state/delivery_order.py",
         "                    self._activate(priority)\n",
         "                    pass\n",
         (f"{_ORDER}::test_order_of_leases_and_returns_matches_sorting",),
@@ -156,7 +156,7 @@ QUEUE_MUTATIONS: Final = (
     ),
     Mutation(
         "the backlog of a queue is not looked at",
-        "engine/queue/queue.py",
+        "engine/queues/state/queue.py",
         "        return None if limit is None else max(limit - self.leases.count, 0)\n",
         "        return None if limit is None else limit\n",
         (_CRASHES,),
@@ -165,7 +165,7 @@ QUEUE_MUTATIONS: Final = (
     ),
     Mutation(
         "outcomes are not folded in at a start",
-        "engine/queue/recovering.py",
+        "engine/queues/checkpoints.py",
         "                own.work.queue.apply(outcome)\n",
         "                pass\n",
         (_CRASHES,),
@@ -174,7 +174,7 @@ QUEUE_MUTATIONS: Final = (
     ),
     Mutation(
         "returns are not counted",
-        "engine/queue/state.py",
+        "engine/queues/state/messages.py",
         "        self.deliveries.add_one(positions)\n        if reason",
         "        if reason",
         (_CRASHES,),
@@ -183,7 +183,7 @@ QUEUE_MUTATIONS: Final = (
     ),
     Mutation(
         "expired messages are forgotten before their dead letters are in the log",
-        "engine/queue/queue.py",
+        "engine/queues/state/queue.py",
         "        doomed = self.definition.dead_letter is not None\n",
         "        doomed = False\n",
         (_CRASHES,),
@@ -192,10 +192,10 @@ QUEUE_MUTATIONS: Final = (
     ),
     Mutation(
         "a look into a queue begins where the queue stands",
-        "engine/queue/browsing.py",
+        "engine/queues/browser.py",
         "        return self.queue.considered >= self._persisted\n",
         "        return True\n",
-        ("unit/engine/queue/test_browsing.py",),
+        ("unit/engine/queues/test_browser.py",),
         promise="R11",
         tier="unit",
     ),

@@ -10,12 +10,12 @@ from typing import Final
 from tests.mutations.mutation import Mutation
 
 _CHAINS = "unit/journal/commit/test_chains.py"
-_ENGINE = "unit/engine/test_transactions.py"
+_ENGINE = "unit/engine/transactions/test_coordinator.py"
 _GATHERED = "unit/client/test_transaction.py"
-_KNOWN = "unit/engine/test_transaction_records.py"
+_KNOWN = "unit/engine/transactions/test_records.py"
 _UNFINISHED = "unit/journal/recovery/test_incomplete_transaction.py"
 _LIVES = "simulation/test_transactions.py"
-_STAGING = "unit/engine/test_staging.py"
+_STAGING = "unit/engine/transactions/test_staging_area.py"
 _REBUILT = "unit/journal/index/test_rebuild.py"
 _STAGED = "unit/journal/format/test_staging_file.py"
 
@@ -25,13 +25,13 @@ TRANSACTION_MUTATIONS: Final = (
         "base/transaction_limits.py",
         "transaction_empty_number_max: Final = 10**17 - 1",
         "transaction_empty_number_max: Final = 10**18",
-        ("unit/engine/test_transactions.py",),
+        ("unit/engine/transactions/test_coordinator.py",),
         promise="invariant 20",
         tier="unit",
     ),
     Mutation(
         "what is accepted of a transaction is live before its end",
-        "engine/transactions.py",
+        "engine/transactions/coordinator.py",
         "        self._live.withheld(current.end)\n",
         "        self._live.withheld(0)\n",
         (_ENGINE,),
@@ -49,7 +49,7 @@ TRANSACTION_MUTATIONS: Final = (
     ),
     Mutation(
         "a transaction counts as committed before its record is durable",
-        "engine/transactions.py",
+        "engine/transactions/coordinator.py",
         "        current.record = record\n        current.answer",
         "        current.record = record\n        self._committed.take(record)\n        current.answer",
         (_ENGINE,),
@@ -85,7 +85,7 @@ TRANSACTION_MUTATIONS: Final = (
     ),
     Mutation(
         "a lower number that waits is committed behind a higher one",
-        "engine/transactions.py",
+        "engine/transactions/coordinator.py",
         "        if current.transaction in self._committed:\n",
         "        if current in self._next:\n",
         (_ENGINE,),
@@ -103,7 +103,7 @@ TRANSACTION_MUTATIONS: Final = (
     ),
     Mutation(
         "what is staged is dropped before the log has it",
-        "engine/transactions.py",
+        "engine/transactions/coordinator.py",
         "        journal.append_chain(chain, now)\n",
         "        journal.append_chain(chain, now)\n        self.staging.drop_all(transaction)\n",
         (_LIVES,),
@@ -112,7 +112,7 @@ TRANSACTION_MUTATIONS: Final = (
     ),
     Mutation(
         "what is staged of a committed transaction is dropped before the log is synced",
-        "engine/transactions.py",
+        "engine/transactions/coordinator.py",
         "        self.staging.committed(current.transaction, current.end)\n",
         "        self.staging.committed(current.transaction, 0)\n",
         (_STAGING,),
@@ -148,7 +148,7 @@ TRANSACTION_MUTATIONS: Final = (
     ),
     Mutation(
         "who has fewest names of transactions loses one for who has most",
-        "engine/transaction_names.py",
+        "engine/transactions/transaction_names.py",
         "        most = max(self._sizes)\n",
         "        most = min(self._sizes)\n",
         (_KNOWN,),

@@ -115,7 +115,7 @@ WORLD_MUTATIONS: Final = (
     ),
     Mutation(
         "on a full disk a publish store is told to let go of what there is no room for",
-        "engine/intake.py",
+        "engine/commands/publish.py",
         "if command.sequenced and isinstance(error, JournalFull):",
         "if not command.sequenced and isinstance(error, JournalFull):",
         (_MACHINES,),
@@ -124,7 +124,7 @@ WORLD_MUTATIONS: Final = (
     ),
     Mutation(
         "who begins a live subscription is not given what is just on its way to the disk",
-        "engine/delivery.py",
+        "engine/delivery/log_delivery.py",
         "            self.live.begin(self._journal.accepted_end)\n        self.cursors.add(sub)",
         "            self.live.begin(self._journal.persisted_end)\n        self.cursors.add(sub)",
         (_KEPT,),
@@ -142,7 +142,7 @@ WORLD_MUTATIONS: Final = (
     ),
     Mutation(
         "a start forgets which transactions were committed",
-        "engine/transactions.py",
+        "engine/transactions/coordinator.py",
         "CommittedTransactions(registry.latest.values())",
         "CommittedTransactions(())",
         (_KEPT,),

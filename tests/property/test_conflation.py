@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from tickertape.base.limits import conflation_entry_bytes
 from tickertape.batch import BatchBuilder, MessageBatch, merge
-from tickertape.engine.conflation import Conflated, Conflater
-from tickertape.engine.selection import Selection
+from tickertape.engine.conflation.conflater import Conflated, Conflater
+from tickertape.engine.log_reads.selection import Selection
 
 Out = tuple[Any, ...]
 _INTERVAL = 1_000

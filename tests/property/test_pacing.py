@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tickertape.base.limits import rate_catch_up_seconds, rate_tick_seconds
 from tickertape.batch import MessageBatch, batch_from_bodies, merge
-from tickertape.engine.pacing import Pacer
-from tickertape.engine.rates import Rate, RateUnit
+from tickertape.engine.subscriptions.options import Rate, RateUnit
+from tickertape.engine.subscriptions.pacing import Pacer
 
 _CLOSE = 1e-7
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.simulation.live_life import PEERS, TOPICS, LiveLife
-from tickertape.engine.backlogs import SlowLimits
+from tickertape.engine.transient.slow_consumers import SlowLimits
 
 _publishes = st.tuples(
     st.just("publish"),

@@ -15,10 +15,10 @@ from typing import Final
 
 from tickertape.base.errors import TickertapeError
 from tickertape.client.beats import Beats as ClientBeats
-from tickertape.engine.answers import Answers
-from tickertape.engine.beats import Beats
-from tickertape.engine.effects import Effect, Look, Send
-from tickertape.engine.statistics import Statistics
+from tickertape.engine.runtime.effects import Effect, Look, Send
+from tickertape.engine.runtime.outbox import Answers
+from tickertape.engine.runtime.statistics import Statistics
+from tickertape.engine.sessions.heartbeat import Beats
 from tickertape.wire.heartbeat import Sight
 
 CONN: Final = 7

@@ -19,9 +19,8 @@ from tests.simulation.spilled_files import SpilledFiles
 from tickertape.base.errors import JournalError, StagingFailed, TickertapeError
 from tickertape.base.interfaces import Buffer, Now
 from tickertape.base.limits import message_cost_bytes
-from tickertape.engine.backlogs import SlowLimits
 from tickertape.engine.broker import Broker
-from tickertape.engine.effects import (
+from tickertape.engine.runtime.effects import (
     ArchiveRead,
     Close,
     DiskJob,
@@ -38,7 +37,8 @@ from tickertape.engine.effects import (
     SpillWrite,
     StagingJob,
 )
-from tickertape.engine.registry import CONTROL_TOPIC, Registry, load_registry
+from tickertape.engine.runtime.publisher_ids import CONTROL_TOPIC, Registry, load_registry
+from tickertape.engine.transient.slow_consumers import SlowLimits
 from tickertape.journal.commit.persisted import SyncPolicy
 from tickertape.journal.disk_jobs import Executor, Job
 from tickertape.journal.format.identity import open_identity

@@ -10,10 +10,10 @@ from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
 from tickertape.base.limits import batch_memory_bytes, block_memory_bytes
 from tickertape.batch import BatchBuilder, MessageBatch
-from tickertape.engine.backlog import Backlog, Block
-from tickertape.engine.backlogs import SlowLimits
-from tickertape.engine.effects import SpillRead, SpillWrite
-from tickertape.engine.unrecorded import Unrecorded
+from tickertape.engine.runtime.effects import SpillRead, SpillWrite
+from tickertape.engine.transient.backlog import Backlog, Block
+from tickertape.engine.transient.delivery import Unrecorded
+from tickertape.engine.transient.slow_consumers import SlowLimits
 from tickertape.wire.commands import Publish, Unsubscribe
 
 TOPICS = ("a", "b", "c")

@@ -22,10 +22,10 @@ from tickertape.base.interfaces import Now
 from tickertape.base.names import is_pattern
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.engine.broker import Broker
-from tickertape.engine.queue.checkpoint import decode_covered
-from tickertape.engine.queue.definition import QueueDefinition
-from tickertape.engine.queue.recovering import recover
-from tickertape.engine.registry import Registry
+from tickertape.engine.queues.checkpoints import recover
+from tickertape.engine.queues.state.checkpoint import decode_covered
+from tickertape.engine.queues.state.definition import QueueDefinition
+from tickertape.engine.runtime.publisher_ids import Registry
 from tickertape.journal.commit.persisted import Persisted
 from tickertape.journal.format.queue_checkpoint import read_queues, write_queues
 from tickertape.journal.journal import Journal

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 
 from tickertape.base.interfaces import Buffer
-from tickertape.engine.effects import SpillRead, SpillTrim, SpillWrite
+from tickertape.engine.runtime.effects import SpillRead, SpillTrim, SpillWrite
 
 
 class SpilledFiles:

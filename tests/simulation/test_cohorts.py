@@ -14,8 +14,10 @@ import pytest
 from tests.simulation.engine_peer import Heard, Peer
 from tests.simulation.engine_world import EngineWorld
 from tickertape.base import limits
-from tickertape.engine import cohorts, delivery, dispatcher
-from tickertape.engine.subscription import Phase
+from tickertape.engine.delivery import fanout as dispatcher
+from tickertape.engine.delivery import log_delivery as delivery
+from tickertape.engine.delivery import shared_cursor as cohorts
+from tickertape.engine.subscriptions.log_feed import Phase
 
 WORLDS: Final = 5
 WORLDS_FULL: Final = 1000

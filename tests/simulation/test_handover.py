@@ -10,7 +10,7 @@ import pytest
 from tests.helpers.tiers import parts
 from tests.simulation.engine_peer import Heard, Peer
 from tests.simulation.engine_world import EngineWorld
-from tickertape.engine.subscription import Phase, Subscription
+from tickertape.engine.subscriptions.log_feed import Phase, Subscription
 
 SCHEDULES = 2_000
 PARTS = 40

@@ -14,14 +14,14 @@ import pytest
 from tests.helpers.queue_engine import QueueEngine
 from tests.helpers.tiers import parts
 from tests.simulation.engine_peer import Peer
-from tickertape.engine.queue.checkpoint import (
+from tickertape.engine.queues.state.checkpoint import (
     QueueSnapshot,
     decode_covered,
     encode_covered,
     encode_snapshots,
 )
-from tickertape.engine.queue.definition import QueueDefinition
-from tickertape.engine.queue.queue import Queue
+from tickertape.engine.queues.state.definition import QueueDefinition
+from tickertape.engine.queues.state.queue import Queue
 from tickertape.journal.format.queue_checkpoint import QUEUES_FILE, read_queues, write_queues
 
 SEEDS = 30

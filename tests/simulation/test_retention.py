@@ -13,7 +13,7 @@ from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
 from tests.simulation.journal_world import FailingDisk, PowerLost, Trace, drive, read_log
 from tickertape.base.names import publisher_id
-from tickertape.engine.registry import load_registry
+from tickertape.engine.runtime.publisher_ids import load_registry
 from tickertape.journal.disk_jobs import Executor, RetireSegments
 from tickertape.journal.format.identity import read_identity
 from tickertape.journal.format.segment import JOURNAL_DIRECTORY

@@ -7,7 +7,7 @@ from collections import Counter
 from random import Random
 
 from tests.simulation.live_life import PEERS, TOPICS, LiveLife
-from tickertape.engine.backlogs import SlowLimits
+from tickertape.engine.transient.slow_consumers import SlowLimits
 
 _ENDS = {
     "memory": "memory_limit",

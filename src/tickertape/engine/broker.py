@@ -22,34 +22,34 @@ from tickertape.base.interfaces import Buffer, Now
 from tickertape.base.names import is_pattern
 from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch
-from tickertape.engine.answers import Answers
-from tickertape.engine.asking import Asking
-from tickertape.engine.backlogs import SlowLimits
-from tickertape.engine.beats import Beats, heartbeat_seconds
-from tickertape.engine.contents import Contents
-from tickertape.engine.effects import (
+from tickertape.engine.commands.asking import Asking
+from tickertape.engine.commands.body_validation import Validation
+from tickertape.engine.commands.publish import Intake
+from tickertape.engine.commands.subscribe import Subscribing
+from tickertape.engine.log_reads.errands import Errands
+from tickertape.engine.matching.interest_compiler import Contents
+from tickertape.engine.queues.checkpoints import Recovered, beginnings
+from tickertape.engine.queues.keeping import Keeping
+from tickertape.engine.queues.state.definition import QueueDefinition
+from tickertape.engine.retention import Pin, Retaining
+from tickertape.engine.runtime.effects import (
     Close,
     DiskJob,
     Effect,
     Fatal,
     LoggedOnNow,
 )
-from tickertape.engine.errands import Errands
-from tickertape.engine.intake import Intake
-from tickertape.engine.pauses import Pauses
-from tickertape.engine.publishing import Publishing
-from tickertape.engine.queue.definition import QueueDefinition
-from tickertape.engine.queue.keeping import Keeping
-from tickertape.engine.queue.recovering import Recovered, beginnings
-from tickertape.engine.registry import Registry
-from tickertape.engine.retaining import Pin, Retaining
-from tickertape.engine.session import Session
-from tickertape.engine.sessions import Everybody, Rights, Sessions
-from tickertape.engine.staging import Staging, StagingLimits
-from tickertape.engine.statistics import Statistics
-from tickertape.engine.subscribing import Subscribing
-from tickertape.engine.transactions import Transactions
-from tickertape.engine.validation import Validation
+from tickertape.engine.runtime.log_writer import Publishing
+from tickertape.engine.runtime.outbox import Answers
+from tickertape.engine.runtime.publisher_ids import Registry
+from tickertape.engine.runtime.statistics import Statistics
+from tickertape.engine.sessions.heartbeat import Beats, heartbeat_seconds
+from tickertape.engine.sessions.read_throttle import Pauses
+from tickertape.engine.sessions.registry import Everybody, Rights, Sessions
+from tickertape.engine.sessions.session import Session
+from tickertape.engine.transactions.coordinator import Transactions
+from tickertape.engine.transactions.staging_area import Staging, StagingLimits
+from tickertape.engine.transient.slow_consumers import SlowLimits
 from tickertape.journal.disk_jobs import Job, RetireSegments, WriteQueues
 from tickertape.journal.journal import Journal
 from tickertape.journal.reading.archive_tier import ArchiveAnswer

@@ -29,7 +29,7 @@ from tickertape.base.limits import (
     receive_buffer_bytes,
     step_bytes_max,
 )
-from tickertape.engine.effects import (
+from tickertape.engine.runtime.effects import (
     ArchiveRead,
     Close,
     DiskJob,

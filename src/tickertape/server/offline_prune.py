@@ -18,9 +18,9 @@ from tickertape.base.errors import ArchiveFailed, JournalLocked
 from tickertape.base.interfaces import Buffer, Disk
 from tickertape.base.limits import retention_segments_max
 from tickertape.base.text_format import shown
-from tickertape.engine.queue.checkpoint import decode_covered, needed_from
-from tickertape.engine.queue.records import begun_in
-from tickertape.engine.retaining import Pin
+from tickertape.engine.queues.state.checkpoint import decode_covered, needed_from
+from tickertape.engine.queues.state.records import begun_in
+from tickertape.engine.retention import Pin
 from tickertape.journal.disk import SystemDisk
 from tickertape.journal.disk_jobs import Executor, RetireSegments
 from tickertape.journal.format.identity import open_identity

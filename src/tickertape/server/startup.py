@@ -15,10 +15,10 @@ from tickertape.base.errors import JournalCorrupt, NotAJournal
 from tickertape.base.interfaces import Buffer, Disk, Now
 from tickertape.base.version import __version__
 from tickertape.engine.broker import Broker
-from tickertape.engine.queue.checkpoint import Covered, decode_covered
-from tickertape.engine.queue.recovering import recover as recover_queues
-from tickertape.engine.registry import load_registry
-from tickertape.engine.sessions import Rights
+from tickertape.engine.queues.checkpoints import recover as recover_queues
+from tickertape.engine.queues.state.checkpoint import Covered, decode_covered
+from tickertape.engine.runtime.publisher_ids import load_registry
+from tickertape.engine.sessions.registry import Rights
 from tickertape.journal.commit.persisted import SyncPolicy
 from tickertape.journal.disk import SystemDisk
 from tickertape.journal.disk_jobs import Executor

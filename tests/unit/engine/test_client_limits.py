@@ -9,11 +9,11 @@ from tickertape.base.client_limits import ClientLimits
 from tickertape.base.errors import BadFilter, MessageTooLarge
 from tickertape.base.limits import filter_bytes_max
 from tickertape.batch import BatchBuilder, MessageBatch
-from tickertape.engine.contents import Contents
-from tickertape.engine.queue.definition import QueueDefinition
-from tickertape.engine.queue.entering import Entrance
-from tickertape.engine.surroundings import Subscriber
-from tickertape.engine.validation import Validation
+from tickertape.engine.commands.body_validation import Validation
+from tickertape.engine.matching.filter_context import Subscriber
+from tickertape.engine.matching.interest_compiler import Contents
+from tickertape.engine.queues.state.admission import Entrance
+from tickertape.engine.queues.state.definition import QueueDefinition
 from tickertape.wire.commands import Publish
 from tickertape.wire.settlement import QUEUE_TOPIC
 

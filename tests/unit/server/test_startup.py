@@ -10,7 +10,7 @@ import pytest
 
 from tickertape.base.errors import JournalCorrupt
 from tickertape.batch import BatchBuilder, Stamp
-from tickertape.engine.registry import CONTROL_PUBLISHER, CONTROL_TOPIC
+from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER, CONTROL_TOPIC
 from tickertape.journal.format.clean_shutdown import END_FILE
 from tickertape.journal.format.last_segment import BEGUN_FILE
 from tickertape.server.config.config import Config, Instance, TopicConfig

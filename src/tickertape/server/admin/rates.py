@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, NamedTuple
 
-from tickertape.engine.statistics import Statistics
+from tickertape.engine.runtime.statistics import Statistics
 from tickertape.server.admin.schema import Rates
 
 WINDOW_SECONDS: Final = 10

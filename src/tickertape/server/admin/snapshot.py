@@ -17,16 +17,16 @@ import msgspec
 from tickertape.base.histogram import SECONDS_BUCKETS, Histogram
 from tickertape.base.limits import sessions_listed_max, subscriptions_counted_max, subscriptions_listed_max
 from tickertape.base.timestamps import format_timestamp
-from tickertape.engine.backlog import LiveSubscription
-from tickertape.engine.cover import Cover
-from tickertape.engine.delivery import Delivery
-from tickertape.engine.dispatcher import Dispatcher
-from tickertape.engine.queue.browsing import Browsing
-from tickertape.engine.queue.consumer import Consumer
-from tickertape.engine.registry import CONTROL_PUBLISHER
-from tickertape.engine.session import Session
-from tickertape.engine.statistics import OTHER_TOPICS, Statistics, TopicCount
-from tickertape.engine.subscription import Subscription
+from tickertape.engine.delivery.fanout import Dispatcher
+from tickertape.engine.delivery.log_delivery import Delivery
+from tickertape.engine.matching.interest import Cover
+from tickertape.engine.queues.browser import Browsing
+from tickertape.engine.queues.consumer import Consumer
+from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER
+from tickertape.engine.runtime.statistics import OTHER_TOPICS, Statistics, TopicCount
+from tickertape.engine.sessions.session import Session
+from tickertape.engine.subscriptions.log_feed import Subscription
+from tickertape.engine.transient.backlog import LiveSubscription
 from tickertape.server.admin.schema import (
     JournalState,
     Memory,

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from tickertape.engine.queue.look import QueueLook
+from tickertape.engine.queues.snapshot import QueueLook
 
 
 class QueueState(msgspec.Struct, kw_only=True):

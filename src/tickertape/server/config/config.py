@@ -28,7 +28,7 @@ from tickertape.base.limits import (
 from tickertape.base.names import check_client_name
 from tickertape.base.text_format import shown
 from tickertape.base.units import parse_size
-from tickertape.engine.queue.definition import QueueDefinition
+from tickertape.engine.queues.state.definition import QueueDefinition
 from tickertape.payload import MESSAGE_TYPE_ALIASES, MESSAGE_TYPES, message_type
 from tickertape.server.config.addresses import parse_admin, parse_host_name
 from tickertape.server.config.archive import ArchiveConfig, read_archive

@@ -23,14 +23,14 @@ from tickertape.base.queue_limits import (
     queues_max,
 )
 from tickertape.base.text_format import shown
-from tickertape.engine.queue.definition import (
+from tickertape.engine.matching.filter_context import DEFAULT_TYPE
+from tickertape.engine.queues.state.definition import (
     EXPIRATION_MODELS,
     FAIRNESS,
     LEASING,
     SEMANTICS,
     QueueDefinition,
 )
-from tickertape.engine.surroundings import DEFAULT_TYPE
 from tickertape.payload import MessageType, message_type
 from tickertape.server.config.plain_values import check_choice, count_of, flag_of, seconds_of
 from tickertape.server.config.section import Section, kind_of, text_of

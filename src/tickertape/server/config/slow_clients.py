@@ -21,7 +21,7 @@ from tickertape.base.limits import (
 )
 from tickertape.base.text_format import shown
 from tickertape.base.units import parse_interval, parse_size
-from tickertape.engine.backlogs import SlowLimits
+from tickertape.engine.transient.slow_consumers import SlowLimits
 from tickertape.journal.format.segment import SPILL_DIRECTORY
 from tickertape.server.config.section import Section
 

@@ -19,7 +19,7 @@ from tickertape.base.transaction_limits import (
     transaction_bytes_min,
 )
 from tickertape.base.units import parse_interval, parse_size
-from tickertape.engine.staging import StagingLimits
+from tickertape.engine.transactions.staging_area import StagingLimits
 from tickertape.server.config.section import Section, kind_of
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tickertape.base.errors import AuthenticationFailed, FrameStalled, HeartbeatMissed, SlowClient
-from tickertape.engine.effects import (
+from tickertape.engine.runtime.effects import (
     Effect,
     Fatal,
     Happened,

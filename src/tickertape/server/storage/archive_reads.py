@@ -21,7 +21,7 @@ from tickertape.base.errors import ArchiveFailed, TickertapeError
 from tickertape.base.interfaces import Now
 from tickertape.base.timestamps import format_timestamp
 from tickertape.engine.broker import Broker
-from tickertape.engine.effects import ArchiveRead
+from tickertape.engine.runtime.effects import ArchiveRead
 from tickertape.journal.reading.archive_tier import (
     ArchiveAnswer,
     ArchivedLast,

@@ -10,7 +10,7 @@ import threading
 from collections import Counter, deque
 
 from tickertape.base.archive_limits import archive_threads_per_connection_max
-from tickertape.engine.effects import ArchiveRead
+from tickertape.engine.runtime.effects import ArchiveRead
 
 
 class ArchiveTurns:

@@ -20,7 +20,7 @@ from typing import Final
 
 from tickertape.base.errors import SpillFailed
 from tickertape.base.interfaces import Buffer
-from tickertape.engine.effects import SpillRead, SpillTrim, SpillWrite
+from tickertape.engine.runtime.effects import SpillRead, SpillTrim, SpillWrite
 from tickertape.server.events import event
 
 Job = SpillWrite | SpillRead | SpillTrim

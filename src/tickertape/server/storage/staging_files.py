@@ -12,7 +12,7 @@ from typing import Final
 
 from tickertape.base.errors import StagingFailed, StagingFull, TickertapeError
 from tickertape.base.interfaces import Disk
-from tickertape.engine.effects import StagingJob
+from tickertape.engine.runtime.effects import StagingJob
 from tickertape.journal.format.staging_file import Damaged, StageOpen, Staging
 from tickertape.server.storage.worker_thread import Lane, MakeLane, ThreadLane
 

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from tests.unit.server.admin.test_snapshot_queues import IDLE, WORK, stats_of
 from tickertape.cli.commands import stats
 from tickertape.cli.support.command_group import cli
-from tickertape.engine.queue.look import QueueLook
+from tickertape.engine.queues.snapshot import QueueLook
 
 
 @pytest.mark.parametrize("seconds", ["0", "0ms", "99ms"])

@@ -16,7 +16,7 @@ from tests.unit.journal.format.test_segment import GOLDEN
 from tests.unit.journal.written import Written
 from tickertape.base.limits import index_block_bytes, index_zone_bytes
 from tickertape.base.names import derived_publisher_id, publisher_id
-from tickertape.engine.registry import CONTROL_PUBLISHER, CONTROL_TOPIC, Registry
+from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER, CONTROL_TOPIC, Registry
 
 DOCUMENT = (Path(__file__).parents[4] / "docs" / "formats" / "journal.md").read_text(encoding="utf-8")
 

@@ -13,8 +13,8 @@ from tickertape.base.errors import JournalCorrupt
 from tickertape.base.interfaces import Buffer, Now
 from tickertape.base.limits import commit_header_bytes
 from tickertape.batch import BatchBuilder, MessageBatch, Stamp, select_topic
-from tickertape.engine.cover import Cover
-from tickertape.engine.selection import selections
+from tickertape.engine.log_reads.selection import selections
+from tickertape.engine.matching.interest import Cover
 from tickertape.journal.disk_jobs import Executor
 from tickertape.journal.format.segment import CommitHeader, CommitKind, decode_commit, segment_path
 from tickertape.journal.journal import Journal

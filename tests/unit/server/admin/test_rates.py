@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tickertape.engine.statistics import Statistics
+from tickertape.engine.runtime.statistics import Statistics
 from tickertape.server.admin.rates import WINDOW_SECONDS, Sampler
 
 

@@ -11,7 +11,7 @@ from tests.helpers.steps import steps_of
 from tests.simulation.engine_world import EngineWorld
 from tickertape.base import limits
 from tickertape.base.histogram import Histogram
-from tickertape.engine.statistics import OTHER_TOPICS
+from tickertape.engine.runtime.statistics import OTHER_TOPICS
 from tickertape.server.admin import snapshot as looking
 from tickertape.server.admin.metrics import exposition
 from tickertape.server.admin.snapshot import Look, finished

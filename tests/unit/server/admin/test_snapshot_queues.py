@@ -8,8 +8,8 @@ import pytest
 from tests.helpers.queue_engine import QueueEngine
 from tests.simulation.engine_world import EngineWorld
 from tests.unit.server.admin.test_snapshot import instance_of
-from tickertape.engine.queue.definition import QueueDefinition
-from tickertape.engine.queue.look import QueueLook
+from tickertape.engine.queues.snapshot import QueueLook
+from tickertape.engine.queues.state.definition import QueueDefinition
 from tickertape.server.admin.metrics import exposition
 from tickertape.server.admin.schema import Stats
 from tickertape.server.admin.snapshot import Look, finished

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tickertape.base.limits import MIB
-from tickertape.engine.backlogs import SlowLimits
+from tickertape.engine.transient.slow_consumers import SlowLimits
 from tickertape.server.config.config import examine, load_config
 
 

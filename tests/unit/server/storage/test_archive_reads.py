@@ -17,7 +17,7 @@ from tests.helpers.logs import Told, messages_of, told
 from tickertape.archive.reader import Archive, Archived
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import ArchiveFailed, JournalCorrupt, TickertapeError, WrongJournal
-from tickertape.engine.effects import ArchiveRead
+from tickertape.engine.runtime.effects import ArchiveRead
 from tickertape.journal.reading.archive_tier import (
     ArchiveAnswer,
     ArchivedLast,

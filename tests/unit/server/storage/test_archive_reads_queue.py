@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from tickertape.engine.effects import ArchiveRead
+from tickertape.engine.runtime.effects import ArchiveRead
 from tickertape.journal.reading.archive_tier import LookArchive
 from tickertape.server.config.config import Config
 from tickertape.server.config.config import Instance as InstanceConfig

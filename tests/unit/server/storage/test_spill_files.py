@@ -12,7 +12,7 @@ import pytest
 
 from tickertape.base.errors import SpillFailed
 from tickertape.base.interfaces import Buffer
-from tickertape.engine.effects import SpillRead, SpillTrim, SpillWrite
+from tickertape.engine.runtime.effects import SpillRead, SpillTrim, SpillWrite
 from tickertape.server.storage.spill_files import SpillFiles
 
 Answers = SimpleQueue[tuple[int, Buffer | OSError | None]]

@@ -12,7 +12,7 @@ import pytest
 
 from tests.helpers.staged_files import LABEL, batches
 from tickertape.base.errors import StagingFailed, StagingFull
-from tickertape.engine.effects import StagingJob
+from tickertape.engine.runtime.effects import StagingJob
 from tickertape.journal.format.staging_file import (
     StageDrop,
     StageOpen,

@@ -1,0 +1,289 @@
+"""Owns the way of a publish frame from a connection into the log, or to those who get what is not recorded.
+
+A frame whose settlements must be looked up first holds back what its connection sends after it: publishes,
+flushes and subscriptions go on in their order, and nothing more is read from it meanwhile. Must never let a
+later sequence of a publisher overtake an earlier one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from tickertape.base.errors import (
+    BadBatch,
+    BadCommand,
+    BadTopic,
+    CorruptBatch,
+    JournalFull,
+    TickertapeError,
+)
+from tickertape.base.interfaces import Now
+from tickertape.base.limits import binding_bytes_max
+from tickertape.base.text_format import shown
+from tickertape.batch import MessageBatch
+from tickertape.engine.commands.body_validation import Split, Validation
+from tickertape.engine.commands.queue_routing import redirected, refuse_nowhere
+from tickertape.engine.commands.settlements import Settlements
+from tickertape.engine.log_reads.errands import Errands
+from tickertape.engine.queues.registry import Queues
+from tickertape.engine.runtime.log_writer import Publishing, last_sequence
+from tickertape.engine.runtime.outbox import Answers
+from tickertape.engine.runtime.statistics import Statistics
+from tickertape.engine.sessions.read_throttle import Pauses
+from tickertape.engine.sessions.session import Session
+from tickertape.engine.transient.delivery import Unrecorded
+from tickertape.journal.commit.accumulator import room_of
+from tickertape.journal.journal import Journal
+from tickertape.wire.commands import Ack, Flush, Processed, Publish, Rejected
+from tickertape.wire.settlement import QUEUE_TOPIC
+
+
+class _Frame(NamedTuple):
+    """A publish frame that waits for the one before it."""
+
+    command: Publish
+    batch: MessageBatch
+
+
+class _Held:
+    """What a connection sent after a frame that is looked up."""
+
+    def __init__(self, frame: _Frame, settlements: Settlements) -> None:
+        self.frame = frame
+        self.settlements = settlements
+        self.waiting: deque[_Frame | Callable[[], None]] = deque()
+
+
+class Intake:
+    """Takes publish frames. `goodbye(conn, error)` ends a connection."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        publishing: Publishing,
+        validation: Validation,
+        queues: Queues,
+        unrecorded: Unrecorded,
+        answers: Answers,
+        pauses: Pauses,
+        statistics: Statistics,
+        errands: Errands,
+        goodbye: Callable[[int, TickertapeError], None],
+    ) -> None:
+        self._journal = journal
+        self._publishing = publishing
+        self._validation = validation
+        self._queues = queues
+        self._unrecorded = unrecorded
+        self._answers = answers
+        self._pauses = pauses
+        self._statistics = statistics
+        self._errands = errands
+        self._goodbye = goodbye
+        self._held: dict[int, _Held] = {}
+        """By connection."""
+        self._now = Now(0.0, 0)
+
+    # -- inputs -----------------------------------------------------------------------------------------
+
+    def moment(self, now: Now) -> None:
+        """It is now."""
+        self._now = now
+
+    def publish(self, session: Session, command: Publish, batch: MessageBatch) -> None:
+        """Take a frame, now or in its turn. Raises what ends the connection."""
+        held = self._held.get(session.conn)
+        if held is None:
+            self._take(session, _Frame(command, batch))
+        else:
+            held.waiting.append(_Frame(command, batch))
+
+    def flush(self, session: Session, command: Flush) -> None:
+        """Answer once everything that the connection sent before is processed, or persisted."""
+        answer = Ack(id=command.id)
+
+        def persisted() -> None:
+            self._publishing.owe(session, lambda: answer)
+            self.pause_when_crowded(session)
+
+        def processed() -> None:
+            self._answers.send(session.conn, answer)
+
+        if command.level not in ("persisted", "processed"):
+            text = f"no flush level {shown(command.level)}"
+            self._answers.send(session.conn, Ack(id=command.id, code="bad_option", text=text))
+            return
+        act = persisted if command.level == "persisted" else processed
+        held = self._held.get(session.conn)
+        # What was published to unrecorded topics before may still have to be handed on.
+        if held is None:
+            self._unrecorded.after(act)
+        else:
+            held.waiting.append(lambda: self._unrecorded.after(act))
+        self.pause_when_congested(session)
+
+    def after(self, session: Session, act: Callable[[Now], None]) -> None:
+        """Do something once what the connection published before was taken."""
+        held = self._held.get(session.conn)
+        if held is None:
+            act(self._now)
+        else:
+            held.waiting.append(lambda: act(self._now))
+
+    def drop(self, session: Session) -> None:
+        """The connection is gone: what it sent is taken, without what would have to be looked up.
+
+        A settlement with a sequence is not, nor what follows it: its client would send it again, and the log
+        would know it and do nothing."""
+        held = self._held.pop(session.conn, None)
+        if held is None:
+            return
+        self._errands.drop(session.conn)
+        if self._journal.failure is not None or self._journal.closing:
+            return
+        try:
+            if held.frame.command.sequenced:
+                return
+            self._settle(session, held.frame, held.settlements)
+            for waiting in held.waiting:
+                if isinstance(waiting, _Frame):
+                    if waiting.command.sequenced and QUEUE_TOPIC in waiting.batch.topics:
+                        return
+                    self._take(session, waiting, look_up=False)
+        except TickertapeError:
+            return  # what would have ended the connection
+
+    # -- one frame --------------------------------------------------------------------------------------
+
+    def _take(self, session: Session, frame: _Frame, *, look_up: bool = True) -> None:
+        command, batch = frame
+        recorded = self._inspected(session, command, batch)
+        if recorded is None:
+            return
+        numbers: Sequence[int] | None = None
+        if self._queues:
+            split = refuse_nowhere(self._queues, command, batch)
+            if split is not None:
+                self._refuse(session, split)
+                if split.rest is None:
+                    return
+                batch, numbers = split.rest, split.numbers
+            batch = redirected(self._queues, batch)
+        split = self._validation.split(command, batch, numbers)
+        if split is not None:
+            self._refuse(session, split)
+            if split.rest is None:
+                return
+            batch, numbers = split.rest, split.numbers
+        if recorded and QUEUE_TOPIC in batch.topics:
+            known = self._publishing.known(session, command, batch)
+            settlements = Settlements(self._queues, session, batch, known, numbers)
+            if look_up:
+                self._look_up(session, _Frame(command, batch), settlements)
+            else:
+                self._settle(session, _Frame(command, batch), settlements)
+            return
+        self._accept(session, command, batch, recorded=recorded)
+
+    def _inspected(self, session: Session, command: Publish, batch: MessageBatch) -> bool | None:
+        """Whether its topics are recorded; None when it was refused."""
+        try:
+            recorded = self._publishing.inspect(session, command, batch)
+            if recorded:
+                self._check_room(batch)
+        except (BadBatch, CorruptBatch, BadCommand):
+            raise
+        except (BadTopic, JournalFull) as error:
+            if command.sequenced and isinstance(error, JournalFull):
+                # A refusal for now must not drop what a store keeps, nor let later sequences overtake it.
+                raise
+            last = last_sequence(batch) if command.sequenced else 0
+            rejected = Rejected(frame=command.frame, sequence=last, code=error.code, text=str(error))
+            self._answers.refuse(session.conn, rejected, error)
+            return None
+        return recorded
+
+    def _check_room(self, batch: MessageBatch) -> None:
+        if self._journal.full and not self._journal.can_accept(room_of(batch) + binding_bytes_max):
+            why = self._journal.full_reason
+            raise JournalFull(f"no room to prepare the next segment: {why}; retried every second")
+
+    def _look_up(self, session: Session, frame: _Frame, settlements: Settlements) -> None:
+        """Find what its settlements name; what comes after the frame waits meanwhile."""
+        conn = session.conn
+        self._held[conn] = _Held(frame, settlements)
+
+        def done(_: Any) -> None:
+            held = self._held.pop(conn)
+            if self._journal.failure is not None or self._journal.closing:
+                return  # nothing can be written any more: it is not acknowledged, and comes again
+            try:
+                self._settle(session, frame, settlements)
+                self._go_on(session, held.waiting)
+            except TickertapeError as error:
+                self._goodbye(conn, error)
+
+        self._errands.begin(conn, settlements.look_up(), done)
+        if conn in self._held:
+            self._pauses.pause(conn, "settling")
+
+    def _go_on(self, session: Session, waiting: deque[_Frame | Callable[[], None]]) -> None:
+        """What waited is taken, up to the next frame that has to be looked up."""
+        while waiting:
+            following = waiting.popleft()
+            if isinstance(following, _Frame):
+                self._take(session, following)
+            else:
+                following()
+            held = self._held.get(session.conn)
+            if held is not None:
+                held.waiting.extend(waiting)
+                return
+        self._pauses.resume(session.conn, "settling")
+
+    def _settle(self, session: Session, frame: _Frame, settlements: Settlements) -> None:
+        """Carry the settlements of a frame out, and take it with their outcomes."""
+        command, batch = frame
+        self._check_room(batch)
+        settled, refusals = settlements.settle(command, self._now)
+        for split in refusals:
+            self._refuse(session, split)
+        if settled is not None:
+            self._accept(session, command, settled, recorded=True)
+
+    def _accept(self, session: Session, command: Publish, batch: MessageBatch, *, recorded: bool) -> None:
+        session.published(batch)
+        if recorded:
+            self._publishing.accept(session, command, batch, self._now)
+            self.pause_when_crowded(session)
+            return
+        self._statistics.unrecorded(batch)
+        self._queues.unrecorded(batch)
+        processed = Processed(frame=command.frame)
+        self._unrecorded.publish(batch, lambda: self._answers.send(session.conn, processed))
+        self.pause_when_congested(session)
+
+    def _refuse(self, session: Session, split: Split) -> None:
+        first, *others = split.rejections
+        self._answers.refuse(session.conn, first, split.error)
+        for rejection in others:
+            self._answers.send(session.conn, rejection)
+
+    # -- who brings too much ----------------------------------------------------------------------------
+
+    def pause_when_crowded(self, session: Session) -> None:
+        """Who brings more than the disk takes is not read from until it has caught up."""
+        if self.crowded:
+            self._pauses.pause(session.conn, "journal")
+
+    def pause_when_congested(self, session: Session) -> None:
+        """Who publishes more than can be handed on is not read from until it has been."""
+        if self._unrecorded.congested:
+            self._pauses.pause(session.conn, "unrecorded")
+
+    @property
+    def crowded(self) -> bool:
+        """More waits for the disk than should."""
+        return self._journal.congested or self._publishing.crowded

@@ -1,0 +1,33 @@
+"""Owns where a message goes that is published to the name of a queue.
+
+Must never let one into the log under the name of a queue that has topics of other names.
+"""
+
+from __future__ import annotations
+
+from tickertape.base.errors import BadTopic
+from tickertape.base.text_format import shown
+from tickertape.batch import MessageBatch, with_topics
+from tickertape.engine.commands.body_validation import Split, refusing
+from tickertape.engine.queues.registry import Queues
+from tickertape.wire.commands import Publish
+
+
+def refuse_nowhere(queues: Queues, command: Publish, batch: MessageBatch) -> Split | None:
+    """The messages to queues that nothing is published to, refused; None, the usual case, without any."""
+    nowhere = [topic for topic in batch.topics if queues.target(topic) is None]
+    if not nowhere:
+        return None
+    error = BadTopic(
+        f"{shown(nowhere[0])} is a queue over {shown(queues.replayed(nowhere[0]))} and has no "
+        "default_publish_target: publish to one of its topics"
+    )
+    bad = [index for index in range(batch.count) if batch.topic(index) in nowhere]
+    return refusing(command, batch, bad, error)
+
+
+def redirected(queues: Queues, batch: MessageBatch) -> MessageBatch:
+    """The same messages with the topics that they go to."""
+    targets = {topic: queues.target(topic) for topic in batch.topics}
+    moved = {topic: target for topic, target in targets.items() if target is not None and target != topic}
+    return with_topics(batch, moved) if moved else batch

@@ -1,0 +1,136 @@
+"""Owns subscriptions to queues: the commands that begin, replace and end them.
+
+What they are sent is the business of the queues. Must never leave a lease with one that is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from tickertape.base.errors import BadOption
+from tickertape.engine.commands.subscription_registry import Held
+from tickertape.engine.matching.content_filter import Content
+from tickertape.engine.matching.interest import NOTHING, Cover
+from tickertape.engine.matching.interest_compiler import Contents
+from tickertape.engine.queues.browser import Browsing
+from tickertape.engine.queues.consumer import Consumer
+from tickertape.engine.queues.registry import Queues
+from tickertape.engine.queues.worker import Work
+from tickertape.engine.runtime.outbox import Answers
+from tickertape.engine.sessions.session import Session
+from tickertape.engine.subscriptions.credit import Allowance
+from tickertape.engine.subscriptions.subscribe_options import SubscribeOptions
+from tickertape.wire.commands import Ack, Resolve, Subscribe
+
+Asking = TypeVar("Asking", Subscribe, Resolve)
+
+
+class Consuming:
+    """Over what connections hold: `of(conn)` gives it, `hold(session)` makes it, `forget(conn)` lets go of it
+    when it is empty."""
+
+    def __init__(
+        self,
+        queues: Queues,
+        contents: Contents,
+        answers: Answers,
+        of: Callable[[int], Held],
+        hold: Callable[[Session], Held],
+        forget: Callable[[int], None],
+    ) -> None:
+        self._queues = queues
+        self._contents = contents
+        self._answers = answers
+        self._of = of
+        self._hold = hold
+        self._forget = forget
+
+    def of_underlying(self, command: Asking) -> Asking:
+        """A replay of a queue is one of its topics."""
+        topic = self._queues.replayed(command.topic)
+        return command if topic == command.topic else msgspec.structs.replace(command, topic=topic)
+
+    def content(
+        self,
+        session: Session,
+        command: Subscribe,
+        cover: Cover,
+        options: SubscribeOptions,
+        works: list[Work],
+    ) -> Content | None:
+        """What of the messages of some queues a subscription is sent: a filter is on what its topics hold."""
+        if cover.content is None or cover.literal is None or not works:
+            return cover.content
+        topic = works[0].queue.definition.topic
+        return self._contents.cover(topic, command.filter, options.select, session.subscriber).content
+
+    def consume(
+        self,
+        session: Session,
+        command: Subscribe,
+        content: Content | None,
+        works: list[Work],
+        backlog: int,
+        allowance: Allowance,
+    ) -> None:
+        """Begin to consume queues, or something else in the place of what did."""
+        held = self._of(session.conn)
+        old = held.of_queues.get(command.sub_id)
+        if not works:
+            if old is not None:
+                self.end(held, command.sub_id)
+            return
+        if isinstance(old, Consumer):
+            self._queues.replace(old, command.topic, content, works, backlog)
+            return
+        if old is not None:
+            self.end(held, command.sub_id)
+        consumer = Consumer(session, command.sub_id, command.topic, content, allowance, backlog)
+        self._hold(session).of_queues[command.sub_id] = consumer
+        self._queues.subscribe(consumer, works)
+
+    def browse(
+        self,
+        session: Session,
+        command: Subscribe,
+        cover: Cover,
+        options: SubscribeOptions,
+        works: list[Work],
+    ) -> None:
+        """Read what a queue has ready."""
+        if cover.literal is None:
+            raise BadOption("browse reads one queue: name it")
+        self._queues.check(session, works, None)
+        content = self.content(session, command, cover, options, works)
+        allowance = Allowance(command.credit)
+        self._answers.send(session.conn, Ack(id=command.id))
+        browsing = self._queues.browse(session, command.sub_id, works[0], content, allowance)
+        self._hold(session).of_queues[command.sub_id] = browsing
+
+    def ended(self, sub: Consumer | Browsing) -> None:
+        """A subscription to queues ended by itself."""
+        held = self._of(sub.session.conn)
+        if held.of_queues.get(sub.sub_id) is sub:
+            self.end(held, sub.sub_id)
+            self._forget(sub.session.conn)
+
+    def end(self, held: Held, sub_id: str) -> None:
+        """A subscription is over; nothing when it is to no queue."""
+        sub = held.of_queues.pop(sub_id, None)
+        if isinstance(sub, Consumer):
+            self._queues.drop(sub)
+        elif sub is not None:
+            self._queues.stop_browsing(sub)
+
+
+def beside_queues(cover: Cover, works: list[Work]) -> Cover:
+    """What a subscription covers beside the queues that it is to."""
+    if not works:
+        return cover
+    if cover.literal is not None:
+        return NOTHING
+    names = frozenset(work.queue.name for work in works)
+    return Cover(cover.topic, lambda topic: topic not in names and cover.covers(topic), cover.content, names)

@@ -1,0 +1,160 @@
+"""Owns the settlements in one publish frame: reading them, having looked up what they name, and putting their
+outcomes in their place.
+
+Must never carry one out before all of its frame were looked up: from then on nothing comes between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from pyroaring import BitMap64
+
+from tickertape.base.errors import BadBatch, TickertapeError
+from tickertape.base.interfaces import Now
+from tickertape.base.queue_limits import settlement_runs_per_frame_max, settlements_per_frame_max
+from tickertape.batch import MessageBatch, with_bodies
+from tickertape.batch.format import I1
+from tickertape.engine.commands.body_validation import Split, refusing
+from tickertape.engine.log_reads.errands import Steps
+from tickertape.engine.queues.registry import Queues
+from tickertape.engine.queues.state.records import nothing_of
+from tickertape.engine.sessions.session import Session
+from tickertape.wire.commands import Publish
+from tickertape.wire.settlement import QUEUE_TOPIC, Runs, Settlement, decode_settlement
+
+
+class _Asked(NamedTuple):
+    at: int
+    """Which message of the batch."""
+    settlement: Settlement
+    runs: Runs
+
+
+class Settlements:
+    """Those in `batch`, but for the first `known` messages, which the log has already. `numbers` says which
+    messages of the frame are in it; None: all."""
+
+    def __init__(
+        self,
+        queues: Queues,
+        session: Session,
+        batch: MessageBatch,
+        known: int,
+        numbers: Sequence[int] | None,
+    ) -> None:
+        self._queues = queues
+        self._session = session
+        self._batch = batch
+        self._known = known
+        self._numbers = numbers
+        self._asked: list[_Asked] = []
+        self._found: dict[int, BitMap64] = {}
+        self._bad: dict[int, TickertapeError] = {}
+        indices = self._indices()
+        if len(indices) > settlements_per_frame_max:
+            raise BadBatch(
+                f"a frame with {len(indices):,} settlements: {settlements_per_frame_max:,} are allowed"
+            )
+        for index in indices:
+            try:
+                self._asked.append(_Asked(index, *decode_settlement(bytes(batch.body(index)))))
+            except TickertapeError as error:
+                self._bad[index] = error
+
+        runs = sum(len(asked.runs) for asked in self._asked)
+        if runs > settlement_runs_per_frame_max:
+            raise BadBatch(
+                f"a frame whose settlements have {runs:,} runs of bookmarks: "
+                f"{settlement_runs_per_frame_max:,} are allowed"
+            )
+
+    def _indices(self) -> list[int]:
+        batch = self._batch
+        if batch.topic_index is None:
+            return list(range(self._known, batch.count))
+        own = batch.topic_index == batch.topics.index(QUEUE_TOPIC)
+        found: list[int] = (own[self._known :].nonzero()[0] + self._known).tolist()
+        return found
+
+    def look_up(self) -> Steps:
+        """Find what they name."""
+        for index, settlement, runs in self._asked:
+            try:
+                self._found[index] = yield from self._queues.look_up(self._session, settlement, runs)
+            except TickertapeError as error:
+                self._bad[index] = error
+
+    def settle(self, command: Publish, now: Now) -> tuple[MessageBatch | None, list[Split]]:
+        """Carry them out: the frame with their outcomes, and what was refused of it."""
+        batch = self._batch
+        bodies = batch.bodies_list()
+        kinds = np.zeros(batch.count, I1)
+        nothing = BitMap64()
+        for first, *others in self._alike():
+            together = _together([first, *others])
+            found = BitMap64()
+            for asked in (first, *others):
+                found |= self._found.get(asked.at, nothing)
+            try:
+                body = self._queues.settle(self._session, together.settlement, together.runs, found, now)
+            except TickertapeError as error:
+                self._bad.update((asked.at, error) for asked in (first, *others))
+                continue
+            bodies[first.at] = body
+            for asked in others:
+                bodies[asked.at] = nothing_of(asked.settlement.queue)
+        kinds[self._indices()] = 1
+        return self._without_bad(command, with_bodies(batch, bodies, kinds))
+
+    def _alike(self) -> Iterator[list[_Asked]]:
+        """Those that follow one another and differ in nothing but their bookmarks: they are carried out as
+        one."""
+        alike: list[_Asked] = []
+        for asked in self._asked:
+            if asked.at in self._bad:
+                continue
+            if alike and (asked.settlement.filter is not None or _kind(asked) != _kind(alike[0])):
+                yield alike
+                alike = []
+            alike.append(asked)
+        if alike:
+            yield alike
+
+    def _without_bad(
+        self, command: Publish, settled: MessageBatch
+    ) -> tuple[MessageBatch | None, list[Split]]:
+        refused: list[Split] = []
+        numbers = range(settled.count) if self._numbers is None else self._numbers
+        places = {index: numbers[index] for index in self._bad}
+        rest: MessageBatch | None = settled
+        left: Sequence[int] | None = self._numbers
+        for code in dict.fromkeys(error.code for error in self._bad.values()):
+            assert rest is not None
+            now = range(rest.count) if left is None else left
+            wanted = {places[index] for index, error in self._bad.items() if error.code == code}
+            bad = [index for index, number in enumerate(now) if number in wanted]
+            error = next(error for error in self._bad.values() if error.code == code)
+            split = refusing(command, rest, bad, error, left)
+            refused.append(split)
+            rest, left = split.rest, split.numbers
+        return rest, refused
+
+
+def _kind(asked: _Asked) -> tuple[object, ...]:
+    settlement = asked.settlement
+    return settlement.queue, settlement.action, settlement.filter, settlement.extend_ms
+
+
+def _together(alike: list[_Asked]) -> _Asked:
+    """One that says what all of them say."""
+    if len(alike) == 1:
+        return alike[0]
+    first = alike[0]
+    runs = np.concatenate([asked.runs for asked in alike])
+    return first._replace(
+        settlement=msgspec.structs.replace(first.settlement, runs=runs.tobytes()), runs=runs
+    )

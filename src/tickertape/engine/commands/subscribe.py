@@ -1,0 +1,478 @@
+"""Owns who subscribed to what: the commands that begin, feed and end subscriptions, of all connections.
+
+What they are sent is the business of delivery.py (recorded topics) and unrecorded.py; where they begin is
+looked up by searches.py. Must never let one connection use an id twice, or leave anything behind of one that
+is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tickertape.base.archive_limits import archive_ahead_bytes_max
+from tickertape.base.errors import (
+    BadCommand,
+    BadOption,
+    NotReady,
+    SubscriptionUnknown,
+    TickertapeError,
+)
+from tickertape.base.interfaces import Now
+from tickertape.base.limits import (
+    combined_subscriptions_max,
+    credit_bytes_max,
+    read_ahead_bytes_max,
+    replaces_waiting_max,
+)
+from tickertape.base.text_format import shown
+from tickertape.engine.commands.queue_subscribe import Consuming, beside_queues
+from tickertape.engine.commands.subscribe_checks import bookmarks_in, check_subscribe, extent_search
+from tickertape.engine.commands.subscription_registry import Held
+from tickertape.engine.conflation.buffer import Conflating
+from tickertape.engine.delivery.log_delivery import Delivery
+from tickertape.engine.log_reads.budget import ReadBudget, ReadBudgets
+from tickertape.engine.log_reads.log_reads import LogAccess
+from tickertape.engine.log_reads.read_tasks import Searches
+from tickertape.engine.matching.interest import NOTHING, Cover
+from tickertape.engine.matching.interest_compiler import Contents
+from tickertape.engine.queues.browser import Browsing
+from tickertape.engine.queues.consumer import Consumer
+from tickertape.engine.queues.registry import Queues
+from tickertape.engine.queues.state.definition import QueueDefinition
+from tickertape.engine.retention import Pin
+from tickertape.engine.runtime.effects import Effect
+from tickertape.engine.runtime.log_writer import Publishing
+from tickertape.engine.runtime.outbox import Answers
+from tickertape.engine.sessions.read_throttle import Pauses
+from tickertape.engine.sessions.session import Session
+from tickertape.engine.subscriptions.credit import Allowance
+from tickertape.engine.subscriptions.log_feed import Phase, Subscription
+from tickertape.engine.subscriptions.position_limits import Bounds, reach
+from tickertape.engine.subscriptions.start_position import Extent, ExtentSearch, close_extent
+from tickertape.engine.subscriptions.subscribe_options import SubscribeOptions, of_queue
+from tickertape.engine.transient.backlog import LiveSubscription
+from tickertape.engine.transient.delivery import Unrecorded
+from tickertape.engine.transient.slow_consumers import SlowLimits
+from tickertape.journal.journal import Journal
+from tickertape.wire.commands import Ack, Credits, Pause, Resolve, Resolved, Resume, Subscribe, Unsubscribe
+
+_NOTHING = Held()
+_ANY = 1 << 62
+"""More than any reading takes."""
+
+
+class Subscribing:
+    """All subscriptions, by connection. Appends to the effects it is given; `slow(session, why)` ends a
+    connection that does not take what is not recorded."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        publishing: Publishing,
+        effects: list[Effect],
+        answers: Answers,
+        pauses: Pauses,
+        contents: Contents,
+        limits: SlowLimits,
+        slow: Callable[[Session, str], None],
+        queues: Sequence[QueueDefinition] = (),
+    ) -> None:
+        self._journal = journal
+        self._contents = contents
+        self._publishing = publishing
+        self._answers = answers
+        self._token = 0
+        self._held: dict[int, Held] = {}
+        self.budget = ReadBudget(read_ahead_bytes_max)
+        """For all who read the log."""
+        self.budgets = ReadBudgets(self.budget, ReadBudget(archive_ahead_bytes_max))
+        self.delivery = Delivery(
+            journal,
+            effects,
+            answers,
+            self.new_token,
+            self.budgets,
+            self._ended,
+            limits.age_seconds,
+            slow,
+        )
+        self.unrecorded = Unrecorded(effects, limits, slow)
+        self.searches = Searches(effects, self.new_token, self.budgets, pauses)
+        access = LogAccess(journal, effects, self.new_token, self.budget)
+        self.queues = Queues(queues, access, publishing, contents, answers, self._queue_ended)
+        self._consuming = Consuming(
+            self.queues, contents, answers, self.of, self._hold, self._forget_if_empty
+        )
+
+    def of(self, conn: int) -> Held:
+        """What a connection subscribed to; not to be changed."""
+        return self._held.get(conn, _NOTHING)
+
+    def oldest_needed(self) -> Pin | None:
+        """What of the log subscriptions still need: the one farthest behind."""
+        oldest: Subscription | None = None
+        end = least = self.delivery.dispatcher.position
+        for held in self._held.values():
+            for sub in held.recorded.values():
+                if sub.phase in (Phase.BEHIND, Phase.TOGETHER):
+                    needed = self._needed(sub)
+                    if needed < least or (oldest is None and needed == least):
+                        oldest, least = sub, needed
+        if oldest is None:
+            return Pin(end, "those at the end of the log", brief=True)
+        who = f"subscription {shown(oldest.sub_id)} of client {shown(oldest.session.name)}"
+        return Pin(least, who)
+
+    def _needed(self, sub: Subscription) -> int:
+        """From where on a subscription needs the log: not what it reads from the archive."""
+        view = self._journal.view
+        if sub.reached >= view.first_position or view.older is None:
+            return sub.reached
+        return max(sub.reached, view.older.end)
+
+    def owed(self, conn: int) -> bool:
+        """Whether something is still to be sent to a connection, as far as is known."""
+        held = self.of(conn)
+        return self.unrecorded.passing or held.owed or any(map(self._is_held_back, held.recorded.values()))
+
+    def _is_held_back(self, sub: Subscription) -> bool:
+        """Whether conflation has something for it that nothing but it holds back."""
+        if sub.conflating is None or sub.pacer is not None or sub.paused:
+            return False
+        return sub.conflating.unsent_position is not None or not self.delivery.caught_up(sub)
+
+    def stop(self) -> None:
+        """A clean stop has begun: what conflation holds back is sent as soon as everything was considered."""
+        self._contents.conflation_memory.stopping = True
+        self.delivery.stop()
+        self.unrecorded.stop()
+
+    # -- commands -------------------------------------------------------------------------------------
+
+    def subscribe(self, session: Session, command: Subscribe, now: Now) -> None:
+        """Begin a subscription; the answer comes when its start was found. Raises what `check_subscribe` and
+        `extent_search` raise."""
+        replay = command.bookmark is not None or command.positions is not None
+        if replay:
+            command = self._consuming.of_underlying(command)
+        cover, options = self._check(session, command)
+        works = [] if replay else self.queues.named(cover)
+        of_queue(options, queue=bool(works))
+        if options.browse:
+            self._consuming.browse(session, command, cover, options, works)
+            self.of(session.conn).coming.pop(command.sub_id, None)
+            return
+        backlog = self.queues.check(session, works, options.max_backlog)
+        content = self._consuming.content(session, command, cover, options, works)
+        cover = beside_queues(cover, works)
+        of_log, of_rest = self._parts(cover, replay) if cover is not NOTHING else (False, False)
+        conflating = self._conflating(cover, options, of_log)
+        conflating_rest = self._conflating(cover, options, of_rest)
+        search = extent_search(self._journal, command, options, now)  # what it refuses leaves no trace
+        held = self.of(session.conn)
+        old, old_rest = held.recorded.get(command.sub_id), held.live.get(command.sub_id)
+        _check_replaces(old, old_rest)
+        before = old or old_rest or held.of_queues.get(command.sub_id)
+        allowance = Allowance(command.credit)
+        if before is not None and not replay:
+            # What the old one still has to report of its consumption is not reported any more.
+            allowance = before.allowance
+            allowance.renew(command.credit)
+        if not replay:
+            # An older replace whose start is still searched must not take the place of this one afterwards.
+            held.coming.pop(command.sub_id, None)
+            self._consuming.consume(session, command, content, works, backlog, allowance)
+        if of_rest:
+            self._begin_rest(session, command, cover, allowance, conflating_rest, old_rest)
+        elif old_rest is not None and not replay:
+            self.unrecorded.retire(old_rest)
+        if old is not None and not replay:
+            self.delivery.credit(old)
+            if options.pause:
+                self.delivery.pause([old], now)
+            self.delivery.replace(old, cover if of_log else None, options.pace, conflating, live=options.live)
+        elif of_log:
+            sub = Subscription(session, command.sub_id, cover, allowance)
+            sub.replays = command.bookmark is not None
+            sub.numbered = command.numbered
+            sub.paused, sub.live = options.pause, options.live
+            sub.set_pace(options.pace)
+            sub.conflating = conflating
+            self._begin(sub, command, search, backlog)
+            return
+        self._answers.send(session.conn, Ack(id=command.id, backlog=backlog))
+
+    def _conflating(self, cover: Cover, options: SubscribeOptions, wanted: bool) -> Conflating | None:
+        """What conflates, where that is asked for and `wanted`. Raises `BadOption`."""
+        if options.conflation is None or not wanted:
+            return None
+        return self._contents.conflating(cover, options.conflation)
+
+    def _parts(self, cover: Cover, replay: bool) -> tuple[bool, bool]:
+        """Whether a subscription is given messages of the log, and others."""
+        if replay:
+            return True, False
+        if cover.literal is None:
+            return True, not self._publishing.records_everything
+        recorded = self._publishing.is_recorded(cover.literal)
+        return recorded, not recorded
+
+    def _begin_rest(
+        self,
+        session: Session,
+        command: Subscribe,
+        cover: Cover,
+        allowance: Allowance,
+        conflating: Conflating | None,
+        old: LiveSubscription | None,
+    ) -> None:
+        """What is not recorded, from now on; in the place of `old` if there is one."""
+        if conflating is not None:  # what it is made of is looked at whole
+            cover = self._contents.unselected(cover, session.subscriber)
+        live = LiveSubscription(session, command.sub_id, cover, allowance)
+        live.conflating = conflating
+        self._hold(session).live[command.sub_id] = live
+        if old is None:
+            self.unrecorded.add(live)
+        else:
+            self.unrecorded.replace(old, live)
+            self.unrecorded.credit(live)
+
+    def _begin(self, sub: Subscription, command: Subscribe, search: ExtentSearch, backlog: int = 0) -> None:
+        """Hold it, and deliver once its start was found. What has its id goes on until then."""
+        conn = sub.session.conn
+        held = self._hold(sub.session)
+        replay = command.bookmark is not None or command.positions is not None
+        place = held.coming if replay and sub.sub_id in held else held.recorded
+        place[sub.sub_id] = sub
+        target = self._journal.accepted_end
+
+        def found(extent: Extent) -> None:
+            if place.get(sub.sub_id) is not sub or self.of(conn) is not held:
+                failed(SubscriptionUnknown(f"subscription {shown(sub.sub_id)} was ended before it began"))
+                return
+            if place is held.coming:
+                self._end(held, sub.sub_id)
+                self._hold(sub.session).recorded[sub.sub_id] = sub
+            if command.until_caught_up:
+                extent = extent._replace(stop=target if extent.stop is None else min(extent.stop, target))
+            answer = Ack(
+                id=command.id, start=extent.start, found=extent.found, after=extent.after, backlog=backlog
+            )
+            self._answers.send(conn, answer)
+            sub.begin(extent, target)
+            self.delivery.begin(sub)
+
+        def failed(error: TickertapeError) -> None:
+            if place.get(sub.sub_id) is sub:
+                del place[sub.sub_id]
+                self._forget_if_empty(conn)
+            self._answers.refuse_command(conn, command.id, error)
+
+        self.searches.begin(sub.session, search, found, failed, bookmarks_in(command))
+
+    def pause(self, session: Session, command: Pause, now: Now) -> None:
+        """Send nothing more to bookmark subscriptions. Raises `SubscriptionUnknown`, `BadOption`: then none
+        was touched."""
+        self.delivery.pause(self._replays(session, command.sub_ids), now)
+        self._answers.send(session.conn, Ack(id=command.id))
+
+    def resume(self, session: Session, command: Resume, now: Now) -> None:
+        """Go on with subscriptions that were paused; the others go on as they do. Raises as `pause`."""
+        self.delivery.resume(self._replays(session, command.sub_ids), now)
+        self._answers.send(session.conn, Ack(id=command.id))
+
+    def _replays(self, session: Session, sub_ids: tuple[str, ...]) -> list[Subscription]:
+        held = self.of(session.conn)
+        self._check_known(held, sub_ids, "nothing was changed")
+        for sub_id in sub_ids:
+            sub = held.recorded.get(sub_id)
+            if sub is None or not sub.replays:
+                raise BadOption(
+                    f"subscription {shown(sub_id)} has no bookmark: only bookmark subscriptions are paused "
+                    "and resumed; nothing was changed"
+                )
+            if sub.live:
+                raise BadOption(
+                    f"subscription {shown(sub_id)} is live, which excludes pause and resume; "
+                    "nothing was changed"
+                )
+        return [held.recorded[sub_id] for sub_id in dict.fromkeys(sub_ids)]
+
+    @staticmethod
+    def _check_known(held: Held, sub_ids: tuple[str, ...], consequence: str) -> None:
+        for sub_id in sub_ids:
+            if sub_id not in held:
+                raise SubscriptionUnknown(
+                    f"no subscription {shown(sub_id)} on this connection; {consequence}"
+                )
+
+    def unsubscribe(self, session: Session, command: Unsubscribe) -> None:
+        """End subscriptions. Raises `SubscriptionUnknown`: then none was ended."""
+        held = self.of(session.conn)
+        self._check_known(held, command.sub_ids, "nothing was ended")
+        for sub_id in command.sub_ids:
+            self._end(held, sub_id)
+        self._answers.send(session.conn, Ack(id=command.id))
+
+    def resolve(self, session: Session, command: Resolve, now: Now) -> None:
+        """Look up which positions a range covers now. Raises what `check_subscribe` and `extent_search`
+        raise."""
+        asked, command = command.topic, self._consuming.of_underlying(command)
+        cover, options = self._check(session, command)
+        types = {} if command.filter is None else self._contents.other_types(cover)
+
+        def found(extent: Extent) -> None:
+            assert extent.stop is not None
+            answer = Resolved(
+                id=command.id,
+                journal=self._journal.identity,
+                start=extent.start,
+                end=extent.stop,
+                topic="" if command.topic == asked else command.topic,
+                types=types,
+            )
+            self._answers.send(session.conn, answer)
+
+        def failed(error: TickertapeError) -> None:
+            self._answers.refuse_command(session.conn, command.id, error)
+
+        if command.positions is not None:
+            bounds = Bounds(command.messages_max or _ANY, command.bytes_max or _ANY)
+            search = reach(self._journal, cover, command.topic, command.positions, bounds)
+        else:
+            search = extent_search(self._journal, command, options, now)
+            search = close_extent(self._journal, search, command.topic)
+        self.searches.begin(session, search, found, failed, bookmarks_in(command))
+
+    def credit(self, session: Session, sub_id: str, size: int) -> None:
+        """The application consumed `size` bytes; for a subscription that is over it says nothing. Raises
+        `BadCommand`."""
+        if not 0 < size <= credit_bytes_max:
+            raise BadCommand(f"a credit of {size} bytes; 1 to {credit_bytes_max} may be given back")
+        held = self.of(session.conn)
+        sub, live, queued = held.recorded.get(sub_id), held.live.get(sub_id), held.of_queues.get(sub_id)
+        first = sub or live or queued
+        if first is not None:
+            first.allowance.credit += size
+        if sub is not None:
+            self.delivery.credit(sub)
+        if live is not None:
+            self.unrecorded.credit(live)
+        if queued is not None:
+            self.queues.stir(queued)
+
+    def credits(self, session: Session, command: Credits) -> None:
+        """As `credit`, for several. Raises `BadCommand`."""
+        if not 0 < len(command.sub_ids) == len(command.bytes) <= combined_subscriptions_max:
+            raise BadCommand(
+                f"credits of {len(command.bytes)} numbers for {len(command.sub_ids)} subscriptions; "
+                f"as many of each, 1 to {combined_subscriptions_max}"
+            )
+        held = self.of(session.conn)
+        for sub_id, size in zip(command.sub_ids, command.bytes, strict=True):
+            sub = held.recorded.get(sub_id)
+            several = sub_id in held.live or sub_id in held.of_queues
+            if sub is None or sub.place is None or several or not 0 < size <= credit_bytes_max:
+                self.credit(session, sub_id, size)
+            else:  # what most are: it waits for nothing, there may be hundreds
+                sub.allowance.credit += size
+
+    # -- connections ----------------------------------------------------------------------------------
+
+    def writable(self, session: Session) -> None:
+        """A connection has room for more."""
+        self.delivery.writable(session)
+        self.unrecorded.writable(session)
+        for queued in self.of(session.conn).of_queues.values():
+            self.queues.stir(queued)
+
+    def drop(self, session: Session) -> None:
+        """A connection is gone."""
+        self.searches.drop(session)
+        held = self.of(session.conn)
+        for sub_id in list(held):
+            self._end(held, sub_id)
+
+    # -- time -----------------------------------------------------------------------------------------
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` would do something."""
+        return (
+            self.delivery.has_work
+            or self.queues.has_work
+            or self.unrecorded.has_work
+            or self.searches.has_work
+        )
+
+    def step(self, now: Now) -> None:
+        """One bounded step of delivery, and of a search that let others go first."""
+        self.delivery.step(now)
+        self.queues.step(now)
+        self.unrecorded.step()
+        self.searches.step()
+
+    # -- inside ---------------------------------------------------------------------------------------
+
+    def _check(self, session: Session, command: Subscribe | Resolve) -> tuple[Cover, SubscribeOptions]:
+        held = self.of(session.conn)
+        old = None if isinstance(command, Resolve) else held.recorded.get(command.sub_id)
+        return check_subscribe(
+            session,
+            held,
+            command,
+            self._publishing,
+            self._journal,
+            self._contents,
+            replaces_replay=old is not None and old.replays,
+        )
+
+    def _hold(self, session: Session) -> Held:
+        return self._held.setdefault(session.conn, Held())
+
+    def _is_held(self, sub: Subscription) -> bool:
+        return self.of(sub.session.conn).recorded.get(sub.sub_id) is sub
+
+    def _end(self, held: Held, sub_id: str) -> None:
+        held.coming.pop(sub_id, None)
+        if sub_id in held.of_queues:
+            conn = held.of_queues[sub_id].session.conn
+            self._consuming.end(held, sub_id)
+            self._forget_if_empty(conn)
+        sub = held.recorded.get(sub_id)
+        if sub is not None:
+            self.delivery.remove(sub)
+        live = held.live.pop(sub_id, None)
+        if live is not None:
+            self.unrecorded.remove(live)
+            self._forget_if_empty(live.session.conn)
+
+    def _ended(self, sub: Subscription) -> None:
+        """A subscription is over, whoever ended it."""
+        if self._is_held(sub):
+            del self._held[sub.session.conn].recorded[sub.sub_id]
+            self._forget_if_empty(sub.session.conn)
+
+    def _queue_ended(self, sub: Consumer | Browsing) -> None:
+        self._consuming.ended(sub)
+
+    def _forget_if_empty(self, conn: int) -> None:
+        held = self.of(conn)
+        if not held and not held.coming:
+            self._held.pop(conn, None)
+
+    def new_token(self) -> int:
+        """A token that no read of this server had before."""
+        self._token += 1
+        return self._token
+
+
+def _check_replaces(old: Subscription | None, rest: LiveSubscription | None) -> None:
+    waiting = 0 if old is None else len(old.turns)
+    while rest is not None:
+        waiting, rest = waiting + 1, rest.earlier
+    if waiting > replaces_waiting_max:
+        raise NotReady(
+            f"{waiting} replaces of this subscription wait until what came before them was taken: consume it"
+        )

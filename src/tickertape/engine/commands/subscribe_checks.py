@@ -1,0 +1,150 @@
+"""Owns what a subscribe or resolve command must be: its checks, and the search for its extent.
+
+Must never begin anything: what it refuses leaves no trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from tickertape.base.bookmarks import FromNow, parse_bookmark
+from tickertape.base.client_limits import ClientLimits
+from tickertape.base.errors import (
+    BadCommand,
+    BadOption,
+    LimitReached,
+    SubscriptionExists,
+    TopicNotRecorded,
+    WrongJournal,
+)
+from tickertape.base.interfaces import Now
+from tickertape.base.limits import (
+    credit_bytes_max,
+    message_cost_bytes,
+    subscription_id_bytes_max,
+)
+from tickertape.base.text_format import shown
+from tickertape.engine.matching.interest import Cover
+from tickertape.engine.matching.interest_compiler import Contents
+from tickertape.engine.runtime.log_writer import Publishing
+from tickertape.engine.sessions.session import Session
+from tickertape.engine.subscriptions.start_position import Extent, ExtentSearch, resolve, with_place
+from tickertape.engine.subscriptions.subscribe_options import SubscribeOptions, subscribe_options
+from tickertape.journal.journal import Journal
+from tickertape.journal.reading.archive_tier import gone, look, oldest
+from tickertape.wire.commands import Resolve, Subscribe
+
+
+def check_subscribe(
+    session: Session,
+    held: Collection[str],
+    command: Subscribe | Resolve,
+    publishing: Publishing,
+    journal: Journal,
+    contents: Contents,
+    *,
+    replaces_replay: bool = False,
+) -> tuple[Cover, SubscribeOptions]:
+    """Refuse what cannot be done, with an error that says why; returns what is covered, and the options.
+    `held` are the ids of the connection's subscriptions;
+    `replaces_replay`: the one with the id of the command has a bookmark."""
+    replay = isinstance(command, Resolve) or command.bookmark is not None or command.positions is not None
+    options = subscribe_options(command.options, replay=replay or replaces_replay)
+    if isinstance(command, Subscribe):
+        _check_subscription(held, command, options, journal, contents.limits)
+        cover = contents.cover(command.topic, command.filter, options.select, session.subscriber)
+    else:
+        if command.positions is not None:
+            _check_positions(command, command.positions, journal)
+        cover = contents.cover(command.topic, command.filter, None, session.subscriber)
+    if replay and cover.literal is not None and not publishing.is_recorded(cover.literal):
+        raise TopicNotRecorded(
+            f"topic {shown(command.topic)} is not recorded: subscribe without a bookmark, or record it"
+        )
+    return cover, options
+
+
+def _check_subscription(
+    held: Collection[str],
+    command: Subscribe,
+    options: SubscribeOptions,
+    journal: Journal,
+    limits: ClientLimits,
+) -> None:
+    if not 0 < len(command.sub_id.encode()) <= subscription_id_bytes_max:
+        raise BadCommand(f"a subscription id has 1 to {subscription_id_bytes_max} bytes")
+    if not message_cost_bytes <= command.credit <= credit_bytes_max:
+        allowed = f"from {message_cost_bytes} to {credit_bytes_max:,} are allowed"
+        raise BadCommand(f"a credit of {command.credit:,} bytes: {allowed}")
+    if command.sub_id in held and not options.replace:
+        raise SubscriptionExists(
+            f"subscription id {shown(command.sub_id)} is in use on this connection; "
+            "the option replace puts another subscription in its place"
+        )
+    most = limits.subscriptions_per_connection_max
+    if command.sub_id not in held and len(held) >= most:
+        raise LimitReached(
+            f"this connection has {most:,} subscriptions, as many as it may "
+            "(subscriptions_per_connection_max): end some, or open another connection"
+        )
+    if command.positions is not None:
+        _check_positions(command, command.positions, journal)
+        if command.numbered and (options.conflation is not None or options.live):
+            raise BadOption("numbered excludes conflation and live: each message is told its place")
+    elif command.numbered:
+        raise BadOption("numbered needs positions")
+    elif command.until_caught_up and command.bookmark is None:
+        raise BadOption("until_caught_up needs a bookmark")
+
+
+def _check_positions(command: Subscribe | Resolve, positions: tuple[int, int], journal: Journal) -> None:
+    if command.bookmark:
+        raise BadOption("positions and a bookmark exclude each other")
+    if command.journal != journal.identity:
+        raise WrongJournal(
+            f"the positions are of journal {shown(str(command.journal))}, "
+            f"this server holds {journal.identity}"
+        )
+    start, end = positions
+    if start > end:
+        raise BadOption(f"positions {start} to {end}: the end is below the start")
+    if start < journal.view.first_position and journal.view.older is None:
+        raise gone(f"position {start}", journal.view)
+
+
+def extent_search(
+    journal: Journal, command: Subscribe | Resolve, options: SubscribeOptions, now: Now
+) -> ExtentSearch:
+    """The search for what a checked command covers. Raises `BadBookmark` at once for what cannot be read."""
+    if isinstance(command, Subscribe) and command.positions is not None:
+        return _between(journal, command.topic, *command.positions)
+    if command.bookmark is None:
+        return _known(Extent(journal.accepted_end))
+    point, log_time = parse_bookmark(command.bookmark), journal.log_time(now)
+    if isinstance(point, FromNow):
+        search = _known(Extent(journal.accepted_end))
+    else:
+        search = resolve(journal, point, journal.accepted_end, options.not_found, log_time, command.topic)
+    if isinstance(command, Subscribe):
+        return with_place(journal, point, search, log_time, command.topic)
+    return search
+
+
+def _between(journal: Journal, topic: str, start: int, end: int) -> ExtentSearch:
+    """The extent of two positions that a client was told. Raises `BookmarkExpired`."""
+    if start < journal.view.first_position:
+        older = yield from look(journal.view, topic)
+        if start < oldest(journal.view, None if older is None else topic):
+            raise gone(f"position {start}", journal.view)
+    return Extent(start, stop=end)
+
+
+def bookmarks_in(command: Subscribe | Resolve) -> int:
+    """How many bookmarks are looked up for a command, about."""
+    return 1 if not command.bookmark else command.bookmark.count(",") + 1
+
+
+def _known(extent: Extent) -> ExtentSearch:
+    """A search that needs no reading."""
+    yield from ()
+    return extent

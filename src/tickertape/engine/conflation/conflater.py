@@ -1,0 +1,328 @@
+"""Owns conflation of one subscription: of the messages of a key within an interval the last is delivered,
+under the bookmark of the first.
+
+The interval runs on the recorded timeline: a message stamped t opens one for its key, what is stamped before
+t + interval replaces it. What is over leaves in the order of the first bookmarks, so that everything before a
+delivered bookmark has been delivered. Must never lose what nothing replaced, let its result depend on how the
+stream was cut into batches, keep a batch alive for a message of it, or hold more than `bytes_max` beside the
+message under its hands.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Hashable, Iterator, Sequence
+from sys import getsizeof
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+
+from tickertape.base.interfaces import Buffer
+from tickertape.base.limits import (
+    batch_bytes_target,
+    conflation_entry_bytes,
+    conflation_held_bytes_max,
+    conflation_key_bytes_max,
+)
+from tickertape.batch import MessageBatch
+from tickertape.batch.build_rows import PlainRow, batch_from_rows
+from tickertape.batch.format import I8, Int64s
+from tickertape.engine.log_reads.selection import Selection
+
+_WHOLE: Final = "the whole topic"
+_NOTHING: Final = (0, b"", 0, b"", b"")
+_ROW_BYTES: Final = 64
+"""About what a message takes in a batch beside its body and its labels."""
+
+
+class Conflated(NamedTuple):
+    """Messages whose interval is over. Bookmarks are those of the firsts, all else is of the lasts."""
+
+    batch: MessageBatch
+    positions: Int64s
+    """Of the first message of each; rising."""
+    stamps: Int64s
+    """Recorded time of the first message of each; not falling (the batch's own timestamps may)."""
+
+
+_Content: TypeAlias = tuple[int, Buffer, int, bytes, bytes]
+"""What of a message replaces what was held: timestamp, body, expiration, correlation id and key."""
+
+
+class _Held:
+    """The open interval of one key."""
+
+    # fmt: off
+    __slots__ = (
+        "at", "content", "key", "key_bytes", "opened", "position", "publisher", "sequence", "size", "topic",
+    )
+    # fmt: on
+
+    def __init__(self, key: Hashable, key_bytes: int, source: _Source, index: int, opened: int) -> None:
+        batch = source.batch
+        self.key = key
+        self.key_bytes = key_bytes
+        self.position = source.positions[index]
+        self.publisher = batch.publisher(index)
+        self.sequence = batch.sequence(index)
+        self.opened = opened
+        self.topic = batch.topic(index)
+        self.at = index
+        """Which message of the batch that is being looked at is its last; -1 = `content` is."""
+        self.content: _Content = _NOTHING
+        self.size = 0
+
+
+class _Source:
+    """A batch being looked at."""
+
+    def __init__(self, selection: Selection, batch: MessageBatch) -> None:
+        self.batch = batch
+        self.positions: Sequence[int] = (
+            range(selection.end - batch.count, selection.end)
+            if selection.positions is None
+            else selection.positions.tolist()
+        )
+        sizes = batch.offsets
+        for labels in (batch.correlation_ids, batch.keys):
+            if labels is not None:
+                sizes = sizes + labels.offsets
+        self.ends: list[int] = sizes.tolist()
+        """Bytes of bodies and labels before each message."""
+        self._plain = batch.correlation_ids is None and batch.keys is None and batch.expirations is None
+
+    def content(self, index: int) -> _Content:
+        """Message `index`; its body is a view on the batch."""
+        batch = self.batch
+        if self._plain:
+            return batch.timestamp(index), batch.bodies[self.ends[index] : self.ends[index + 1]], 0, b"", b""
+        body = batch.bodies[batch.offsets[index] : batch.offsets[index + 1]]
+        correlation_id, key = batch.correlation_id(index) or "", batch.key(index) or ""
+        expiration = batch.expiration(index) or 0
+        return batch.timestamp(index), body, expiration, correlation_id.encode(), key.encode()
+
+
+class Conflater:
+    """What conflation holds for one subscription. Log times are microseconds since 1970 UTC."""
+
+    def __init__(self, interval_micros: int, bytes_max: int = conflation_held_bytes_max) -> None:
+        self.interval_micros = interval_micros
+        self.bytes_max = bytes_max
+        self.held_bytes = 0
+        """Memory of what is held, as counted against `bytes_max`."""
+        self.released_early = 0
+        """Messages that left before their interval was over, for lack of room."""
+        self._held: dict[Hashable, _Held] = {}
+        self._queue: deque[_Held] = deque()
+        """The same in the order of their firsts, in which they leave too: all intervals are equally long."""
+        self._touched: list[_Held] = []
+        self._source: _Source | None = None
+        self._rows: list[PlainRow] = []
+        self._firsts: list[tuple[int, int]] = []
+        self._topic: str | None = None
+        self._several_topics = False
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    @property
+    def held_position(self) -> int | None:
+        """Position of the oldest first that is still held, None when nothing is: nobody may be told that he
+        can resume behind it."""
+        return self._queue[0].position if self._queue else None
+
+    def next_time(self) -> int | None:
+        """The log time at which something is over, or None."""
+        return self._queue[0].opened + self.interval_micros if self._queue else None
+
+    # -- inputs: each gives what is over, in batches of about `batch_bytes_target` ---------------------------
+
+    def add(
+        self,
+        selection: Selection,
+        keys: Sequence[Hashable | None] | None = None,
+        low: int = 0,
+        high: int | None = None,
+        time: int | None = None,
+    ) -> list[Conflated]:
+        """Consider the messages `[low, high)` of `selection`, which follow all that were considered before.
+
+        `keys` has one for each message of the batch, at most `conflation_key_bytes_max` in memory; None for a
+        message that has none: nothing replaces it. Without `keys` the topic is the key. Keys of different
+        topics are different. With `time` they all came then, whatever they are stamped with.
+        """
+        batch = selection.batch
+        high = selection.count if high is None else high
+        if batch is None or low >= high:
+            return []
+        names = self._names(batch, keys, low, high)
+        source = self._source = _Source(selection, batch)
+        stamps: list[int] = [time] * (high - low) if time is not None else batch.timestamps[low:high].tolist()
+        at = low
+        while at < high:
+            stamp = stamps[at - low]
+            self._release_until(stamp)
+            oldest = self._queue[0].opened if self._queue else stamp
+            stop = low + bisect_left(stamps, oldest + self.interval_micros, at - low)
+            stop = self._bounded(source, at, max(stop, at + 1))
+            self._consider(source, names[at - low : stop - low] if names else None, at, stop, stamps, low)
+            self._release_above(self.bytes_max)
+            at = stop
+        results = self._results()
+        for held in self._touched:
+            if held.at >= 0:
+                timestamp, body, expiration_ms, correlation_id, key = source.content(held.at)
+                held.content = timestamp, bytes(body), expiration_ms, correlation_id, key
+                held.at = -1
+        self._touched = []
+        self._source = None
+        return results
+
+    def advance(self, time: int, messages_max: int | None = None) -> list[Conflated]:
+        """Everything stamped before log time `time` has been considered. At most `messages_max` leave: while
+        `next_time` is not above `time` there are more."""
+        self._release_until(time, messages_max)
+        return self._results()
+
+    def flush(self, messages_max: int | None = None) -> list[Conflated]:
+        """Everything, or the oldest `messages_max`, whether its interval is over or not: before `completed`,
+        and at a stop."""
+        least = 0 if messages_max is None else max(len(self._queue) - messages_max, 0)
+        while len(self._queue) > least:
+            self._release()
+        return self._results()
+
+    def shrink(self, bytes_max: int) -> list[Conflated]:
+        """The oldest, until at most `bytes_max` are held: others need the memory."""
+        self._release_above(bytes_max)
+        return self._results()
+
+    # -- intervals ------------------------------------------------------------------------------------------
+
+    def _bounded(self, source: _Source, at: int, stop: int) -> int:
+        """`stop`, or nearer, so that nothing can have to leave early in between: how a stream is cut must
+        not decide what leaves."""
+        room = self.bytes_max - self.held_bytes
+        while stop > at + 1:
+            count = stop - at
+            if (
+                source.ends[stop]
+                - source.ends[at]
+                + count * (conflation_entry_bytes + conflation_key_bytes_max)
+                <= room
+            ):
+                break
+            stop = at + count // 2
+        return stop
+
+    def _consider(
+        self, source: _Source, names: list[Hashable] | None, at: int, stop: int, stamps: list[int], low: int
+    ) -> None:
+        """The messages `[at, stop)`: no interval ends between them. `stamps` are those from `low` on."""
+        last: dict[Hashable, int]
+        first: dict[Hashable, int]
+        if names is None:
+            last, first = {_WHOLE: stop - 1}, {_WHOLE: at}
+        elif len(names) == 1:
+            last = first = {names[0]: at}
+        else:
+            last = dict(zip(names, range(at, stop), strict=True))  # in the order of their first appearance
+            first = last
+            if len(last) < stop - at:
+                first = dict(zip(reversed(names), range(stop - 1, at - 1, -1), strict=True))
+        ends, touched, find = source.ends, self._touched, self._held.get
+        grown = 0
+        for key, index in last.items():
+            held = find(key)
+            if held is None:
+                begin = first[key]
+                held = self._held[key] = _Held(key, self._memory(key), source, begin, stamps[begin - low])
+                self._queue.append(held)
+                touched.append(held)
+                grown += conflation_entry_bytes + held.key_bytes
+            elif held.at < 0:
+                touched.append(held)
+            size = ends[index + 1] - ends[index]
+            grown += size - held.size
+            held.size = size
+            held.at = index
+        self.held_bytes += grown
+
+    def _names(
+        self, batch: MessageBatch, keys: Sequence[Hashable | None] | None, low: int, high: int
+    ) -> list[Hashable] | None:
+        """What tells the messages `[low, high)` apart; None when all are one."""
+        if self._topic is None:
+            self._topic = batch.topics[0]
+        if not self._several_topics and batch.topics != (self._topic,):
+            self._tell_topics_apart()
+        names: list[Hashable] | None = None
+        if keys is not None:
+            names = [object() if key is None else key for key in keys[low:high]]
+        if self._several_topics:
+            topics = [batch.topic(index) for index in range(low, high)]
+            names = list(zip(topics, names or [_WHOLE] * len(topics), strict=True))
+        return names
+
+    def _tell_topics_apart(self) -> None:
+        """From now on the topic is part of what a message is told apart by."""
+        self._several_topics = True
+        for held in self._queue:
+            held.key = (held.topic, held.key)
+        self._held = {held.key: held for held in self._queue}
+
+    def _memory(self, name: Hashable) -> int:
+        """Bytes of a key: a value, or a tuple of values."""
+        key = name[1] if self._several_topics and isinstance(name, tuple) else name
+        return getsizeof(key) + (sum(map(getsizeof, key)) if isinstance(key, tuple) else 0)
+
+    # -- releases -------------------------------------------------------------------------------------------
+
+    def _release_until(self, time: int, messages_max: int | None = None) -> None:
+        opened_before = time - self.interval_micros
+        least = 0 if messages_max is None else max(len(self._queue) - messages_max, 0)
+        while len(self._queue) > least and self._queue[0].opened <= opened_before:
+            self._release()
+
+    def _release_above(self, bytes_max: int) -> None:
+        while self.held_bytes > bytes_max and self._queue:
+            self.released_early += 1
+            self._release()
+
+    def _release(self) -> None:
+        """The oldest leaves."""
+        held = self._queue.popleft()
+        del self._held[held.key]
+        self.held_bytes -= conflation_entry_bytes + held.key_bytes + held.size
+        source = self._source
+        content = held.content if source is None or held.at < 0 else source.content(held.at)
+        timestamp, body, expiration_ms, correlation_id, key = content
+        self._rows.append(
+            (held.publisher, held.sequence, timestamp, held.topic, body, expiration_ms, correlation_id, key)
+        )
+        self._firsts.append((held.position, held.opened))
+        held.at = -1
+
+    def _results(self) -> list[Conflated]:
+        rows, firsts = self._rows, self._firsts
+        if not rows:
+            return []
+        self._rows, self._firsts = [], []
+        results = []
+        for low, high in _cuts(rows):
+            positions, stamps = np.array(firsts[low:high], I8).T.copy()
+            results.append(Conflated(batch_from_rows(rows[low:high]), positions, stamps))
+        return results
+
+
+def _cuts(rows: list[PlainRow]) -> Iterator[tuple[int, int]]:
+    """Where to cut `rows` into batches."""
+    low = size = 0
+    for index, (*_, body, _, correlation_id, key) in enumerate(rows):
+        own = len(body) + len(correlation_id) + len(key) + _ROW_BYTES
+        if size + own > batch_bytes_target and index > low:
+            yield low, index
+            low, size = index, 0
+        size += own
+    yield low, len(rows)

@@ -1,0 +1,120 @@
+"""Owns the conflation keys of messages: the values of some fields, read with the type of their topic.
+
+Values agree as in JSON: 1 and 1.0 are one value, and true, 1 and "1" are three. Must never give two messages
+one key unless their fields agree, nor a key to a message that lacks one of them or cannot be read: nothing
+may take its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from hashlib import blake2b
+from typing import Any, Final
+
+import msgspec
+
+from tickertape.base.errors import BadOption, BadPath
+from tickertape.base.limits import conflation_key_bytes_max
+from tickertape.batch import MessageBatch
+from tickertape.engine.matching.filter_context import Surroundings
+from tickertape.payload import FieldReader, Unreadable, message_type, parse_path
+
+_OBJECT_BYTES: Final = 64
+"""About what a value takes in memory beside its text."""
+
+_INTEGER_MIN: Final = -(1 << 63)
+_INTEGER_MAX: Final = (1 << 64) - 1
+
+Values = Callable[[Any], tuple[Any, ...]]
+
+
+class Keys:
+    """Reads keys of `fields`; `expected` are message types of topics that are covered. Raises `BadOption`
+    for fields that none of them can have."""
+
+    def __init__(self, fields: tuple[str, ...], surroundings: Surroundings, expected: Iterable[str]) -> None:
+        self._fields = fields
+        self._surroundings = surroundings
+        self._readers: dict[str, tuple[FieldReader, Values] | None] = {}
+        """By message type; None for one that cannot have the fields: no message of it has a key."""
+        misfits = [self._prepare(name) for name in expected]
+        if misfits and all(misfits):
+            raise next(error for error in misfits if error is not None)
+
+    def _prepare(self, name: str) -> BadOption | None:
+        try:
+            reader = message_type(name).reader([parse_path(field) for field in self._fields])
+        except BadPath as error:
+            self._readers[name] = None
+            return BadOption(f"conflation_key: {error}")
+        values: Values = eval("lambda r: (" + "".join(f"r{access}," for access in reader.access) + ")")
+        self._readers[name] = reader, values
+        return None
+
+    def of(self, batch: MessageBatch, low: int, high: int) -> list[Hashable | None]:
+        """The key of each of the messages `[low, high)`."""
+        keys: list[Hashable | None] = []
+        prepared = {topic: self._of_type(topic) for topic in batch.topics}
+        one = prepared[batch.topics[0]]
+        several = len(prepared) > 1
+        for index, body in enumerate(batch.bodies_between(low, high), low):
+            of_type = prepared[batch.topic(index)] if several else one
+            if of_type is None:
+                keys.append(None)
+                continue
+            reader, values = of_type
+            try:
+                key = values(reader.decode(body))
+            except Unreadable:
+                keys.append(None)
+                continue
+            keys.append(None if None in key else _hashable(key))
+        return keys
+
+    def _of_type(self, topic: str) -> tuple[FieldReader, Values] | None:
+        name = self._surroundings.type_of(topic)
+        if name not in self._readers:
+            self._prepare(name)
+        return self._readers[name]
+
+
+def _hashable(key: tuple[Any, ...]) -> Hashable | None:
+    """What is equal for equal keys: `key`, or what stands for it where it is large or Python would compare it
+    in another way; None when nothing can."""
+    for value in key:
+        kind = type(value)
+        if kind is str or kind is bytes:
+            if len(value) > _OBJECT_BYTES:
+                break
+        elif kind is not int and (kind is not float or value != value):
+            break
+    else:
+        return key
+    try:
+        encoded = msgspec.msgpack.encode([_plain(value) for value in key])
+    except (OverflowError, TypeError, ValueError, RecursionError):
+        return None  # an object with names that have no order
+    if len(encoded) + _OBJECT_BYTES <= conflation_key_bytes_max:
+        return encoded
+    return blake2b(encoded, digest_size=32).digest()
+
+
+def _plain(value: Any) -> Any:
+    """`value` in the one form that all values equal to it have: as in JSON, but that NaN equals itself."""
+    kind = type(value)
+    if kind is list:
+        return [_plain(element) for element in value]
+    if kind is dict:
+        return {name: _plain(value[name]) for name in sorted(value)}
+    if kind is float:
+        if value != value:
+            return _NAN
+        if value.is_integer():
+            value, kind = int(value), int
+    if kind is int and not _INTEGER_MIN <= value <= _INTEGER_MAX:
+        return msgspec.msgpack.Ext(_LARGE_INTEGER, b"%x" % value)
+    return value
+
+
+_LARGE_INTEGER: Final = 1
+_NAN: Final = msgspec.msgpack.Ext(2, b"")

@@ -1,0 +1,151 @@
+"""Owns what several subscriptions of one connection that read the log together take of a stretch of it.
+
+All go on together as far as credit and pace of every one of them reach, so that the order of the log holds
+across them. Must never let one of them pass another, or send a message in two frames.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from tickertape.base.interfaces import Now
+from tickertape.base.limits import outbox_bytes_max, routes_per_frame_max
+from tickertape.batch import MessageBatch, message_costs, select
+from tickertape.batch.format import Int64s, lengths_of
+from tickertape.engine.delivery.cursor import Cursor, Looked, Taking
+from tickertape.engine.delivery.routed import routed
+from tickertape.engine.log_reads.selection import Selection
+from tickertape.engine.subscriptions.log_feed import Subscription
+from tickertape.wire.commands import Deliver
+
+Frame = tuple[Deliver, MessageBatch]
+
+
+class Offered(NamedTuple):
+    """What became of a stretch."""
+
+    frames: list[Frame]
+    spent: int
+    """Bytes looked at and sent."""
+    blocked: bool
+    """There is more in the stretch, but one of them has no credit, or must wait for its pace."""
+    at: float | None
+    """Monotonic second from which on the pace lets more go."""
+
+
+class _Share(NamedTuple):
+    """Which messages are for a subscription: those of a taking from `begin` on, and before the limit."""
+
+    sub: Subscription
+    taking: Taking
+    begin: int
+    indices: Int64s
+
+    def before(self, limit: int) -> _Share:
+        """Only what comes before message `limit`."""
+        return self._replace(indices=self.indices[: int(self.indices.searchsorted(limit))])
+
+
+def together(cursor: Cursor, now: Now) -> Offered:
+    """Take what comes next of what the cursor has read; the positions of all are moved to behind it."""
+    raw, _ = cursor.ahead.piece(None, cursor.position)
+    batch = raw.batch
+    low = raw.index_at(cursor.position)
+    if batch is None or low >= raw.count:
+        return _reach(cursor, raw, raw.count, Offered([], 0, False, None))
+    costs = message_costs(batch)
+    high = min(low + max(int(costs[low:].cumsum().searchsorted(outbox_bytes_max, "right")), 1), batch.count)
+    looked, looked_at = cursor.looked, 0
+    if looked is not None and looked.raw is raw and looked.low <= low < looked.high:
+        high = min(high, looked.high)  # at a pace a stretch is taken in many steps
+    else:
+        looked = None
+        filtered = [sub.cover.content for sub in cursor.subs if sub.cover.content is not None]
+        if filtered:  # each of them looks at the stretch
+            reach = min([content.reach(batch, low) for content in filtered])
+            high = min(high, low + max((reach - low) // len(filtered), 1))
+    for sub in cursor.subs:
+        high = sub.clip(raw, low, high)
+    if looked is None:
+        looked = Looked(raw, low, high, [_taking(sub, batch, low, high) for sub in cursor.subs])
+        cursor.looked = looked
+        looked_at = (int(batch.offsets[high]) - int(batch.offsets[low])) * len(filtered)
+    shares = []
+    for sub, taking in zip(cursor.subs, looked.takings, strict=True):
+        begin = int(taking.indices.searchsorted(low))
+        shares.append(_Share(sub, taking, begin, taking.indices[begin:]).before(high))
+    limit, at = high, None
+    for share in shares:
+        reached, later = _limit(share, costs, high, now)
+        limit = min(limit, reached)
+        if later is not None and reached == limit:
+            at = later
+    blocked = limit < high
+    while limit > low + 1 and _routes(shares, limit) > routes_per_frame_max:
+        limit = low + (limit - low) // 2
+        blocked, at = False, None
+    shares = [share.before(limit) for share in shares]
+    some = [share for share in shares if len(share.indices)]
+    frames = [_frame(some, batch, costs, raw.position(limit))] if some else []
+    for sub, taking, begin, indices in some:
+        if sub.pacer is not None and taking.chosen is not None:
+            sub.pacer.sent(taking.chosen, begin, begin + len(indices), now.mono)
+    spent = looked_at + sum(frame[1].nbytes for frame in frames)
+    return _reach(cursor, raw, limit, Offered(frames, spent, blocked, at))
+
+
+def _routes(shares: list[_Share], limit: int) -> int:
+    """Deliveries of the messages before `limit`."""
+    return sum([int(share.indices.searchsorted(limit)) for share in shares])
+
+
+def _reach(cursor: Cursor, raw: Selection, limit: int, offered: Offered) -> Offered:
+    position = raw.end if limit >= raw.count else raw.position(limit)
+    for sub in cursor.subs:
+        sub.position = max(sub.position, position)
+    if position >= raw.end:
+        cursor.ahead.used()
+    return offered
+
+
+def _taking(sub: Subscription, batch: MessageBatch, low: int, high: int) -> Taking:
+    """Which messages of `[low, high)` are for it."""
+    mask = sub.cover.mask(batch)
+    if mask is None or sub.not_before is not None:
+        return Taking(np.empty(0, np.int64), None)
+    indices: Int64s = mask[low:high].nonzero()[0] + low
+    content = sub.cover.content
+    if content is not None:
+        indices = content.passing(batch, indices)
+    return Taking(indices, select(batch, indices) if sub.pacer is not None and len(indices) else None)
+
+
+def _limit(share: _Share, costs: Int64s, high: int, now: Now) -> tuple[int, float | None]:
+    """Before which message its credit and pace end, `high` when they do not; and when its pace goes on."""
+    sub, taking, begin, indices = share
+    if not len(indices):
+        return high, None
+    fitting = int(costs[indices].cumsum().searchsorted(sub.allowance.credit, "right"))
+    if not fitting and sub.allowance.credit >= sub.allowance.window:
+        fitting = 1  # nothing is outstanding: then one message may exceed the credit
+    at = None
+    if sub.pacer is not None and taking.chosen is not None:
+        allowed, at = sub.pacer.allowed(taking.chosen, begin, begin + len(indices), now.mono)
+        if allowed > fitting:
+            at = None
+        fitting = min(fitting, allowed)
+    if fitting == len(indices):
+        return high, None
+    return int(indices[fitting]), at
+
+
+def _frame(shares: list[_Share], batch: MessageBatch, costs: Int64s, after: int) -> Frame:
+    lengths = lengths_of(batch.offsets)
+    for sub, _, _, indices in shares:
+        sub.told = after
+        sub.spend_of(len(indices), int(lengths[indices].sum()), int(costs[indices].sum()))
+    counts = np.array([len(share.indices) for share in shares])
+    routes = np.concatenate([share.indices for share in shares])
+    return routed(batch, [share.sub.sub_id for share in shares], counts, routes, after)

@@ -1,0 +1,395 @@
+"""Owns reading the log for everybody behind its end: whose turn it is, what they read, what it gives them.
+
+A cursor goes on while credit, connection and pace let it, and hands its subscriptions over when they have
+caught up, or may go on with others (cohorts.py); those with a pace of their own stay. Must never hold more
+for slow readers than the read budget, or let one cursor have more than a bounded piece of a step, or one
+connection more turns than another because it has more of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from tickertape.base.errors import TickertapeError
+from tickertape.base.interfaces import Buffer, Now
+from tickertape.base.limits import (
+    combined_subscriptions_max,
+    step_delivery_bytes,
+)
+from tickertape.batch import MessageBatch
+from tickertape.engine.delivery.conflated import conflated
+from tickertape.engine.delivery.cursor import Cursor
+from tickertape.engine.delivery.cursor_shares import together
+from tickertape.engine.log_reads.budget import ReadBudgets
+from tickertape.engine.matching.interest import EVERYTHING
+from tickertape.engine.runtime.effects import Effect, Send, read_effect
+from tickertape.engine.runtime.rounds import Rounds
+from tickertape.engine.runtime.scheduling import Agenda
+from tickertape.engine.sessions.session import Session
+from tickertape.engine.subscriptions.log_feed import Subscription
+from tickertape.journal.journal import Journal
+from tickertape.journal.reading.archive_tier import (
+    ArchiveAnswer,
+    ArchivedParts,
+    Covered,
+    LookArchive,
+    OlderReader,
+    ReadArchive,
+    gone,
+)
+from tickertape.journal.reading.log_reader import LogReader
+from tickertape.journal.reading.log_view import Part, ReadRequest
+from tickertape.wire.frames import encode_frame
+
+_MICROS = 1_000_000
+
+
+class Hands(NamedTuple):
+    """What others do for the cursors."""
+
+    cross: Callable[[Subscription, int], bool]
+    """Do what is due to a subscription that has considered everything below a position; False when it is
+    over."""
+    deliver: Callable[[Subscription, MessageBatch, int, int | None, bytes], None]
+    """Send it a batch; everything below a position is considered then. The last is `Share.positions`."""
+    caught_up: Callable[[Subscription, Now], None]
+    """It has considered everything persisted: it is discarded here if it goes on elsewhere."""
+    failed: Callable[[Subscription, TickertapeError], None]
+    """What it needs cannot be read."""
+    join: Callable[[Subscription], bool]
+    """Whether it goes on with others from where it is: it is discarded here then."""
+
+
+class Cursors:
+    """All cursors. Appends effects to the list it is given."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        effects: list[Effect],
+        new_token: Callable[[], int],
+        budgets: ReadBudgets,
+        hands: Hands,
+    ) -> None:
+        self._journal = journal
+        self._effects = effects
+        self._new_token = new_token
+        self.budgets = budgets
+        self._hands = hands
+        self._of: dict[Subscription, Cursor] = {}
+        self._runnable: Rounds[Cursor] = Rounds()
+        self._reads: dict[int, Cursor] = {}
+        self._full: dict[int, dict[Cursor, None]] = {}
+        """Cursors that go on when their connection is writable again."""
+        self._at_tail: dict[Cursor, None] = {}
+        """Cursors that have caught up and stay: they go on with the next commit."""
+        self._holding: Agenda[Cursor] = Agenda()
+        """Those of them that conflate: they go on at a log time, with what is over then."""
+        self._patience: Agenda[Cursor] = Agenda()
+        """The same, by the monotonic clock, microseconds: when they have waited too long for that time."""
+        self._paced: Agenda[Cursor] = Agenda()
+        """Cursors that go on at a time of the monotonic clock, microseconds."""
+
+    # -- coming and going -----------------------------------------------------------------------------
+
+    def add(self, *subs: Subscription) -> None:
+        """They go on from where they are, together: at one place, on one connection."""
+        for at in range(0, len(subs), combined_subscriptions_max):
+            some = list(subs[at : at + combined_subscriptions_max])
+            cursor = Cursor(some)
+            self._of.update(dict.fromkeys(some, cursor))
+            self._run(cursor)
+
+    def add_each(self, subs: Iterable[Subscription]) -> None:
+        """Each of them goes on from where it is, by itself."""
+        for sub in subs:
+            self.add(sub)
+
+    def discard(self, sub: Subscription) -> None:
+        """It reads with nobody any more, nor by itself; nothing when it does not. An answer to its read will
+        be ignored."""
+        cursor = self._of.pop(sub, None)
+        if cursor is None:
+            return
+        cursor.subs.remove(sub)
+        cursor.let_go()  # what was read for several is not what is read for one
+        if cursor.subs:
+            cursor.starved = False  # it may have been this one that lacked credit
+            self._run(cursor)
+            return
+        if not cursor.reading:
+            self.budgets.forget(cursor)
+        self._at_tail.pop(cursor, None)
+        self._paced.drop(cursor)
+        self._holding.drop(cursor)
+        self._patience.drop(cursor)
+        full = self._full.get(cursor.session.conn)
+        if full is not None:
+            full.pop(cursor, None)
+            if not full:
+                del self._full[cursor.session.conn]
+
+    def __contains__(self, sub: Subscription) -> bool:
+        return sub in self._of
+
+    # -- inputs ---------------------------------------------------------------------------------------
+
+    def credit(self, sub: Subscription) -> None:
+        """It was granted more credit."""
+        cursor = self._of.get(sub)
+        if cursor is not None:
+            cursor.starved = False
+            self._run(cursor)
+
+    def wake(self, sub: Subscription) -> None:
+        """Something changed for it: look at it in the next step; nothing when it does not read."""
+        cursor = self._of.get(sub)
+        if cursor is not None:
+            self._run(cursor)
+
+    def writable(self, session: Session) -> None:
+        """A connection has room again."""
+        for cursor in self._full.pop(session.conn, ()):
+            self._run(cursor)
+
+    def read_done(self, token: int, data: Buffer | ArchiveAnswer | TickertapeError) -> bool:
+        """The answer to a read of the log or the archive; False when the token is none of ours."""
+        cursor = self._reads.pop(token, None)
+        if cursor is None:
+            return False
+        cursor.reading = False
+        if not cursor.subs or cursor.reader is None:
+            self.budgets.forget(cursor)
+            self._run(cursor)
+            return True
+        try:
+            if isinstance(data, TickertapeError):
+                raise data
+            cursor.ahead.fill(_parts(cursor.reader, data), cursor.cover or EVERYTHING)
+        except TickertapeError as error:
+            for sub in list(cursor.subs):
+                self._hands.failed(sub, error)
+            return True
+        self._run(cursor)
+        return True
+
+    def persisted(self) -> None:
+        """A commit became persisted."""
+        if self._at_tail:
+            waiting, self._at_tail = self._at_tail, {}
+            for cursor in waiting:
+                self._run(cursor)
+
+    def settle(self, now: Now) -> None:
+        """When the clock moved: who goes on by it."""
+        if self._holding:
+            for cursor in self._holding.due(self._journal.log_time(now)):
+                self._run(cursor)
+        if self._patience:
+            for cursor in self._patience.due(int(now.mono * _MICROS)):
+                conflating = cursor.subs[0].conflating
+                if conflating is not None and cursor.session.writable and not cursor.starved:
+                    conflating.lose_patience(now.mono, self._journal.log_time(now))
+                self._run(cursor)
+        if self._paced:
+            for cursor in self._paced.due(int(now.mono * _MICROS)):
+                self._run(cursor)
+
+    # -- outputs --------------------------------------------------------------------------------------
+
+    def caught_up(self, sub: Subscription) -> bool:
+        """Whether it reads on by itself and was given all there is."""
+        return self._of.get(sub) in self._at_tail
+
+    def is_free(self, sub: Subscription) -> bool:
+        """Whether it reads by itself, and neither credit nor connection keeps it from going on."""
+        cursor = self._of.get(sub)
+        return (
+            cursor is not None
+            and cursor.cover is not None
+            and cursor.runs
+            and cursor.session.writable
+            and not cursor.starved
+        )
+
+    def reads_with(self, sub: Subscription) -> int:
+        """How many others were resumed together with it and read the log with it."""
+        cursor = self._of.get(sub)
+        return 0 if cursor is None else len(cursor.subs) - 1
+
+    def blocked(self, sub: Subscription) -> bool:
+        """Whether there is more for it than its credit or its connection takes."""
+        cursor = self._of.get(sub)
+        return cursor is not None and (cursor.starved or not cursor.session.writable)
+
+    def all_sent(self) -> Iterator[Subscription]:
+        """Those that have caught up and hold nothing back."""
+        for cursor in self._at_tail:
+            for sub in cursor.subs:
+                if sub.conflating is None or sub.conflating.unsent_position is None:
+                    yield sub
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` would do something."""
+        return bool(self._runnable)
+
+    def next_moment(self) -> float | None:
+        """Monotonic second at which `settle` is wanted."""
+        moments = [at for at in (self._paced.first(), self._patience.first()) if at is not None]
+        return (min(moments) + 1) / _MICROS if moments else None  # a fraction does not make it early
+
+    def next_log_time(self) -> int | None:
+        """Log time at which `settle` is wanted."""
+        return self._holding.first()
+
+    def step(self, budget: int, now: Now) -> None:
+        """Let cursors go on in turn, for about so many bytes."""
+        while self._runnable and budget > 0:
+            cursor = self._runnable.next()
+            cursor.queued = False
+            if cursor.runs and not cursor.reading:
+                budget -= self._advance(cursor, now) + step_delivery_bytes
+
+    # -- one cursor -----------------------------------------------------------------------------------
+
+    def _run(self, cursor: Cursor) -> None:
+        if not cursor.queued and not cursor.reading and cursor.runs:
+            cursor.queued = True
+            self._runnable.put(cursor.session.conn, cursor)
+
+    def _advance(self, cursor: Cursor, now: Now) -> int:
+        """Send what was read, then read on, or join the dispatcher. Returns the bytes looked at and sent."""
+        for sub in list(cursor.subs):
+            self._hands.cross(sub, sub.position)
+        if not cursor.subs or cursor.starved:
+            return 0
+        if not cursor.session.writable:
+            self._full.setdefault(cursor.session.conn, {})[cursor] = None
+            self.budgets.idle(cursor, cursor.let_go)
+            return 0
+        self.budgets.busy(cursor)
+        if not cursor.ahead and not cursor.releases:
+            self._fetch(cursor, now)
+            if not cursor.ahead:
+                return 0
+        return self._offer(cursor, now)
+
+    def _offer(self, cursor: Cursor, now: Now) -> int:
+        """Give those who read what has been read; returns the bytes looked at and sent."""
+        cover = cursor.cover
+        if cover is None:
+            offered = together(cursor, now)
+            for command, batch in offered.frames:
+                self._effects.append(Send(cursor.session.conn, encode_frame(command, batch)))
+            spent, blocked, at = offered.spent, offered.blocked, offered.at
+        elif cursor.subs[0].conflating is not None:
+            share, spent = conflated(cursor, now)
+            if share.batch is not None:
+                self._hands.deliver(cursor.subs[0], share.batch, share.next, None, b"")
+            blocked, at = share.blocked, share.at
+        else:
+            sub = cursor.subs[0]
+            piece, spent = cursor.ahead.piece(cover, sub.position)
+            share = sub.share(piece, now.mono)
+            sub.position = max(sub.position, share.next)
+            if share.batch is not None:
+                spent += share.batch.nbytes
+                self._hands.deliver(sub, share.batch, share.next, None, share.positions)
+            if sub.position >= piece.end:
+                cursor.ahead.used()
+            blocked, at = share.blocked, share.at
+        if at is not None:
+            self._paced.put(cursor, int(at * _MICROS) + 1)
+        elif blocked:
+            cursor.starved = True
+        else:
+            self._run(cursor)
+            return spent
+        self.budgets.idle(cursor, cursor.let_go)
+        return spent
+
+    def _fetch(self, cursor: Cursor, now: Now) -> None:
+        """Read on. What was read before is written by now, or it would not be this one's turn."""
+        if cursor.position >= self._journal.persisted_end:
+            self._join(cursor, now)
+            return
+        if cursor.cover is not None and self._hands.join(cursor.subs[0]):
+            return
+        try:
+            if cursor.reader is None:
+                cursor.reader = self._reader(cursor)
+            step = cursor.reader.poll()
+        except TickertapeError as error:
+            for sub in list(cursor.subs):
+                self._hands.failed(sub, error)
+            return
+        if isinstance(step, ReadRequest | ReadArchive | LookArchive):
+            if self.budgets.reserve(cursor, step, lambda: self._run(cursor)):
+                token = self._new_token()
+                cursor.reading = True
+                self._reads[token] = cursor
+                self._effects.append(read_effect(token, step, cursor.session.conn))
+            return
+        self.budgets.release(cursor)
+        if step is None:
+            reached = min(
+                [cursor.reader.position, *[sub.turns[0].position for sub in cursor.subs if sub.turns]]
+            )
+            for sub in cursor.subs:
+                sub.position = max(sub.position, reached)
+            if reached < cursor.reader.position or isinstance(cursor.reader, OlderReader):
+                # What it becomes may cover what was passed over for what it is; the log follows the archive.
+                cursor.let_go()
+                self._run(cursor)
+                return
+            self._join(cursor, now)
+        else:
+            cursor.ahead.fill(step, cursor.cover or EVERYTHING)
+
+    def _reader(self, cursor: Cursor) -> LogReader | OlderReader:
+        """From where it is, in the log or before it. Raises `BookmarkExpired` when what it needs is gone,
+        which its pin should have prevented: nothing is skipped silently."""
+        view, position = self._journal.view, cursor.position
+        if position >= view.first_position:
+            return self._journal.reader(position, cursor.literal)
+        if view.older is None:
+            raise gone(f"position {position}", view)
+        return OlderReader(view, view.older, position, cursor.topic, self._new_token())
+
+    def _join(self, cursor: Cursor, now: Now) -> None:
+        """It has caught up."""
+        cursor.let_go()
+        self.budgets.forget(cursor)
+        for sub in list(cursor.subs):
+            if self._hands.cross(sub, self._journal.persisted_end):
+                self._hands.caught_up(sub, now)
+        if not cursor.subs:
+            return
+        conflating = cursor.subs[0].conflating
+        if conflating is not None:
+            all_known = self._journal.persisted_end == self._journal.accepted_end
+            if all_known:
+                # What is accepted from now on is stamped later: the interval runs on the clock.
+                conflating.settle(self._journal.log_time(now))
+            if conflating.waits:
+                self._run(cursor)
+                return
+            at = conflating.next_time()
+            if at is not None:
+                if all_known:  # else the next commit wakes it
+                    self._holding.put(cursor, at)
+                if self._journal.log_time(now) < at:  # else it does not wait for the clock
+                    self._patience.put(cursor, int(conflating.patience(now.mono) * _MICROS) + 1)
+        self._at_tail[cursor] = None
+
+
+def _parts(reader: LogReader | OlderReader, data: Buffer | ArchiveAnswer) -> list[Part]:
+    """What the answer to a read holds."""
+    if isinstance(data, ArchivedParts | Covered):
+        assert isinstance(reader, OlderReader)
+        return reader.answer(data)
+    assert isinstance(reader, LogReader)
+    assert isinstance(data, Buffer)
+    return reader.answer(data)

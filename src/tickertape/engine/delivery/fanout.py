@@ -1,0 +1,320 @@
+"""Owns handing parts of the log, one after the other, to all subscriptions that stand at one place of it: at
+its end, or where several go on together (cohorts.py).
+
+One pass over a part: everybody who covers the same is sent the same selection (standing.py). Must never do
+more in one step than it is told, or send to a subscription what does not fit its credit: who cannot take all
+of its part leaves, and reads on by itself from exactly there.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import Final, NamedTuple, TypeAlias
+
+from tickertape.base.limits import (
+    KIB,
+    batch_bytes_max,
+    dispatch_backlog_bytes_max,
+    outbox_bytes_max,
+    step_delivery_bytes,
+    step_share_bytes,
+)
+from tickertape.batch import MessageBatch, slice_batch
+from tickertape.batch.format import Int64s
+from tickertape.engine.delivery.fanout_frames import Alike, Part, Sharing
+from tickertape.engine.matching.subscription_index import Group, Offer, Standing
+from tickertape.engine.runtime.scheduling import Agenda
+from tickertape.engine.sessions.session import Session
+from tickertape.engine.subscriptions.log_feed import Phase, Subscription
+from tickertape.journal.reading.log_view import Part as LogPart
+from tickertape.wire.commands import Deliver
+
+_FINDING_OUT_BYTES: Final = 64 * KIB
+"""What it counts to find out for some who is to get what."""
+
+Everybody: TypeAlias = Standing[Subscription, Group[Subscription]]
+
+
+class Hands(NamedTuple):
+    """What others do for a dispatcher."""
+
+    deliver: Callable[[Subscription, MessageBatch, int, int | None], None]
+    """Send a batch to one; everything below a position is considered then."""
+    send: Callable[[Session, Deliver, MessageBatch], None]
+    """Send to several of a connection."""
+    left: Callable[[Subscription], None]
+    """It was put out, and goes on as a reader of its own."""
+
+
+def _nobody() -> None:
+    """Nobody leaves together."""
+
+
+class Dispatcher:
+    """All subscriptions at one place, in `phase`. When what waits to be handed on is too much, `overrun` is
+    called, which lets those leave together who can, and then everybody else is put out."""
+
+    def __init__(
+        self,
+        position: int,
+        hands: Hands,
+        phase: Phase = Phase.AT_END,
+        overrun: Callable[[], None] = _nobody,
+    ) -> None:
+        self.position = position
+        """Everything below was offered to everybody here."""
+        self.backlog_bytes_max = dispatch_backlog_bytes_max
+        """What may wait to be handed on before everybody reads at a pace of their own."""
+        self.overruns = 0
+        """How often that happened."""
+        self._hands = hands
+        self._phase = phase
+        self._overrun = overrun
+        self._standing: Everybody = Standing(Group)
+        self._parts: deque[LogPart] = deque()
+        self._waiting_bytes = 0
+        self._work: Iterator[Offer[Group[Subscription]]] | None = None
+        """What is left to do of the first part, and of the offer begun last."""
+        self._chosen: tuple[MessageBatch, int, Int64s | None] | None = None
+        self._subs: list[Subscription] = []
+        self._sharing: Sharing | None = None
+        self._tasks: Iterator[Alike | list[Part]] = iter(())
+        """What is left to do of what was found for several."""
+        self._rest: list[Part] = []
+        """What is left of the task begun last."""
+        self._boundaries: Agenda[Subscription] = Agenda()
+
+    # -- coming and going -----------------------------------------------------------------------------
+
+    def join(self, sub: Subscription) -> None:
+        """`sub` has considered everything below its position, which is not below `open_from`."""
+        sub.phase, sub.place = self._phase, self
+        self._standing.add(sub)
+        self.bound(sub)
+
+    def bound(self, sub: Subscription) -> None:
+        """The boundary of `sub` is new or has moved."""
+        boundary = sub.boundary()
+        if boundary is None:
+            self._boundaries.drop(sub)
+        else:
+            self._boundaries.put(sub, boundary)
+
+    def leave(self, sub: Subscription) -> None:
+        """`sub` stands here no more; nothing when it does not. Its position is what it has considered."""
+        if sub.place is self:
+            self._gone(sub)
+            self._standing.discard(sub)
+
+    def standing(self) -> Iterator[Subscription]:
+        """Everybody here."""
+        return iter(self._standing)
+
+    def __len__(self) -> int:
+        return len(self._standing)
+
+    def take_filtered(self) -> list[Everybody]:
+        """Those with filters leave: those of one topic together, and all with patterns."""
+        taken = self._standing.take_filtered()
+        for sub in chain.from_iterable(taken):
+            self._gone(sub)
+        return taken
+
+    def take_all(self) -> Everybody:
+        """All of them leave together, and what was to be handed on is forgotten."""
+        for sub in self.standing():
+            self._gone(sub)
+        taken, self._standing = self._standing, Standing(Group)
+        self._parts.clear()
+        self._begin_next()
+        return taken
+
+    def _gone(self, sub: Subscription) -> None:
+        sub.phase, sub.place = Phase.BEHIND, None
+        sub.position = max(sub.position, self.position)
+        self._boundaries.drop(sub)
+
+    def adopt(self, others: Everybody) -> None:
+        """Everybody in `others` stands here from now on; what they have considered is in their positions."""
+        for sub in others:
+            sub.phase, sub.place = self._phase, self
+            self.bound(sub)
+        if len(others) > len(self._standing) and not self._parts:
+            others, self._standing = self._standing, others  # who are fewer move
+        for sub in others:
+            self._standing.add(sub)
+
+    # -- commits --------------------------------------------------------------------------------------
+
+    def take(self, part: LogPart) -> None:
+        """What comes next, read for those who stand here: it waits for `step`, however much that is."""
+        self._parts.append(part)
+        self._waiting_bytes += part.batch.nbytes
+
+    def persisted(self, part: LogPart) -> None:
+        """A commit became persisted (or, at the live end, was accepted): it waits for `step`."""
+        if not self._standing:
+            self._parts.clear()
+            self._begin_next()
+            self.position = part.end_position
+            return
+        self.take(part)
+        if self._waiting_bytes > self.backlog_bytes_max and len(self._parts) > 1:
+            self.overruns += 1
+            # Publishers are faster than all the sending: everybody reads the log at a pace of their own.
+            self.give_up(part.end_position)
+
+    def give_up(self, position: int) -> None:
+        """Everybody is put out, and reads on alone: nothing below `position` is handed on here any more."""
+        self._parts.clear()
+        self._begin_next()
+        self._overrun()
+        for sub in list(self.standing()):
+            self._put_out(sub, self.position)
+        self.position = position
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` would do something."""
+        return bool(self._parts)
+
+    @property
+    def open_from(self) -> int:
+        """From here on nothing is found for anybody yet: who joins must have considered what is below."""
+        return self.position if self._work is None else self._parts[0].end_position
+
+    def passed(self, position: int) -> None:
+        """What is below `position` is for nobody here; nothing waits to be handed on."""
+        self.position = max(self.position, position)
+
+    def step(self, budget: int) -> int:
+        """Hand on what has become persisted, for about `budget` bytes; returns what is left of them."""
+        while self._parts and budget > 0:
+            part = self._parts[0]
+            if self._work is None:
+                self._work = self._standing.offers(part.batch, parted=True)
+            while budget > 0:
+                if self._subs:
+                    budget -= self._dispatch(self._subs.pop(), part) + step_delivery_bytes
+                    continue
+                if self._sharing is not None:
+                    budget -= self._go_on(self._sharing, part)
+                    continue
+                offer = next(self._work, None)
+                if offer is None:
+                    self.position = part.end_position
+                    self._parts.popleft()
+                    self._begin_next()
+                    break
+                budget -= offer.looked_at
+                self._begin(offer, part)
+        return budget
+
+    def reached(self) -> list[Subscription]:
+        """Those whose boundary everything was offered up to; each is given once."""
+        return self._boundaries.due(self.position)
+
+    def _begin_next(self) -> None:
+        self._work = self._chosen = self._sharing = None
+        self._tasks = iter(())
+        self._subs, self._rest = [], []
+        self._waiting_bytes = sum(part.batch.nbytes for part in self._parts)
+
+    def _begin(self, offer: Offer[Group[Subscription]], part: LogPart) -> None:
+        if offer.found:
+            self._sharing = Sharing(part.batch, offer.found)
+            self._tasks = self._sharing.tasks()
+        if offer.batch is None or offer.group is None:
+            return
+        self._chosen = (offer.batch, offer.batch.crc(), offer.indices)
+        self._subs = list(offer.group.subs)
+        self._subs.reverse()
+
+    def _go_on(self, sharing: Sharing, part: LogPart) -> int:
+        """Serve the next connection, or begin with those who get the same; returns the bytes sent."""
+        task: Alike | list[Part] | None = self._rest or next(self._tasks, None)
+        self._rest = []
+        if task is None:
+            self._sharing = None
+            return 0
+        if isinstance(task, Alike):
+            self._chosen = (task.batch, task.batch.crc(), task.indices)
+            self._subs = task.subs
+            return 0
+        if not task:
+            return _FINDING_OUT_BYTES
+        costs, first, end = sharing.costs, part.first_position, part.end_position
+        writable = task[0][0].session.writable
+        room = outbox_bytes_max
+        sent = step_delivery_bytes
+        parts: list[Part] = []
+        for at, (sub, number) in enumerate(task):
+            if sub.position > first and sub.place is self:  # in the middle of it, or behind it
+                rest = sharing.since(number, part.index_at(sub.position))
+                if rest is None:
+                    continue
+                number = rest
+            cost = costs[number]
+            if room < cost <= outbox_bytes_max:
+                self._rest = task[at:]  # first what it has been given is to be written
+                break
+            # What most are, first: there may be thousands.
+            usual = sub.place is self and writable and sub.simple and cost <= outbox_bytes_max
+            if (usual and cost <= sub.allowance.credit) or self._takes(sub, cost, part):
+                parts.append((sub, number))
+                room -= cost
+        for command, batch in sharing.frames(parts, end):
+            self._hands.send(parts[0][0].session, command, batch)
+            sent += batch.nbytes + step_delivery_bytes
+        sent += len(task) * step_share_bytes
+        return sent
+
+    def _dispatch(self, sub: Subscription, part: LogPart) -> int:
+        """Give one subscription the selection; returns the bytes sent."""
+        assert self._chosen is not None
+        chosen, crc, indices = self._chosen
+        if not part.first_position < sub.position < part.end_position:
+            return self._give(sub, chosen, part, crc)
+        if indices is None:
+            self._put_out_unless_done(sub, part)
+            return 0
+        since = int(indices.searchsorted(part.index_at(sub.position)))
+        if since == chosen.count:
+            return 0
+        return self._give(sub, slice_batch(chosen, since, chosen.count), part)
+
+    def _give(self, sub: Subscription, chosen: MessageBatch, part: LogPart, crc: int | None = None) -> int:
+        """Give one subscription what it has not considered of a part; returns the bytes sent."""
+        cost = chosen.cost if chosen.nbytes <= batch_bytes_max else outbox_bytes_max + 1
+        if not self._takes(sub, cost, part):
+            return 0
+        sub.position = part.end_position
+        self._hands.deliver(sub, chosen, part.end_position, crc)
+        return chosen.nbytes
+
+    def _takes(self, sub: Subscription, cost: int, part: LogPart) -> bool:
+        """Whether it is to be given a part, and can take it; who cannot is put out."""
+        if sub.place is not self or sub.position >= part.end_position:
+            return False
+        fits = cost <= sub.allowance.credit and cost <= outbox_bytes_max
+        if fits and sub.session.writable and sub.is_free_to(part.end_position):
+            return True
+        self._put_out(sub, part.first_position, part.end_position)
+        return False
+
+    def _put_out_unless_done(self, sub: Subscription, part: LogPart) -> None:
+        """Put it out if something of a part is still to be considered for it."""
+        if sub.place is self and sub.position < part.end_position:
+            self._put_out(sub, part.first_position, part.end_position)
+
+    def _put_out(self, sub: Subscription, position: int, alone_to: int = 0) -> None:
+        self.leave(sub)
+        sub.position = max(sub.position, position)
+        # Who waits for its connection only is no trouble to others, once it goes on.
+        sub.alone_to = alone_to if sub.session.writable else 0
+        self._hands.left(sub)
+
+
+assert outbox_bytes_max < dispatch_backlog_bytes_max

@@ -1,0 +1,125 @@
+"""Owns how what a commit holds for many subscriptions is put into frames: one for all subscriptions of a
+connection that get several, one for all connections where each gets the same.
+
+Must never make more of the frames than are asked for, or one that is larger than one connection may queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+
+from tickertape.base.limits import combined_subscriptions_max, routes_per_frame_max
+from tickertape.batch import MessageBatch, message_costs, select
+from tickertape.batch.format import Int64s, lengths_of
+from tickertape.engine.delivery.routed import routed
+from tickertape.engine.matching.filter_groups import Found
+from tickertape.engine.matching.subscription_index import Group
+from tickertape.engine.sessions.session import Session
+from tickertape.engine.subscriptions.log_feed import Subscription
+from tickertape.wire.commands import Deliver
+
+Part: TypeAlias = tuple[Subscription, int]
+"""A subscription, and the number of its selection."""
+
+
+_GROUPS_AT_A_TIME: Final = 1024
+
+
+class Alike(NamedTuple):
+    """Subscriptions of different connections that get the same."""
+
+    batch: MessageBatch
+    subs: list[Subscription]
+    indices: Int64s
+    """Which messages of what was handed out it holds."""
+
+
+class Sharing:
+    """What of `batch` groups get, of which there is at least one."""
+
+    def __init__(self, batch: MessageBatch, found: Found[Group[Subscription]]) -> None:
+        self._batch = batch
+        self._found = found
+        self._cut: list[Int64s] = []
+        """Selections beside those that were found: their numbers come after."""
+        self._begins = np.array(found.bounds[:-1])
+        self._each_cost = message_costs(batch)
+        self._each_size = lengths_of(batch.offsets).astype(np.int64)
+        self.costs: list[int] = np.add.reduceat(self._each_cost[found.indices], self._begins).tolist()
+        """What each selection costs against credit."""
+        self._counts: list[int] = np.diff(found.bounds).tolist()
+
+    def since(self, number: int, index: int) -> int | None:
+        """The number of what of a selection does not come before message `index`; None when nothing does."""
+        own = self._of(number)
+        own = own[int(own.searchsorted(index)) :]
+        if not len(own):
+            return None
+        self._cut.append(own)
+        self.costs.append(int(self._each_cost[own].sum()))
+        self._counts.append(len(own))
+        return len(self.costs) - 1
+
+    def _of(self, number: int) -> Int64s:
+        found = len(self._begins)
+        return self._found.of(number) if number < found else self._cut[number - found]
+
+    def tasks(self) -> Iterator[Alike | list[Part]]:
+        """What is to be sent, one after the other: the same to several, or parts to one connection; before,
+        nothing, where others may have their turn."""
+        connections: dict[Session, list[Part]] = {}
+        for number, group in enumerate(self._found.groups):
+            if number % _GROUPS_AT_A_TIME == _GROUPS_AT_A_TIME - 1:
+                yield []
+            for sub in group.subs:
+                parts = connections.get(sub.session)
+                if parts is None:
+                    connections[sub.session] = [(sub, number)]
+                else:
+                    parts.append((sub, number))
+        alike: dict[int, list[Subscription]] = {}
+        for parts in connections.values():
+            if len(parts) == 1:
+                alike.setdefault(parts[0][1], []).append(parts[0][0])
+            else:
+                yield parts
+        for number, subs in alike.items():
+            indices = self._found.of(number)
+            yield Alike(select(self._batch, indices), subs, indices)
+
+    def frames(self, parts: list[Part], after: int) -> Iterator[tuple[Deliver, MessageBatch]]:
+        """Frames that bring `parts` to their connection, which may queue all of them; each has the credit for
+        its own, which is spent when its frame is given. `after` is the position behind the batch."""
+        numbers = [number for _, number in parts]
+        counts = np.array([self._counts[number] for number in numbers])
+        ends = counts.cumsum()
+        low = reached = 0
+        while low < len(parts):
+            high = int(ends.searchsorted(reached + routes_per_frame_max, "right"))
+            high = min(max(high, low + 1), low + combined_subscriptions_max)
+            reached = int(ends[high - 1])
+            yield self._frame(parts[low:high], numbers[low:high], counts[low:high], after)
+            low = high
+
+    def _frame(
+        self, parts: list[Part], numbers: list[int], counts: Int64s, after: int
+    ) -> tuple[Deliver, MessageBatch]:
+        costs = self.costs
+        for sub, number in parts:
+            sub.allowance.credit -= costs[number]
+            sub.told = sub.position = after
+        routes = self._routes(numbers, counts)
+        # Once for all: there may be hundreds.
+        parts[0][0].session.sent(len(routes), int(self._each_size[routes].sum()))
+        return routed(self._batch, [sub.sub_id for sub, _ in parts], counts, routes, after)
+
+    def _routes(self, numbers: list[int], counts: Int64s) -> Int64s:
+        """The selections, one after the other."""
+        if max(numbers) >= len(self._begins):
+            return np.concatenate([self._of(number) for number in numbers])
+        ends = counts.cumsum()
+        shifts = np.repeat(self._begins[numbers] - ends + counts, counts)
+        return self._found.indices[shifts + np.arange(len(shifts))]

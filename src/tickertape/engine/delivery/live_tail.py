@@ -1,0 +1,150 @@
+"""Owns the live end of the log: what was accepted and is not persisted yet, for who wants it then.
+
+Must never give out of order, hold what is persisted, or keep anything for who cannot take it: that one goes
+on with what is persisted, and comes back when it has caught up.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from tickertape.base.limits import outbox_bytes_max
+from tickertape.base.text_format import shown
+from tickertape.batch import MessageBatch, Stamp, merge
+from tickertape.engine.delivery.fanout import Dispatcher, Hands
+from tickertape.engine.log_reads.selection import narrowed, selections
+from tickertape.engine.sessions.session import Session
+from tickertape.engine.subscriptions.log_feed import Subscription
+from tickertape.journal.reading.log_view import Part
+
+
+class LiveEnd:
+    """Subscriptions with `live` that have caught up. `hands` are as the dispatcher's;
+    `slow(session, why)` ends the connection of one that has fallen behind for `age_seconds` (None: never)."""
+
+    def __init__(
+        self,
+        end: int,
+        hands: Hands,
+        age_seconds: float | None,
+        slow: Callable[[Session, str], None],
+    ) -> None:
+        self.dispatcher = Dispatcher(end, hands._replace(left=self._fell_back))
+        self._hands = hands
+        self._age_seconds = age_seconds
+        self._slow = slow
+        self._behind_since: dict[Subscription, float] = {}
+        """Those that have fallen behind, in the order in which they did, monotonic seconds."""
+        self.fallbacks = 0
+        """How often one could not take what was accepted, and went back to the log."""
+        self.now = 0.0
+        """The last moment that it was told of."""
+        self._wanting = 0
+        self._known_from: int | None = None
+        """Position from which on what was accepted is known here; None while nobody wants it."""
+        self._parts: deque[Part] = deque()
+
+    def begin(self, accepted_end: int) -> None:
+        """One subscription more wants what comes before it is persisted."""
+        self._wanting += 1
+        if self._known_from is None:
+            self._known_from = accepted_end
+
+    def end(self, sub: Subscription) -> None:
+        """It does not want that any more."""
+        self._behind_since.pop(sub, None)
+        self._wanting -= 1
+        if not self._wanting:
+            self._known_from = None
+            self._parts.clear()
+
+    def accepted(self, position: int, batch: MessageBatch, stamp: Stamp) -> None:
+        """The log accepted a batch; its first message has this position."""
+        if self._known_from is None:
+            return
+        part = Part(position, merge([batch], [stamp]))
+        self._parts.append(part)
+        self.dispatcher.persisted(part)
+
+    def withheld(self, end: int) -> None:
+        """What was accepted up to `end` is not for anybody before all of it is persisted: who is here reads
+        the log until then."""
+        if self._known_from is not None:
+            self._known_from = end
+            self._parts.clear()
+            self.dispatcher.give_up(end)
+
+    def persisted(self, end: int) -> None:
+        """Everything below `end` is persisted."""
+        while self._parts and self._parts[0].end_position <= end:
+            self._parts.popleft()
+
+    # -- who is slow ----------------------------------------------------------------------------------
+
+    def _fell_back(self, sub: Subscription) -> None:
+        self.fallbacks += 1
+        self._behind_since[sub] = self.now
+        self._hands.left(sub)
+
+    def next_deadline(self) -> float | None:
+        """When `settle` is wanted, monotonic seconds."""
+        if self._age_seconds is None:
+            return None
+        for since in self._behind_since.values():
+            return since + self._age_seconds
+        return None
+
+    def settle(self) -> None:
+        """End the connections of those that have been behind for too long."""
+        age = self._age_seconds
+        if age is None:
+            return
+        while self._behind_since:
+            sub, since = next(iter(self._behind_since.items()))
+            if since + age > self.now:
+                return
+            del self._behind_since[sub]
+            self._slow(
+                sub.session,
+                f"live subscription {shown(sub.sub_id)} is behind for {age:g} seconds, "
+                "the age_limit of [slow_clients]",
+            )
+
+    # -- coming back ----------------------------------------------------------------------------------
+
+    def join(self, sub: Subscription, now: float) -> bool:
+        """Send what is accepted and not persisted to one that was sent everything persisted, and let it stand
+        here; False when it cannot take all of that, or it is more than a connection may queue: this is tried
+        again when more is persisted."""
+        fell_back = self._behind_since.pop(sub, None) is not None
+        if self._join(sub, now):
+            return True
+        if fell_back:
+            # It was sent everything persisted just now: from here on it is behind again.
+            self._behind_since[sub] = self.now
+        return False
+
+    def _join(self, sub: Subscription, now: float) -> bool:
+        if self._known_from is None or sub.position < self._known_from or not sub.session.writable:
+            return False
+        sent = 0
+        for part in self._parts:
+            for raw in selections([part], sub.cover):
+                if sent >= outbox_bytes_max:
+                    return False  # first what it was given is to be written
+                piece, content = raw, sub.cover.content
+                low = raw.index_at(sub.position)
+                if content is not None and raw.batch is not None and low < raw.count:
+                    if content.reach(raw.batch, low) < raw.count:
+                        return False  # more than is looked at in one step
+                    piece = narrowed(raw, low, raw.count, content, project=True)
+                share = sub.share(piece, now)
+                sub.position = max(sub.position, share.next)
+                if share.batch is not None:
+                    self._hands.deliver(sub, share.batch, share.next, None)
+                    sent += share.batch.nbytes
+                if sub.position < piece.end:
+                    return False
+        self.dispatcher.join(sub)
+        return True

@@ -1,0 +1,375 @@
+"""Owns delivery of the log: subscriptions behind its end read by themselves (cursors.py) or together
+(cohorts.py), those at the end share one dispatcher.
+
+A subscription leaves the dispatcher when it lacks credit, is paused or its connection is full, goes on from
+exactly there by reading, and joins again when it has caught up. Must never leave a gap or send a message
+twice at either crossing, or do more in one step than `step_bytes_max`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from tickertape.base.errors import TickertapeError
+from tickertape.base.interfaces import Buffer, Now
+from tickertape.base.limits import cohort_moves_max, step_bytes_max
+from tickertape.batch import MessageBatch
+from tickertape.engine.conflation.buffer import Conflating
+from tickertape.engine.delivery.cursors import Cursors, Hands
+from tickertape.engine.delivery.fanout import Dispatcher
+from tickertape.engine.delivery.fanout import Hands as DispatcherHands
+from tickertape.engine.delivery.live_tail import LiveEnd
+from tickertape.engine.delivery.progress_notices import Notices
+from tickertape.engine.delivery.shared_cursor import Cohorts
+from tickertape.engine.delivery.shared_cursor import Hands as CohortHands
+from tickertape.engine.log_reads.budget import ReadBudgets
+from tickertape.engine.matching.interest import Cover
+from tickertape.engine.runtime.effects import Effect, Send
+from tickertape.engine.runtime.outbox import Answers
+from tickertape.engine.runtime.scheduling import Agenda
+from tickertape.engine.sessions.session import Session
+from tickertape.engine.subscriptions.log_feed import Phase, Subscription, Turn
+from tickertape.engine.subscriptions.options import Pace
+from tickertape.journal.journal import Journal
+from tickertape.journal.reading.log_view import Part
+from tickertape.wire.commands import Command, Completed, Deliver, Ended
+from tickertape.wire.frames import encode_frame
+
+_CLOCK_CHECK_SECONDS = 1.0
+_SHARE_OF_THE_LAST = 4
+"""Those behind the end get one part in so many of a step at least."""
+_MICROS = 1_000_000
+
+
+class Delivery:
+    """All subscriptions to recorded topics. Appends effects to the list it is given; `ended` is told of each
+    one that is over; `slow(session, why)` ends a connection whose live subscription is behind for
+    `age_seconds`."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        effects: list[Effect],
+        answers: Answers,
+        new_token: Callable[[], int],
+        budgets: ReadBudgets,
+        ended: Callable[[Subscription], None],
+        age_seconds: float | None,
+        slow: Callable[[Session, str], None],
+    ) -> None:
+        self._journal = journal
+        self._effects = effects
+        self._answers = answers
+        self._ended = ended
+        self.step_bytes_max = step_bytes_max
+        """About what one step delivers."""
+        hands = Hands(self._cross, self._deliver, self._caught_up, self._failed, self._go_with_others)
+        self.cursors = Cursors(journal, effects, new_token, budgets, hands)
+        going = CohortHands(
+            self._cohort,
+            self.cursors.is_free,
+            self.cursors.discard,
+            self.cursors.add,
+            self._cross_reached,
+            self._go_over,
+            self._failed,
+        )
+        self.cohorts = Cohorts(journal, effects, new_token, budgets.log, going)
+        self._handing = DispatcherHands(self._deliver, self._send_several, self.cursors.add)
+        self.dispatcher = Dispatcher(journal.persisted_end, self._handing, overrun=self._overrun)
+        self.live = LiveEnd(journal.accepted_end, self._handing, age_seconds, slow)
+        self._clocked: Agenda[Subscription] = Agenda()
+        """Subscriptions that end at a log time still to come."""
+        self._notices = Notices(effects)
+
+    # -- inputs ---------------------------------------------------------------------------------------
+
+    def begin(self, sub: Subscription) -> None:
+        """Its extent is known: start to deliver, unless it is paused."""
+        if sub.stop_time is not None:
+            self._clocked.put(sub, sub.stop_time)
+        if sub.live:
+            self.live.begin(self._journal.accepted_end)
+        self.cursors.add(sub)
+
+    def credit(self, sub: Subscription) -> None:
+        """It was granted more credit."""
+        self.cursors.credit(sub)
+
+    def writable(self, session: Session) -> None:
+        """A connection has room again."""
+        session.writable = True
+        self.cursors.writable(session)
+
+    def pause(self, subs: Iterable[Subscription], now: Now) -> None:
+        """Send nothing more to them, and keep their places."""
+        for sub in subs:
+            if sub.paused:
+                continue
+            sub.pause(now)
+            _leave(sub)
+            if sub.phase is Phase.BEHIND:
+                self.cursors.discard(sub)
+                self.cursors.add(sub)
+
+    def resume(self, subs: Iterable[Subscription], now: Now) -> None:
+        """Go on where they are; those that are at one place and go at one rate read the log together."""
+        alike: dict[object, list[Subscription]] = {}
+        for number, sub in enumerate(subs):
+            if not sub.paused:
+                continue
+            sub.resume(now)
+            if sub.phase is Phase.BEHIND:
+                key = (sub.position, sub.pace) if sub.may_combine else number
+                alike.setdefault(key, []).append(sub)
+        for group in alike.values():
+            for sub in group:
+                self.cursors.discard(sub)
+            self.cursors.add(*group)
+
+    def replace(
+        self,
+        sub: Subscription,
+        cover: Cover | None,
+        pace: Pace | None = None,
+        conflating: Conflating | None = None,
+        *,
+        live: bool = False,
+    ) -> None:
+        """It becomes another one under the same id, or without a `cover` is over: where a replay stands, and
+        once it has caught up with the first message that is accepted from now on."""
+        replay = sub.replays and not (sub.target is None and not sub.has_stop) and not self.caught_up(sub)
+        position = sub.reached if replay else self._journal.accepted_end
+        if sub.phase is Phase.SEARCHING:
+            position = sub.position
+            sub.turns.clear()
+        if sub.turns and sub.turns[-1].position == position:
+            sub.turns.pop()  # nothing lies between: it would be another one for no message
+        sub.turns.append(Turn(position, cover, pace, conflating, live))
+        if sub.phase is Phase.SEARCHING:
+            self._turn(sub)
+            return
+        if sub.place is not None:
+            # Until its turn it reads by itself: here it would be passed over by what only then is its own.
+            sub.place.leave(sub)
+            self.cursors.add(sub)
+        if self._cross(sub, sub.position):
+            self.cursors.wake(sub)
+
+    def remove(self, sub: Subscription) -> None:
+        """It is over; an answer to its read will be ignored."""
+        _leave(sub)
+        self.cursors.discard(sub)
+        if sub.live and sub.phase is not Phase.SEARCHING:
+            self.live.end(sub)
+        sub.phase = Phase.OVER
+        if sub.conflating is not None:
+            sub.conflating.forget()
+        self._clocked.drop(sub)
+        self._ended(sub)
+
+    def read_done(self, token: int, data: Buffer | TickertapeError) -> bool:
+        """The answer to a read; False when the token is none of ours."""
+        return self.cursors.read_done(token, data) or self.cohorts.read_done(token, data)
+
+    def persisted(self, part: Part) -> None:
+        """A commit became persisted."""
+        self.dispatcher.persisted(part)
+        self.live.persisted(part.end_position)
+        self._notices.moved(part)
+        self.cursors.persisted()
+
+    def stop(self) -> None:
+        """Conflation holds nothing back any more: those that have caught up look at it again."""
+        self.cursors.persisted()
+
+    def settle(self, now: Now) -> None:
+        """After commits, and when the clock moved: what is due by it."""
+        if self._clocked:
+            for sub in self._clocked.due(self._journal.log_time(now)):
+                self._stop_by_clock(sub)
+        self.cursors.settle(now)
+        self.live.now = now.mono
+        self.live.settle()
+        for dispatcher in (self.dispatcher, self.live.dispatcher):
+            self._cross_reached(dispatcher)
+        if not (self.dispatcher.has_work or self.live.dispatcher.has_work):  # else not everything is sent yet
+            self._notices.settle(now, self._all_sent())
+
+    def _stop_by_clock(self, sub: Subscription) -> None:
+        """The log time of its end has come: whatever is accepted from now on is stamped later, so the end is
+        a position.
+        """
+        if sub.stop_time is not None:
+            end = self._journal.accepted_end
+            # `stop_time` stays: whoever is still behind must not be given what is stamped later.
+            sub.stop = end if sub.stop is None else min(sub.stop, end)
+        if sub.place is not None:
+            sub.place.bound(sub)
+        else:
+            self.cursors.wake(sub)
+
+    # -- outputs --------------------------------------------------------------------------------------
+
+    def caught_up(self, sub: Subscription) -> bool:
+        """Whether it was given all there is."""
+        return sub.phase is Phase.AT_END or self.cursors.caught_up(sub)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` would do something."""
+        return (
+            self.cursors.has_work
+            or self.cohorts.has_work
+            or self.dispatcher.has_work
+            or self.live.dispatcher.has_work
+        )
+
+    def next_deadline(self, now: Now) -> float | None:
+        """Monotonic second at which `settle` is wanted: ranges that end by the clock, paces, notices."""
+        deadlines = [
+            self._notices.next_deadline(),
+            self.cursors.next_moment(),
+            self.live.next_deadline(),
+        ]
+        for log_time in (self._clocked.first(), self.cursors.next_log_time()):
+            if log_time is not None:
+                # The wall clock may be set forward: look at it every second whatever it says now.
+                wait = min(max((log_time - now.wall) / _MICROS, 0.0), _CLOCK_CHECK_SECONDS)
+                deadlines.append(now.mono + wait)
+        return min([deadline for deadline in deadlines if deadline is not None], default=None)
+
+    def step(self, now: Now) -> None:
+        """Serve those at the end and then those behind it, in turn, about `step_bytes_max` in all."""
+        self.live.now = now.mono
+        left = max(self.dispatch(), self.step_bytes_max // _SHARE_OF_THE_LAST)
+        share = left // 2 if self.cursors.has_work else left
+        self.cursors.step(left - share + self.cohorts.step(share), now)
+
+    def dispatch(self) -> int:
+        """Serve those at the end of the log; returns what is left of the bytes of a step."""
+        budget = self.step_bytes_max
+        for dispatcher in (self.live.dispatcher, self.dispatcher):
+            if dispatcher.has_work:
+                budget = dispatcher.step(budget)
+                self._cross_reached(dispatcher)
+        return budget
+
+    # -- at the end -----------------------------------------------------------------------------------
+
+    def _cohort(self, position: int) -> Dispatcher:
+        return Dispatcher(position, self._handing, Phase.TOGETHER)
+
+    def _go_with_others(self, sub: Subscription) -> bool:
+        return self.cohorts.join(sub)
+
+    def _overrun(self) -> None:
+        """What waits at the end is too much: those with filters go on together from where they are."""
+        for everybody in self.dispatcher.take_filtered():
+            if not self.cohorts.begin(everybody, self.dispatcher.position):
+                self.cursors.add_each(everybody)
+
+    def _go_over(self, cohort: Dispatcher) -> bool:
+        """All of a cohort have caught up: they go over to the end, unless too many would have to move."""
+        moving, there = len(cohort), len(self.dispatcher)
+        if moving > cohort_moves_max and (there > cohort_moves_max or self.dispatcher.has_work):
+            return False
+        if any(sub.live for sub in cohort.standing()):
+            return False
+        everybody = cohort.take_all()
+        for sub in everybody:
+            self._notices.joined(sub)
+        self.dispatcher.adopt(everybody)
+        return True
+
+    def _caught_up(self, sub: Subscription, now: Now) -> None:
+        """It joins those at the end, unless it goes at a pace of its own or must change first."""
+        if not (sub.own_pace or sub.turns):
+            if sub.live and not self.live.join(sub, now.mono):
+                return
+            self.cursors.discard(sub)
+            if not sub.live:
+                self.dispatcher.join(sub)
+        self._notices.joined(sub)
+
+    def _failed(self, sub: Subscription, error: TickertapeError) -> None:
+        self._answers.end_subscription(sub.session.conn, sub.sub_id, sub.cover.topic, error)
+        self.remove(sub)
+
+    def _all_sent(self) -> Iterator[Subscription]:
+        """Everybody who was sent everything."""
+        yield from self.dispatcher.standing()
+        yield from self.live.dispatcher.standing()
+        yield from self.cursors.all_sent()
+
+    # -- completions and ends -------------------------------------------------------------------------
+
+    def _cross_reached(self, dispatcher: Dispatcher) -> None:
+        for sub in dispatcher.reached():
+            if self._cross(sub, dispatcher.position) and sub.place is dispatcher:
+                dispatcher.bound(sub)
+
+    def _cross(self, sub: Subscription, position: int) -> bool:
+        """Send what is due when everything below `position` was considered; False when it is over."""
+        boundary = sub.boundary()
+        if boundary is None or position < boundary:
+            return True
+        if sub.conflating is not None:
+            sub.conflating.flush()
+            if sub.conflating.waits:
+                return True  # what was held back goes first
+        if sub.turns and position >= sub.turns[0].position:
+            self._turn(sub)
+            if sub.phase is Phase.OVER:
+                return False
+        if sub.stop is not None and position >= sub.stop:
+            self._send(sub, Completed(sub_id=sub.sub_id, next=sub.stop))
+            self._send(sub, Ended(sub_id=sub.sub_id))
+            self.remove(sub)
+            return False
+        if sub.target is not None and position >= sub.target:
+            self._send(sub, Completed(sub_id=sub.sub_id, next=sub.target))
+            sub.target = None
+        return True
+
+    def _turn(self, sub: Subscription) -> None:
+        if sub.turns[0].cover is None and len(sub.turns) == 1:
+            self.remove(sub)
+            return
+        _leave(sub)
+        self.cursors.discard(sub)
+        was_live = sub.live
+        sub.turn()
+        if was_live and not sub.live and sub.phase is not Phase.SEARCHING:
+            self.live.end(sub)
+        elif sub.live and not was_live and sub.phase is not Phase.SEARCHING:
+            self.live.begin(self._journal.accepted_end)
+        if sub.phase is not Phase.SEARCHING:
+            self.cursors.add(sub)
+
+    def _deliver(
+        self,
+        sub: Subscription,
+        batch: MessageBatch,
+        after: int,
+        crc: int | None = None,
+        positions: bytes = b"",
+    ) -> None:
+        sub.spend(batch)
+        sub.told = after
+        command = Deliver(sub_id=sub.sub_id, next=after, positions=positions)
+        frame = encode_frame(command, batch, batch_crc=crc)
+        self._effects.append(Send(sub.session.conn, frame))
+
+    def _send_several(self, session: Session, command: Deliver, batch: MessageBatch) -> None:
+        self._effects.append(Send(session.conn, encode_frame(command, batch)))
+
+    def _send(self, sub: Subscription, command: Command) -> None:
+        buffers: list[Buffer] = encode_frame(command)
+        self._effects.append(Send(sub.session.conn, buffers))
+
+
+def _leave(sub: Subscription) -> None:
+    """It is given nothing more with others."""
+    if sub.place is not None:
+        sub.place.leave(sub)

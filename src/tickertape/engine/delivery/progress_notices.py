@@ -1,0 +1,97 @@
+"""Owns the persisted notices: once a second, what bookmark subscriptions at the end of the log may resume
+from although nothing of theirs came.
+
+Must never name a bookmark before everything of the subscription up to it was sent, or say anything while the
+log stands still.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import groupby
+from typing import Final, NamedTuple
+
+from tickertape.base.interfaces import Now
+from tickertape.base.limits import notice_seconds, notice_subscriptions_max
+from tickertape.batch import KIND_MESSAGE, MessageBatch
+from tickertape.engine.runtime.effects import Effect, Send
+from tickertape.engine.subscriptions.log_feed import Subscription
+from tickertape.journal.reading.log_view import Part
+from tickertape.wire.commands import PersistedNotice
+from tickertape.wire.frames import encode_frame
+
+_BEFORE_ALL: Final = float("-inf")
+
+
+class _Last(NamedTuple):
+    """Message `at` of a commit, and the position after it."""
+
+    batch: MessageBatch
+    at: int
+    end: int
+
+
+class Notices:
+    """When the next notices are due, and the bookmark they carry. Appends effects to the list it is given."""
+
+    def __init__(self, effects: list[Effect]) -> None:
+        self._effects = effects
+        self._last: _Last | None = None
+        """The last persisted message since the start."""
+        self._wanted = False
+        """Somebody may have something to be told."""
+        self._at = _BEFORE_ALL
+        """When the next notices may go out."""
+
+    def moved(self, part: Part) -> None:
+        """A commit became persisted."""
+        batch = part.batch
+        index = batch.count - 1
+        if batch.kinds is not None:
+            messages = (batch.kinds == KIND_MESSAGE).nonzero()[0]
+            if not len(messages):
+                return
+            index = int(messages[-1])
+        self._last = _Last(batch, index, part.first_position + index + 1)
+        self._wanted = True
+
+    def joined(self, sub: Subscription) -> None:
+        """A subscription has caught up with the log."""
+        self._wanted = self._wanted or sub.replays
+
+    def next_deadline(self) -> float | None:
+        """When `settle` is wanted (monotonic seconds), or None."""
+        return self._at if self._wanted and self._last is not None else None
+
+    def settle(self, now: Now, caught_up: Iterable[Subscription]) -> None:
+        """Send what is due to those who were sent everything."""
+        last = self._last
+        if last is None or not self._wanted or now.mono < self._at:
+            return
+        self._at = now.mono + notice_seconds
+        self._wanted = False
+        stamp = last.batch.timestamp(last.at)
+        wanting = [
+            s
+            for s in caught_up
+            # One that begins in the future would begin too early if it were taken up again there.
+            if s.replays and s.told < last.end and (s.not_before is None or s.not_before <= stamp)
+        ]
+        wanting.sort(key=_connection)
+        publisher, sequence = last.batch.publisher(last.at), last.batch.sequence(last.at)
+        for conn, subs in groupby(wanting, _connection):
+            ids = []
+            for sub in subs:
+                sub.told = last.end
+                ids.append(sub.sub_id)
+            for at in range(0, len(ids), notice_subscriptions_max):
+                notice = PersistedNotice(
+                    sub_ids=tuple(ids[at : at + notice_subscriptions_max]),
+                    publisher=publisher,
+                    sequence=sequence,
+                )
+                self._effects.append(Send(conn, encode_frame(notice)))
+
+
+def _connection(sub: Subscription) -> int:
+    return sub.session.conn

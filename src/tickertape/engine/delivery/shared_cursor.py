@@ -1,0 +1,312 @@
+"""Owns reading the log for many at once: subscriptions with filters that are behind its end at about the same
+place go on together, so that each message is looked at once for all of them, in one index.
+
+A cohort hands out what it reads as the end of the log does (dispatcher.py): who cannot take its part leaves,
+and reads by itself until it may join again. Must never keep anybody waiting for who is far behind, or hold
+more of the log than the read budget allows.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from itertools import islice
+from typing import NamedTuple
+from weakref import WeakValueDictionary
+
+from tickertape.base.errors import TickertapeError
+from tickertape.base.interfaces import Buffer
+from tickertape.base.limits import (
+    cohort_moves_max,
+    cohort_piece_bytes_max,
+    cohort_reach_messages,
+    cohorts_max,
+    read_bytes_target,
+    step_delivery_bytes,
+)
+from tickertape.engine.delivery.cohort import Cohort
+from tickertape.engine.delivery.fanout import Dispatcher, Everybody
+from tickertape.engine.log_reads.budget import ReadBudget
+from tickertape.engine.matching.filter_groups import is_indexed
+from tickertape.engine.runtime.effects import Effect, Read
+from tickertape.engine.subscriptions.log_feed import Phase, Subscription
+from tickertape.journal.format.retired_state import expired
+from tickertape.journal.journal import Journal
+from tickertape.journal.reading.log_view import ReadRequest
+
+_MEMBERS_PER_READ = 64
+"""So many more are worth looking at one read more at a time."""
+
+
+class Hands(NamedTuple):
+    """What others do for the cohorts."""
+
+    dispatcher: Callable[[int], Dispatcher]
+    """One for those who go on together from a position."""
+    is_free: Callable[[Subscription], bool]
+    """Whether it reads by itself, and is not held up."""
+    stand_up: Callable[[Subscription], None]
+    """It reads by itself no more."""
+    left: Callable[[Subscription], None]
+    """It reads by itself from now on."""
+    crossed: Callable[[Dispatcher], None]
+    """Everything below the position there was considered: what is due then is done."""
+    caught_up: Callable[[Dispatcher], bool]
+    """All there have considered everything persisted: they go over to the end together; False when they
+    cannot."""
+    failed: Callable[[Subscription, TickertapeError], None]
+    """What it needs cannot be read."""
+
+
+def may_join(sub: Subscription) -> bool:
+    """Whether it is one for a cohort, where it is now."""
+    return (
+        is_indexed(sub.cover)
+        and sub.phase is Phase.BEHIND
+        and sub.position >= sub.alone_to
+        and not (sub.own_pace or sub.paused or sub.turns)
+        and sub.not_before is None
+        and sub.stop_time is None
+    )
+
+
+class Cohorts:
+    """All of them. Appends effects to the list it is given."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        effects: list[Effect],
+        new_token: Callable[[], int],
+        budget: ReadBudget,
+        hands: Hands,
+    ) -> None:
+        self._journal = journal
+        self._effects = effects
+        self._new_token = new_token
+        self._budget = budget
+        self._hands = hands
+        self._all: dict[Cohort, None] = {}
+        self._runnable: deque[Cohort] = deque()
+        self._reads: dict[int, Cohort] = {}
+        self._alone: WeakValueDictionary[str | None, Subscription] = WeakValueDictionary()
+        """Of each topic the one that last went on by itself: with the next one it may make a cohort."""
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    # -- who goes together ----------------------------------------------------------------------------
+
+    def join(self, sub: Subscription) -> bool:
+        """Whether one that reads by itself goes on with others from here."""
+        if not may_join(sub) or self._is_older(sub):
+            return False
+        cohort = self._near(sub) or self._with_another(sub)
+        if cohort is None:
+            return False
+        self._hands.stand_up(sub)
+        cohort.dispatcher.join(sub)
+        return True
+
+    def begin(self, everybody: Everybody, position: int) -> bool:
+        """Whether those who stand nowhere now go on together from a position."""
+        first = next(iter(everybody))
+        if len(everybody) < 2 or len(self._all) >= cohorts_max:
+            return False
+        self._begin(first.cover.literal, position).dispatcher.adopt(everybody)
+        return True
+
+    def _near(self, sub: Subscription) -> Cohort | None:
+        for cohort in self._all:
+            if cohort.literal == sub.cover.literal:
+                ahead = sub.position - cohort.dispatcher.open_from
+                if 0 <= ahead <= cohort_reach_messages:
+                    return cohort
+        return None
+
+    def _with_another(self, sub: Subscription) -> Cohort | None:
+        """A new one with another that reads by itself, if there is one near."""
+        literal = sub.cover.literal
+        other = self._alone.get(literal)
+        if (
+            other is None
+            or other is sub
+            or abs(other.position - sub.position) > cohort_reach_messages
+            or len(self._all) >= cohorts_max
+            or not (may_join(other) and self._hands.is_free(other))
+        ):
+            self._alone[literal] = sub
+            return None
+        cohort = self._begin(literal, min(sub.position, other.position))
+        self._hands.stand_up(other)
+        cohort.dispatcher.join(other)
+        return cohort
+
+    def _is_older(self, sub: Subscription) -> bool:
+        """Whether what it reads lies before the log: the archive is read by each by itself."""
+        return sub.position < self._journal.view.first_position
+
+    def _begin(self, literal: str | None, position: int) -> Cohort:
+        cohort = Cohort(self._hands.dispatcher(position), literal)
+        self._all[cohort] = None
+        self._run(cohort)
+        return cohort
+
+    def _end(self, cohort: Cohort) -> None:
+        self._all.pop(cohort, None)
+        cohort.reader = None
+        cohort.gathered.clear()
+        if not cohort.reading:
+            self._budget.forget(cohort)
+
+    # -- inputs ---------------------------------------------------------------------------------------
+
+    def read_done(self, token: int, data: Buffer | TickertapeError) -> bool:
+        """The answer to a read; False when the token is none of ours."""
+        cohort = self._reads.pop(token, None)
+        if cohort is None:
+            return False
+        cohort.reading = False
+        if cohort not in self._all or cohort.reader is None:
+            self._budget.forget(cohort)
+            return True
+        try:
+            if isinstance(data, TickertapeError):
+                raise data
+            cohort.gathered += cohort.reader.answer(data)
+        except TickertapeError:
+            # It may be damage in what some of them do not need: each of them reads that by itself.
+            for sub in [*cohort.dispatcher.standing()]:
+                cohort.dispatcher.leave(sub)
+                sub.alone_to = max(sub.alone_to, cohort.reader.position + 1)
+                self._hands.left(sub)
+            self._end(cohort)
+            return True
+        self._run(cohort)
+        return True
+
+    # -- outputs --------------------------------------------------------------------------------------
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` would do something."""
+        return bool(self._runnable)
+
+    def step(self, budget: int) -> int:
+        """Let cohorts go on in turn, for about so many bytes; returns what is left of them."""
+        while self._runnable and budget > 0:
+            cohort = self._runnable.popleft()
+            cohort.queued = False
+            if cohort in self._all and not cohort.reading:
+                budget -= self._advance(cohort, budget) + step_delivery_bytes
+        return budget
+
+    # -- one cohort -----------------------------------------------------------------------------------
+
+    def _run(self, cohort: Cohort) -> None:
+        if not cohort.queued:
+            cohort.queued = True
+            self._runnable.append(cohort)
+
+    def _advance(self, cohort: Cohort, budget: int) -> int:
+        """Hand out what was read, or read on, or go over to others; returns the bytes looked at and sent."""
+        dispatcher = cohort.dispatcher
+        if not len(dispatcher):
+            self._end(cohort)
+            return 0
+        if dispatcher.has_work:
+            left = dispatcher.step(min(budget, read_bytes_target))
+            self._hands.crossed(dispatcher)
+            if cohort.is_idle:
+                self._budget.release(cohort)
+            self._run(cohort)
+            return min(budget, read_bytes_target) - left
+        if not (self._meet(cohort) or self._fetch(cohort)):
+            self._land(cohort)
+        return 0
+
+    def _meet(self, cohort: Cohort) -> bool:
+        """Let those who are a little ahead come here; whether some of them did."""
+        for other in self._all:
+            ahead = other.position - cohort.position
+            if other is cohort or other.literal != cohort.literal or not 0 <= ahead <= cohort_reach_messages:
+                continue
+            if not ahead and len(other.dispatcher) > len(cohort.dispatcher):
+                continue  # at one place the fewer go to the more: else each would take from the other
+            if min(len(other.dispatcher), len(cohort.dispatcher)) <= cohort_moves_max:
+                cohort.dispatcher.adopt(other.dispatcher.take_all())
+                self._end(other)
+            else:
+                for sub in [*islice(other.dispatcher.standing(), cohort_moves_max)]:
+                    other.dispatcher.leave(sub)
+                    cohort.dispatcher.join(sub)
+            self._run(cohort)
+            return True
+        return False
+
+    def _fetch(self, cohort: Cohort) -> bool:
+        """Read on; False at the end of the log."""
+        if cohort.reader is None:
+            if cohort.position >= self._journal.persisted_end:
+                return False
+            if cohort.position < self._journal.view.first_position:
+                self._expire(cohort)
+                return True
+            cohort.reader = self._journal.reader(cohort.position, cohort.literal)
+        reads = 1 + len(cohort.dispatcher) // _MEMBERS_PER_READ
+        wanted = min(reads * read_bytes_target, cohort_piece_bytes_max)
+        merged = len(cohort.gathered) > 1 and self._budget.extend(cohort, cohort.gathered_bytes)
+        while cohort.gathered_bytes < wanted:
+            step = cohort.reader.poll()
+            if isinstance(step, ReadRequest):
+                if self._read(cohort, step):
+                    return True
+                break
+            if step is None:
+                if cohort.gathered:
+                    break
+                cohort.dispatcher.passed(cohort.reader.position)
+                self._hands.crossed(cohort.dispatcher)
+                return False
+            cohort.gathered += step
+            merged = len(cohort.gathered) > 1 and self._budget.extend(cohort, cohort.gathered_bytes)
+            if not merged and len(cohort.gathered) > 1:
+                break  # no more memory: what was gathered is handed out as it is
+        cohort.hand_out(merged=merged)
+        self._run(cohort)
+        return True
+
+    def _read(self, cohort: Cohort, request: ReadRequest) -> bool:
+        """Read, at once or when there is memory for it; False when that could take long, and something is to
+        be handed out."""
+        size = cohort.gathered_bytes + request.size
+        if cohort.gathered:
+            if not self._budget.extend(cohort, size):
+                return False
+        elif not self._budget.reserve(cohort, size, lambda: self._run(cohort)):
+            return True
+        token = self._new_token()
+        cohort.reading = True
+        self._reads[token] = cohort
+        self._effects.append(Read(token, request))
+        return True
+
+    def _land(self, cohort: Cohort) -> None:
+        """It has caught up."""
+        cohort.reader = None
+        self._budget.forget(cohort)
+        if self._hands.caught_up(cohort.dispatcher):
+            self._end(cohort)
+            return
+        for sub in [*islice(cohort.dispatcher.standing(), cohort_moves_max)]:
+            cohort.dispatcher.leave(sub)
+            sub.alone_to = self._journal.persisted_end
+            self._hands.left(sub)
+        self._run(cohort)
+
+    def _expire(self, cohort: Cohort) -> None:
+        """What they need is gone, which their pins should have prevented: nothing is skipped silently."""
+        view = self._journal.view
+        for sub in [*cohort.dispatcher.standing()]:
+            self._hands.failed(sub, expired(f"position {sub.reached}", view.retired, view.first))
+        self._end(cohort)

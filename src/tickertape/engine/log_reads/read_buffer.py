@@ -1,0 +1,64 @@
+"""Owns what was read of the log for somebody and is not used yet: raw, and narrowed a piece at a time to what
+it covers.
+
+Must never narrow more than one piece ahead, nor anything twice while it is kept.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from tickertape.engine.log_reads.selection import Selection, narrowed, selections
+from tickertape.engine.matching.interest import Cover
+from tickertape.journal.reading.log_view import Part
+
+
+class ReadAhead:
+    """Selections in the order of the log: `fill` when it is empty, then `piece` and `used` in turn."""
+
+    def __init__(self) -> None:
+        self._raw: deque[Selection] = deque()
+        self._at = 0
+        """The message of the first of them from which on nothing is narrowed yet."""
+        self._piece: Selection | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._raw) or self._piece is not None
+
+    def fill(self, parts: list[Part], cover: Cover) -> None:
+        """Parts that follow one another were read."""
+        self._raw.extend(selections(parts, cover))
+
+    def clear(self) -> None:
+        """Forget it: it is read again."""
+        self._raw.clear()
+        self._at = 0
+        self._piece = None
+
+    def piece(self, cover: Cover | None, position: int, *, project: bool = True) -> tuple[Selection, int]:
+        """What comes next, of messages from `position` on, and the bytes looked at to find it; without a
+        `cover` it is not narrowed, and unless `project` to whole messages only."""
+        if self._piece is not None:
+            return self._piece, 0
+        raw = self._raw[0]
+        low = max(self._at, raw.index_at(position))
+        content, batch = None if cover is None else cover.content, raw.batch
+        if content is None or batch is None or low >= raw.count:
+            self._take_first()
+            self._piece = raw
+            return raw, 0
+        high = content.reach(batch, low)
+        looked_at = int(batch.offsets[high]) - int(batch.offsets[low])
+        self._at = high
+        if high == raw.count:
+            self._take_first()
+        self._piece = narrowed(raw, low, high, content, project)
+        return self._piece, looked_at
+
+    def used(self) -> None:
+        """All of the piece was used."""
+        self._piece = None
+
+    def _take_first(self) -> None:
+        self._raw.popleft()
+        self._at = 0

@@ -1,0 +1,145 @@
+"""Owns what of a read somebody covers: its messages as one table, and the position of each.
+
+Small commits are put together, so that a log of single messages is delivered in batches too. Must never
+change the order, or hold what was read for the sake of a small part of it: what is selected is a copy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tickertape.base.limits import read_bytes_target
+from tickertape.batch import MessageBatch, merge, select, select_topic
+from tickertape.batch.format import Bools, Int64s
+from tickertape.engine.matching.content_filter import Content
+from tickertape.engine.matching.interest import Cover
+from tickertape.journal.reading.log_view import Part
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Messages out of a stretch of the log."""
+
+    batch: MessageBatch | None
+    """None when there are none."""
+    positions: Int64s | None
+    """Of each message; None when they follow one another without gaps up to `end`."""
+    end: int
+    """Position after the stretch."""
+    last_timestamp: int
+    """Log time of the last message of the stretch, of whatever topic."""
+
+    @property
+    def count(self) -> int:
+        """Messages."""
+        return 0 if self.batch is None else self.batch.count
+
+    def position(self, index: int) -> int:
+        """Position of message `index`; the end of the stretch when it has no more."""
+        if index >= self.count:
+            return self.end
+        return self.end - self.count + index if self.positions is None else int(self.positions[index])
+
+    def encoded_positions(self, low: int, high: int) -> bytes:
+        """Where the messages `[low, high)`, one at least, stand: see `Deliver.positions`."""
+        first = self.position(low)
+        if self.positions is None or int(self.positions[high - 1]) - first == high - 1 - low:
+            return first.to_bytes(8, "little")
+        return self.positions[low:high].astype("<u8").tobytes()
+
+    def index_at(self, position: int) -> int:
+        """Index of the first message at or above `position`."""
+        if self.positions is None:
+            return min(max(position - (self.end - self.count), 0), self.count)
+        return int(self.positions.searchsorted(position))
+
+    def index_stamped(self, timestamp: int) -> int:
+        """Index of the first message stamped at or after `timestamp`."""
+        if self.batch is None or self.last_timestamp < timestamp:
+            return self.count
+        return int(self.batch.timestamps.searchsorted(timestamp))
+
+
+def selections(parts: list[Part], cover: Cover) -> list[Selection]:
+    """What of `parts`, which follow one another, was published to the topics of `cover`, whatever is in it;
+    the last ends where they end."""
+    chosen: list[Selection] = []
+    group: list[Selection] = []
+    size = 0
+    for part in parts:
+        selected = _select(part, cover)
+        size += 0 if selected.batch is None else selected.batch.nbytes
+        if size > read_bytes_target and group:
+            chosen.append(_together(group))
+            group = []
+            size = 0 if selected.batch is None else selected.batch.nbytes
+        group.append(selected)
+    if group:
+        chosen.append(_together(group))
+    return chosen
+
+
+def narrowed(raw: Selection, low: int, high: int, content: Content, project: bool) -> Selection:
+    """What of the messages `[low, high)` of `raw` is sent, whole unless `project`; it ends where they end."""
+    batch = raw.batch
+    assert batch is not None
+    end = raw.position(high)
+    whole = high == batch.count
+    last_timestamp = raw.last_timestamp if whole else int(batch.timestamps[high - 1])
+    indices = content.passing(batch, np.arange(low, high))
+    if not len(indices):
+        return Selection(None, None, end, last_timestamp)
+    positions = indices + (raw.end - batch.count) if raw.positions is None else raw.positions[indices]
+    chosen = select(batch, indices)
+    return Selection(content.project(chosen) if project else chosen, positions, end, last_timestamp)
+
+
+def _select(part: Part, cover: Cover) -> Selection:
+    batch, end = part.batch, part.end_position
+    last_timestamp = batch.run(batch.run_count - 1).timestamp
+    own, mask = _of_topics(batch, cover)
+    if own is None:
+        return Selection(None, None, end, last_timestamp)
+    if own is batch:
+        return Selection(own, part.positions, end, last_timestamp)
+    assert mask is not None
+    positions = mask.nonzero()[0]
+    if part.positions is None:
+        positions += part.first_position
+    else:
+        positions = part.positions[positions]
+    return Selection(own, positions, end, last_timestamp)
+
+
+def _of_topics(batch: MessageBatch, cover: Cover) -> tuple[MessageBatch | None, Bools | None]:
+    """The messages to the topics of `cover`, and which they are unless it is all of them."""
+    if cover.literal is not None and (batch.topic_index is None and batch.kinds is None):
+        return select_topic(batch, cover.literal), None
+    mask = cover.mask(batch)
+    if mask is None or not mask.any():
+        return None, None
+    return select(batch, mask), mask
+
+
+def _together(group: list[Selection]) -> Selection:
+    if len(group) == 1:
+        return group[0]
+    full = [one for one in group if one.batch is not None]
+    last = group[-1]
+    if not full:
+        return last
+    if len(full) == 1 and full[0] is last:
+        return last
+    batch = merge([one.batch for one in full if one.batch is not None])
+    first = full[0].position(0)
+    if last.end - first == batch.count:
+        return Selection(batch, None, last.end, last.last_timestamp)
+    return Selection(batch, np.concatenate([_positions(one) for one in full]), last.end, last.last_timestamp)
+
+
+def _positions(one: Selection) -> Int64s:
+    if one.positions is not None:
+        return one.positions
+    return np.arange(one.end - one.count, one.end, dtype=np.int64)

@@ -1,0 +1,222 @@
+"""Owns the groups of subscriptions that have filters: by topic, and for each message type in an index, so
+that a batch is tested only against the filters that can match.
+
+Must never look at more than a bounded piece of a batch between two results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from itertools import accumulate
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+
+from tickertape.base.limits import (
+    filter_piece_bytes_max,
+    filter_piece_steps_max,
+    index_piece_messages_max,
+)
+from tickertape.batch import MessageBatch, indices_of_topics
+from tickertape.batch.format import I8, Int64s
+from tickertape.engine.matching.content_filter import Content, bodies_of
+from tickertape.engine.matching.interest import Cover, messages_to
+from tickertape.engine.matching.topic_patterns import ByPattern
+from tickertape.filter.index.filter_index import FilterIndex
+from tickertape.payload import message_type
+
+_STEP_BYTES = filter_piece_bytes_max // filter_piece_steps_max
+"""What a step of a search counts, in bytes looked at."""
+
+
+class Grouped(Protocol):
+    """Somebody who covers something."""
+
+    cover: Cover
+
+
+G = TypeVar("G", bound=Grouped)
+
+
+def is_indexed(cover: Cover) -> bool:
+    """Whether it has a filter whose answer is the same for everybody."""
+    content = cover.content
+    if cover.is_odd or content is None:
+        return False
+    return content.filter is not None and not content.is_of_subscriber
+
+
+class Found(Generic[G]):
+    """Which messages of a batch several groups get."""
+
+    def __init__(self, groups: list[G], bounds: list[int], indices: Int64s, whole: bool = False) -> None:
+        self.groups = groups
+        self.whole = whole
+        """It is known that all of them get bodies as they are."""
+        self.bounds = bounds
+        """Where in `indices` those of each group begin, and the end of the last."""
+        self.indices = indices
+        """Of messages in the batch, for each group rising."""
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    def of(self, number: int) -> Int64s:
+        """The messages of group `number`."""
+        return self.indices[self.bounds[number] : self.bounds[number + 1]]
+
+    def divided(self, wanted: Callable[[G], bool]) -> tuple[Found[G], Found[G]]:
+        """What groups get of which `wanted` is true, and the others."""
+        true: list[tuple[G, Int64s]] = []
+        false: list[tuple[G, Int64s]] = []
+        answers = [*map(wanted, self.groups)]
+        if all(answers):
+            return self, found_of(false)
+        for number, answer in enumerate(answers):
+            (true if answer else false).append((self.groups[number], self.of(number)))
+        return found_of(true), found_of(false)
+
+
+def found_of(pairs: Sequence[tuple[G, Int64s]]) -> Found[G]:
+    """What groups get, each given with its messages."""
+    bounds = [0, *accumulate([len(indices) for _, indices in pairs])]
+    indices = np.concatenate([indices for _, indices in pairs]) if pairs else np.empty(0, I8)
+    return Found([group for group, _ in pairs], bounds, indices)
+
+
+class TopicFilters(Generic[G]):
+    """All groups of one topic, or one pattern of topics."""
+
+    def __init__(self, cover: Cover) -> None:
+        self.cover = cover
+        self.groups: dict[G, Content] = {}
+        self._selecting = 0
+        """Groups with a select list."""
+        self._indexes: dict[str, FilterIndex[G]] = {}
+        """By message type."""
+
+    def add(self, group: G, content: Content) -> None:
+        for name in content.types:
+            self._index(name)
+        self.groups[group] = content
+        self._selecting += content.select is not None
+        for name, index in self._indexes.items():
+            index.add(group, content.filter_of(name))
+
+    def discard(self, group: G) -> None:
+        self._selecting -= self.groups.pop(group).select is not None
+        for index in self._indexes.values():
+            index.discard(group)
+
+    def _index(self, name: str) -> FilterIndex[G]:
+        index = self._indexes.get(name)
+        if index is None:
+            index = self._indexes[name] = FilterIndex(message_type(name))
+            for group, content in self.groups.items():
+                index.add(group, content.filter_of(name))
+        return index
+
+    def search(self, batch: MessageBatch, which: Int64s) -> Generator[int, None, Found[G]]:
+        """Which of the messages `which` each group's filter matches; yields bytes looked at."""
+        content = next(iter(self.groups.values()))
+        by_type = content.by_type(batch, which)
+        if len(by_type) == 1:
+            return (yield from self._search(by_type[0][0], content, batch, which))
+        parts: dict[G, list[Int64s]] = {}
+        for name, own in by_type:
+            found = yield from self._search(name, content, batch, own)
+            for number, group in enumerate(found.groups):
+                parts.setdefault(group, []).append(found.of(number))
+        return found_of([(group, np.sort(np.concatenate(own))) for group, own in parts.items()])
+
+    def _search(
+        self, name: str, content: Content, batch: MessageBatch, own: Int64s
+    ) -> Generator[int, None, Found[G]]:
+        index, offsets = self._index(name), batch.offsets
+        with index.search() as search:
+            at = 0
+            while at < len(own):
+                most = int(offsets[own[at]]) + filter_piece_bytes_max
+                after = max(int(own.searchsorted(int(offsets.searchsorted(most, "right")) - 1)), at + 1)
+                piece = own[at : min(after, at + index_piece_messages_max)]
+                bodies = bodies_of(batch, piece)
+                context = content.context(index.needs, batch, piece.tolist()) if index.needs else None
+                yield sum(map(len, bodies))
+                for steps in search.look_at(bodies, context, at):
+                    yield steps * _STEP_BYTES
+                at += len(piece)
+            matches = search.matches()
+        content.count_unreadable(matches.unreadable)
+        indices = own[matches.indices]
+        if set(map(len, matches.keys)) == {1}:
+            whole = not self._selecting
+            return Found([group for (group,) in matches.keys], matches.bounds, indices, whole)
+        return found_of([(group, own[some]) for group, some in matches])
+
+
+class Filtered(Generic[G]):
+    """Groups with filters that an index can hold (see `is_indexed`)."""
+
+    def __init__(self) -> None:
+        self._by_topic: dict[str, TopicFilters[G]] = {}
+        self._by_pattern: ByPattern[TopicFilters[G]] = ByPattern()
+
+    def add(self, group: G) -> None:
+        """It takes part from now on."""
+        cover = group.cover
+        assert cover.content is not None
+        if cover.pattern is not None:
+            topics = self._by_pattern.setdefault(cover.pattern, lambda: TopicFilters(cover))
+        else:
+            topics = self._by_topic.setdefault(cover.topic, TopicFilters(cover))
+        topics.add(group, cover.content)
+
+    def discard(self, group: G) -> None:
+        """It takes part no more."""
+        cover = group.cover
+        if cover.pattern is None:
+            topics = self._by_topic[cover.topic]
+            topics.discard(group)
+            if not topics.groups:
+                del self._by_topic[cover.topic]
+        else:
+            self._by_pattern[cover.pattern].discard(group)
+            if not self._by_pattern[cover.pattern].groups:
+                del self._by_pattern[cover.pattern]
+
+    def groups(self) -> Iterator[G]:
+        """All of them."""
+        for topics in [*self._by_topic.values(), *self._by_pattern.values()]:
+            yield from topics.groups
+
+    def apart(self) -> Iterator[Filtered[G]]:
+        """The groups of each topic by themselves, and all with patterns."""
+        for topic, topics in self._by_topic.items():
+            one: Filtered[G] = Filtered()
+            one._by_topic[topic] = topics
+            yield one
+        if self._by_pattern:
+            patterns: Filtered[G] = Filtered()
+            patterns._by_pattern = self._by_pattern
+            yield patterns
+
+    def may_cover(self, topics: Sequence[str]) -> bool:
+        """Whether one of the groups may cover one of `topics`, as far as is known at once."""
+        return any(topic in self._by_topic for topic in topics) or self._by_pattern.may_fit(topics)
+
+    def search(self, batch: MessageBatch) -> Iterator[int | Found[G]]:
+        """For one topic or pattern after the other: bytes looked at, in pieces, and then which messages of
+        `batch` each group is to get, if it gets any."""
+        literal = [topic for topic in batch.topics if topic in self._by_topic]
+        for topic, indices in indices_of_topics(batch, literal):
+            topics = self._by_topic.get(topic)
+            if topics is not None:
+                yield (yield from topics.search(batch, indices))
+        for found in self._by_pattern.found(batch.topics):
+            if isinstance(found, int):
+                yield found
+                continue
+            topics, own = found
+            indices = messages_to(batch, own).nonzero()[0].astype(I8)
+            if topics.groups and len(indices):
+                yield (yield from topics.search(batch, indices))

@@ -1,0 +1,84 @@
+"""Owns what a subscription covers: its topics, and what of their messages it is sent.
+
+Two subscriptions with equal keys are sent the same, so what one is given is given to both. Must never cover a
+control record, or look at a body that no filter or select list asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Final
+
+import numpy as np
+
+from tickertape.batch import KIND_MESSAGE, MessageBatch
+from tickertape.batch.format import Bools
+from tickertape.engine.matching.content_filter import Content
+from tickertape.engine.matching.topic_patterns import TopicPattern
+
+
+class Cover:
+    """Topics, a literal or those that a pattern fits, and what of their messages: all, or a `Content`."""
+
+    __slots__ = ("__weakref__", "_fits", "content", "key", "literal", "pattern", "topic")
+
+    def __init__(
+        self,
+        topic: str,
+        fits: TopicPattern | Callable[[str], bool] | None = None,
+        content: Content | None = None,
+        beside: frozenset[str] = frozenset(),
+    ) -> None:
+        """`beside`: names that `fits` does not fit though the pattern does."""
+        self.topic = topic
+        """As it was asked for: a name, or a pattern when there is `fits`."""
+        self.literal = topic if fits is None else None
+        self.pattern = fits if isinstance(fits, TopicPattern) else None
+        """None for a literal, for all topics and for none."""
+        self.content = content
+        self.key: Hashable = (topic, None if content is None else content.key, beside)
+        self._fits = fits.fits if isinstance(fits, TopicPattern) else fits
+
+    @property
+    def is_odd(self) -> bool:
+        """Neither a name nor a pattern: whether a topic is covered has to be asked."""
+        return self.literal is None and self.pattern is None
+
+    @property
+    def plain(self) -> bool:
+        """All of one topic."""
+        return self.literal is not None and self.content is None
+
+    def covers(self, topic: str) -> bool:
+        """Whether `topic` is among its topics."""
+        if self._fits is None:
+            return topic == self.topic
+        return self._fits(topic)
+
+    def mask(self, batch: MessageBatch) -> Bools | None:
+        """Which messages are to its topics; None when none is. Control records never are."""
+        own = [self.covers(topic) for topic in batch.topics]
+        return messages_to(batch, np.array(own)) if any(own) else None
+
+
+def messages_to(batch: MessageBatch, own: Bools) -> Bools:
+    """Which messages are to those of a batch's topics that are True in `own`; control records are not."""
+    index, kinds = batch.topic_index, batch.kinds
+    mask = np.full(batch.count, own[0]) if index is None else own[index]
+    if kinds is not None:
+        mask &= kinds == KIND_MESSAGE
+    return mask
+
+
+def _always(topic: str) -> bool:
+    return topic is not None
+
+
+def _never(topic: str) -> bool:
+    return topic is None
+
+
+NOTHING: Final = Cover("no topic", _never)
+"""No message."""
+EVERYTHING: Final = Cover("every topic", _always)
+"""All messages, whatever their topic."""

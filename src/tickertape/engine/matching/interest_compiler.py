@@ -1,0 +1,126 @@
+"""Owns the covers of an instance: from the topic, filter and select list of a command to a `Cover`.
+
+Must never compile the same twice while somebody uses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import Final, TypeVar
+from weakref import WeakValueDictionary
+
+from tickertape.base.client_limits import DEFAULT, ClientLimits
+from tickertape.base.errors import BadFilter, BadOption, BadTopic, LimitReached
+from tickertape.base.limits import topic_bytes_max, topic_names_bytes_max
+from tickertape.base.names import check_topic, is_pattern
+from tickertape.base.text_format import shown
+from tickertape.engine.conflation.buffer import Conflating, ConflationMemory
+from tickertape.engine.conflation.keys import Keys
+from tickertape.engine.matching.content_filter import Content
+from tickertape.engine.matching.filter_context import DEFAULT_TYPE, Subscriber, Surroundings
+from tickertape.engine.matching.interest import Cover
+from tickertape.engine.matching.topic_patterns import PatternTopics
+from tickertape.engine.subscriptions.options import Conflation
+from tickertape.journal.format.segment import CONTROL_TOPIC
+from tickertape.wire.settlement import QUEUE_TOPIC
+
+_NAME_OVERHEAD_BYTES: Final = 3
+"""What MessagePack adds to a name, at most."""
+
+Made = TypeVar("Made", Content, Keys)
+
+
+class Contents:
+    """Makes covers. `topic_types` maps a topic to its message type where that is not `DEFAULT_TYPE`."""
+
+    def __init__(self, topic_types: Mapping[str, str], limits: ClientLimits = DEFAULT) -> None:
+        self.limits = limits
+        self.surroundings = Surroundings(topic_types, limits.filter_bytes_max)
+        self.conflation_memory = ConflationMemory()
+        self.compiled = 0
+        """How often something was compiled so far, or refused then: each may take milliseconds."""
+        self._patterns = PatternTopics()
+        self._covers: WeakValueDictionary[Hashable, Cover] = WeakValueDictionary()
+
+    def cover(self, topic: str, filter: str | None, select: str | None, subscriber: Subscriber) -> Cover:
+        """What a subscription to `topic` covers; `subscriber` is who subscribes. Raises
+        `BadTopic`, `BadFilter`, `BadOption`."""
+        key = (topic, filter, select)
+        cover = self._covers.get(key)
+        if cover is None:
+            cover = self._make(topic, filter, select, subscriber)
+            if cover.content is None or not cover.content.is_of_subscriber:
+                self._covers[key] = cover
+        return cover
+
+    def conflating(self, cover: Cover, conflation: Conflation) -> Conflating:
+        """What conflates messages of `cover`. Raises `BadOption` for a key that they cannot have."""
+        keys = None
+        if conflation.fields:
+            self.compiled += 1
+            fields = conflation.fields
+            keys = self._fitting(cover, lambda types: Keys(fields, self.surroundings, types))
+        return Conflating(conflation, keys, cover.content, self.conflation_memory)
+
+    def unselected(self, cover: Cover, subscriber: Subscriber) -> Cover:
+        """`cover` without its select list."""
+        content = cover.content
+        if content is None or content.select is None:
+            return cover
+        return self.cover(cover.topic, content.filter, None, subscriber)
+
+    def other_types(self, cover: Cover) -> dict[str, tuple[str, ...]]:
+        """By message type the topics that are covered and not of `DEFAULT_TYPE`. Raises `LimitReached` for
+        more than an answer has room for."""
+        found: dict[str, list[str]] = {}
+        size = 0
+        for name, kind in self.surroundings.types.items():
+            if kind != DEFAULT_TYPE and cover.covers(name):
+                found.setdefault(kind, []).append(name)
+                size += len(name.encode()) + _NAME_OVERHEAD_BYTES
+        if size > topic_names_bytes_max:
+            raise LimitReached(
+                f"the names of the topics of {shown(cover.topic)} that are not JSON take {size:,} bytes, "
+                f"more than {topic_names_bytes_max:,} (topic_names_bytes_max): ask for fewer topics"
+            )
+        return {kind: tuple(names) for kind, names in found.items()}
+
+    def _expected(self, cover: Cover) -> list[str]:
+        """Message types of topics that are covered, as far as they are known."""
+        if cover.literal is not None:
+            return [self.surroundings.type_of(cover.literal)]
+        types = self.surroundings.types.items()
+        return sorted({DEFAULT_TYPE} | {kind for name, kind in types if cover.covers(name)})
+
+    def _make(self, topic: str, filter: str | None, select: str | None, subscriber: Subscriber) -> Cover:
+        fits = None
+        if topic in (CONTROL_TOPIC, QUEUE_TOPIC):
+            raise BadTopic(f"{shown(topic)} is the server's own: nobody subscribes to it")
+        self.compiled += filter is not None or select is not None or is_pattern(topic)
+        if is_pattern(topic):
+            if len(topic.encode()) > topic_bytes_max:
+                raise BadTopic(
+                    f"a pattern of {len(topic):,} characters: at most {topic_bytes_max:,} bytes are read"
+                )
+            fits = self._patterns.pattern(topic)
+        else:
+            check_topic(topic)
+        if filter is None and select is None:
+            return Cover(topic, fits)
+        content = self._fitting(
+            Cover(topic, fits), lambda types: Content(filter, select, types, self.surroundings, subscriber)
+        )
+        return Cover(topic, fits, content)
+
+    def _fitting(self, cover: Cover, make: Callable[[list[str]], Made]) -> Made:
+        """What `make` makes for the message types that `cover` covers. What only the type of its one topic
+        does not take is refused with the name of that topic."""
+        types = self._expected(cover)
+        try:
+            return make(types)
+        except (BadFilter, BadOption) as error:
+            if cover.literal is None or types == [DEFAULT_TYPE]:
+                raise
+            make([DEFAULT_TYPE])
+            error.args = (f"{error}; topic {shown(cover.literal)} is of message type {types[0]}",)
+            raise

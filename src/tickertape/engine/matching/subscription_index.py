@@ -1,0 +1,237 @@
+"""Owns who is given messages as they come, by what they cover, and what a batch holds for each of them.
+
+A batch is taken apart by topic once, and looked at once for everybody with the same filter. Must never look
+at more than a bounded piece of it between two offers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+
+from tickertape.batch import MessageBatch, indices_of_topics, select, split_topics
+from tickertape.batch.format import Int64s
+from tickertape.engine.matching.filter_groups import Filtered, Found, is_indexed
+from tickertape.engine.matching.interest import Cover, messages_to
+from tickertape.engine.matching.topic_patterns import ByPattern
+
+
+class Covering(Protocol):
+    """A subscription."""
+
+    cover: Cover
+
+
+S = TypeVar("S", bound=Covering)
+
+
+class Group(Generic[S]):
+    """Everybody who covers the same."""
+
+    def __init__(self, cover: Cover) -> None:
+        self.cover = cover
+        self.subs: dict[S, None] = {}
+
+
+G = TypeVar("G", bound="Group[Any]")
+
+
+class Offer(NamedTuple, Generic[G]):
+    """What a batch holds for some who stand here."""
+
+    batch: MessageBatch | None
+    """None when it was only looked at so far."""
+    group: G | None
+    """None then, too."""
+    looked_at: int
+    """Bytes of bodies that were looked at."""
+    indices: Int64s | None = None
+    """Which messages of what was looked at `batch` holds."""
+    found: Found[G] | None = None
+    """Instead of `batch` and `group`: which messages several groups get."""
+
+
+class Standing(Generic[S, G]):
+    """Subscriptions, in groups that `make` makes."""
+
+    def __init__(self, make: Callable[[Cover], G]) -> None:
+        self._make = make
+        self._by_topic: dict[str, G] = {}
+        """Those that cover all of one topic."""
+        self._groups: dict[Hashable, G] = {}
+        """The others."""
+        self._filtered: Filtered[G] = Filtered()
+        """Those of the others whose filters are in an index."""
+        self._count = 0
+        self._alone: dict[str, dict[G, None]] = {}
+        """Those that are asked one by one, by their topic."""
+        self._by_pattern: ByPattern[dict[G, None]] = ByPattern()
+        """Those too, by the pattern of their topics."""
+        self._odd: dict[G, None] = {}
+        """Those that are asked of each topic."""
+
+    def __bool__(self) -> bool:
+        return bool(self._by_topic or self._groups)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[S]:
+        for group in self.groups():
+            yield from group.subs
+
+    def groups(self) -> Iterator[G]:
+        """All groups."""
+        yield from self._by_topic.values()
+        yield from self._groups.values()
+
+    def add(self, sub: S) -> G:
+        """It stands here from now on, in the group that is returned."""
+        cover = sub.cover
+        groups, key = self._place(cover)
+        group = groups.get(key)
+        if group is None:
+            group = groups[key] = self._make(cover)
+            if is_indexed(cover):
+                self._filtered.add(group)
+            elif cover.pattern is not None:
+                self._by_pattern.setdefault(cover.pattern, dict)[group] = None
+            elif cover.is_odd:
+                self._odd[group] = None
+            elif groups is self._groups and cover.literal is not None:
+                self._alone.setdefault(cover.literal, {})[group] = None
+        if sub not in group.subs:
+            self._count += 1
+            group.subs[sub] = None
+        return group
+
+    def discard(self, sub: S) -> None:
+        """It stands here no more; nothing when it does not."""
+        groups, key = self._place(sub.cover)
+        group = groups.get(key)
+        if group is None or sub not in group.subs:
+            return
+        del group.subs[sub]
+        self._count -= 1
+        if not group.subs:
+            del groups[key]
+            if is_indexed(group.cover):
+                self._filtered.discard(group)
+            elif groups is self._groups:
+                self._discard_alone(group)
+
+    def _discard_alone(self, group: G) -> None:
+        pattern, literal = group.cover.pattern, group.cover.literal
+        self._odd.pop(group, None)
+        if pattern is not None:
+            del self._by_pattern[pattern][group]
+            if not self._by_pattern[pattern]:
+                del self._by_pattern[pattern]
+        elif literal is not None:
+            del self._alone[literal][group]
+            if not self._alone[literal]:
+                del self._alone[literal]
+
+    def take_filtered(self) -> list[Standing[S, G]]:
+        """Those whose filters are in an index stand here no more, but in one of these: those of one topic in
+        each, and all with patterns in one."""
+        taken = []
+        for filtered in self._filtered.apart():
+            other: Standing[S, G] = Standing(self._make)
+            other._filtered = filtered
+            for group in filtered.groups():
+                del self._groups[group.cover.key]
+                other._groups[group.cover.key] = group
+                other._count += len(group.subs)
+            self._count -= other._count
+            taken.append(other)
+        self._filtered = Filtered()
+        return taken
+
+    def _place(self, cover: Cover) -> tuple[dict[Any, G], Hashable]:
+        if cover.literal is not None and cover.plain:
+            return self._by_topic, cover.literal
+        return self._groups, cover.key
+
+    def wants(self, batch: MessageBatch) -> bool:
+        """Whether somebody here may cover a topic of a batch. No pattern is searched for: that takes long."""
+        return (
+            any(topic in self._by_topic or topic in self._alone for topic in batch.topics)
+            or self._by_pattern.may_fit(batch.topics)
+            or self._filtered.may_cover(batch.topics)
+            or any(group.cover.covers(topic) for group in self._odd for topic in batch.topics)
+        )
+
+    def offers(self, batch: MessageBatch, *, parted: bool = False) -> Iterator[Offer[G]]:
+        """What a batch holds for those who stand here when each offer is asked for, in turn. When `parted`,
+        offers that were found together come together."""
+        wanted = [topic for topic in batch.topics if topic in self._by_topic]
+        for topic, chosen in split_topics(batch, wanted):
+            group = self._by_topic.get(topic)
+            if group is not None:
+                yield Offer(chosen, group, 0)
+        for found in self._filtered.search(batch):
+            if isinstance(found, int):
+                yield Offer(None, None, found)
+                continue
+            if parted and found.whole:
+                yield Offer(None, None, 0, found=found)
+                continue
+            if parted:
+                whole, found = found.divided(_is_whole)
+                if whole:
+                    yield Offer(None, None, 0, found=whole)
+            for number, group in enumerate(found.groups):
+                if group.subs:
+                    yield _of(batch, group, found.of(number))
+        for topic, indices in indices_of_topics(batch, [t for t in batch.topics if t in self._alone]):
+            for group in [*self._alone.get(topic, ())]:
+                yield from _of_group(batch, group, indices)
+        yield from self._offers_to_odd(batch)
+        for matched in self._by_pattern.found(batch.topics):
+            if isinstance(matched, int):
+                yield Offer(None, None, matched)
+                continue
+            groups, own = matched
+            indices = messages_to(batch, own).nonzero()[0]
+            for group in [*groups]:
+                yield from _of_group(batch, group, indices)
+
+    def _offers_to_odd(self, batch: MessageBatch) -> Iterator[Offer[G]]:
+        for group in [*self._odd]:
+            mask = group.cover.mask(batch)
+            if mask is not None:
+                yield from _of_group(batch, group, mask.nonzero()[0])
+
+
+def _is_whole(group: Group[Any]) -> bool:
+    """Whether it gets bodies as they are."""
+    return group.cover.content is None or group.cover.content.select is None
+
+
+def _of_group(batch: MessageBatch, group: G, indices: Int64s) -> Iterator[Offer[G]]:
+    content = group.cover.content
+    if content is not None and content.filter is not None:
+        passed: list[Int64s] = []
+        at = 0
+        while at < len(indices):
+            low = int(indices[at])
+            high = content.reach(batch, low)
+            after = int(indices.searchsorted(high))
+            passed.append(content.passing(batch, indices[at:after]))
+            at = after
+            yield Offer(None, None, int(batch.offsets[high]) - int(batch.offsets[low]))
+        indices = np.concatenate(passed) if passed else indices
+    if len(indices) and group.subs:
+        yield _of(batch, group, indices)
+
+
+def _of(batch: MessageBatch, group: G, indices: Int64s) -> Offer[G]:
+    """What the messages `indices` are to a group."""
+    content = group.cover.content
+    chosen = select(batch, indices)
+    if content is None or content.select is None:
+        return Offer(chosen, group, 0, indices)
+    return Offer(content.project(chosen), group, chosen.body_bytes, indices)

@@ -1,1 +1,0 @@
-"""Owns message queues: each one a fold of the log. Must never keep what the log does not have, but leases."""

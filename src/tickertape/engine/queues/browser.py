@@ -1,0 +1,136 @@
+"""Owns one look into a queue by a client: what is ready once all that was persisted when it asked has been
+considered, in the order of the log.
+
+Must never take a message, or send beyond its credit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from pyroaring import BitMap64
+
+from tickertape.base.errors import TickertapeError
+from tickertape.base.interfaces import Buffer
+from tickertape.base.limits import outbox_bytes_max
+from tickertape.base.queue_limits import queue_frame_messages_max
+from tickertape.batch import MessageBatch, select, slice_batch
+from tickertape.engine.log_reads.log_reads import LogAccess
+from tickertape.engine.matching.content_filter import Content
+from tickertape.engine.queues.message_reader import Fetching
+from tickertape.engine.queues.state.queue import Queue
+from tickertape.engine.queues.state.records import array_of
+from tickertape.engine.runtime.effects import Effect, Send
+from tickertape.engine.sessions.session import Session
+from tickertape.engine.subscriptions.credit import Allowance
+from tickertape.engine.subscriptions.fitting import affordable
+from tickertape.wire.commands import Deliver
+from tickertape.wire.frames import encode_frame
+
+
+class Browsing:
+    """One look. `came(self)` is called when what was read is there."""
+
+    def __init__(
+        self,
+        session: Session,
+        sub_id: str,
+        queue: Queue,
+        content: Content | None,
+        allowance: Allowance,
+        access: LogAccess,
+        came: Callable[[Browsing], None],
+        persisted: int,
+    ) -> None:
+        self.session = session
+        self.sub_id = sub_id
+        self.queue = queue
+        self.allowance = allowance
+        self.content = content
+        self._persisted = persisted
+        """End of the log when it asked: who published and was told so finds it."""
+        self._left: BitMap64 | None = None
+        self.end = 0
+        """Position after the last message that it reads."""
+        self._waiting: MessageBatch | None = None
+        """What passed and was not sent yet."""
+        self._fetching = Fetching(access, None, lambda: came(self))
+        self._effects: list[Effect] = access.effects
+
+    @property
+    def topic(self) -> str:
+        """Name of the queue."""
+        return self.queue.name
+
+    @property
+    def failure(self) -> TickertapeError | None:
+        """What cannot be read."""
+        return self._fetching.failure
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether its queue has considered all that was persisted when it asked."""
+        return self.queue.considered >= self._persisted
+
+    @property
+    def over(self) -> bool:
+        """Everything was sent."""
+        return self._left is not None and not self._left and self._waiting is None
+
+    def read_done(self, token: int, data: Buffer | TickertapeError) -> bool:
+        """The answer to a read; False when it is none of ours."""
+        return self._fetching.read_done(token, data)
+
+    def stop(self) -> None:
+        """It is wanted no more."""
+        self._left = BitMap64()
+        self._fetching.stop()
+
+    def step(self) -> bool:
+        """One bounded step; whether another one would do something now."""
+        if self._waiting is not None:
+            return self._send(self._waiting)
+        if self._left is None:
+            if not self.may_begin:
+                return False
+            self._left = self.queue.state.ready.copy()
+            self.end = int(self._left.max()) + 1 if self._left else 0
+        if not self._left:
+            return False
+        # What has left the queue since then may have left the log, too.
+        self._left &= self.queue.state.has(self._left)
+        if not self._left:
+            return True
+        fetched = self._fetching.get(array_of(self._left[:queue_frame_messages_max]))
+        if fetched is None:
+            return False
+        batch = fetched.batch
+        high = batch.count
+        chosen: MessageBatch | None = batch
+        if self.content is not None:
+            high = self.content.reach(batch, 0)
+            passed = self.content.passing(batch, np.arange(high))
+            chosen = select(batch, passed) if len(passed) else None
+        for position in fetched.positions[:high].tolist():
+            self._left.discard(position)
+        if chosen is not None:
+            self._waiting = chosen if self.content is None else self.content.project(chosen)
+        return True
+
+    def _send(self, batch: MessageBatch) -> bool:
+        if not self.session.writable:
+            return False
+        allowance = self.allowance
+        count = affordable(batch, 0, batch.count, min(allowance.credit, outbox_bytes_max))
+        if not count and allowance.credit >= allowance.window:
+            count = 1
+        if not count:
+            return False
+        sent = slice_batch(batch, 0, count)
+        self._waiting = None if count == batch.count else slice_batch(batch, count, batch.count)
+        allowance.credit -= sent.cost
+        self.session.sent(sent.count, sent.body_bytes)
+        command = Deliver(sub_id=self.sub_id, queue=self.queue.name)
+        self._effects.append(Send(self.session.conn, encode_frame(command, sent)))
+        return True

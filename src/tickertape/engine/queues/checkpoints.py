@@ -1,0 +1,208 @@
+"""Owns bringing the queues of an instance back when it starts: from what the log says, with a checkpoint
+where there is one that fits.
+
+One pass over the log for all queues, from the lowest position that one of them needs. Must never take a
+checkpoint for the truth: one that is missing, damaged or of another definition costs time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tickertape.base.bookmarks import AtTime, FromNow, Range, parse_bookmark
+from tickertape.base.errors import BadBookmark, BookmarkExpired, BookmarkUnknown, JournalCorrupt
+from tickertape.base.interfaces import Buffer, Now
+from tickertape.batch import BatchBuilder, MessageBatch
+from tickertape.engine.queues.registry import Queues
+from tickertape.engine.queues.state.checkpoint import NO_FINGERPRINT, Covered, restore
+from tickertape.engine.queues.state.definition import QueueDefinition
+from tickertape.engine.queues.state.records import QueueBegun, begun_in, decode_record, encode_record
+from tickertape.engine.queues.worker import Work
+from tickertape.engine.runtime.publisher_ids import CONTROL_TOPIC
+from tickertape.engine.subscriptions.start_position import resolve
+from tickertape.journal.journal import Journal
+from tickertape.journal.reading.log_reader import LogReader
+from tickertape.journal.reading.log_view import Part, ReadRequest
+from tickertape.wire.settlement import QUEUE_TOPIC
+
+Recovery = Generator[ReadRequest, Buffer, "Recovered"]
+
+
+class Recovered(NamedTuple):
+    """What a recovery came to."""
+
+    read_from: int
+    """The position from which the log was read."""
+    begun: list[QueueBegun]
+    """Queues that are new, or whose recovery point is."""
+    report: list[str]
+    """What was met, a line each."""
+
+
+class _Fold(NamedTuple):
+    """One queue in the pass."""
+
+    work: Work
+    messages_from: int
+    records_from: int
+
+
+def recover(
+    queues: Queues,
+    journal: Journal,
+    control: Sequence[bytes],
+    covered: Mapping[str, Covered],
+    now: Now,
+) -> Recovery:
+    """Bring all queues to the state that the log says. `control` are the control records of other kinds,
+    `covered` what a checkpoint says. Raises `BookmarkUnknown` for a recovery point that the log does not
+    have, `JournalCorrupt` for what cannot be read."""
+    beginnings = begun_in(control)
+    known = {(begun.queue, begun.recovery_point): begun for begun in beginnings}
+    latest = {begun.queue: begun for begun in beginnings}
+    folds: list[_Fold] = []
+    new: list[QueueBegun] = []
+    report: list[str] = []
+    for work in queues.works:
+        definition = work.queue.definition
+        begun = known.get((definition.name, definition.recovery_point))
+        checkpoint = covered.get(definition.name)
+        if begun is None or latest[definition.name] is not begun:
+            position = yield from _beginning(journal, definition, now)
+            begun = QueueBegun(
+                queue=definition.name, recovery_point=definition.recovery_point, position=position
+            )
+            new.append(begun)
+            checkpoint = None
+        elif checkpoint is not None and checkpoint.fingerprint == NO_FINGERPRINT:
+            checkpoint = None
+        elif checkpoint is not None and checkpoint.fingerprint != queues.fingerprint(work):
+            report.append(
+                f"queue {definition.name}: its definition has changed, it is read anew from the log"
+            )
+            checkpoint = None
+        if checkpoint is not None and max(checkpoint.messages, checkpoint.records) > journal.persisted_end:
+            # What was not synced is gone, and its positions will be given again.
+            report.append(
+                f"queue {definition.name}: its checkpoint goes beyond the log, which is read instead"
+            )
+            checkpoint = None
+        try:
+            fold = _begin(work, begun, checkpoint, journal.view.first_position)
+        except ValueError as error:
+            report.append(f"queue {definition.name}: its checkpoint cannot be used, the log is read: {error}")
+            work.queue.start_over()
+            fold = _begin(work, begun, None, journal.view.first_position)
+        folds.append(fold)
+    starts = [min(fold.messages_from, fold.records_from) for fold in folds]
+    read_from = min(starts, default=journal.persisted_end)
+    try:
+        yield from _read(folds, journal, read_from)
+    except JournalCorrupt as error:
+        # What the queues are cannot be known; everything else of the log is served.
+        report.append(f"the queues are not served: {error}")
+        for fold in folds:
+            fold.work.failure = error
+        return Recovered(read_from, new, report)
+    for fold in folds:
+        fold.work.queue.considered = max(fold.work.queue.considered, journal.persisted_end)
+    return Recovered(read_from, new, report)
+
+
+def beginnings(begun: Sequence[QueueBegun]) -> MessageBatch:
+    """The control records of queues that begin."""
+    builder = BatchBuilder()
+    for record in begun:
+        builder.add(CONTROL_TOPIC, encode_record(record), kind=1)
+    return builder.build()
+
+
+def _begin(work: Work, begun: QueueBegun, covered: Covered | None, first: int) -> _Fold:
+    queue = work.queue
+    if covered is None:
+        queue.considered = max(begun.position, first)
+        return _Fold(work, queue.considered, queue.considered)
+    if covered.state is not None:
+        restore(queue, covered)
+        oldest = queue.state.oldest()
+        if oldest is not None and oldest < first:  # nothing held it back while there was no such queue
+            raise ValueError(f"it has messages from before position {first}, which retention has removed")
+    queue.considered = max(covered.messages, begun.position, first)
+    return _Fold(work, queue.considered, max(covered.records, first))
+
+
+def _beginning(
+    journal: Journal, definition: QueueDefinition, now: Now
+) -> Generator[ReadRequest, Buffer, int]:
+    """As `_position`; what is refused is refused with the name of the queue."""
+    try:
+        return (yield from _position(journal, definition.recovery_point, now))
+    except (BookmarkUnknown, BookmarkExpired) as error:
+        kind = "has been removed from the log" if isinstance(error, BookmarkExpired) else "is not in the log"
+        raise BookmarkUnknown(
+            f"queue {definition.name}: recovery_point {definition.recovery_point} {kind}: name another one"
+        ) from None
+
+
+def _position(journal: Journal, text: str, now: Now) -> Generator[ReadRequest, Buffer, int]:
+    """Where a recovery point lies."""
+    if text == "now":
+        return journal.accepted_end
+    point = parse_bookmark("0" if text == "epoch" else text)
+    if isinstance(point, Range):
+        raise BadBookmark(f"recovery_point {text}: a time, a bookmark, epoch or now")
+    if isinstance(point, FromNow):
+        return journal.accepted_end
+    if isinstance(point, AtTime) and point.micros >= journal.log_time(now):
+        return journal.accepted_end
+    search = resolve(journal, point, journal.persisted_end, "fail", journal.log_time(now))
+    try:
+        request = next(search)
+        while True:
+            assert request is None or isinstance(request, ReadRequest)  # the archive is not asked
+            request = search.send(b"" if request is None else (yield request))
+    except StopIteration as done:
+        extent = done.value
+    start: int = extent.start
+    return start
+
+
+def _read(folds: list[_Fold], journal: Journal, position: int) -> Generator[ReadRequest, Buffer, None]:
+    reader = LogReader(journal.view, position)
+    while (step := reader.poll()) is not None:
+        parts = reader.answer((yield step)) if isinstance(step, ReadRequest) else step
+        for part in parts:
+            _take(folds, part)
+
+
+def _take(folds: list[_Fold], part: Part) -> None:
+    for fold in folds:
+        if part.end_position > fold.messages_from and fold.work.entrance.wants(part.batch):
+            _enter(fold, part)
+    kinds = part.batch.kinds
+    if kinds is None or QUEUE_TOPIC not in part.batch.topics:
+        return
+    by_name = {fold.work.queue.name: fold for fold in folds}
+    for index in np.flatnonzero(kinds).tolist():
+        if part.batch.topic(index) != QUEUE_TOPIC:
+            continue
+        position = part.first_position + index if part.positions is None else int(part.positions[index])
+        try:
+            record = decode_record(bytes(part.batch.body(index)))
+        except JournalCorrupt as error:
+            raise JournalCorrupt(f"position {position}: {error}") from None
+        own = by_name.get(record.queue)
+        if own is not None and position >= own.records_from:
+            for outcome in record.outcomes:
+                own.work.queue.apply(outcome)
+
+
+def _enter(fold: _Fold, part: Part) -> None:
+    low = part.index_at(fold.messages_from)
+    while low < part.batch.count:
+        entered, low = fold.work.entrance.look(part, low)
+        if entered is not None:
+            fold.work.queue.enter(entered)

@@ -1,0 +1,67 @@
+"""Owns what is known of one subscription to queues: how many messages it may hold, how many it holds, and
+what it may still be sent.
+
+Must never know what it holds: that is leases.py.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tickertape.base.limits import outbox_bytes_max
+from tickertape.batch import MessageBatch
+from tickertape.engine.matching.content_filter import Content
+from tickertape.engine.sessions.session import Session
+from tickertape.engine.subscriptions.credit import Allowance
+from tickertape.engine.subscriptions.fitting import affordable
+
+if TYPE_CHECKING:
+    from tickertape.engine.queues.worker import Work
+
+
+class Consumer:
+    """One subscription to one or several queues, as far as they are concerned."""
+
+    def __init__(
+        self,
+        session: Session,
+        sub_id: str,
+        topic: str,
+        content: Content | None,
+        allowance: Allowance,
+        limit: int,
+    ) -> None:
+        self.session = session
+        self.sub_id = sub_id
+        self.topic = topic
+        """As it was asked for: a name, or a pattern."""
+        self.content = content
+        self.allowance = allowance
+        self.works: list[Work] = []
+        """The queues that it is served by."""
+        self.former: list[Work] = []
+        """Those of which it may hold messages from before it was replaced."""
+        self.limit = limit
+        """Messages that it may hold unacknowledged."""
+        self.unsettled = 0
+        """Messages that it holds, out of all its queues."""
+
+    @property
+    def room(self) -> int:
+        """How many more messages it may be given; none while its connection takes nothing."""
+        if not self.session.writable or self.allowance.credit <= 0:
+            return 0
+        return max(self.limit - self.unsettled, 0)
+
+    def fitting(self, batch: MessageBatch, low: int, high: int) -> int:
+        """How many of `batch[low:high]`, from the front, its credit allows."""
+        allowance = self.allowance
+        count = affordable(batch, low, high, min(allowance.credit, outbox_bytes_max))
+        if not count and min(batch.cost_between(low, low + 1), allowance.window) <= allowance.credit:
+            return 1  # larger than a connection holds, or, when nothing is outstanding, than the credit
+        return count
+
+    def spend(self, batch: MessageBatch) -> None:
+        """`batch` was sent."""
+        self.allowance.credit -= batch.cost
+        self.session.sent(batch.count, batch.body_bytes)

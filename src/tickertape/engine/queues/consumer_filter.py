@@ -1,0 +1,195 @@
+"""Owns the filters of a queue's consumers: which messages pass each, and up to where that is known.
+
+All filters that have seen as much share one scan of the log. The scan that is furthest leads, and the
+others join it when they have caught up. Must never run more than `queue_filter_scans_max` scans, or let a
+filter that has just arrived hold up deliveries for longer than its own catching up takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Final
+
+from tickertape.base.errors import TickertapeError
+from tickertape.base.interfaces import Buffer
+from tickertape.base.limits import filter_piece_bytes_max
+from tickertape.base.queue_limits import queue_filter_scans_max, queue_step_messages_max
+from tickertape.engine.log_reads.log_reads import LogAccess
+from tickertape.engine.matching.interest import Cover
+from tickertape.engine.queues.consumer import Consumer
+from tickertape.engine.queues.narrowing import Narrowing, Scan
+from tickertape.engine.queues.state.queue import Queue
+
+_SMALLEST_STEP_BYTES: Final = 64
+"""What a look counts at least, so that a step ends."""
+
+
+class ConsumerFilters:
+    """All filters of the consumers of one queue. `came` is called when something that was read is there."""
+
+    def __init__(self, queue: Queue, access: LogAccess, cover: Cover, came: Callable[[], None]) -> None:
+        self._queue = queue
+        self._access = access
+        self._cover = cover
+        self._came = came
+        self._by_key: dict[Hashable, Narrowing] = {}
+        self._scan_of: dict[Narrowing, Scan] = {}
+        self._scans: dict[Scan, int] = {}
+        """Each with its number, in the order of their turns. Later ones have higher numbers."""
+        self._waiting: dict[Narrowing, None] = {}
+        """Filters that start when there is room for another scan."""
+        self._number = 0
+        self._awaited = 0
+        """The last scan that the leading one waits for: waiting for each new one would stop it."""
+        self._held_by: int | None = None
+        """The last scan that may hold up deliveries: while they are held up, later ones may not."""
+
+    def __bool__(self) -> bool:
+        return bool(self._by_key)
+
+    # -- consumers --------------------------------------------------------------------------------------
+
+    def add(self, consumer: Consumer) -> None:
+        """A consumer came."""
+        content = consumer.content
+        if content is None or content.filter is None:
+            return
+        key = content.filter_key
+        narrowing = self._by_key.get(key)
+        if narrowing is None:
+            narrowing = self._by_key[key] = Narrowing(self._queue, content, self._cover)
+            self._start(narrowing)
+        narrowing.users += 1
+
+    def discard(self, consumer: Consumer) -> None:
+        """A consumer has gone."""
+        narrowing = self.of(consumer)
+        if narrowing is None or consumer.content is None:
+            return
+        narrowing.users -= 1
+        if narrowing.users:
+            return
+        del self._by_key[consumer.content.filter_key]
+        self._waiting.pop(narrowing, None)
+        scan = self._scan_of.pop(narrowing, None)
+        if scan is not None:
+            scan.discard(narrowing)
+            if not scan.members:
+                self._end(scan)
+
+    def of(self, consumer: Consumer) -> Narrowing | None:
+        """What passes the filter of a consumer; None: it has no filter."""
+        content = consumer.content
+        return None if content is None or content.filter is None else self._by_key[content.filter_key]
+
+    # -- scans ------------------------------------------------------------------------------------------
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` would do something."""
+        lead = self._lead()
+        return any(scan.has_work(self._limit(scan, lead)) for scan in self._scans)
+
+    def step(self) -> bool:
+        """Judge about `filter_piece_bytes_max` more; False when there was nothing to judge."""
+        left, judged = filter_piece_bytes_max, False
+        while left > 0:
+            lead = self._lead()
+            scan = next((scan for scan in self._scans if scan.has_work(self._limit(scan, lead))), None)
+            if scan is None:
+                break
+            self._scans[scan] = self._scans.pop(scan)
+            reached, judged = scan.reached, True
+            left -= max(scan.step(left, self._limit(scan, lead)), _SMALLEST_STEP_BYTES)
+            if scan is lead and scan.reached > reached:
+                self._awaited = self._number
+            self._join()
+        return judged
+
+    @property
+    def judged(self) -> int | None:
+        """Below which position all filters that are not far behind have seen everything: a new message is not
+        delivered before it is known who else may have it. None: they have seen all.
+
+        With priorities, 0 while a filter that arrived has not seen what was there before it: the message that
+        comes first may be among them."""
+        near = self._queue.considered - queue_step_messages_max
+        reached = []
+        for scan, number in self._scans.items():
+            counts = not scan.catching_up or self._held_by is None or number <= self._held_by
+            if counts and scan.reached >= near and scan.has_work(self._queue.considered):
+                first = scan.catching_up and self._queue.definition.priority is not None
+                reached.append(0 if first else scan.reached)
+        return min(reached, default=None)
+
+    def held_up(self, held: bool) -> None:
+        """Whether `judged` kept messages from being delivered."""
+        if not held:
+            self._held_by = None
+        elif self._held_by is None:
+            self._held_by = self._number
+
+    @property
+    def failure(self) -> TickertapeError | None:
+        """The log cannot be read."""
+        return next((scan.failure for scan in self._scans if scan.failure is not None), None)
+
+    def read_done(self, token: int, data: Buffer | TickertapeError) -> bool:
+        """The answer to a read; False when it is none of ours."""
+        return any(scan.read_done(token, data) for scan in self._scans)
+
+    # -- inside -----------------------------------------------------------------------------------------
+
+    def _lead(self) -> Scan | None:
+        return max(self._scans, key=lambda scan: scan.reached, default=None)
+
+    def _limit(self, scan: Scan, lead: Scan | None) -> int:
+        """From which position on a scan is to look at nothing for now: what did not enter yet, and where the
+        one that leads is. That one waits for those that are one piece behind it, so that they can join."""
+        if lead is None or scan is lead:
+            others = (o for o, number in self._scans.items() if o is not scan and number <= self._awaited)
+            if any(scan.behind <= other.reached for other in others):
+                return scan.reached
+            return self._queue.considered
+        return lead.reached
+
+    def _start(self, narrowing: Narrowing) -> None:
+        """A filter that has seen nothing joins a scan that has seen nothing of what is in the queue."""
+        oldest, considered = self._queue.state.oldest(), self._queue.considered
+        start = considered if oldest is None else min(oldest, considered)
+        for scan in self._scans:
+            if scan.between and scan.reached <= start:
+                self._put(scan, narrowing)
+                return
+        lead = self._lead()
+        if len(self._scans) >= queue_filter_scans_max:
+            self._waiting[narrowing] = None
+            return
+        self._number += 1
+        start = start if lead is None else min(start, lead.reached)
+        scan = Scan(self._queue, start, self._cover, self._access, self._came)
+        self._scans[scan] = self._number
+        self._put(scan, narrowing)
+
+    def _put(self, scan: Scan, narrowing: Narrowing) -> None:
+        scan.add(narrowing)
+        self._scan_of[narrowing] = scan
+
+    def _join(self) -> None:
+        """Scans that have caught up with the one that leads become one with it."""
+        lead = self._lead()
+        if lead is None or not lead.between:
+            return
+        for scan in [*self._scans]:
+            if scan is not lead and scan.reached == lead.reached and scan.between:
+                for narrowing in [*scan.members]:
+                    scan.discard(narrowing)
+                    self._put(lead, narrowing)
+                self._end(scan)
+
+    def _end(self, scan: Scan) -> None:
+        del self._scans[scan]
+        scan.stop()
+        waiting, self._waiting = self._waiting, {}
+        for narrowing in waiting:
+            self._start(narrowing)

@@ -1,0 +1,116 @@
+"""Owns the dead letters of one queue: what has expired is published to the topic that the queue names, and
+the log is told that it was.
+
+A message waits as doomed from its expiry until its letter is in the log, through any crash. Must never lose
+one; a crash between the two may publish one twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+from pyroaring import BitMap64
+
+from tickertape.base.errors import TickertapeError
+from tickertape.base.interfaces import Buffer, Now
+from tickertape.base.queue_limits import dead_letter_label_bytes_max, queue_frame_messages_max
+from tickertape.batch import BatchBuilder, MessageBatch
+from tickertape.engine.log_reads.log_reads import LogAccess
+from tickertape.engine.queues.log_records import Ledger
+from tickertape.engine.queues.message_reader import Fetched, Fetching
+from tickertape.engine.queues.state.bit_sliced_index import first_places
+from tickertape.engine.queues.state.messages import Doom
+from tickertape.engine.queues.state.queue import Queue
+from tickertape.engine.queues.state.records import Outcome, What, bitmap_of, ranges_of
+
+
+class Burying:
+    """Publishes dead letters. `came` is called when what was read is there."""
+
+    def __init__(self, queue: Queue, access: LogAccess, ledger: Ledger, came: Callable[[], None]) -> None:
+        self._queue = queue
+        self._ledger = ledger
+        self._topic = queue.definition.dead_letter
+        self._fetching = Fetching(access, None, came)
+        self._room = 0
+        """Bytes of the letters that there was no room for; 0 when there was."""
+
+    @property
+    def failure(self) -> TickertapeError | None:
+        """What cannot be read."""
+        return self._fetching.failure
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` would do something."""
+        return bool(self._queue.state.doomed) and not self._fetching.waiting and self._can_write()
+
+    @property
+    def stuck(self) -> bool:
+        """Whether there is something to do that the log has no room for."""
+        return bool(self._queue.state.doomed) and not self._can_write()
+
+    def read_done(self, token: int, data: Buffer | TickertapeError) -> bool:
+        """The answer to a read; False when it is none of ours."""
+        return self._fetching.read_done(token, data)
+
+    def rest(self) -> None:
+        """Nothing is published now."""
+        self._fetching.rest()
+
+    def step(self, now: Now) -> None:
+        """Publish the oldest letters, as many as are in memory."""
+        doomed = self._queue.state.doomed
+        wanted = first_places(doomed, queue_frame_messages_max)
+        if self._topic is None:
+            # The queue had dead letters before and has none now: there is nowhere to publish them.
+            self._bury(bitmap_of(wanted), None, now)
+            return
+        fetched = self._fetching.get(wanted)
+        if fetched is None:
+            return
+        self._room = 2 * fetched.batch.nbytes
+        if self._can_write():
+            self._room = 0
+            self._bury(bitmap_of(fetched.positions), self._letters(fetched, self._topic), now)
+            if not self._queue.state.doomed:
+                self._fetching.let_go()
+
+    def _can_write(self) -> bool:
+        return self._ledger.can_write() and self._ledger.can_write(self._room)
+
+    def _bury(self, positions: BitMap64, letters: MessageBatch | None, now: Now) -> None:
+        if letters is not None:
+            self._ledger.append(letters, now)
+        outcome = Outcome(What.BURIED, ranges_of(positions))
+        self._queue.apply(outcome)
+        self._ledger.write(self._queue.name, [outcome], now)
+
+    def _letters(self, fetched: Fetched, topic: str) -> MessageBatch:
+        builder = BatchBuilder()
+        batch, state = fetched.batch, self._queue.state
+        for index, position in enumerate(fetched.positions.tolist()):
+            builder.add(
+                topic,
+                bytes(batch.body(index)),
+                correlation_id=self._label(batch, index, state.doom_of(position)),
+                key=batch.key(index) or "",
+            )
+        return builder.build()
+
+    def _label(self, batch: MessageBatch, index: int, doom: Doom) -> str:
+        label = {
+            "queue": self._queue.name,
+            "topic": batch.topic(index),
+            "bookmark": batch.bookmark(index),
+            "reason": doom.reason.text,
+            "deliveries": doom.tries.deliveries,
+            "cancels": doom.tries.cancels,
+        }
+        original = batch.correlation_id(index)
+        if original:
+            while len(msgspec.json.encode(original)) > dead_letter_label_bytes_max:
+                original = original[: len(original) * 3 // 4]
+            label["correlation_id"] = original
+        return msgspec.json.encode(label).decode()

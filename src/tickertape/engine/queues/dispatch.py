@@ -1,0 +1,254 @@
+"""Owns handing the messages of one queue to its consumers: who gets what comes next.
+
+What is ready together is shared out in stretches: each consumer gets as many as if the messages had been
+given out one by one by the fairness of the queue, and they follow one another in the log. Must never give a
+message to two, or to one without room, or beyond a credit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import numpy as np
+from pyroaring import BitMap64
+
+from tickertape.base.errors import TickertapeError
+from tickertape.base.interfaces import Buffer, Now
+from tickertape.base.queue_limits import (
+    queue_frame_messages_max,
+    queue_step_choices_max,
+    queue_step_messages_max,
+)
+from tickertape.batch import MessageBatch, select, slice_batch
+from tickertape.batch.format import I8, Int64s
+from tickertape.engine.log_reads.log_reads import LogAccess
+from tickertape.engine.matching.interest import Cover
+from tickertape.engine.queues.consumer import Consumer
+from tickertape.engine.queues.consumer_filter import ConsumerFilters
+from tickertape.engine.queues.log_records import Ledger
+from tickertape.engine.queues.message_reader import Fetched, Fetching
+from tickertape.engine.queues.narrowing import Narrowing
+from tickertape.engine.queues.state.fairness import Load, next_one, share
+from tickertape.engine.queues.state.queue import Queue
+from tickertape.engine.queues.state.records import Outcome, What, bitmap_of, ranges_of
+from tickertape.engine.runtime.effects import Effect, Send
+from tickertape.wire.commands import Deliver
+from tickertape.wire.frames import encode_frame
+
+_MICROS: Final = 1_000_000
+_NO_ROOM: Final = Load(1, 1)
+
+
+class Due(NamedTuple):
+    """A delivery that waits until the log is persisted up to `end`."""
+
+    end: int
+    consumer: Consumer
+    """Not sent when it is over by then: another subscription may have its id."""
+    send: Send
+
+
+class Delivering:
+    """Deliveries of one queue. `later(due)` keeps those that must wait; `came` is called when messages that
+    were read are there."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        access: LogAccess,
+        cover: Cover,
+        ledger: Ledger,
+        later: Callable[[Due], None],
+        came: Callable[[], None],
+    ) -> None:
+        self._queue = queue
+        self._ledger = ledger
+        self._later = later
+        self._effects: list[Effect] = access.effects
+        self._fetching = Fetching(access, cover.literal, came)
+        self.filters = ConsumerFilters(queue, access, cover, came)
+        self._short: dict[Consumer, int] = {}
+        """Whose credit did not suffice for what it would have got, and what it was: others are served."""
+        self._fell_short = False
+        """Somebody has come to be among them just now."""
+        self._moved = False
+        """Something was handed out since nobody was among them."""
+
+    # -- consumers --------------------------------------------------------------------------------------
+
+    def discard(self, consumer: Consumer) -> None:
+        """A consumer has gone."""
+        self._short.pop(consumer, None)
+        self.filters.discard(consumer)
+
+    @property
+    def failure(self) -> TickertapeError | None:
+        """What cannot be read, and is needed."""
+        return self._fetching.failure or self.filters.failure
+
+    def read_done(self, token: int, data: Buffer | TickertapeError) -> bool:
+        """The answer to a read; False when it is none of ours."""
+        return self._fetching.read_done(token, data) or self.filters.read_done(token, data)
+
+    # -- one delivery -----------------------------------------------------------------------------------
+
+    def deliver(self, now: Now) -> bool:
+        """Hand out what is next; whether there may be more."""
+        queue = self._queue
+        wanted = self._wanted()
+        if not len(wanted):
+            return self._over()
+        if queue.definition.at_most_once and not self._ledger.can_write():
+            return False
+        fetched = self._fetching.get(wanted)
+        if fetched is None:
+            return False
+        self._fell_short = False
+        given = self._by_filter(fetched) if self.filters else self._in_stretches(fetched)
+        if given:
+            self._give(given, fetched, now)
+            self._moved = True
+            return bool(queue.state.ready) and (bool(self._short) or any(c.room for c in queue.consumers))
+        # Who would have got something has not the credit for it: it is for others then.
+        return self._fell_short or self._over()
+
+    def _lacks_credit(self, consumer: Consumer) -> None:
+        self._short[consumer] = consumer.allowance.credit
+        self._fell_short = True
+
+    def rest(self) -> None:
+        """Nothing more is handed out now."""
+        self._fetching.rest()
+
+    def _over(self) -> bool:
+        """Nobody can be given anything; whether somebody whose credit did not suffice may have a chance, as
+        something else is next now."""
+        again = self._moved and bool(self._short)
+        self._short.clear()
+        self._moved = False
+        return again
+
+    def _room(self, consumer: Consumer) -> int:
+        return 0 if self._short.get(consumer) == consumer.allowance.credit else consumer.room
+
+    def _wanted(self) -> Int64s:
+        queue = self._queue
+        total = queue.room()
+        total = queue_step_messages_max if total is None else min(total, queue_step_messages_max)
+        rooms = 0
+        passing: dict[Narrowing, None] | None = {}
+        for consumer in queue.consumers:
+            room = self._room(consumer)
+            if not room:
+                continue
+            rooms += room
+            narrowing = self.filters.of(consumer)
+            if narrowing is None:
+                passing = None
+            elif passing is not None:
+                passing[narrowing] = None
+        total = min(total, rooms)
+        if not total:
+            return np.empty(0, I8)
+        among = None if passing is None else BitMap64.union(BitMap64(), *(n.matching for n in passing))
+        # Priorities are compared below what all filters have seen: waiting for them to see everything would
+        # deliver nothing while messages keep arriving.
+        judged = self.filters.judged
+        wanted = queue.order.next(total, among, judged)
+        self.filters.held_up(judged is not None and not len(wanted))
+        return wanted
+
+    def _in_stretches(self, fetched: Fetched) -> list[tuple[Consumer, Int64s]]:
+        """Consumers, and which of the messages each gets."""
+        queue, batch = self._queue, fetched.batch
+        counts, turn = share(queue.definition.sharing, self._loads(), batch.count, queue.turn)
+        queue.went_to(turn, any(counts))
+        given: list[tuple[Consumer, Int64s]] = []
+        low = 0
+        for consumer, count in zip(queue.consumers, counts, strict=True):
+            if count:
+                fit = consumer.fitting(batch, low, min(low + count, low + queue_frame_messages_max))
+                if fit:
+                    given.append((consumer, np.arange(low, low + fit, dtype=I8)))
+                    low += fit
+                else:
+                    self._lacks_credit(consumer)
+        return given
+
+    def _by_filter(self, fetched: Fetched) -> list[tuple[Consumer, Int64s]]:
+        """As `_in_stretches`, one message after the other: not everybody may have each."""
+        queue = self._queue
+        consumers, loads = queue.consumers, self._loads()
+        chosen: dict[int, list[int]] = {}
+        for index, eligible in enumerate(self._eligible(fetched.positions.tolist(), loads)):
+            who, turn = next_one(queue.definition.sharing, loads, eligible, queue.turn)
+            queue.went_to(turn, who is not None)
+            if who is not None:
+                loads[who] = Load(loads[who].unacknowledged + 1, loads[who].limit)
+                chosen.setdefault(who, []).append(index)
+        given = []
+        for who, indices in chosen.items():
+            consumer, taken = consumers[who], np.array(indices[:queue_frame_messages_max], I8)
+            fit = consumer.fitting(select(fetched.batch, taken), 0, len(taken))
+            if fit:
+                given.append((consumer, taken[:fit]))
+            else:
+                self._lacks_credit(consumer)
+        return given
+
+    def _eligible(self, places: list[int], loads: list[Load]) -> list[list[int]]:
+        """Of each of the first messages the consumers that may have it: at least of one message, and of as
+        many as make `queue_step_choices_max` pairs."""
+        consumers = enumerate(self._queue.consumers)
+        able = [(i, self.filters.of(c)) for i, c in consumers if loads[i].unacknowledged < loads[i].limit]
+        window = BitMap64(places)
+        sizes = {n: n.matching.intersection_cardinality(window) for _, n in able if n is not None}
+        pairs = sum(len(places) if n is None else sizes[n] for _, n in able)
+        if pairs > queue_step_choices_max:
+            places = places[: max(len(places) * queue_step_choices_max // pairs, 1)]
+            window = BitMap64(places)
+        index_of = {place: index for index, place in enumerate(places)}
+        passed = {n: [index_of[place] for place in n.matching & window] for n in sizes}
+        eligible: list[list[int]] = [[] for _ in places]
+        for i, narrowing in able:
+            for index in range(len(places)) if narrowing is None else passed[narrowing]:
+                eligible[index].append(i)
+        return eligible
+
+    def _loads(self) -> list[Load]:
+        return [Load(c.unsettled, c.limit) if self._room(c) else _NO_ROOM for c in self._queue.consumers]
+
+    # -- sending ----------------------------------------------------------------------------------------
+
+    def _give(self, given: list[tuple[Consumer, Int64s]], fetched: Fetched, now: Now) -> None:
+        queue, once = self._queue, self._queue.definition.at_most_once
+        positions = fetched.positions
+        end = 0
+        if once:
+            # What is delivered at most once has left the queue before it is sent.
+            chosen = bitmap_of(np.sort(np.concatenate([positions[which] for _, which in given])))
+            outcome = Outcome(What.TAKEN, ranges_of(chosen))
+            queue.apply(outcome)
+            end = self._ledger.write(queue.name, [outcome], now)
+        for consumer, which in given:
+            batch = _some(fetched.batch, which)
+            lease = queue.grant(consumer, batch, positions[which], now)
+            content = consumer.content
+            shown = batch if content is None else content.project(batch)
+            consumer.spend(shown)
+            period = None if once or lease.deadline is None else queue.definition.lease_period
+            expires = 0 if period is None else now.wall + int(period * _MICROS)
+            command = Deliver(sub_id=consumer.sub_id, queue=queue.name, lease=expires, once=once)
+            send = Send(consumer.session.conn, encode_frame(command, shown))
+            if once:
+                self._later(Due(end, consumer, send))
+            else:
+                self._effects.append(send)
+
+
+def _some(batch: MessageBatch, which: Int64s) -> MessageBatch:
+    low, high = int(which[0]), int(which[-1]) + 1
+    if high - low != len(which):
+        return select(batch, which)
+    return batch if high - low == batch.count else slice_batch(batch, low, high)

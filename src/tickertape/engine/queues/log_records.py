@@ -1,0 +1,52 @@
+"""Owns writing to the log what queues say: outcomes, and dead letters.
+
+Must never write while the journal has no room for it, has failed or is being closed: `can_write` says so
+before anything is decided.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tickertape.base.interfaces import Now
+from tickertape.batch import BatchBuilder, MessageBatch, Stamp
+from tickertape.engine.queues.state.records import Outcome, record_bodies
+from tickertape.engine.runtime.log_writer import Publishing
+from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER
+from tickertape.journal.journal import Journal
+from tickertape.wire.settlement import QUEUE_TOPIC
+
+_RESERVE_BYTES: Final = 1 << 16
+"""What a record may take, about."""
+
+
+class Ledger:
+    """The end of the log, for queues."""
+
+    def __init__(self, journal: Journal, publishing: Publishing) -> None:
+        self._journal = journal
+        self._publishing = publishing
+
+    def can_write(self, size: int = _RESERVE_BYTES) -> bool:
+        """Whether so many bytes can be written now."""
+        journal = self._journal
+        return journal.failure is None and not journal.closing and journal.can_accept(size)
+
+    def write(self, queue: str, outcomes: list[Outcome], now: Now) -> int:
+        """Append what became of messages; returns the position below which the log must be persisted for it
+        to be."""
+        return self.write_bodies(record_bodies(queue, outcomes), now)
+
+    def write_bodies(self, bodies: list[bytes], now: Now) -> int:
+        """Append records that were made before; returns as `write`."""
+        for body in bodies:
+            builder = BatchBuilder()
+            builder.add(QUEUE_TOPIC, body, kind=1)
+            self.append(builder.build(), now)
+        return self._journal.accepted_end
+
+    def append(self, batch: MessageBatch, now: Now) -> None:
+        """Append messages of the server's own."""
+        first = self._publishing.next_sequence(CONTROL_PUBLISHER, now)
+        stamp = Stamp(CONTROL_PUBLISHER, first, self._journal.log_time(now))
+        self._publishing.append(batch, stamp, first + batch.count - 1, now)

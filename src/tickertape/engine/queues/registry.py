@@ -1,0 +1,392 @@
+"""Owns the queues of an instance: which names are queues, their consumers, and whose turn it is to work.
+
+What one queue does is the business of work.py. Must never let a connection read or acknowledge where `permit`
+does not allow it, or leave a lease behind of one that is gone.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+from pyroaring import BitMap64
+
+from tickertape.base.errors import NotAQueue, TickertapeError
+from tickertape.base.interfaces import Buffer, Now
+from tickertape.base.names import is_pattern
+from tickertape.base.text_format import shown
+from tickertape.batch import MessageBatch
+from tickertape.engine.log_reads.log_reads import LogAccess
+from tickertape.engine.matching.content_filter import Content
+from tickertape.engine.matching.interest import Cover
+from tickertape.engine.matching.interest_compiler import Contents
+from tickertape.engine.queues.browser import Browsing
+from tickertape.engine.queues.consumer import Consumer
+from tickertape.engine.queues.dispatch import Due
+from tickertape.engine.queues.log_records import Ledger
+from tickertape.engine.queues.looking import look
+from tickertape.engine.queues.settlement import Found, look_up, settle
+from tickertape.engine.queues.snapshot import QueueLook
+from tickertape.engine.queues.state.admission import Entrance
+from tickertape.engine.queues.state.checkpoint import (
+    QueueSnapshot,
+    encode_snapshots,
+    fingerprint,
+    needed_by,
+    snapshot_of,
+    stopped_of,
+)
+from tickertape.engine.queues.state.definition import QueueDefinition
+from tickertape.engine.queues.state.priorities import Priorities
+from tickertape.engine.queues.state.queue import Queue
+from tickertape.engine.queues.worker import Hands, Work
+from tickertape.engine.retention import Pin
+from tickertape.engine.runtime.effects import Happened
+from tickertape.engine.runtime.log_writer import Publishing
+from tickertape.engine.runtime.outbox import Answers
+from tickertape.engine.sessions.session import Session
+from tickertape.engine.subscriptions.credit import Allowance
+from tickertape.wire.commands import Completed, Ended
+from tickertape.wire.settlement import Runs, Settlement
+
+
+class Queues:
+    """All queues. Begins to work with `begin`, once they were recovered (`recovering.py`)."""
+
+    def __init__(
+        self,
+        definitions: Sequence[QueueDefinition],
+        access: LogAccess,
+        publishing: Publishing,
+        contents: Contents,
+        answers: Answers,
+        ended: Callable[[Consumer | Browsing], None],
+    ) -> None:
+        """`ended` is told of subscriptions that are over by themselves."""
+        self._access = access
+        self._ended = ended
+        self._journal = access.journal
+        self._contents = contents
+        self._answers = answers
+        self.ledger = Ledger(access.journal, publishing)
+        self._due: deque[Due] = deque()
+        """Deliveries that wait for the disk, in order."""
+        self._active: dict[Work | Browsing, None] = {}
+        """Those that may have something to do, in turn."""
+        self._browsing: dict[Browsing, None] = {}
+        self._early: dict[str, dict[Browsing, None]] = {}
+        """Those whose queue has not come so far, by its name, in the order in which they asked."""
+        self._now = Now(0.0, 0)
+        hands = Hands(access, self.ledger, self._due.append, self._stirred, self._failed)
+        self._works: dict[str, Work] = {}
+        for definition in definitions:
+            priority = None
+            if definition.priority is not None:
+                priority = Priorities(definition.priority, contents.surroundings)
+            entrance = Entrance(definition, contents, priority)
+            self._works[definition.name] = Work(Queue(definition), entrance, hands)
+        self._patterned = [work for work in self._works.values() if work.entrance.cover.literal is None]
+        self._begun = False
+        self._at_start: dict[str, QueueLook] = {}
+
+    def begin(self, now: Now) -> None:
+        """They are recovered: work."""
+        self._begun = True
+        self._at_start = {seen.name: seen for seen in self.looks(now)}
+        for work in self._works.values():
+            work.begin()
+            self._active[work] = None
+
+    # -- names ------------------------------------------------------------------------------------------
+
+    def __bool__(self) -> bool:
+        return bool(self._works)
+
+    @property
+    def names(self) -> Iterable[str]:
+        """Names of all queues."""
+        return self._works.keys()
+
+    @property
+    def works(self) -> Iterable[Work]:
+        """All queues at work."""
+        return self._works.values()
+
+    def named(self, cover: Cover) -> list[Work]:
+        """The queues that a subscription without a bookmark is to."""
+        if cover.literal is not None:
+            work = self._works.get(cover.literal)
+            return [] if work is None else [work]
+        return [work for name, work in self._works.items() if cover.covers(name)]
+
+    def replayed(self, topic: str) -> str:
+        """What a replay of `topic` reads: of a queue its underlying topics."""
+        work = self._works.get(topic)
+        return topic if work is None else work.queue.definition.topic
+
+    def target(self, topic: str) -> str | None:
+        """Where a message published to `topic` goes; None where it is a queue that nothing is published
+        to."""
+        work = self._works.get(topic)
+        if work is None:
+            return topic
+        definition = work.queue.definition
+        if definition.default_publish_target is not None:
+            return definition.default_publish_target
+        return None if is_pattern(definition.topic) else definition.topic
+
+    @staticmethod
+    def permit(session: Session, work: Work) -> None:
+        """Raise unless `session` may read a queue, and so acknowledge: the one place that says so."""
+
+    # -- consumers --------------------------------------------------------------------------------------
+
+    def check(self, session: Session, works: list[Work], asked: int | None) -> int:
+        """The backlog that a subscription to some queues is granted: the least of their limits and of what it
+        asks for, which is 1 when it does not; 0 without queues. Raises what speaks against it."""
+        for work in works:
+            self.permit(session, work)
+            if work.failure is not None:
+                raise work.failure
+        limits = [work.queue.definition.max_per_subscription_backlog for work in works]
+        return min([asked or 1, *(limit for limit in limits if limit is not None)]) if works else 0
+
+    @staticmethod
+    def subscribe(consumer: Consumer, works: list[Work]) -> None:
+        """A consumer begins."""
+        consumer.works = works
+        for work in works:
+            work.add(consumer)
+
+    @staticmethod
+    def replace(
+        consumer: Consumer, topic: str, content: Content | None, works: list[Work], limit: int
+    ) -> None:
+        """A consumer becomes another one; what it holds it still holds."""
+        for work in consumer.works:
+            if work in works:
+                work.delivering.discard(consumer)
+            else:
+                work.leave(consumer)
+                if work not in consumer.former:
+                    consumer.former.append(work)
+        kept, consumer.works = consumer.works, works
+        consumer.topic, consumer.content, consumer.limit = topic, content, limit
+        for work in works:
+            if work in kept:
+                work.delivering.filters.add(consumer)
+                work.stir()
+            else:
+                work.add(consumer)
+
+    def drop(self, consumer: Consumer) -> None:
+        """A consumer is over: what it holds goes back."""
+        for work in consumer.works:
+            work.leave(consumer)
+        for work in dict.fromkeys([*consumer.works, *consumer.former]):
+            work.take_back(consumer, self._now)
+        consumer.works, consumer.former = [], []
+
+    def browse(
+        self, session: Session, sub_id: str, work: Work, content: Content | None, allowance: Allowance
+    ) -> Browsing:
+        """Read what a queue has ready, and take nothing."""
+        came, persisted = self._stir_browsing, self._journal.persisted_end
+        browsing = Browsing(session, sub_id, work.queue, content, allowance, self._access, came, persisted)
+        self._browsing[browsing] = None
+        if browsing.may_begin:
+            self._stir_browsing(browsing)
+        else:
+            self._early.setdefault(browsing.topic, {})[browsing] = None
+        return browsing
+
+    def stop_browsing(self, browsing: Browsing) -> None:
+        """Nobody wants it any more."""
+        self._browsing.pop(browsing, None)
+        self._active.pop(browsing, None)
+        self._early.get(browsing.topic, {}).pop(browsing, None)
+        browsing.stop()
+
+    def stir(self, sub: Consumer | Browsing) -> None:
+        """It has more room."""
+        if isinstance(sub, Browsing):
+            self._stir_browsing(sub)
+            return
+        for work in sub.works:
+            work.stir()
+
+    def moment(self, now: Now) -> None:
+        """It is now."""
+        self._now = now
+
+    # -- settlements ------------------------------------------------------------------------------------
+
+    def work_of(self, session: Session, settlement: Settlement) -> Work:
+        """The queue of a settlement. Raises `NotAQueue`."""
+        work = self._works.get(settlement.queue)
+        if work is None:
+            raise NotAQueue(
+                f"{shown(settlement.queue)} is no queue: acknowledge under the name of the queue, "
+                "which is the topic of the messages that it delivers"
+            )
+        self.permit(session, work)
+        if work.failure is not None:
+            raise work.failure
+        return work
+
+    def look_up(self, session: Session, settlement: Settlement, runs: Runs) -> Found:
+        """The messages that a settlement names, but for those that a lease names. Raises `NotAQueue`,
+        `BadFilter`."""
+        work = self.work_of(session, settlement)
+        content, persisted = None, self._journal.persisted_end
+        if settlement.filter is not None:
+            topic = work.queue.definition.topic
+            content = self._contents.cover(topic, settlement.filter, None, session.subscriber).content
+            while work.queue.considered < persisted and work.failure is None:
+                yield None  # what was there when it was asked for has to enter first
+        return (yield from look_up(work.queue, self._journal.view, settlement, runs, content, persisted))
+
+    def settle(
+        self, session: Session, settlement: Settlement, runs: Runs, found: BitMap64, now: Now
+    ) -> bytes:
+        """Carry a settlement out; the body of its record, which is the last. Raises `NotAQueue`."""
+        work = self.work_of(session, settlement)
+        *before, body = settle(work.queue, session, settlement, runs, found, now)
+        self.ledger.write_bodies(before, now)
+        work.stir()
+        return body
+
+    # -- time and disk ----------------------------------------------------------------------------------
+
+    def unrecorded(self, batch: MessageBatch) -> None:
+        """Messages were published to topics that are not recorded."""
+        for work in self._patterned:
+            own = [work.entrance.cover.covers(topic) for topic in batch.topics]
+            if any(own):
+                index = batch.topic_index
+                count = batch.count if index is None else sum(own[number] for number in index.tolist())
+                work.queue.unrecorded += count
+
+    def persisted(self) -> None:
+        """The log has grown."""
+        end = self._journal.persisted_end
+        while self._due and self._due[0].end <= end:
+            due = self._due.popleft()
+            if due.consumer.works:
+                self._access.effects.append(due.send)
+        if self._begun:
+            for work in self._works.values():
+                self._active[work] = None
+
+    def read_done(self, token: int, data: Buffer | TickertapeError) -> bool:
+        """The answer to a read; False when it is none of ours."""
+        readers: list[Work | Browsing] = [*self._works.values(), *self._browsing]
+        return any(reader.read_done(token, data) for reader in readers)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` would do something."""
+        return bool(self._active)
+
+    def step(self, now: Now) -> None:
+        """Let one queue work."""
+        if self._active:
+            first = next(iter(self._active))
+            del self._active[first]
+            if isinstance(first, Browsing):
+                self._browse_on(first)
+            else:
+                first.step(now)
+                self._begin_browsing(first.queue.name)
+                if first.has_work:
+                    self._active[first] = None
+
+    def wake(self, now: Now) -> None:
+        """Leases and messages whose time has come."""
+        if self._begun and self._journal.failure is None and not self._journal.closing:
+            for work in self._works.values():
+                work.wake(now)
+
+    def next_deadline(self, now: Now) -> float | None:
+        """Monotonic second at which `wake` is wanted."""
+        if not self._begun or self._journal.failure is not None or self._journal.closing:
+            return None
+        deadlines = [work.next_deadline(now) for work in self._works.values()]
+        return min([deadline for deadline in deadlines if deadline is not None], default=None)
+
+    def oldest_needed(self) -> Pin | None:
+        """What of the log queues still need."""
+        pins = []
+        for name, work in self._works.items():
+            brief = work.queue.state.oldest() is None
+            pins.append(Pin(needed_by(work.queue), f"queue {shown(name)}", brief=brief))
+        return min(pins, default=None)
+
+    def fingerprint(self, work: Work) -> bytes:
+        """What of its definition decides what enters a queue."""
+        covers = work.entrance.cover.covers
+        types = self._contents.surroundings.types.items()
+        return fingerprint(work.queue.definition, [(name, kind) for name, kind in types if covers(name)])
+
+    def snapshot(self) -> list[QueueSnapshot]:
+        """Copy the contents of a checkpoint, which holds once everything accepted so far is persisted. Only a
+        few copies of sets for each queue: whoever encodes it need not hold up the engine."""
+        end = self._journal.accepted_end
+        return [
+            snapshot_of(work.queue, self.fingerprint(work), end)
+            if work.failure is None
+            else stopped_of(work.queue)  # what is not known is not stored, but what it needs is kept
+            for work in self._works.values()
+        ]
+
+    def covered(self) -> bytes:
+        """Encode a checkpoint at once: for a start and a clean stop, when nobody is served."""
+        return encode_snapshots(self.snapshot())
+
+    def looks(self, now: Now) -> list[QueueLook]:
+        """All queues as they are now."""
+        return [look(work, self._journal, now) for work in self._works.values()]
+
+    def looks_of_run(self, now: Now) -> list[QueueLook]:
+        """As `looks`, with counts that begin where the queues began to work; none before that."""
+        seen = self.looks(now) if self._begun else []
+        return [one.since(self._at_start[one.name]) for one in seen]
+
+    # -- inside -----------------------------------------------------------------------------------------
+
+    def _begin_browsing(self, name: str) -> None:
+        early = self._early.get(name)
+        while early:
+            first = next(iter(early))
+            if not first.may_begin:
+                return
+            del early[first]
+            self._stir_browsing(first)
+
+    def _stir_browsing(self, browsing: Browsing) -> None:
+        self._active[browsing] = None
+
+    def _browse_on(self, browsing: Browsing) -> None:
+        if browsing.step():
+            self._active[browsing] = None
+        elif browsing.failure is not None:
+            topic = browsing.queue.name
+            self._answers.end_subscription(browsing.session.conn, browsing.sub_id, topic, browsing.failure)
+            self._ended(browsing)
+        elif browsing.over:
+            self._answers.send(browsing.session.conn, Completed(sub_id=browsing.sub_id, next=browsing.end))
+            self._answers.send(browsing.session.conn, Ended(sub_id=browsing.sub_id))
+            self._ended(browsing)
+
+    def _stirred(self, work: Work) -> None:
+        if self._begun:
+            self._active[work] = None
+
+    def _failed(self, work: Work, error: TickertapeError) -> None:
+        """A queue cannot read what it needs: nobody is served by it any more."""
+        fields: dict[str, str | int] = {"queue": work.queue.name, "code": error.code, "text": str(error)}
+        self._access.effects.append(Happened("queue_stopped", True, fields))
+        subs: list[Consumer | Browsing] = [*work.queue.consumers, *self._early.pop(work.queue.name, {})]
+        for sub in subs:
+            self._answers.end_subscription(sub.session.conn, sub.sub_id, sub.topic, error)
+            self._ended(sub)

@@ -1,0 +1,158 @@
+"""Owns what a settlement does to a queue: whose leases it may end, and what becomes of the messages.
+
+In two phases. `look_up` finds the messages that no lease names, which may take reads; `settle` decides and
+carries out, at once. docs/reference/queues.md has the table of outcomes. Must never let one connection end
+the lease of another by bookmark, or touch a message twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Final
+
+from pyroaring import BitMap64
+
+from tickertape.base.interfaces import Buffer, Now
+from tickertape.base.limits import step_bytes_max
+from tickertape.batch.format import I8
+from tickertape.engine.matching.content_filter import Content
+from tickertape.engine.queues.state.queue import Held, Queue
+from tickertape.engine.queues.state.records import Outcome, Reason, array_of, bitmap_of, record_bodies
+from tickertape.engine.sessions.session import Session
+from tickertape.journal.reading.log_reader import LogReader
+from tickertape.journal.reading.log_view import LogView, ReadRequest
+from tickertape.journal.reading.lookup import positions_of_run
+from tickertape.wire.settlement import Runs, Settlement
+
+Found = Generator[ReadRequest | None, Buffer, BitMap64]
+"""Asks for reads; None lets others go first, and is answered with nothing (`b""`)."""
+
+_MILLIS: Final = 1000
+_RUNS_A_STEP: Final = 64
+"""Runs of bookmarks that are looked up before others go first."""
+
+
+def look_up(
+    queue: Queue, view: LogView, settlement: Settlement, runs: Runs, content: Content | None, end: int
+) -> Found:
+    """The messages of the queue that a settlement names, but for those that only a lease may name; by a
+    filter (`content`) those below position `end`, which were there when it was asked for."""
+    if content is not None:
+        return (yield from _passing(queue, view, content, end))
+    if queue.definition.leasing == "strict" or queue.definition.at_most_once:
+        return BitMap64()
+    if settlement.action not in ("ack", "expire"):
+        return BitMap64()
+    held, unknown = queue.leases.find(runs)
+    # A lease may have ended when it is settled.
+    found = BitMap64.union(*(positions for _, positions in held)) if held else BitMap64()
+    waiting = [waits.max() for waits in (queue.state.ready, queue.state.inactive) if waits]
+    if not waiting:
+        return found
+    before = max(waiting) + 1
+    for number, (publisher, first, count) in enumerate(unknown.tolist(), 1):
+        found |= bitmap_of((yield from positions_of_run(view, publisher, first, count, before)))
+        if number % _RUNS_A_STEP == 0:
+            yield None
+    return found
+
+
+def settle(
+    queue: Queue, session: Session, settlement: Settlement, runs: Runs, found: BitMap64, now: Now
+) -> list[bytes]:
+    """Carry a settlement out; the bodies of the records that say what it did. `found` is from `look_up`."""
+    held, waiting = _named(queue, session, settlement, runs, found)
+    if queue.definition.at_most_once:
+        if settlement.action == "ack":
+            _release(queue, held)
+        outcomes: list[Outcome] = []
+    elif settlement.action == "extend":
+        _extend(queue, held, now.mono + settlement.extend_ms / _MILLIS)
+        outcomes = []
+    else:
+        outcomes = _outcomes(queue, settlement, _release(queue, held), waiting, now)
+    for outcome in outcomes:
+        queue.apply(outcome)
+    return record_bodies(queue.name, outcomes, settlement.runs)
+
+
+def _outcomes(
+    queue: Queue, settlement: Settlement, held: BitMap64, waiting: BitMap64, now: Now
+) -> list[Outcome]:
+    if settlement.action == "ack":
+        done = held | waiting
+        return [queue.done(done)] if done else []
+    if settlement.action == "cancel":
+        return queue.given_back(held, Reason.CANCELLED, now.wall) if held else []
+    outcomes = []
+    if held:
+        outcomes.append(queue.expired(held, Reason.EXPIRE, delivered=True))
+    if waiting:
+        outcomes.append(queue.expired(waiting, Reason.EXPIRE, delivered=False))
+    return outcomes
+
+
+def _named(
+    queue: Queue, session: Session, settlement: Settlement, runs: Runs, found: BitMap64
+) -> tuple[Held, BitMap64]:
+    """The leased messages that a settlement may settle, and those that wait."""
+    lenient = queue.definition.leasing == "lenient"
+    by_filter = settlement.filter is not None
+    # What no lease named when it was looked up may be leased by now: then the runs name it, and once only.
+    held = queue.leases.of_positions(found) if by_filter else queue.leases.find(runs)[0]
+    if not (by_filter and lenient):
+        held = [(lease, positions) for lease, positions in held if lease.holder.session is session]
+    waiting = BitMap64()
+    if lenient and found:
+        waiting = (found & queue.state.ready) | (found & queue.state.inactive)
+    return held, waiting
+
+
+def _release(queue: Queue, held: Held) -> BitMap64:
+    released = BitMap64()
+    for lease, positions in held:
+        queue.release(lease, positions)
+        released |= positions
+    return released
+
+
+def _extend(queue: Queue, held: Held, deadline: float) -> None:
+    if queue.definition.lease_period is not None:
+        for lease, positions in held:
+            queue.leases.extend(lease, positions, deadline)
+
+
+def _passing(queue: Queue, view: LogView, content: Content, before: int) -> Found:
+    """Messages of the queue below a position that pass a filter; those of at-most-once queues that are owed,
+    too."""
+    state = queue.state
+    found = BitMap64()
+    inside = state.ready | state.inactive | state.leased | state.owed
+    inside = inside[: inside.rank(before - 1)] if before else found
+    if not inside:
+        return found
+    end, looked_at = int(inside.max()) + 1, 0
+    reader = LogReader(view, int(inside.min()))
+    while reader.position < end and (step := reader.poll()) is not None:
+        parts = reader.answer((yield step)) if isinstance(step, ReadRequest) else step
+        for part in parts:
+            span = BitMap64()
+            span.add_range(max(part.first_position, 0), part.end_position)
+            positions = array_of(inside & span)
+            at = positions - part.first_position
+            indices = at if part.positions is None else part.positions.searchsorted(positions).astype(I8)
+            low = 0
+            while low < len(indices):
+                high = content.reach(part.batch, int(indices[low]))
+                stop = int(indices.searchsorted(high))
+                passed = content.passing(part.batch, indices[low:stop])
+                if len(passed):
+                    chosen = part.positions_of(passed)
+                    found |= bitmap_of(chosen)
+                low = stop
+                yield None
+            looked_at += part.batch.nbytes
+            if looked_at > step_bytes_max:
+                looked_at = 0
+                yield None
+    return found

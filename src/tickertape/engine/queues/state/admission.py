@@ -1,0 +1,112 @@
+"""Owns what of the log enters one queue, and what is found out about a message then: its priority, whether it
+is a barrier, how long it may stay.
+
+Must never look at more than a bounded piece at a time where it looks at bodies, or change anything: what it
+finds is handed on.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple, Protocol
+
+import numpy as np
+from pyroaring import BitMap64
+
+from tickertape.batch import MessageBatch
+from tickertape.batch.format import I8, Int64s
+from tickertape.engine.matching.content_filter import Content
+from tickertape.engine.matching.filter_context import Subscriber
+from tickertape.engine.matching.interest import messages_to
+from tickertape.engine.matching.interest_compiler import Contents
+from tickertape.engine.queues.state.definition import QueueDefinition
+from tickertape.engine.queues.state.records import bitmap_of
+from tickertape.journal.reading.log_view import Part
+
+QUEUE_ITSELF: Final = Subscriber(None, "", "")
+"""Who asks, to the expressions of a queue."""
+
+
+class Values(Protocol):
+    """What messages are worth to an expression."""
+
+    def reach(self, batch: MessageBatch, low: int, /) -> int:
+        """Before which message a piece ends that begins with message `low`."""
+
+    def of(self, batch: MessageBatch, indices: Int64s, /) -> list[int]:
+        """The priority of each of the messages `indices`."""
+
+
+class Entered(NamedTuple):
+    """Messages of a piece of the log that enter."""
+
+    positions: Int64s
+    bitmap: BitMap64
+    timestamps: Int64s
+    expirations: Int64s | None
+    """Milliseconds of life, 0 for none."""
+    priorities: list[int] | None
+    barriers: BitMap64 | None
+    filtered: int
+    """Messages to its topics that the filter kept out."""
+
+
+class Entrance:
+    """What enters a queue."""
+
+    def __init__(self, definition: QueueDefinition, contents: Contents, priority: Values | None) -> None:
+        self.cover = contents.cover(definition.topic, definition.filter, None, QUEUE_ITSELF)
+        self._filter = self.cover.content
+        barrier = definition.barrier_expression
+        self._barrier = _content(contents, definition.topic, barrier)
+        self._priority = priority
+        self.plain = self._filter is None and self._barrier is None and priority is None
+        """No body is looked at."""
+
+    def wants(self, batch: MessageBatch) -> bool:
+        """Whether a batch has a topic of the queue."""
+        return any(map(self.cover.covers, batch.topics))
+
+    def look(self, part: Part, low: int) -> tuple[Entered | None, int]:
+        """What enters of the messages of a part from `low` on, as far as is looked at in one go, and the
+        index of the next."""
+        batch = part.batch
+        high = batch.count if self.plain else self._reach(batch, low)
+        indices = self._own(batch, low, high)
+        if not len(indices):
+            return None, high
+        passed = indices if self._filter is None else self._filter.passing(batch, indices)
+        filtered = len(indices) - len(passed)
+        positions = part.positions_of(passed)
+        barriers = None
+        if self._barrier is not None and len(passed):
+            at = np.searchsorted(passed, self._barrier.passing(batch, passed))
+            barriers = bitmap_of(positions[at])
+        return Entered(
+            positions,
+            bitmap_of(positions),
+            batch.timestamps[passed],
+            None if batch.expirations is None else batch.expirations[passed],
+            None if self._priority is None else self._priority.of(batch, passed),
+            barriers,
+            filtered,
+        ), high
+
+    def _own(self, batch: MessageBatch, low: int, high: int) -> Int64s:
+        if len(batch.topics) == 1 and batch.kinds is None:
+            if not self.cover.covers(batch.topics[0]):
+                high = low
+            return np.arange(low, high, dtype=I8)
+        own = np.array([self.cover.covers(topic) for topic in batch.topics])
+        found: Int64s = messages_to(batch, own)[low:high].nonzero()[0] + low
+        return found
+
+    def _reach(self, batch: MessageBatch, low: int) -> int:
+        high = batch.count
+        for content in (self._filter, self._barrier, self._priority):
+            if content is not None:
+                high = min(high, content.reach(batch, low))
+        return high
+
+
+def _content(contents: Contents, topic: str, text: str | None) -> Content | None:
+    return None if text is None else contents.cover(topic, text, None, QUEUE_ITSELF).content

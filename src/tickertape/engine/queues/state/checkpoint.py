@@ -1,0 +1,284 @@
+"""Owns what a checkpoint says of queues: what a start need not read of the log again.
+
+Of every queue it says from where its fold may begin: below that nothing is needed any more. Of those with
+`file_backed_metadata` it has the whole state. Must never be taken for the truth: one that does not fit is not
+used. docs/formats/queue-checkpoint.md shows the bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+import msgspec
+from pyroaring import BitMap64
+
+from tickertape.engine.queues.state.bit_sliced_index import BitSlices
+from tickertape.engine.queues.state.definition import QueueDefinition
+from tickertape.engine.queues.state.delivery_order import Order
+from tickertape.engine.queues.state.expiry import Expiry, ExpirySnapshot
+from tickertape.engine.queues.state.messages import Doom, QueueState, Tries
+from tickertape.engine.queues.state.position_set_format import decode_set, encode_set, lowest_of
+from tickertape.engine.queues.state.queue import Queue
+from tickertape.engine.queues.state.records import Reason
+from tickertape.engine.queues.state.roaring import read_roaring
+
+
+class StoredState(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """The state of one queue, sets of positions as sets.py writes them. What is leased is ready in it."""
+
+    ready: bytes
+    inactive: bytes
+    doomed: bytes
+    reasons: list[bytes]
+    """Why they are, the bits of a number for each, the lowest first: a set for each bit."""
+    deliveries: list[bytes]
+    """As `reasons`, of doomed ones and those in the queue; so are cancels."""
+    cancels: list[bytes]
+    counts: tuple[int, int, int, int]
+    """Entered, acknowledged, taken, buried."""
+    returned: dict[Reason, int]
+    expired: dict[Reason, int]
+    order: tuple[bytes, list[tuple[int, bytes]]]
+    expiry: bytes
+
+
+class OldState(msgspec.Struct, array_like=True):
+    """A state as version 0 has it, sets of positions as Roaring bitmaps."""
+
+    ready: bytes
+    inactive: bytes
+    doomed: list[tuple[int, Reason, int, int]]
+    """Position, reason, deliveries, cancels."""
+    tries: list[tuple[int, int, int]]
+    """Position, deliveries, cancels."""
+    counts: tuple[int, int, int, int]
+    returned: dict[Reason, int]
+    expired: dict[Reason, int]
+    order: tuple[bytes, list[tuple[int, bytes]]]
+    expiry: bytes
+
+
+class Covered(msgspec.Struct, array_like=True):
+    """What a checkpoint says of one queue."""
+
+    queue: str
+    fingerprint: bytes
+    messages: int
+    """Messages below this position were considered, or are needed no more."""
+    records: int
+    """Records below this position were applied, or are needed no more."""
+    state: StoredState | OldState | None = None
+    """None: messages and records from there on are all that is needed."""
+
+
+class StateSnapshot(NamedTuple):
+    """The state of a queue at one time, in sets that never change: any thread may encode it."""
+
+    ready: BitMap64
+    leased: BitMap64
+    inactive: BitMap64
+    doomed: BitMap64
+    reasons: list[BitMap64]
+    deliveries: list[BitMap64]
+    cancels: list[BitMap64]
+    counts: tuple[int, int, int, int]
+    returned: dict[Reason, int]
+    expired: dict[Reason, int]
+    barriers: BitMap64
+    levels: dict[int, BitMap64]
+    """Messages by priority; some of them may have left the queue."""
+    expiry: ExpirySnapshot
+
+    @classmethod
+    def of(cls, queue: Queue) -> StateSnapshot:
+        """Copy the state of a queue."""
+        state = queue.state
+        barriers, levels = queue.order.snapshot()
+        return cls(
+            state.ready.copy(),
+            state.leased.copy(),
+            state.inactive.copy(),
+            state.doomed.copy(),
+            [held.copy() for held in state.reasons.slices],
+            [held.copy() for held in state.deliveries.slices],
+            [held.copy() for held in state.cancels.slices],
+            (state.entered, state.acknowledged, state.taken, state.buried),
+            dict(sorted(state.returned.items())),
+            dict(sorted(state.expired.items())),
+            barriers,
+            levels,
+            queue.expiry.snapshot(),
+        )
+
+    def encode(self) -> StoredState:
+        """Encode all sets: work for the thread of a disk job, not for the engine."""
+        ready = self.ready | self.leased
+        inside = ready | self.inactive
+        levels = [(priority, self.levels[priority] & inside) for priority in sorted(self.levels)]
+        return StoredState(
+            encode_set(ready),
+            encode_set(self.inactive),
+            encode_set(self.doomed),
+            [encode_set(held) for held in self.reasons],
+            [encode_set(held) for held in self.deliveries],
+            [encode_set(held) for held in self.cancels],
+            self.counts,
+            self.returned,
+            self.expired,
+            (
+                encode_set(self.barriers),
+                [(priority, encode_set(level)) for priority, level in levels if level],
+            ),
+            self.expiry.encode(),
+        )
+
+
+class QueueSnapshot(NamedTuple):
+    """The entry of one queue in a checkpoint, before it is encoded; the fields are those of `Covered`."""
+
+    queue: str
+    fingerprint: bytes
+    messages: int
+    records: int
+    state: StateSnapshot | None = None
+
+    def encode(self) -> Covered:
+        """Encode the state, if there is one."""
+        return Covered(*self[:4], None if self.state is None else self.state.encode())
+
+
+class _Covered(Covered, array_like=True):
+    state: StoredState | None = None
+
+
+class _OldCovered(Covered, array_like=True):
+    state: OldState | None = None
+
+
+NO_FINGERPRINT: Final = b""
+"""Of a queue that had stopped."""
+_VERSION: Final = 1
+_SLICES_MAX: Final = 64
+_ENCODE: Final = msgspec.msgpack.Encoder().encode
+_DECODE: Final = msgspec.msgpack.Decoder(tuple[int, list[_Covered]]).decode
+_DECODE_OLD: Final = msgspec.msgpack.Decoder(list[_OldCovered]).decode
+_PARTS: Final = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
+_NUMBERS_END: Final = 0x80
+"""In MessagePack a byte below it is that number."""
+
+
+def encode_covered(covered: Iterable[Covered]) -> bytes:
+    """The body of the file."""
+    return _ENCODE((_VERSION, list(covered)))
+
+
+def encode_snapshots(snapshots: Iterable[QueueSnapshot]) -> bytes:
+    """Return the body of the file for these snapshots. This takes time for each stretch of neighbours."""
+    return encode_covered(snapshot.encode() for snapshot in snapshots)
+
+
+def decode_covered(body: bytes) -> list[Covered]:
+    """What a body of this version or an older one says. Raises `ValueError` for what is none."""
+    try:
+        parts = _PARTS(body)
+        if not parts or bytes(parts[0])[0] >= _NUMBERS_END:  # version 0 does not say its version
+            return [*_DECODE_OLD(body)]
+        if bytes(parts[0])[0] != _VERSION:
+            raise ValueError(f"a checkpoint of queues of another version than {_VERSION}")
+        return [*_DECODE(body)[1]]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"a checkpoint of queues that cannot be read: {error}") from None
+
+
+def fingerprint(definition: QueueDefinition, types: Iterable[tuple[str, str]]) -> bytes:
+    """What of a definition decides what enters, and what is found out about it then. `types`: the topics of
+    the queue that are not JSON, and what they are."""
+    return _ENCODE(
+        [
+            definition.topic,
+            definition.filter,
+            definition.semantics,
+            definition.priority,
+            definition.barrier_expression,
+            definition.expiration,
+            definition.expiration_model,
+            definition.target_queue_depth,
+            definition.recovery_point,
+            sorted(types),
+        ]
+    )
+
+
+def snapshot_of(queue: Queue, mark: bytes, accepted_end: int) -> QueueSnapshot:
+    """What may be said of a queue once the log is persisted up to `accepted_end`."""
+    if queue.definition.file_backed_metadata:
+        return QueueSnapshot(queue.name, mark, queue.considered, accepted_end, StateSnapshot.of(queue))
+    needed = needed_by(queue)
+    return QueueSnapshot(queue.name, mark, needed, needed)
+
+
+def stopped_of(queue: Queue) -> QueueSnapshot:
+    """What is said of a queue that cannot go on, whose state is not known: from where on it needs the log. No
+    start uses it."""
+    needed = needed_by(queue)
+    return QueueSnapshot(queue.name, NO_FINGERPRINT, needed, needed)
+
+
+def needed_by(queue: Queue) -> int:
+    """Below which position a queue needs nothing of the log."""
+    oldest = queue.state.oldest()
+    return queue.considered if oldest is None else min(oldest, queue.considered)
+
+
+def needed_from(covered: Covered) -> int:
+    """Below which position a queue needs nothing of the log, for who has no queue: no less than it does."""
+    lowest: list[int | None] = [covered.messages, covered.records]
+    state = covered.state
+    if isinstance(state, StoredState):
+        lowest += [lowest_of(state.ready), lowest_of(state.inactive), lowest_of(state.doomed)]
+    elif state is not None:
+        held = [read_roaring(data, covered.messages) for data in (state.ready, state.inactive)]
+        lowest += [positions.min() for positions in held if positions]
+        lowest += [doomed[0] for doomed in state.doomed]
+    return min(position for position in lowest if position is not None)
+
+
+def restore(queue: Queue, covered: Covered) -> None:
+    """Bring a queue to a stored state, of positions below `covered.messages`. Raises `ValueError` for what is
+    none."""
+    stored, end = covered.state, covered.messages
+    assert stored is not None
+    read = decode_set if isinstance(stored, StoredState) else read_roaring
+    state = QueueState(queue.definition.target_queue_depth)
+    state.ready, state.inactive = read(stored.ready, end), read(stored.inactive, end)
+    if isinstance(stored, StoredState):
+        state.doomed = decode_set(stored.doomed, end)
+        state.reasons = _slices(stored.reasons, end)
+        state.deliveries, state.cancels = _slices(stored.deliveries, end), _slices(stored.cancels, end)
+    else:
+        for position, reason, *tries in stored.doomed:
+            state.restore_doomed(_below(position, end), Doom(reason, Tries(*tries)))
+        for position, *tries in stored.tries:
+            state.restore_tries(_below(position, end), Tries(*tries))
+    state.entered, state.acknowledged, state.taken, state.buried = stored.counts
+    state.returned, state.expired = dict(stored.returned), dict(stored.expired)
+    state.check()
+    definition = queue.definition
+    expiry = Expiry.of(definition.expiration, definition.expiration_model, stored.expiry, read, end)
+    order = Order(state, prioritised=definition.priority is not None)
+    barriers, levels = stored.order
+    order.restore(read(barriers, end), [(at, read(level, end)) for at, level in levels])
+    queue.take_over(state, expiry, order)
+
+
+def _slices(stored: list[bytes], end: int) -> BitSlices:
+    if len(stored) > _SLICES_MAX:
+        raise ValueError(f"stored numbers of {len(stored)} bits")
+    return BitSlices([decode_set(data, end) for data in stored])
+
+
+def _below(position: int, end: int) -> int:
+    if not 0 <= position < end:
+        raise ValueError(f"a stored message at position {position}, not below {end}")
+    return position

@@ -1,0 +1,213 @@
+"""Owns in which order the ready messages of one queue are delivered: oldest first, or by priority and then
+oldest first, and not past a barrier.
+
+Must never decide who gets them, or look at a body: what a message is worth was found when it entered.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+from pyroaring import BitMap64
+
+from tickertape.base.queue_limits import priorities_max
+from tickertape.batch.format import I8, Int64s
+from tickertape.engine.queues.state.bit_sliced_index import BitSlices, below, first_places
+from tickertape.engine.queues.state.messages import QueueState
+
+_SWEEP_MIN: Final = 65_536
+_WALK_MAX: Final = 64
+"""Levels without anything that comes into question that are passed over before the rest is searched."""
+
+
+class Order:
+    """Over the messages of `state`. `prioritised`: they have priorities."""
+
+    def __init__(self, state: QueueState, *, prioritised: bool) -> None:
+        self._state = state
+        self._prioritised = prioritised
+        if prioritised:
+            state.woken = BitMap64()
+        self._levels: dict[int, BitMap64] = {}
+        """Messages by priority; messages that have left the queue may still be among them."""
+        self._known: list[int] = []
+        """Priorities of `_levels`, rising."""
+        self._rising: list[int] = []
+        """Those of which a message may be ready; the others are passed over until one is again."""
+        self._priorities = BitSlices()
+        """The priority of each message in `_levels`."""
+        self._shared: set[int] = set()
+        """Priorities whose messages a snapshot has as well: that set does not change any more."""
+        self._held = 0
+        self._unswept = 0
+        """Messages put since it was swept."""
+        self.barriers = BitMap64()
+        """Barriers that were not delivered yet."""
+
+    # -- inputs -----------------------------------------------------------------------------------------
+
+    def enter(self, positions: Int64s, priorities: Iterable[int] | None, barriers: BitMap64 | None) -> None:
+        """Messages came: a priority for each, and those which are barriers."""
+        if barriers:
+            self.barriers |= barriers
+        if priorities is None:
+            return
+        grouped: dict[int, list[int]] = {}
+        for position, priority in zip(positions.tolist(), priorities, strict=True):
+            grouped.setdefault(priority, []).append(position)
+        held = {priority: self._put(priority, BitMap64(chosen)) for priority, chosen in grouped.items()}
+        self._priorities.put_each(positions, np.array([held[at] for at in priorities], np.uint64))
+
+    def _put(self, priority: int, positions: BitMap64) -> int:
+        """Messages of one priority came; returns the priority that they count as."""
+        level = self._levels.get(priority)
+        if level is None:
+            # Each look at all of them is paid for by as many messages: all of them may still be in the queue.
+            if len(self._levels) >= priorities_max and self._unswept >= priorities_max:
+                self._sweep()
+            if len(self._levels) >= priorities_max:
+                priority = self._known[max(bisect_right(self._known, priority) - 1, 0)]
+                level = self._levels[priority]
+            else:
+                level = self._levels[priority] = BitMap64()
+                insort(self._known, priority)
+        if priority in self._shared:
+            self._shared.discard(priority)
+            level = self._levels[priority] = level.copy()
+        level |= positions
+        self._activate(priority)
+        self._held += len(positions)
+        self._unswept += len(positions)
+        if self._held > 2 * (self._state.depth + _SWEEP_MIN):
+            self._sweep()
+        return priority
+
+    def delivered(self, positions: BitMap64) -> None:
+        """They were delivered: nothing waits behind a barrier among them any more."""
+        if self.barriers:
+            self.barriers -= positions
+
+    def left(self, positions: BitMap64) -> None:
+        """They have left the queue."""
+        self.delivered(positions)
+
+    # -- outputs ----------------------------------------------------------------------------------------
+
+    def next(self, count: int, among: BitMap64 | None = None, judged: int | None = None) -> Int64s:
+        """The positions of at most `count` messages that are next, in their order; `among` says which of the
+        ready ones come into question, and `judged` that nothing from there on does."""
+        limit = self.limit()
+        if judged is not None:
+            limit = judged if limit is None else min(limit, judged)
+        if self._prioritised:
+            return self._foremost(count, among, limit)
+        ready = self._state.ready
+        found = first_places(ready if among is None else ready & among, count)
+        return found if limit is None else found[: found.searchsorted(limit)]
+
+    def limit(self) -> int | None:
+        """Nothing at or above this position is delivered now; None: everything is."""
+        if not self.barriers:
+            return None
+        barrier = int(self.barriers.min())
+        oldest = self._state.oldest_unsettled()
+        # Its turn has come when nothing older is in the queue; what is behind it waits until it is delivered.
+        return barrier + 1 if oldest == barrier else barrier
+
+    def snapshot(self) -> tuple[BitMap64, dict[int, BitMap64]]:
+        """Return barriers, and messages by priority, some of which may have left the queue. The sets do not
+        change any more: those of priorities, of which there may be many, are copied when they have to."""
+        self._shared = set(self._levels)
+        return self.barriers.copy(), dict(self._levels)
+
+    def restore(self, barriers: BitMap64, levels: Iterable[tuple[int, BitMap64]]) -> None:
+        """Take over what was stored. Raises `ValueError` for what is none."""
+        self.barriers = barriers
+        seen = BitMap64()
+        for priority, positions in levels:
+            if not 0 <= priority < 1 << 64 or seen & positions:
+                raise ValueError("stored priorities of messages are none, or two of one message")
+            seen |= positions
+            self._priorities.put(positions, self._put(priority, positions))
+        if self._prioritised and (self._state.ready | self._state.inactive) - seen:
+            raise ValueError("stored messages have no priority")
+
+    # -- inside -----------------------------------------------------------------------------------------
+
+    def _foremost(self, count: int, among: BitMap64 | None, limit: int | None) -> Int64s:
+        """By priority: from the highest level down, as long as levels have something; what is left is
+        searched for as a whole, so that levels without anything are not passed over one by one."""
+        self._wake()
+        ready, rising = self._state.ready, self._rising
+        found: list[Int64s] = []
+        asleep: list[int] = []
+        left, fruitless, at = count, 0, len(rising)
+        while left > 0 and at and fruitless < _WALK_MAX:
+            at -= 1
+            waiting = self._levels[rising[at]] & ready
+            if not waiting:
+                asleep.append(rising[at])
+                continue
+            fits = self._fitting(waiting, among, limit)
+            if fits:
+                found.append(first_places(fits, left))
+                left -= len(found[-1])
+            else:
+                fruitless += 1
+        if left > 0 and at:
+            others = self._fitting(ready if among is None else ready & among, None, limit)
+            if found:
+                others = others - BitMap64(np.concatenate(found).astype(np.uint64))
+            found.append(self._priorities.highest_first(self._priorities.highest(others, left)))
+        for priority in asleep:
+            self._put_to_sleep(priority)
+        return np.concatenate(found) if found else np.empty(0, I8)
+
+    @staticmethod
+    def _fitting(positions: BitMap64, among: BitMap64 | None, limit: int | None) -> BitMap64:
+        if among is not None:
+            positions = positions & among
+        return positions if limit is None else below(positions, limit)
+
+    def _activate(self, priority: int) -> None:
+        """A message of it may be ready."""
+        at = bisect_left(self._rising, priority)
+        if at == len(self._rising) or self._rising[at] != priority:
+            self._rising.insert(at, priority)
+
+    def _wake(self) -> None:
+        """Messages became ready that were not."""
+        woken = self._state.woken
+        if woken:
+            self._state.woken = BitMap64()
+            for priority in np.unique(self._priorities.numbers(woken)).tolist():
+                if priority in self._levels:
+                    self._activate(priority)
+
+    def _put_to_sleep(self, priority: int) -> None:
+        """No message of it is ready, or it would be looked at with each delivery."""
+        del self._rising[bisect_left(self._rising, priority)]
+        if not self._state.has(self._levels[priority]):
+            gone = self._levels.pop(priority)
+            del self._known[bisect_left(self._known, priority)]
+            self._held -= len(gone)
+            self._priorities.forget(gone)
+
+    def _sweep(self) -> None:
+        """Forget what has left the queue."""
+        self._held = self._unswept = 0
+        kept = BitMap64()
+        for priority in list(self._levels):
+            level = self._state.has(self._levels[priority])
+            if level:
+                self._levels[priority] = level
+                self._held += len(level)
+                kept |= level
+            else:
+                del self._levels[priority]
+        self._priorities.keep(kept)
+        self._known = sorted(self._levels)
+        self._rising = [priority for priority in self._rising if priority in self._levels]

@@ -1,0 +1,231 @@
+"""Owns the state of one queue: which messages are ready, leased, waiting to become active, or to be buried,
+and how often those that came back were tried.
+
+A fold of the log but for the leases: `enter` and `apply` are all that a recovery needs. Must never know a
+consumer, a clock or a body. Always `ready + inactive + leased + doomed + left = entered`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from pyroaring import BitMap64
+
+from tickertape.engine.queues.state.bit_sliced_index import BitSlices, first_of
+from tickertape.engine.queues.state.records import Outcome, Reason, What
+
+
+class Tries(NamedTuple):
+    """How a message fared so far."""
+
+    deliveries: int = 0
+    """Deliveries that ended without success."""
+    cancels: int = 0
+
+
+class Doom(NamedTuple):
+    """Why a message waits for its dead letter."""
+
+    reason: Reason
+    tries: Tries
+
+
+class QueueState:
+    """`target_depth`: how many messages are ready or leased at most; None: all are."""
+
+    def __init__(self, target_depth: int | None = None) -> None:
+        self.ready = BitMap64()
+        self.inactive = BitMap64()
+        """In the queue and not considered yet, because enough others are."""
+        self.leased = BitMap64()
+        self.owed = BitMap64()
+        """Delivered at most once and not acknowledged: they have left the queue already."""
+        self.doomed = BitMap64()
+        """Expired, and their dead letters are not in the log yet."""
+        self.deliveries = BitSlices()
+        """Of messages in the queue, and of doomed ones: deliveries that ended without success."""
+        self.cancels = BitSlices()
+        self.reasons = BitSlices()
+        """Of doomed ones: why they expired."""
+        self.woken: BitMap64 | None = None
+        """Messages that became ready again, or active, since somebody took them; None: nobody asks."""
+        self.entered = 0
+        self.acknowledged = 0
+        self.taken = 0
+        self.buried = 0
+        self.returned: dict[Reason, int] = {}
+        self.expired: dict[Reason, int] = {}
+        self._target = target_depth
+
+    # -- what the log says ------------------------------------------------------------------------------
+
+    def enter(self, positions: BitMap64) -> None:
+        """Messages came, above all that came before."""
+        self.entered += len(positions)
+        if self._target is None:
+            self.ready |= positions
+        else:
+            self.inactive |= positions
+            self.activate()
+
+    def apply(self, outcome: Outcome) -> BitMap64:
+        """Something became of messages; returns those of them for which it did: the others are not in the
+        queue (any more)."""
+        named = outcome.positions
+        if outcome.what is What.BURIED:
+            return self._bury(named)
+        present = named & self.ready
+        if len(present) < len(named):
+            present |= named & self.leased
+            if self.inactive:
+                present |= named & self.inactive
+        if outcome.what is What.RETURNED:
+            self._return(present, outcome.reason)
+            return present
+        self._remove(present)
+        count = len(present)
+        if outcome.what is What.DONE:
+            self.acknowledged += count
+        elif outcome.what is What.TAKEN:
+            self.taken += count
+        else:
+            self.expired[outcome.reason] = self.expired.get(outcome.reason, 0) + count
+            if outcome.doomed:
+                self._doom(present, outcome)
+        if not outcome.doomed:
+            self._forget_tries(present)
+        self.activate()
+        return present
+
+    # -- leases -----------------------------------------------------------------------------------------
+
+    def lease(self, positions: BitMap64) -> None:
+        """Ready messages were delivered."""
+        self.ready -= positions
+        self.leased |= positions
+
+    def give_back(self, positions: BitMap64) -> None:
+        """They were not delivered after all: that counts nowhere."""
+        self.leased -= positions
+        self._wake(positions)
+
+    # -- reading ----------------------------------------------------------------------------------------
+
+    @property
+    def depth(self) -> int:
+        """Messages in the queue."""
+        return len(self.ready) + len(self.inactive) + len(self.leased)
+
+    @property
+    def left(self) -> int:
+        """Messages that have left it, buried ones among them, but for those that wait to be."""
+        return self.acknowledged + self.taken + sum(self.expired.values()) - len(self.doomed)
+
+    def oldest(self) -> int | None:
+        """The lowest position in the queue that still needs its place in the log; None: there is none."""
+        held = (self.ready, self.inactive, self.leased, self.owed, self.doomed)
+        return min([positions.min() for positions in held if positions], default=None)
+
+    def oldest_inside(self) -> int | None:
+        """The lowest position in the queue; None: it is empty."""
+        inside = [held.min() for held in (self.ready, self.inactive, self.leased) if held]
+        return min(inside, default=None)
+
+    def oldest_unsettled(self) -> int | None:
+        """The lowest position for which a barrier waits."""
+        return min(
+            [held.min() for held in (self.ready, self.inactive, self.leased, self.owed) if held], default=None
+        )
+
+    def has(self, positions: BitMap64) -> BitMap64:
+        """Which of them are in the queue."""
+        return (positions & self.ready) | (positions & self.inactive) | (positions & self.leased)
+
+    def tries_of(self, position: int) -> Tries:
+        """How a message fared so far."""
+        return Tries(self.deliveries.of(position), self.cancels.of(position))
+
+    def restore_tries(self, position: int, tries: Tries) -> None:
+        """A stored state says how a message fared."""
+        if min(tries) < 0:
+            raise ValueError("stored tries are none")
+        one = BitMap64([position])
+        self.deliveries.put(one, tries.deliveries)
+        self.cancels.put(one, tries.cancels)
+
+    def restore_doomed(self, position: int, doom: Doom) -> None:
+        """A stored state says why a message expired."""
+        one = BitMap64([position])
+        self.doomed |= one
+        self.reasons.put(one, doom.reason)
+        self.restore_tries(position, doom.tries)
+
+    def check(self) -> None:
+        """Raises `ValueError` for a stored state in which something cannot be."""
+        inside = self.ready | self.inactive
+        if self.ready & self.inactive or inside & self.doomed:
+            raise ValueError("a stored message is in two states")
+        if (self.deliveries.positions() | self.cancels.positions()) - inside - self.doomed:
+            raise ValueError("stored tries of messages that are not there")
+        reasons = np.unique(self.reasons.numbers(self.doomed)).tolist()
+        if self.reasons.positions() - self.doomed or not {*reasons} <= {*Reason} - {Reason.NONE}:
+            raise ValueError("stored reasons are none")
+        if min(self.entered, self.acknowledged, self.taken, self.buried) < 0:
+            raise ValueError("stored counts are none")
+
+    def doom_of(self, position: int) -> Doom:
+        """Why a doomed message expired."""
+        return Doom(Reason(self.reasons.of(position)), self.tries_of(position))
+
+    # -- inside -----------------------------------------------------------------------------------------
+
+    def activate(self) -> None:
+        """Let messages become active, oldest first, as far as the target allows."""
+        if self._target is None or not self.inactive:
+            return
+        room = self._target - len(self.ready) - len(self.leased)
+        if room > 0:
+            moved = first_of(self.inactive, room)
+            self.inactive -= moved
+            self._wake(moved)
+
+    def _wake(self, positions: BitMap64) -> None:
+        self.ready |= positions
+        if self.woken is not None:
+            self.woken |= positions
+
+    def _remove(self, positions: BitMap64) -> None:
+        self.ready -= positions
+        if self.leased:
+            self.leased -= positions
+        if self.inactive:
+            self.inactive -= positions
+
+    def _return(self, positions: BitMap64, reason: Reason) -> None:
+        self.returned[reason] = self.returned.get(reason, 0) + len(positions)
+        self.deliveries.add_one(positions)
+        if reason is Reason.CANCELLED:
+            self.cancels.add_one(positions)
+        self.leased -= positions
+        self._wake(positions - self.inactive)
+
+    def _doom(self, positions: BitMap64, outcome: Outcome) -> None:
+        self.doomed |= positions
+        self.reasons.put(positions, outcome.reason)
+        if outcome.delivered:
+            self.deliveries.add_one(positions)
+        if outcome.reason is Reason.MAX_CANCELS:
+            self.cancels.add_one(positions)
+
+    def _bury(self, positions: BitMap64) -> BitMap64:
+        found = positions & self.doomed
+        self.doomed -= found
+        self.reasons.forget(found)
+        self._forget_tries(found)
+        self.buried += len(found)
+        return found
+
+    def _forget_tries(self, positions: BitMap64) -> None:
+        self.deliveries.forget(positions)
+        self.cancels.forget(positions)

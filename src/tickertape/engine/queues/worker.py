@@ -1,0 +1,295 @@
+"""Owns one queue at work: what enters it, what is delivered, what lapses, and its dead letters.
+
+Each `step` is bounded. Must never skip a message that it cannot read: then the queue stops, and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from pyroaring import BitMap64
+
+from tickertape.base.errors import TickertapeError
+from tickertape.base.interfaces import Buffer, Now
+from tickertape.base.limits import step_bytes_max
+from tickertape.base.queue_limits import queue_step_messages_max, queue_step_outcomes_max
+from tickertape.engine.log_reads.log_reads import LogAccess
+from tickertape.engine.queues.consumer import Consumer
+from tickertape.engine.queues.dead_letters import Burying
+from tickertape.engine.queues.dispatch import Delivering, Due
+from tickertape.engine.queues.forward import Forward
+from tickertape.engine.queues.log_records import Ledger
+from tickertape.engine.queues.state.admission import Entrance
+from tickertape.engine.queues.state.leases import Lease
+from tickertape.engine.queues.state.queue import Queue
+from tickertape.engine.queues.state.records import Outcome, Reason
+from tickertape.journal.reading.log_view import Part
+
+_RETRY_SECONDS: Final = 1.0
+"""How long what cannot be written to the log waits."""
+_TIDY_MESSAGES: Final = 65_536
+_MICROS: Final = 1_000_000
+_CLOCK_CHECK_SECONDS: Final = 1.0
+"""The wall clock may be set forward: what depends on it is looked at so often."""
+
+
+class Hands(NamedTuple):
+    """What a queue at work needs of the others."""
+
+    access: LogAccess
+    ledger: Ledger
+    later: Callable[[Due], None]
+    stirred: Callable[[Work], None]
+    """There is something to do."""
+    failed: Callable[[Work, TickertapeError], None]
+    """It cannot go on."""
+
+
+class Work:
+    """One queue at work."""
+
+    def __init__(self, queue: Queue, entrance: Entrance, hands: Hands) -> None:
+        self.queue = queue
+        self.entrance = entrance
+        self._hands = hands
+        access = hands.access
+        self._journal = access.journal
+        self._topic = entrance.cover.literal
+        self.delivering = Delivering(queue, access, entrance.cover, hands.ledger, hands.later, self.stir)
+        self._burying = Burying(queue, access, hands.ledger, self.stir)
+        self._log = Forward(access, queue.considered, self._topic, self.stir)
+        self._parts: list[Part] = []
+        self._low = 0
+        self._stirred = True
+        self._untidy = 0
+        """Messages that have entered since the queue was tidied."""
+        self._retry_at: float | None = None
+        self._gone: dict[Consumer, None] = {}
+        """Consumers that have gone, whose leases go back."""
+        self.failure: TickertapeError | None = None
+
+    def begin(self) -> None:
+        """The queue was recovered: go on from where it is."""
+        self._log = Forward(self._hands.access, self.queue.considered, self._topic, self.stir)
+
+    # -- inputs -----------------------------------------------------------------------------------------
+
+    def stir(self) -> None:
+        """Something changed: there may be something to deliver."""
+        self._stirred = True
+        self._hands.stirred(self)
+
+    def add(self, consumer: Consumer) -> None:
+        """A consumer came."""
+        self.queue.consumers.append(consumer)
+        self.delivering.filters.add(consumer)
+        self.stir()
+
+    def leave(self, consumer: Consumer) -> None:
+        """A consumer is served no more; what it holds it still holds."""
+        queue = self.queue
+        index = queue.consumers.index(consumer)
+        del queue.consumers[index]
+        if index < queue.turn:
+            queue.turn -= 1
+        self.delivering.discard(consumer)
+
+    def take_back(self, consumer: Consumer, now: Now) -> None:
+        """A consumer has gone: what it holds goes back, in steps."""
+        self._gone[consumer] = None
+        self._take_back_some(now)
+        while self.failure is not None and self._gone:  # there are no steps any more
+            self._take_back_some(now)
+        self.stir()
+
+    def _take_back_some(self, now: Now) -> None:
+        consumer = next(iter(self._gone))
+        leases = _some(self.queue.leases.of_holder(consumer))
+        self._end_leases(leases, Reason.HOLDER_GONE, now, counted=self._hands.ledger.can_write())
+        if not self.queue.leases.of_holder(consumer):
+            del self._gone[consumer]
+
+    def _end_leases(self, leases: list[Lease[Consumer]], reason: Reason, now: Now, *, counted: bool) -> None:
+        """Leases end without success. `counted`: the log is told."""
+        queue = self.queue
+        ended = BitMap64()
+        for lease in leases:
+            positions = lease.positions.copy()
+            queue.release(lease, positions)
+            ended |= positions
+        if not ended or queue.definition.at_most_once:
+            return  # what was delivered at most once has left the queue
+        if counted:
+            self._write(queue.given_back(ended, reason, now.wall), now)
+        else:
+            queue.give_back(ended)
+
+    def read_done(self, token: int, data: Buffer | TickertapeError) -> bool:
+        """The answer to a read; False when it is none of ours."""
+        ours = (
+            self.delivering.read_done(token, data)
+            or self._log.read_done(token, data)
+            or self._burying.read_done(token, data)
+        )
+        if ours and self.failure is not None:
+            self._rest()
+        return ours
+
+    def _rest(self) -> None:
+        self.delivering.rest()
+        self._burying.rest()
+
+    # -- time -------------------------------------------------------------------------------------------
+
+    def wake(self, now: Now) -> None:
+        """Leases that have ended, and messages that are too old."""
+        if self.failure is not None:
+            return
+        if self._retry_at is not None:
+            if now.mono < self._retry_at:
+                return
+            self._retry_at = None
+            self.stir()
+        queue = self.queue
+        due = queue.leases.due(now.mono)
+        at = queue.next_due()
+        expires = at is not None and at <= now.wall
+        if not due and not expires:
+            return
+        if not self._hands.ledger.can_write():
+            self._retry_at = now.mono + _RETRY_SECONDS
+            return
+        self._end_leases(_some(due), Reason.LEASE_EXPIRED, now, counted=True)
+        old = queue.too_old(now.wall)
+        if old is not None:
+            self._write([old], now)
+        self.stir()
+
+    def next_deadline(self, now: Now) -> float | None:
+        """Monotonic second at which `wake` is wanted."""
+        if self.failure is not None:
+            return None
+        if self._retry_at is not None:
+            return self._retry_at
+        deadline = self.queue.leases.next_deadline()
+        if (due := self.queue.next_due()) is not None:
+            wait = min(max((due - now.wall) / _MICROS, 0.0), _CLOCK_CHECK_SECONDS)
+            deadline = now.mono + wait if deadline is None else min(deadline, now.mono + wait)
+        return deadline
+
+    def _expire(self, now: Now) -> bool:
+        """What has become too old is not handed out, though nobody was woken for it yet. False: there is more
+        of it, for the next steps."""
+        at = self.queue.next_due()
+        if at is not None and at <= now.wall:
+            self.wake(now)
+        return not self.queue.late or self._retry_at is not None
+
+    # -- steps ------------------------------------------------------------------------------------------
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` would do something."""
+        if self.failure is not None:
+            return False
+        return (
+            self._stirred
+            or bool(self._gone)
+            or self._entering
+            or self._burying.has_work
+            or self.delivering.filters.has_work
+        )
+
+    @property
+    def _entering(self) -> bool:
+        return bool(self._parts) or (
+            self.queue.considered < self._journal.persisted_end and not self._log.waiting
+        )
+
+    def step(self, now: Now) -> None:
+        """One bounded step."""
+        if self.failure is not None:
+            return
+        queue = self.queue
+        if self._entering:
+            self._enter()
+        if self._gone:
+            self._take_back_some(now)
+            self._stirred = True
+        if self.delivering.filters.step():
+            self._stirred = True
+        if self._burying.has_work:
+            self._burying.step(now)
+        else:
+            self._burying.rest()
+        if self._journal.closing:
+            self._stirred = False  # who got something now could not acknowledge it any more
+        elif queue.definition.at_most_once and not self._hands.ledger.can_write():
+            self._retry_soon(now)
+            self._stirred = False
+        elif self._burying.stuck:
+            self._retry_soon(now)
+        if self._stirred and self._expire(now):
+            self._stirred = self.delivering.deliver(now)
+        if not self._stirred:
+            self.delivering.rest()
+        failure = self._log.failure or self.delivering.failure or self._burying.failure
+        if failure is not None:
+            self.failure = failure
+            self._rest()
+            self._hands.failed(self, failure)
+
+    def _retry_soon(self, now: Now) -> None:
+        if self._retry_at is None:
+            self._retry_at = now.mono + _RETRY_SECONDS
+
+    def _enter(self) -> None:
+        """Take in what came to the log."""
+        queue = self.queue
+        parts = self._parts or self._log.parts()
+        budget, messages = step_bytes_max, queue_step_messages_max
+        at = 0
+        while at < len(parts) and budget > 0 and messages > 0:
+            part = parts[at]
+            if part.end_position <= queue.considered or not self.entrance.wants(part.batch):
+                high = part.batch.count
+            else:
+                entered, high = self.entrance.look(part, self._low)
+                if entered is not None:
+                    queue.enter(entered)
+                    self._untidy += len(entered.positions)
+                    self._stirred = True
+                    if not self.entrance.plain:
+                        messages -= high - self._low
+            if high < part.batch.count:
+                self._low = high
+                budget -= step_bytes_max // 8
+                continue
+            self._low = 0
+            queue.considered = max(queue.considered, part.end_position)
+            budget -= part.batch.nbytes // 16 if self.entrance.plain else part.batch.nbytes
+            at += 1
+        self._parts = parts[at:]
+        if self._untidy > _TIDY_MESSAGES:
+            self._untidy = 0
+            queue.tidy()
+        if not parts and not self._log.waiting:
+            queue.considered = max(queue.considered, min(self._log.position, self._journal.persisted_end))
+
+    def _write(self, outcomes: list[Outcome], now: Now) -> None:
+        if not outcomes:
+            return
+        for outcome in outcomes:
+            self.queue.apply(outcome)
+        self._hands.ledger.write(self.queue.name, outcomes, now)
+
+
+def _some(leases: list[Lease[Consumer]]) -> list[Lease[Consumer]]:
+    """The first of some leases, with about `queue_step_outcomes_max` messages."""
+    messages = 0
+    for number, lease in enumerate(leases):
+        messages += len(lease.positions)
+        if messages >= queue_step_outcomes_max:
+            return leases[: number + 1]
+    return leases

@@ -1,0 +1,315 @@
+"""Owns retention at work: when it is looked whether segments go, what is in the way, and the order of steps.
+
+Gather what must outlive the segments (reads), have the files of a required archive checked, take the segments
+out of the readers' view, then have it recorded and the files removed (a job of the disk). Must never take a
+segment that somebody still needs: who does is asked twice, before the gathering and right before the segments
+leave the view. A failure is told and tried again, and ends nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from tickertape.base.errors import TickertapeError
+from tickertape.base.interfaces import Buffer, Now
+from tickertape.base.limits import retention_check_seconds, retention_retry_seconds, retention_segments_max
+from tickertape.engine.log_reads.budget import ReadBudget
+from tickertape.engine.runtime.effects import ArchiveRead, DiskJob, Effect, Happened, Read
+from tickertape.journal.disk_jobs import RetireSegments
+from tickertape.journal.journal import Journal
+from tickertape.journal.reading.archive_tier import ArchiveAnswer, CheckArchived, Older
+from tickertape.journal.reading.log_view import Part, ReadRequest
+from tickertape.journal.retention import (
+    Gathered,
+    Gathering,
+    LastSearch,
+    RetentionPolicy,
+    due,
+    find_last_message,
+    first_of,
+    gather,
+    removable,
+    unneeded,
+)
+
+_NOBODY: Final = -1
+"""What is asked of the archive here is for no connection."""
+
+
+class Pin(NamedTuple):
+    """A position from which on somebody needs the log."""
+
+    position: int
+    who: str
+    """For people."""
+    brief: bool = False
+    """It is over in a moment: not worth telling."""
+
+
+class Retaining:
+    """Removes what the policy does not keep. `oldest_needed` gives the pin with the lowest position."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        policy: RetentionPolicy,
+        effects: list[Effect],
+        new_token: Callable[[], int],
+        budget: ReadBudget,
+        oldest_needed: Callable[[], Pin | None],
+    ) -> None:
+        self._journal = journal
+        self._policy = policy
+        self._effects = effects
+        self._new_token = new_token
+        self._budget = budget
+        self._oldest_needed = oldest_needed
+        self._steps: Gathering | LastSearch | None = None
+        self._reading: int | None = None
+        """Token of the read under way."""
+        self._ready = False
+        """The gathering let others go first."""
+        self.archive: Older | None = None
+        """Nothing is removed that is not in this archive; None: none is required."""
+        self._checking: tuple[int, Gathered] | None = None
+        """Token of a check of the archive under way, and what was gathered before it."""
+        self._job: RetireSegments | None = None
+        """What the disk does, or failed to do and is asked again."""
+        self._with_disk = False
+        self._at: float | None = float("-inf") if policy.active or journal.leftovers else None
+        self._put_off_since: float | None = None
+        """Since when something brief has been in the way each time."""
+        self._sealed_through = journal.sealed_through
+        if journal.leftovers:
+            self._job = RetireSegments(retired=None, numbers=journal.leftovers)
+        self.removed_segments = 0
+        """Files removed by this run."""
+        self.held_segments = 0
+        """Segments that the policy does not keep and somebody needs, when last looked at."""
+        self.held_bytes = 0
+        self.held_by = ""
+        """Who needs the oldest of them."""
+        self.failures = 0
+        """Attempts that failed, since the start."""
+
+    # -- inputs ---------------------------------------------------------------------------------------
+
+    def moved(self, now: Now) -> None:
+        """The journal went on: after a seal it is looked whether segments go."""
+        if self._journal.sealed_through != self._sealed_through:
+            self._sealed_through = self._journal.sealed_through
+            if self._policy.active:
+                self._look(now)
+
+    def persisted(self, part: Part) -> None:
+        """A commit became persisted: it may hold the first message of the log."""
+        view = self._journal.view
+        if view.first is None and not view.first_unknown:
+            view.first = first_of(part, view.first_position)
+
+    def wake(self, now: Now) -> None:
+        """A deadline may have come."""
+        if self._at is not None and now.mono >= self._at:
+            self._look(now)
+
+    def freed(self, now: Now) -> None:
+        """Less may be needed than before: look again."""
+        if self._policy.active:
+            self._at = now.mono
+
+    def step(self, now: Now) -> None:
+        """Go on after others went first."""
+        if self._ready:
+            self._ready = False
+            self._advance(b"", now)
+
+    def read_done(self, token: int, data: Buffer | TickertapeError, now: Now) -> bool:
+        """The answer to a read of ours; False when the token is none of ours."""
+        if token != self._reading:
+            return False
+        self._reading = None
+        self._advance(data, now)
+        return True
+
+    def archive_done(self, token: int, answer: ArchiveAnswer | TickertapeError, now: Now) -> bool:
+        """The answer to a check of ours; False when the token is none of ours."""
+        if self._checking is None or token != self._checking[0]:
+            return False
+        gathered, self._checking = self._checking[1], None
+        if isinstance(answer, TickertapeError):
+            self._failed(f"Cannot remove old segments: the archive does not have them: {answer}", now)
+        else:
+            self._remove(gathered, now)
+        return True
+
+    def done(self, job: RetireSegments, error: OSError | None, now: Now) -> None:
+        """The disk's answer to a removal."""
+        self._with_disk = False
+        if error is not None:
+            self._failed(f"segments {job.numbers[0]} to {job.numbers[-1]} could not be removed: {error}", now)
+            return
+        self._job = None
+        self.removed_segments += len(job.numbers)
+        view = self._journal.view
+        fields: dict[str, str | int] = {
+            "segments": len(job.numbers),
+            "through": job.numbers[-1],
+            "first_position": view.first_position,
+        }
+        if view.first is not None:
+            fields["first_bookmark"] = str(view.first.bookmark)
+        self._effects.append(Happened("segments_removed", False, fields))
+        self._at = now.mono if self._policy.active else None  # there may be more
+
+    # -- outputs --------------------------------------------------------------------------------------
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` would do something."""
+        return self._ready
+
+    def next_deadline(self) -> float | None:
+        """Monotonic second at which `wake` is wanted."""
+        return None if self._busy else self._at
+
+    # -- the machine ----------------------------------------------------------------------------------
+
+    @property
+    def _busy(self) -> bool:
+        """Whether an attempt is under way."""
+        return self._steps is not None or self._with_disk or self._checking is not None
+
+    def _look(self, now: Now) -> None:
+        if self._busy:
+            return
+        if self._journal.failure is not None or self._journal.closing:
+            self._at = None
+            return
+        self._at = now.mono + retention_check_seconds if self._policy.active or self._job else None
+        if self._job is not None:
+            self._send(self._job)
+        elif self._policy.active:
+            view = self._journal.view
+            count = self._free(now)
+            if count and view.last_message is None:
+                # After a start: it may lie before control records, and is kept. Then it is looked again.
+                self._steps = find_last_message(view)
+                self._advance(None, now)
+            elif count:
+                self._steps = gather(view, self._journal.journal_id, count)
+                self._advance(None, now)
+
+    def _free(self, now: Now) -> int:
+        """How many of the oldest segments may go now."""
+        journal = self._journal
+        segments = removable(journal.view, journal.sealed_through)
+        # Room is made before it is taken, so that the files stay below the bound.
+        wanted = due(segments, self._policy, now.wall, journal.file_bytes + journal.coming_bytes)
+        pin = self._needed() if wanted else None
+        free = wanted if pin is None else unneeded(segments[:wanted], pin.position)
+        if pin is not None and pin.brief and free < wanted and self._put_off(now):
+            self._at = now.mono + retention_retry_seconds
+        else:
+            self._put_off_since = None
+            held = segments[free:wanted]
+            self._hold(len(held), sum(s.file_bytes for s in held), pin.who if pin and held else "")
+        return min(free, retention_segments_max)
+
+    def _needed(self) -> Pin | None:
+        """As `oldest_needed`, with the archive."""
+        pin, archive = self._oldest_needed(), self.archive
+        if archive is None:
+            return pin
+        archived = Pin(archive.end, "archive", brief=not archive.known)
+        return archived if pin is None else min(pin, archived)
+
+    def _put_off(self, now: Now) -> bool:
+        """Whether it may be put off without a word for what is over in a moment: not for long."""
+        if self._put_off_since is None:
+            self._put_off_since = now.mono
+        return now.mono < self._put_off_since + retention_check_seconds
+
+    def _hold(self, segments: int, size: int, who: str) -> None:
+        """Note what is held back; told when somebody else is the reason than before."""
+        if who != self.held_by:
+            name = "retention_held" if segments else "retention_released"
+            fields: dict[str, str | int] = {}
+            if segments:
+                fields = {"segments": segments, "bytes": size, "by": who}
+            self._effects.append(Happened(name, bool(segments), fields))
+        self.held_segments, self.held_bytes, self.held_by = segments, size, who
+
+    def _advance(self, data: Buffer | TickertapeError | None, now: Now) -> None:
+        assert self._steps is not None
+        try:
+            if isinstance(data, TickertapeError):
+                raise data
+            request = next(self._steps) if data is None else self._steps.send(data)
+        except StopIteration as done:
+            found: Gathered | int = done.value
+            self._finish()
+            if isinstance(found, Gathered):
+                self._gathered(found, now)
+            else:
+                self._found_last(found, now)
+        except TickertapeError as error:
+            self._finish()
+            self._failed(f"what must outlive old segments cannot be read: {error}", now)
+        else:
+            if request is None:
+                self._ready = True
+            elif self._budget.reserve(self, request.size, lambda: self._read(request)):
+                self._read(request)
+
+    def _read(self, request: ReadRequest) -> None:
+        self._reading = self._new_token()
+        self._effects.append(Read(self._reading, request))
+
+    def _finish(self) -> None:
+        self._steps = None
+        self._budget.forget(self)
+
+    def _found_last(self, position: int, now: Now) -> None:
+        """The last message was looked for; a later one may be persisted by now."""
+        view = self._journal.view
+        if view.last_message is None:
+            view.last_message = position
+        self._look(now)
+
+    def _gathered(self, gathered: Gathered, now: Now) -> None:
+        """Everything to be kept is known: what goes must be in the archive, where one is required."""
+        archive = self.archive
+        begin = self._journal.view.first_position
+        if archive is not None and archive.covered.begin is not None:
+            begin = max(begin, archive.covered.begin)
+        if archive is None or begin >= gathered.retired.first_position:
+            self._remove(gathered, now)
+            return
+        token = self._new_token()
+        self._checking = token, gathered
+        request = CheckArchived(begin, gathered.retired.first_position)
+        self._effects.append(ArchiveRead(token, request, _NOBODY))
+
+    def _remove(self, gathered: Gathered, now: Now) -> None:
+        """The segments leave the view, unless somebody came meanwhile."""
+        journal, retired = self._journal, gathered.retired
+        pin = self._needed()
+        if pin is not None and pin.position < retired.first_position:
+            self._at = now.mono + retention_retry_seconds
+            return
+        if journal.failure is not None or journal.closing:
+            return
+        gone = [s.number for s in journal.view.segments if s.number <= retired.through]
+        journal.view.retire(retired, gathered.first, first_unknown=gathered.first_unknown)
+        self._job = RetireSegments(retired=retired, numbers=tuple(gone))
+        self._send(self._job)
+
+    def _send(self, job: RetireSegments) -> None:
+        self._with_disk = True
+        self._effects.append(DiskJob(job))
+
+    def _failed(self, text: str, now: Now) -> None:
+        self.failures += 1
+        self._effects.append(Happened("retention_failed", True, {"text": text}))
+        self._at = now.mono + retention_check_seconds

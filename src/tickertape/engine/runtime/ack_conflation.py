@@ -1,0 +1,114 @@
+"""Owns the conflation of persisted acknowledgements: for a client that asked, at most one in each interval.
+
+Must never send one before it is due, change what it says, or let the answer of a command overtake it. The
+first one after a quiet interval leaves at once, and one that covers `ack_conflation_frames_max` frames too: a
+client remembers each frame until then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+from tickertape.base.errors import BadOption
+from tickertape.base.limits import ack_conflation_frames_max, conflation_seconds_max, conflation_seconds_min
+from tickertape.base.units import parse_interval
+from tickertape.engine.sessions.session import Session
+from tickertape.wire.commands import Command, Persisted
+
+_SWEEP_MIN: Final = 64
+
+
+def ack_conflation_of(value: str | None) -> float:
+    """Seconds of the logon option `ack_conflation`. Raises `BadOption`."""
+    seconds = parse_interval(value or "")
+    if not conflation_seconds_min <= seconds <= conflation_seconds_max:
+        raise BadOption(
+            f"Cannot use ack_conflation={value}: it is {conflation_seconds_min:g} to "
+            f"{conflation_seconds_max:,.0f} seconds."
+        )
+    return seconds
+
+
+class AckConflation:
+    """Holds back acknowledgements of connections whose session has an `ack_conflation`.
+
+    `send(conn, command)` says something to a connection.
+    """
+
+    def __init__(self, send: Callable[[int, Command], None]) -> None:
+        self._send = send
+        self._held: dict[int, tuple[Session, Persisted, float]] = {}
+        """By connection: the one that waits, and when it leaves (monotonic seconds)."""
+        self._free: dict[int, float] = {}
+        """By connection: from when on the next one leaves at once."""
+        self._said: dict[int, int] = {}
+        """By connection: the last frame that was acknowledged."""
+        self._deadlines: list[tuple[float, int]] = []
+        """A heap of times and connections; some of them hold nothing any more, or until a later time."""
+
+    def persisted(self, session: Session, command: Persisted, mono: float) -> None:
+        """An acknowledgement is due, which covers every earlier one."""
+        conn = session.conn
+        if not session.ack_conflation:
+            self._send(conn, command)
+            return
+        before = self._held.get(conn)
+        if command.frame - self._said.get(conn, 0) >= ack_conflation_frames_max:
+            self._held.pop(conn, None)
+            self._say(session, command, mono)
+        elif before is not None:
+            _, earlier, leaves = before
+            sequence = max(earlier.sequence, command.sequence)
+            merged = Persisted(frame=command.frame, sequence=sequence, level=command.level)
+            self._held[conn] = session, merged, leaves
+        elif mono < (leaves := self._free.get(conn, mono)):
+            self._held[conn] = session, command, leaves
+            heappush(self._deadlines, (leaves, conn))
+            if len(self._deadlines) > 2 * len(self._held) + _SWEEP_MIN:
+                self._sweep()
+        else:
+            self._say(session, command, mono)
+
+    def _say(self, session: Session, command: Persisted, mono: float) -> None:
+        self._free[session.conn] = mono + session.ack_conflation
+        self._said[session.conn] = command.frame
+        self._send(session.conn, command)
+
+    def _sweep(self) -> None:
+        """Forget times for which nothing is held: intervals are long, and answers end most of them early."""
+        self._deadlines = [(leaves, conn) for conn, (_, _, leaves) in self._held.items()]
+        heapify(self._deadlines)
+
+    def release(self, conn: int) -> None:
+        """Send what is held for a connection now: something else is about to be said to it."""
+        held = self._held.pop(conn, None)
+        if held is not None:
+            self._said[conn] = held[1].frame
+            self._send(conn, held[1])
+
+    def wake(self, mono: float) -> None:
+        """Send what is due by now."""
+        while self._deadlines and self._deadlines[0][0] <= mono:
+            leaves, conn = heappop(self._deadlines)
+            held = self._held.get(conn)
+            if held is not None and held[2] == leaves:
+                self._free[conn] = mono + held[0].ack_conflation
+                self.release(conn)
+
+    def next_deadline(self) -> float | None:
+        """When to call `wake` (monotonic seconds), or None."""
+        while self._deadlines:
+            leaves, conn = self._deadlines[0]
+            held = self._held.get(conn)
+            if held is not None and held[2] == leaves:
+                return leaves
+            heappop(self._deadlines)
+        return None
+
+    def drop(self, conn: int) -> None:
+        """The connection is gone."""
+        self._held.pop(conn, None)
+        self._free.pop(conn, None)
+        self._said.pop(conn, None)

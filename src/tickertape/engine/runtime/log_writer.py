@@ -1,0 +1,268 @@
+"""Owns publishing: what a publish frame must be, the duplicate filter, and who is told when messages are
+durable.
+
+Must never let a sequence at or below the highest one seen enter the log again, acknowledge anything that is
+not persisted, or reorder a publisher's recorded messages.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from tickertape.base.errors import BadBatch, BadCommand, BadTopic
+from tickertape.base.interfaces import Now
+from tickertape.base.limits import (
+    known_topics_bytes_max,
+    last_persisted_max,
+    owed_max,
+    publish_messages_max,
+    publish_topics_max,
+)
+from tickertape.base.names import check_topic
+from tickertape.base.text_format import shown
+from tickertape.batch import MessageBatch, Stamp, slice_batch
+from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER, CONTROL_TOPIC, Registry
+from tickertape.engine.sessions.session import Session
+from tickertape.filter import TopicSet
+from tickertape.journal.journal import Journal
+from tickertape.wire.commands import Command, Persisted, Publish
+from tickertape.wire.settlement import QUEUE_TOPIC
+
+_NAME_BYTES = 128
+"""What a name that is remembered counts beside its text: its place in the set, which has room to grow."""
+
+
+class _Owed(NamedTuple):
+    """An acknowledgement that is due once the log is persisted up to `end`."""
+
+    end: int
+    session: Session
+    frame: int
+    sequence: int
+    answer: Callable[[], Command] | None
+    """What is sent then instead of a `Persisted`."""
+
+
+class Publishing:
+    """Takes publish frames into the log and says which acknowledgements are due."""
+
+    def __init__(self, journal: Journal, registry: Registry, recorded: frozenset[str] | None) -> None:
+        """`recorded` are names and patterns of topics that the log records, None: all."""
+        self._journal = journal
+        self._registry = registry
+        self._recorded = None if recorded is None else TopicSet(recorded)
+        self.accepted: Callable[[int, MessageBatch, Stamp], None] = _nobody
+        """Told of each batch that the log accepted: its first position, and what it is stamped with."""
+        self.also_recorded: frozenset[str] = frozenset((QUEUE_TOPIC,))
+        """Names beside them of what goes into the log: settlements, and what is published to queues."""
+        self._owed: deque[_Owed] = deque()
+        self._good_topics: set[str] = set()
+        self._good_topics_bytes = 0
+        self._spaces: set[int] = set()
+        self.duplicates = 0
+        """Messages dropped by the duplicate filter since the start."""
+
+    def is_recorded(self, topic: str) -> bool:
+        """Whether the log records `topic`."""
+        if topic in self.also_recorded:
+            return True
+        return topic != CONTROL_TOPIC and (self._recorded is None or topic in self._recorded)
+
+    @property
+    def records_everything(self) -> bool:
+        """Whether there is no topic that is not recorded."""
+        return self._recorded is None
+
+    def inspect(self, session: Session, command: Publish, batch: MessageBatch) -> bool:
+        """Check a frame; True when its topics are recorded, False when they are not.
+
+        Raises `BadCommand`, `BadBatch`, `CorruptBatch` for what no well-behaved client sends, `BadTopic` for
+        names."""
+        if command.frame != session.frames + 1:
+            raise BadCommand(
+                f"publish frame {command.frame} after {session.frames}: they are numbered without gaps"
+            )
+        session.frames = command.frame
+        self._check_batch(batch)
+        if command.sequenced:
+            if batch.run(0).publisher != session.publisher:
+                raise BadBatch("a run with sequences names the publisher that logged on")
+            _check_rising(batch)
+        elif batch.has_sequences:
+            raise BadBatch("a frame without sequences has no column of them")
+        for topic in batch.topics:
+            self._check_name(topic)
+        recorded = {self.is_recorded(topic) for topic in batch.topics}
+        if len(recorded) > 1 or (command.sequenced and False in recorded):
+            raise BadTopic(
+                "recorded and unrecorded topics do not share a frame, and unrecorded ones carry no sequence"
+            )
+        return recorded.pop()
+
+    def inspect_staged(self, batch: MessageBatch) -> None:
+        """Check a batch that is staged. Raises `BadBatch`, `CorruptBatch` for what no well-behaved client
+        sends, `BadTopic` for names, and for topics that no transaction can reach."""
+        self._check_batch(batch)
+        if batch.has_sequences:
+            raise BadBatch(
+                "a batch that is staged has no sequences: its messages get theirs when they are committed"
+            )
+        for topic in batch.topics:
+            check_topic(topic)
+            if not self.is_recorded(topic):
+                raise BadTopic(f"{shown(topic)} is not recorded: a transaction is part of the log")
+
+    def _check_batch(self, batch: MessageBatch) -> None:
+        if batch.run_count != 1 or batch.kinds is not None:
+            raise BadBatch("a publish frame has one run and no control records")
+        if batch.count > publish_messages_max or len(batch.topics) > publish_topics_max:
+            raise BadBatch(
+                f"a publish frame of {batch.count} messages to {len(batch.topics)} topics: at most "
+                f"{publish_messages_max} to {publish_topics_max} are allowed"
+            )
+        batch.verify()
+
+    def _check_name(self, topic: str) -> None:
+        if topic in self._good_topics or topic == QUEUE_TOPIC:
+            return
+        check_topic(topic)
+        size = topic.__sizeof__() + _NAME_BYTES
+        if self._good_topics_bytes + size > known_topics_bytes_max:
+            self._good_topics.clear()
+            self._good_topics_bytes = 0
+        self._good_topics.add(topic)
+        self._good_topics_bytes += size
+
+    def accept(self, session: Session, command: Publish, batch: MessageBatch, now: Now) -> None:
+        """Take a recorded frame into the log; its acknowledgement becomes owed."""
+        last = last_sequence(batch) if command.sequenced else 0
+        publisher = session.publisher if command.sequenced else session.derived
+        if not self._registry.is_bound(publisher):
+            self._bind(publisher, session.name, derived=not command.sequenced, now=now)
+        if command.sequenced:
+            self._accept_sequenced(publisher, batch, last, now)
+        else:
+            first = self.next_sequence(publisher, now)
+            stamp = Stamp(publisher, first, self._journal.log_time(now))
+            self.append(batch, stamp, first + batch.count - 1, now)
+        self._owed.append(_Owed(self._journal.accepted_end, session, command.frame, last, None))
+
+    def _accept_sequenced(self, publisher: int, batch: MessageBatch, last: int, now: Now) -> None:
+        highest = self._journal.highest.get(publisher, 0)
+        if last <= highest:
+            self.duplicates += batch.count
+            return
+        if batch.run(0).first_sequence <= highest:
+            known = int(np.searchsorted(batch.sequences, np.uint64(highest), side="right"))
+            self.duplicates += known
+            # A copy: a slice would keep the whole frame in memory for as long as the log's end stays there.
+            batch = MessageBatch.parse(slice_batch(batch, known, batch.count).encode())
+        stamp = Stamp(publisher, batch.run(0).first_sequence, self._journal.log_time(now))
+        self.append(batch, stamp, last, now)
+
+    def known(self, session: Session, command: Publish, batch: MessageBatch) -> int:
+        """How many messages of a recorded frame, from the front, the log has already."""
+        if not command.sequenced:
+            return 0
+        highest = self._journal.highest.get(session.publisher, 0)
+        return int(np.searchsorted(batch.sequences, np.uint64(highest), side="right"))
+
+    def append(self, batch: MessageBatch, stamp: Stamp, last: int, now: Now) -> None:
+        """Take a batch of one run into the log."""
+        self.accepted(self._journal.append(batch, stamp, last, now), batch, stamp)
+
+    def bind_derived(self, publisher: int, name: str, now: Now) -> None:
+        """Have the log say whose a derived id is, before its first message."""
+        if not self._registry.is_bound(publisher):
+            self._bind(publisher, name, derived=True, now=now)
+
+    def _bind(self, publisher: int, name: str, *, derived: bool, now: Now) -> None:
+        record = self._registry.bind(publisher, name, derived=derived)
+        sequence = self.next_sequence(CONTROL_PUBLISHER, now)
+        self._journal.append(
+            record, Stamp(CONTROL_PUBLISHER, sequence, self._journal.log_time(now)), sequence, now
+        )
+
+    def next_sequence(self, publisher: int, now: Now) -> int:
+        """The next sequence of a space the server assigns: above the last one and above the clock at its
+        beginning.
+        """
+        highest = self._journal.highest.get(publisher, 0)
+        if publisher not in self._spaces:
+            # What an earlier run accepted and lost is never given again: the clock is above it.
+            self._spaces.add(publisher)
+            highest = max(highest, now.wall * 1000)
+        return highest + 1
+
+    def owe(self, session: Session, answer: Callable[[], Command]) -> None:
+        """Send `answer()` once everything accepted so far is persisted."""
+        self._owed.append(_Owed(self._journal.accepted_end, session, 0, 0, answer))
+
+    def owe_own(self, session: Session, answer: Callable[[], Command]) -> bool:
+        """Owe `answer()` until what an earlier connection of this name sent is persisted; False when it is.
+
+        The highest sequence is told then, so that a new store does not begin below it."""
+        journal, publisher = self._journal, session.publisher
+        if journal.highest.get(publisher) == journal.persisted_highest.get(publisher):
+            return False
+        self.owe(session, answer)
+        return True
+
+    @property
+    def crowded(self) -> bool:
+        """More waits to be acknowledged than should: read nothing more from who asks."""
+        return len(self._owed) > owed_max
+
+    def due(self) -> list[tuple[Session, Command]]:
+        """What is due now: one cumulative `Persisted` a session, other answers after them."""
+        end = self._journal.persisted_end
+        if not self._owed or self._owed[0].end > end:
+            return []
+        reached: dict[int, tuple[Session, int, int]] = {}
+        others: list[tuple[Session, Command]] = []
+        while self._owed and self._owed[0].end <= end:
+            _, session, frame, sequence, answer = self._owed.popleft()
+            if answer is not None:
+                others.append((session, answer()))
+                continue
+            before = reached.get(session.conn)
+            if before is not None:
+                sequence = max(sequence, before[2])
+            reached[session.conn] = session, frame, sequence
+        level = self._journal.level
+        due: list[tuple[Session, Command]] = [
+            (session, Persisted(frame=frame, sequence=sequence, level=level))
+            for session, frame, sequence in reached.values()
+        ]
+        return due + others
+
+
+def _nobody(position: int, batch: MessageBatch, stamp: Stamp) -> None:
+    """Nobody wants to know."""
+
+
+def last_sequence(batch: MessageBatch) -> int:
+    """Sequence of the last message of a batch of one run."""
+    if batch.has_sequences:
+        return int(batch.sequences[-1])
+    return batch.run(0).first_sequence + batch.count - 1
+
+
+def _check_rising(batch: MessageBatch) -> None:
+    rises = True
+    if batch.has_sequences:
+        sequences = batch.sequences
+        rises = not bool((sequences[1:] <= sequences[:-1]).any())
+    if batch.run(0).first_sequence == 0 or not rises:
+        raise BadBatch("sequences start at 1 and rise within a run")
+    last = last_sequence(batch)
+    if last > last_persisted_max:
+        # Its own clients could never log on again: they refuse a server that persisted so high a sequence.
+        raise BadBatch(
+            f"Cannot store sequence {last}: sequences go up to {last_persisted_max}. Publish under another "
+            "client name, which begins at 1."
+        )

@@ -1,0 +1,162 @@
+"""Owns what the engine counts: topics, refusals, ends of connections, since the start of this run.
+
+Counts begin at zero with the run: the log does not say how many messages of a topic it holds, and nothing is
+invented. Must never cost more than a few steps for each topic of a batch, or hold more than
+`topics_counted_max` topics: what comes to further ones is summed under one name.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+
+from tickertape.base.errors import TickertapeError
+from tickertape.base.limits import topics_counted_max
+from tickertape.batch import MessageBatch
+from tickertape.engine.runtime.publisher_ids import CONTROL_TOPIC
+
+OTHER_TOPICS: Final = "(other topics)"
+"""Where topics beyond `topics_counted_max` are summed. No topic has this name: brackets make a pattern."""
+
+
+class TopicCount:
+    """What came to one topic since the start."""
+
+    __slots__ = ("bytes", "messages", "publisher", "recorded", "sequence", "timestamp")
+
+    def __init__(self, *, recorded: bool) -> None:
+        self.recorded = recorded
+        self.messages = 0
+        """Recorded: persisted ones. Unrecorded: accepted ones."""
+        self.bytes = 0
+        """Bytes of their bodies."""
+        self.publisher = 0
+        self.sequence = 0
+        """With `publisher` the bookmark of the last message; 0 when it has none."""
+        self.timestamp = 0
+        """When the server accepted the last message, microseconds since 1970 UTC; 0 when it has no stamp."""
+
+    @property
+    def bookmark(self) -> str:
+        """Bookmark of the last message, empty when there is none."""
+        return f"{self.publisher}|{self.sequence}|" if self.sequence else ""
+
+
+class Statistics:
+    """Counters of one broker. Only ever rising; read at any time, on any thread."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, TopicCount] = {}
+        """By name, in the order in which they were first used."""
+        self.others: dict[bool, TopicCount] = {}
+        """Topics beyond the bound, by whether they are recorded."""
+        self.commits = 0
+        """Commits of messages that were persisted."""
+        self.persisted_messages = 0
+        """Messages persisted, control records of the server not among them."""
+        self.persisted_bytes = 0
+        """Bytes of their bodies."""
+        self.unrecorded_messages = 0
+        self.unrecorded_bytes = 0
+        self.sent_messages = 0
+        """Messages delivered, each as often as it was sent."""
+        self.sent_bytes = 0
+        self.logons = 0
+        self.refused: Counter[str] = Counter()
+        """Commands and publish frames that were refused, by error code; the connection went on."""
+        self.ended: Counter[str] = Counter()
+        """Connections that the server ended, by error code."""
+        self.ended_subscriptions: Counter[str] = Counter()
+        """Subscriptions that an error ended, by its code; the connection went on."""
+
+    def name_topics(self, names: Iterable[str]) -> None:
+        """Recorded topics that are known by their configuration: counted from zero, as far as there is
+        room."""
+        for name in names:
+            self._topic(name, recorded=True)
+
+    def refuse(self, error: TickertapeError) -> None:
+        """A command was refused."""
+        self.refused[error.code] += 1
+
+    def end(self, error: TickertapeError) -> None:
+        """A connection was ended."""
+        self.ended[error.code] += 1
+
+    def end_subscription(self, error: TickertapeError) -> None:
+        """A subscription was ended by an error."""
+        self.ended_subscriptions[error.code] += 1
+
+    def persisted(self, batch: MessageBatch) -> None:
+        """A commit was persisted."""
+        messages, size = self._count(batch, recorded=True)
+        self.persisted_messages += messages
+        self.persisted_bytes += size
+        self.commits += 1
+
+    def unrecorded(self, batch: MessageBatch) -> None:
+        """A batch for unrecorded topics was handed on."""
+        messages, size = self._count(batch, recorded=False)
+        self.unrecorded_messages += messages
+        self.unrecorded_bytes += size
+
+    def _topic(self, name: str, *, recorded: bool) -> TopicCount:
+        topic = self.topics.get(name)
+        if topic is not None:
+            return topic
+        if len(self.topics) < topics_counted_max:
+            topic = self.topics[name] = TopicCount(recorded=recorded)
+            return topic
+        return self.others.setdefault(recorded, TopicCount(recorded=recorded))
+
+    def _count(self, batch: MessageBatch, *, recorded: bool) -> tuple[int, int]:
+        if len(batch.topics) > 1:
+            return self._count_mixed(batch, recorded=recorded)
+        name = batch.topics[0]
+        if name == CONTROL_TOPIC:
+            return 0, 0
+        topic = self._topic(name, recorded=recorded)
+        topic.messages += batch.count
+        topic.bytes += batch.body_bytes
+        if recorded:
+            run = batch.run(batch.run_count - 1)
+            topic.publisher, topic.timestamp = run.publisher, run.timestamp
+            topic.sequence = (
+                int(batch.sequences[-1])
+                if batch.has_sequences
+                else run.first_sequence + run.message_count - 1
+            )
+        return batch.count, batch.body_bytes
+
+    def _count_mixed(self, batch: MessageBatch, *, recorded: bool) -> tuple[int, int]:
+        index = batch.topic_index
+        assert index is not None
+        offsets = batch.offsets
+        counts = np.bincount(index, minlength=len(batch.topics)).tolist()
+        sizes = np.bincount(index, weights=offsets[1:] - offsets[:-1], minlength=len(batch.topics)).tolist()
+        # Of several values for one place the last one stays: the index of each topic's last message.
+        last = np.zeros(len(batch.topics), np.int64)
+        last[index] = np.arange(batch.count)
+        runs = np.searchsorted(batch.run_starts, last, side="right") - 1
+        rows = batch.runs[runs]
+        sequences = (
+            batch.sequences[last]
+            if batch.has_sequences
+            else rows["first_sequence"] + (last - batch.run_starts[runs]).astype(np.uint64)
+        )
+        ends = zip(rows["publisher"].tolist(), sequences.tolist(), rows["timestamp"].tolist(), strict=True)
+        messages = size = 0
+        for name, count, nbytes, end in zip(batch.topics, counts, sizes, ends, strict=True):
+            if name == CONTROL_TOPIC or not count:
+                continue
+            topic = self._topic(name, recorded=recorded)
+            topic.messages += count
+            topic.bytes += int(nbytes)
+            if recorded:
+                topic.publisher, topic.sequence, topic.timestamp = end
+            messages += count
+            size += int(nbytes)
+        return messages, size

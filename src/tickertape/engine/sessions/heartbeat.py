@@ -1,0 +1,104 @@
+"""Owns the heartbeats of all connections: which of them are to be looked at when, and what follows from it.
+
+Must never look through all of them: those that are due lie first in an agenda, and one step takes a bounded
+number of them. What a connection looks like is asked of the driver (`Look`), who answers with `looked`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import ceil
+from typing import Final
+
+from tickertape.base.errors import BadOption, HeartbeatMissed, TickertapeError
+from tickertape.base.limits import (
+    beats_a_step_max,
+    heartbeat_missed_intervals,
+    heartbeat_seconds_max,
+    heartbeat_seconds_min,
+)
+from tickertape.engine.runtime.effects import Effect, Look
+from tickertape.engine.runtime.outbox import Answers
+from tickertape.engine.runtime.scheduling import Agenda
+from tickertape.wire.commands import Heartbeat
+from tickertape.wire.heartbeat import Pulse, Sight
+
+_TICKS: Final = 1_000_000
+"""The agenda counts in whole numbers: so many a second."""
+
+
+class Beats:
+    """Connections that asked for heartbeats. `end(conn, error)` ends one that was silent for too long."""
+
+    def __init__(
+        self, effects: list[Effect], answers: Answers, end: Callable[[int, TickertapeError], None]
+    ) -> None:
+        self._effects = effects
+        self._answers = answers
+        self._end = end
+        self._pulses: dict[int, Pulse] = {}
+        self._intervals: dict[int, float] = {}
+        self._due: Agenda[int] = Agenda()
+
+    def __len__(self) -> int:
+        return len(self._pulses)
+
+    def begin(self, conn: int, interval_ms: int, now: float) -> None:
+        """The connection wants beats at this interval from now on; 0: none. Raises `BadOption`."""
+        interval = heartbeat_seconds(interval_ms)
+        if not interval:
+            self.drop(conn)
+            return
+        self._intervals[conn] = interval
+        pulse = self._pulses[conn] = Pulse(interval, heartbeat_missed_intervals * interval, now)
+        self._schedule(conn, pulse)
+
+    def drop(self, conn: int) -> None:
+        """The connection is gone, or wants no more beats."""
+        if self._pulses.pop(conn, None) is not None:
+            del self._intervals[conn]
+            self._due.drop(conn)
+
+    def next_deadline(self) -> float | None:
+        """Monotonic second at which `wake` is wanted."""
+        first = self._due.first()
+        return None if first is None else first / _TICKS
+
+    def wake(self, now: float) -> None:
+        """Ask for a look at those that are due, at most `beats_a_step_max`; the others are due at once."""
+        for conn in self._due.due(round(now * _TICKS), beats_a_step_max):
+            self._effects.append(Look(conn))
+
+    def looked(self, conn: int, sight: Sight, now: float) -> None:
+        """The answer to a `Look`."""
+        pulse = self._pulses.get(conn)
+        if pulse is None:
+            return
+        verdict = pulse.look(sight, now)
+        if verdict == "silent":
+            interval = self._intervals[conn]
+            silent = heartbeat_missed_intervals * interval
+            text = (
+                f"nothing came from the client for {silent:g} seconds, "
+                f"{heartbeat_missed_intervals} intervals of its heartbeat of {interval:g} seconds"
+            )
+            self._end(conn, HeartbeatMissed(text))
+            return
+        if verdict == "beat":
+            self._answers.send(conn, Heartbeat())
+        self._schedule(conn, pulse)
+
+    def _schedule(self, conn: int, pulse: Pulse) -> None:
+        # A tick late rather than early: what is looked at must be due, or it would be due again at once.
+        self._due.put(conn, ceil(pulse.deadline * _TICKS) + 1)
+
+
+def heartbeat_seconds(interval_ms: int) -> float:
+    """The interval a client asks for, 0 for none. Raises `BadOption`."""
+    seconds = interval_ms / 1000
+    if interval_ms and not heartbeat_seconds_min <= seconds <= heartbeat_seconds_max:
+        raise BadOption(
+            f"a heartbeat of {interval_ms} ms: an interval is {heartbeat_seconds_min:g} to "
+            f"{heartbeat_seconds_max:g} seconds, or 0 for none"
+        )
+    return seconds

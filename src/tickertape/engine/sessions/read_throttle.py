@@ -1,0 +1,48 @@
+"""Owns which connections are not read from, and why: they publish more than the log takes or than can be
+handed on of what is not recorded, or have more bookmarks looked up than should be.
+
+Must never ask the driver twice for the same, or forget somebody when a reason is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from typing import get_args
+
+from tickertape.engine.runtime.effects import Effect, PauseReading, PauseReason, ResumeReading
+
+
+class Pauses:
+    """Connections that are not read from, by reason. Appends to the effects it is given."""
+
+    def __init__(self, effects: list[Effect]) -> None:
+        self._effects = effects
+        self._paused: dict[PauseReason, set[int]] = {reason: set() for reason in get_args(PauseReason)}
+
+    def of(self, reason: PauseReason) -> Set[int]:
+        """Who is not read from for a reason; not to be changed."""
+        return self._paused[reason]
+
+    def pause(self, conn: int, reason: PauseReason) -> None:
+        """Read nothing more from a connection until the reason is over."""
+        paused = self._paused[reason]
+        if conn not in paused:
+            paused.add(conn)
+            self._effects.append(PauseReading(conn, reason))
+
+    def resume(self, conn: int, reason: PauseReason) -> None:
+        """The reason is over for a connection, if it was one."""
+        paused = self._paused[reason]
+        if conn in paused:
+            paused.discard(conn)
+            self._effects.append(ResumeReading(conn, reason))
+
+    def lift(self, reason: PauseReason) -> None:
+        """The reason is over for everybody."""
+        for conn in sorted(self._paused[reason]):
+            self.resume(conn, reason)
+
+    def forget(self, conn: int) -> None:
+        """The connection is gone."""
+        for paused in self._paused.values():
+            paused.discard(conn)

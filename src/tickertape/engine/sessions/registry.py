@@ -1,0 +1,94 @@
+"""Owns the sessions by connection and by client name, and the logon that makes them.
+
+Must never let a command pass before the logon, or two connections hold one client name where anything is
+recorded: there the name stands for a publisher, and the log would mix two of them.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from tickertape.base.errors import BadOption, BadVersion, NameInUse, PublisherCollision
+from tickertape.base.interfaces import Now
+from tickertape.base.names import check_client_name, derived_publisher_id, publisher_id
+from tickertape.base.options import parse_options
+from tickertape.base.text_format import shown
+from tickertape.engine.runtime.ack_conflation import ack_conflation_of
+from tickertape.engine.runtime.publisher_ids import Registry
+from tickertape.engine.runtime.statistics import Statistics
+from tickertape.engine.sessions.session import Session
+from tickertape.wire.commands import WIRE_VERSION, Logon
+
+
+class Rights(Protocol):
+    """Who may log on, and under which client names somebody may publish."""
+
+    def user_of(self, logon: Logon, now: Now) -> str | None:
+        """Whose a logon is. Raises `AuthenticationFailed`."""
+        ...
+
+    def check_name(self, user: str | None, name: str) -> None:
+        """Raise `AuthenticationFailed` unless `user` may use the client name `name`."""
+        ...
+
+
+class Everybody:
+    """Everybody may log on, as who they say they are, and use any name."""
+
+    def user_of(self, logon: Logon, now: Now) -> str | None:  # noqa: ARG002 - with tokens, time counts
+        """The user that a logon claims to be of."""
+        return logon.user
+
+    def check_name(self, user: str | None, name: str) -> None:
+        """Any name."""
+
+
+class Sessions:
+    """All sessions, by connection and by client name. `exclusive`: one connection a name."""
+
+    def __init__(
+        self, instance: str, registry: Registry, statistics: Statistics, *, exclusive: bool = True
+    ) -> None:
+        self._instance = instance
+        self._statistics = statistics
+        self._registry = registry
+        self._exclusive = exclusive
+        self.by_conn: dict[int, Session] = {}
+        self._by_name: dict[str, Session] = {}
+
+    def logon(self, conn: int, command: Logon, user: str | None) -> tuple[Session, Session | None]:
+        """The new session of `user`, and the one it replaces (same name and user, or no user on both sides),
+        which is to be closed.
+
+        Raises `BadVersion`, `BadOption`, `BadName`, `NameInUse`, `PublisherCollision`."""
+        if WIRE_VERSION not in command.versions:
+            versions = shown(str(list(command.versions)))[1:-1]
+            raise BadVersion(f"this server speaks version {WIRE_VERSION}, the client {versions}")
+        conflation = 0.0
+        for option, value in parse_options(command.options).items():
+            if option != "ack_conflation":
+                raise BadOption(f"logon option {shown(option)} is unknown or not built yet")
+            conflation = ack_conflation_of(value)
+        check_client_name(command.name)
+        publisher = publisher_id(command.name)
+        derived = derived_publisher_id(command.name, self._instance)
+        if self._registry.collides(publisher, command.name) or self._registry.collides(
+            derived, command.name, derived=True
+        ):
+            raise PublisherCollision(
+                f"client name {shown(command.name)} has the publisher id of another: choose another name"
+            )
+        old = self._by_name.get(command.name) if self._exclusive else None
+        if old is not None and old.user != user:
+            raise NameInUse(f"name in use: client name {shown(command.name)} is in use by another user")
+        session = Session(conn, command.name, user, publisher, derived, self._statistics, command.software)
+        session.ack_conflation = conflation
+        self.by_conn[conn] = self._by_name[command.name] = session
+        return session, old
+
+    def remove(self, conn: int) -> Session | None:
+        """Forget a connection; returns its session."""
+        session = self.by_conn.pop(conn, None)
+        if session is not None and self._by_name.get(session.name) is session:
+            del self._by_name[session.name]
+        return session

@@ -1,0 +1,300 @@
+"""Owns one subscription: what it covers, where it stands, what it may still be sent, and what it owes.
+
+Must never be sent beyond its credit, or pass over a message that it covers. It decides what of a part is its
+own (`share`); when that is sent is the business of delivery.py.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+from typing import Final, NamedTuple, Protocol
+
+from tickertape.base.interfaces import Now
+from tickertape.base.limits import batch_bytes_max, outbox_bytes_max, positions_per_frame_max
+from tickertape.batch import MessageBatch, slice_batch
+from tickertape.batch.format import Int64s
+from tickertape.engine.conflation.buffer import Conflating
+from tickertape.engine.log_reads.selection import Selection
+from tickertape.engine.matching.interest import NOTHING, Cover
+from tickertape.engine.sessions.session import Session
+from tickertape.engine.subscriptions.credit import Allowance
+from tickertape.engine.subscriptions.fitting import affordable
+from tickertape.engine.subscriptions.options import Pace
+from tickertape.engine.subscriptions.pacing import Pacer
+from tickertape.engine.subscriptions.start_position import Extent
+
+
+class Phase(Enum):
+    """Where a subscription is in its life."""
+
+    SEARCHING = "its start is being looked up"
+    BEHIND = "reads the log by itself"
+    TOGETHER = "reads the log with others"
+    AT_END = "is served by the shared dispatcher"
+    OVER = "has ended"
+
+
+_NOT_AT_END: Final = frozenset({Phase.SEARCHING, Phase.BEHIND, Phase.TOGETHER})
+
+
+class Place(Protocol):
+    """Where several are, who are given what comes next by somebody else."""
+
+    position: int
+
+    def leave(self, sub: Subscription) -> None:
+        """It is there no more."""
+
+    def bound(self, sub: Subscription) -> None:
+        """Its boundary is new or has moved."""
+
+
+class Share(NamedTuple):
+    """What a subscription takes of a part: a batch to send (or None), and the position after it."""
+
+    batch: MessageBatch | None
+    next: int
+    blocked: bool
+    """There is more for it in the part, but no credit, or its pace does not let it go yet."""
+    at: float | None = None
+    """Monotonic second from which on its pace lets more go."""
+    positions: bytes = b""
+    """See `Deliver.positions`."""
+
+
+class Turn(NamedTuple):
+    """From a position on a subscription is another one under the same id."""
+
+    position: int
+    cover: Cover | None
+    """None: it is over, unless there is another turn."""
+    pace: Pace | None
+    conflating: Conflating | None
+    live: bool
+
+
+class Subscription:
+    """State of one subscription to recorded topics."""
+
+    def __init__(self, session: Session, sub_id: str, cover: Cover, allowance: Allowance) -> None:
+        self.session = session
+        self.sub_id = sub_id
+        self.cover = cover
+        self.allowance = allowance
+        self.phase = Phase.SEARCHING
+        self.position = 0
+        """The next message to consider. At the end of the log, and with others, it is behind the truth unless
+        it is above it."""
+        self.place: Place | None = None
+        """Where it is given what comes next, with others; None while it reads by itself."""
+        self.alone_to = 0
+        """Up to here it reads by itself, whoever else does."""
+        self.stop: int | None = None
+        self.stop_time: int | None = None
+        self.not_before: int | None = None
+        self.target: int | None = None
+        """Position at which `completed` is due; None once it was sent."""
+        self.paused = False
+        """Nothing is sent until it is resumed."""
+        self.pace: Pace | None = None
+        self.pacer: Pacer | None = None
+        self.conflating: Conflating | None = None
+        self.live = False
+        """Once it has caught up it is sent what is accepted, before that is persisted."""
+        self.turns: deque[Turn] = deque()
+        """What it becomes at boundaries to come."""
+        self.replays = False
+        """It has a bookmark: it may be paused, and is told where it may resume though nothing came."""
+        self.numbered = False
+        """It is told where its messages stand, so it is sent nothing together with others."""
+        self.told = 0
+        """Position up to which its client knows that everything has come."""
+
+    def begin(self, extent: Extent, target: int) -> None:
+        """Its extent is known. `target` is where the log ended when it was asked for."""
+        self.position = extent.start
+        self.not_before = extent.not_before
+        self.stop = extent.stop
+        self.stop_time = extent.stop_time
+        self.target = None if self.has_stop else target
+        self.phase = Phase.BEHIND
+
+    @property
+    def reached(self) -> int:
+        """The next message to consider, wherever it stands."""
+        return self.position if self.place is None else max(self.position, self.place.position)
+
+    def turn(self) -> None:
+        """It is at its next turn: take it."""
+        _, cover, pace, self.conflating, self.live = self.turns.popleft()
+        self.numbered = False
+        self.cover = NOTHING if cover is None else cover
+        self.set_pace(pace)
+
+    def set_pace(self, pace: Pace | None) -> None:
+        """How fast it is delivered at most."""
+        self.pace = pace
+        self.pacer = None if pace is None else Pacer(pace.rate, pace.max_gap)
+
+    def pause(self, now: Now) -> None:
+        """Its schedule stands still."""
+        self.paused = True
+        if self.pacer is not None:
+            self.pacer.pause(now.mono)
+
+    def resume(self, now: Now) -> None:
+        """Its schedule goes on where it stood."""
+        self.paused = False
+        if self.pacer is not None:
+            self.pacer.resume(now.mono)
+
+    @property
+    def may_combine(self) -> bool:
+        """It may read the log together with others: they are sent the same bodies as they come."""
+        content = self.cover.content
+        return self.conflating is None and (content is None or content.select is None)
+
+    @property
+    def own_pace(self) -> bool:
+        """It reads the log by itself also when it has caught up."""
+        return self.numbered or self.pacer is not None or self.conflating is not None
+
+    @property
+    def owed(self) -> bool:
+        """Whether something persisted is still to be sent to it as fast as it is taken."""
+        slowed = self.paused or self.pacer is not None or self.conflating is not None
+        return not slowed and self.phase in _NOT_AT_END
+
+    @property
+    def has_stop(self) -> bool:
+        """Whether it ends by itself."""
+        return self.stop is not None or self.stop_time is not None
+
+    @property
+    def simple(self) -> bool:
+        """Nothing but the topic decides what it is sent."""
+        return (
+            self.target is None
+            and self.stop is None
+            and self.stop_time is None
+            and self.not_before is None
+            and not self.turns
+        )
+
+    def is_free_to(self, position: int) -> bool:
+        """Nothing but the topic decides what it is sent of what lies below `position`."""
+        if self.not_before is not None or self.stop_time is not None:
+            return False
+        boundary = self.boundary()
+        return boundary is None or boundary >= position
+
+    def boundary(self) -> int | None:
+        """The next position at which something is due: `completed`, the end, or a turn."""
+        boundary = self.stop if self.stop is not None else self.target
+        if self.turns and (boundary is None or self.turns[0].position < boundary):
+            return self.turns[0].position
+        return boundary
+
+    def share(self, selection: Selection, now: float) -> Share:
+        """Its messages of `selection` from `position` on, as far as credit, pace and the next boundary reach
+        at the monotonic second `now`."""
+        low, high, end = self.bounds(selection)
+        batch = selection.batch
+        if batch is None or low >= high:
+            return Share(None, end, False)
+        chosen, at = self._portion(batch, low, high, now)
+        if chosen is None:
+            return Share(None, selection.position(low), True, at)
+        reached = low + chosen.count
+        positions = selection.encoded_positions(low, reached) if self.numbered else b""
+        return Share(
+            chosen, end if reached == high else selection.position(reached), False, positions=positions
+        )
+
+    def release(self, now: float) -> Share:
+        """Of what conflation has released, what credit and pace allow at the monotonic second `now`."""
+        assert self.conflating is not None
+        batch, _, stamps = self.conflating.first
+        chosen, at = self._portion(batch, self.conflating.sent, batch.count, now, stamps)
+        if chosen is not None:
+            self.conflating.advance(batch, chosen.count)
+        unsent = self.conflating.unsent_position
+        return Share(chosen, self.position if unsent is None else unsent, chosen is None, at)
+
+    def _portion(
+        self, batch: MessageBatch, low: int, high: int, now: float, stamps: Int64s | None = None
+    ) -> tuple[MessageBatch | None, float | None]:
+        """Of the messages `[low, high)`, from the front, what credit and pace allow; None when they allow
+        nothing, and when the pace allows more."""
+        if self.pacer is not None:
+            count, at = self.pacer.allowed(batch, low, high, now, stamps)
+            if not count:
+                return None, at
+            high = low + count
+        fitting = affordable(batch, low, high, min(self.allowance.credit, outbox_bytes_max))
+        if fitting == 0:
+            if (
+                self.allowance.credit < self.allowance.window
+                and batch.cost_between(low, low + 1) > self.allowance.credit
+            ):
+                return None, None
+            fitting = 1  # nothing is outstanding: then one message may exceed the credit
+        if self.numbered:
+            fitting = min(fitting, positions_per_frame_max)
+        chosen = slice_batch(batch, low, low + fitting)
+        while chosen.nbytes > batch_bytes_max and fitting > 1:
+            # A selection with gaps has a column more than what it was selected from. One message always fits.
+            fitting //= 2
+            chosen = slice_batch(batch, low, low + fitting)
+        if self.pacer is not None:
+            self.pacer.sent(batch, low, low + fitting, now, stamps)
+        return chosen, None
+
+    def clip(self, raw: Selection, low: int, high: int) -> int:
+        """Before which message of `raw[low:high]` something changes for it; notes what has changed at
+        `low`."""
+        boundary = self.boundary()
+        if boundary is not None:
+            high = min(high, max(raw.index_at(boundary), low))
+        for at in (self.not_before, self.stop_time):
+            if at is not None and raw.last_timestamp >= at:
+                index = raw.index_stamped(at)
+                if index > low:
+                    high = min(high, index)
+                elif at == self.not_before:
+                    self.not_before = None
+                else:
+                    self.stop, self.stop_time = raw.position(low), None
+                    high = low
+        return high
+
+    def bounds(self, selection: Selection) -> tuple[int, int, int]:
+        """Indexes from which and before which messages are to be sent, and the position considered then;
+        notes a stop by time.
+        """
+        low = selection.index_at(self.position)
+        if self.not_before is not None and selection.last_timestamp >= self.not_before:
+            low = max(low, selection.index_stamped(self.not_before))
+            if low < selection.count:
+                self.not_before = None
+        elif self.not_before is not None:
+            low = selection.count
+        if self.stop_time is not None and selection.last_timestamp >= self.stop_time:
+            stop = selection.position(selection.index_stamped(self.stop_time))
+            self.stop = stop if self.stop is None else min(self.stop, stop)
+            self.stop_time = None
+        boundary = self.boundary()
+        if boundary is None or boundary >= selection.end:
+            return low, selection.count, selection.end
+        return low, selection.index_at(boundary), max(boundary, self.position)
+
+    def spend(self, batch: MessageBatch) -> None:
+        """`batch` was sent: it counts against the credit."""
+        self.allowance.credit -= batch.cost
+        self.session.sent(batch.count, batch.body_bytes)
+
+    def spend_of(self, messages: int, body_bytes: int, cost: int) -> None:
+        """So much of a batch for several was for it."""
+        self.allowance.credit -= cost
+        self.session.sent(messages, body_bytes)

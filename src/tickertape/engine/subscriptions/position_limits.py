@@ -1,0 +1,183 @@
+"""Owns how far a reading of so many messages, or bytes, gets in the log.
+
+Must never reach further than asked, nor stay where it is while there is something to read. What it finds is
+exact as far as it reads; where that would take too long whole blocks are taken by the index, which counts
+messages of other topics in them too, so a little less is reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from tickertape.base.errors import TickertapeError
+from tickertape.base.interfaces import Buffer
+from tickertape.base.limits import index_block_bytes, reach_read_bytes_max
+from tickertape.batch.format import I8, lengths_of
+from tickertape.engine.matching.interest import Cover
+from tickertape.engine.subscriptions.start_position import Asked, Extent, ExtentSearch
+from tickertape.journal.journal import Journal
+from tickertape.journal.reading.archive_tier import (
+    ArchiveAnswer,
+    ArchivedParts,
+    Covered,
+    OlderReader,
+    gone,
+    look,
+    oldest,
+)
+from tickertape.journal.reading.log_reader import LogReader
+from tickertape.journal.reading.log_view import LogView, Part, ReadRequest
+from tickertape.journal.reading.lookup import next_block_with
+
+Steps = Generator[Asked, Buffer | ArchiveAnswer, int]
+"""As an `ExtentSearch`; returns a position."""
+
+_BLOCKS_AT_A_TIME: Final = 256
+"""So many blocks are passed before others may go first."""
+_NO_SCAN: Final = 0
+"""What is read of the archive here has no reader that others go on with."""
+_BYTES_ANY: Final = 1 << 60
+"""As many bytes as there are."""
+
+
+class Bounds(NamedTuple):
+    """How much a reading takes at most; one message it takes in any case."""
+
+    messages: int
+    body_bytes: int
+
+
+class _Left:
+    """What of the bounds is left."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self.messages, self.body_bytes = bounds
+        self.took = False
+
+    def take(self, part: Part, cover: Cover, start: int, end: int) -> int | None:
+        """Count the messages of a part that are at `start` or above and below `end`; where the first of them
+        stands that is too many, None when all may be read."""
+        mask = cover.mask(part.batch)
+        if mask is None:
+            return None
+        own = mask.nonzero()[0]
+        places = part.positions_of(own)
+        inside = (places >= start) & (places < end)
+        own, places = own[inside], places[inside]
+        if not len(own):
+            return None
+        sizes = lengths_of(part.batch.offsets)[own].cumsum(dtype=I8)
+        fitting = min(self.messages, int(sizes.searchsorted(self.body_bytes, "right")))
+        if not (fitting or self.took):
+            fitting = 1
+        self.took = True
+        if fitting < len(own):
+            return int(places[fitting])
+        self.messages -= fitting
+        self.body_bytes -= int(sizes[-1])
+        return None
+
+
+def reach(
+    journal: Journal, cover: Cover, topic: str, positions: tuple[int, int], bounds: Bounds
+) -> ExtentSearch:
+    """Up to where a reading of `positions` (start, end) gets that takes no more than `bounds` of what `cover`
+    (of `topic`) covers. Raises `BookmarkExpired` when retention removes the start meanwhile, and the archive
+    has it neither."""
+    start, view = positions[0], journal.view
+    end = min(positions[1], journal.persisted_end)
+    if start >= end:
+        return Extent(end, stop=end)
+    if start < view.first_position:
+        return Extent(start, stop=(yield from _reach_older(view, cover, topic, start, end, bounds)))
+    try:
+        stop = yield from _reach(view, cover, start, end, _Left(bounds))
+    except TickertapeError:
+        if start >= view.first_position:
+            raise
+    if start < view.first_position:
+        raise gone(f"position {start}", view)
+    return Extent(start, stop=stop)
+
+
+def _reach_older(view: LogView, cover: Cover, topic: str, start: int, end: int, bounds: Bounds) -> Steps:
+    """As `_reach`, from a position in the archive: not beyond where the log begins, unless that is enough."""
+    older = yield from look(view, topic)
+    if older is None or start < oldest(view, topic):
+        raise gone(f"position {start}", view)
+    if end - start <= bounds.messages and bounds.body_bytes >= _BYTES_ANY:
+        return end
+    reader = OlderReader(view, older, start, topic, _NO_SCAN)
+    left, at, read = _Left(bounds), start, 0
+    while at < end and read < reach_read_bytes_max and (request := reader.poll()) is not None:
+        answer = yield request
+        assert isinstance(answer, ArchivedParts | Covered)
+        for part in reader.answer(answer):
+            read += part.batch.nbytes
+            stop = left.take(part, cover, start, end)
+            if stop is not None:
+                return stop
+        at = min(max(at, reader.position), end)
+    return at
+
+
+def _reach(view: LogView, cover: Cover, start: int, end: int, left: _Left) -> Steps:
+    reader = LogReader(view, start, cover.literal)
+    at, read = start, 0
+    while at == start or (at < end and read < reach_read_bytes_max):
+        step = reader.poll()
+        if step is None:
+            return end
+        if isinstance(step, ReadRequest):
+            read += step.size
+            data = yield step
+            assert isinstance(data, Buffer)
+            parts = reader.answer(data)
+        else:
+            read += sum([part.batch.nbytes for part in step])
+            parts = step
+            yield None
+        for part in parts:
+            stop = left.take(part, cover, start, end)
+            if stop is not None:
+                return stop
+        at = min(max(at, reader.position), end)
+    while at < end:
+        stop, full = _by_index(view, cover, at, end, left)
+        if full:
+            return stop
+        at = stop
+        yield None
+    return end
+
+
+def _by_index(view: LogView, cover: Cover, at: int, end: int, left: _Left) -> tuple[int, bool]:
+    """Take whole blocks from position `at` on, a bounded number of them: up to where, and whether the next
+    one may be too much."""
+    if cover.literal is not None:
+        at = next_block_with(view, cover.literal, at)
+    segment = view.segment_of(at)
+    if at >= end or segment is None:
+        return end, False
+    index = segment.index
+    block = index.block_of_position(at)
+    stop = min(block + _BLOCKS_AT_A_TIME, index.blocks)
+    if cover.literal is not None:
+        reached = index.reach_with(cover.literal, index.offsets[block], _BLOCKS_AT_A_TIME * index_block_bytes)
+        stop = min(stop, index.block_of_offset(reached - 1) + 1)
+    # Copies: the index grows while others go first.
+    places = [*index.positions[block + 1 : stop + 1].tolist(), segment.end_position][: stop - block]
+    after = [*index.offsets[block + 1 : stop].tolist(), index.block_bounds(stop - 1)[1]]
+    edges = np.minimum(np.array(places, I8), end)
+    messages, sizes = edges - at, np.array(after, I8) - index.offsets[block]
+    fitting = min(
+        int(messages.searchsorted(left.messages, "right")), int(sizes.searchsorted(left.body_bytes, "right"))
+    )
+    if fitting < len(edges):
+        return int(edges[fitting - 1]) if fitting else at, True
+    left.messages -= int(messages[-1])
+    left.body_bytes -= int(sizes[-1])
+    return int(edges[-1]), False

@@ -1,0 +1,431 @@
+"""Owns transactions: what is staged for them, and putting it into the log, one at a time.
+
+Open the files of the parts, have a segment with room for all of it, then hand the journal one chain whose
+last commit holds the record that says so: it is persisted as a whole or not at all. Must never show anything
+before, commit one twice, or keep others waiting for room that may not come.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from tickertape.base.errors import (
+    BadBatch,
+    BadOption,
+    BadTopic,
+    JournalFull,
+    LimitReached,
+    NotReady,
+    PublisherCollision,
+    StagingFailed,
+    TickertapeError,
+    TransactionBusy,
+    TransactionUnknown,
+)
+from tickertape.base.interfaces import Now
+from tickertape.base.limits import binding_bytes_max
+from tickertape.base.names import check_client_name, check_transaction, derived_publisher_id
+from tickertape.base.text_format import shown
+from tickertape.base.transaction_limits import (
+    commits_waiting_each_max,
+    commits_waiting_max,
+    transaction_empty_number_max,
+    transaction_name_bytes_max,
+    transaction_parts_max,
+)
+from tickertape.batch import MessageBatch, Stamp
+from tickertape.engine.commands.body_validation import Validation
+from tickertape.engine.commands.queue_routing import redirected, refuse_nowhere
+from tickertape.engine.commands.subscribe import Subscribing
+from tickertape.engine.runtime.log_writer import Publishing
+from tickertape.engine.runtime.outbox import Answers
+from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER, Registry
+from tickertape.engine.sessions.registry import Rights
+from tickertape.engine.sessions.session import Session
+from tickertape.engine.transactions.records import (
+    CommittedTransactions,
+    TransactionRecord,
+    record_batch,
+)
+from tickertape.engine.transactions.staging_area import Staging, told
+from tickertape.journal.commit.active_segment import commit_bytes_of
+from tickertape.journal.format.staging_file import Prepared
+from tickertape.journal.journal import Journal
+from tickertape.wire.commands import (
+    Abort,
+    Commit,
+    Committed,
+    Prepare,
+    Publish,
+    Stage,
+    Transaction,
+)
+from tickertape.wire.settlement import QUEUE_TOPIC
+
+
+class _Committing:
+    """A transaction on its way into the log."""
+
+    def __init__(self, transaction: Transaction, parts: tuple[str, ...]) -> None:
+        self.transaction = transaction
+        self.parts = parts
+        self.waiting: list[tuple[int, int]] = []
+        """Who wants to know: connection and id of the command."""
+        self.opening: dict[int, str] = {}
+        """Parts whose files are being opened, by token."""
+        self.opened: dict[str, list[MessageBatch]] = {}
+        self.room = 0
+        """What all of it takes of a segment, once everything is opened."""
+        self.end: int | None = None
+        """Position up to which the log must be persisted, once it was handed to the journal."""
+        self.record: TransactionRecord | None = None
+        self.answer: Committed | None = None
+
+
+class Transactions:
+    """All transactions of an instance."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        publishing: Publishing,
+        registry: Registry,
+        subscribing: Subscribing,
+        validation: Validation,
+        staging: Staging,
+        answers: Answers,
+        rights: Rights,
+        instance: str,
+    ) -> None:
+        self._journal = journal
+        self._publishing = publishing
+        self._registry = registry
+        self._queues = subscribing.queues
+        self._validation = validation
+        self._live = subscribing.delivery.live
+        self.staging = staging
+        self._answers = answers
+        self._rights = rights
+        self._instance = instance
+        self._committed = CommittedTransactions(registry.latest.values())
+        self._current: _Committing | None = None
+        self._next: deque[_Committing] = deque()
+        self._under_way: dict[Transaction, _Committing] = {}
+        """The current one and the next ones."""
+        self._asked: Counter[int] = Counter()
+        """Commits that are not answered yet, by connection; all of them are in `_asked_all`."""
+        self._asked_all = 0
+        self._advancing = False
+        self.committed = 0
+        """Transactions put into the log since the start."""
+        self.repeated = 0
+        """Commits of what was committed before, since the start."""
+        self.aborted = 0
+        """Transactions with something staged that were aborted, since the start."""
+
+    @property
+    def waiting(self) -> int:
+        """Transactions on their way into the log."""
+        return len(self._under_way)
+
+    # -- commands ---------------------------------------------------------------------------------------
+
+    def take(
+        self,
+        session: Session,
+        command: Stage | Prepare | Commit | Abort,
+        batch: MessageBatch | None,
+        now: Now,
+    ) -> None:
+        """A command about a transaction. What is wrong with it is its answer; raises what ends the
+        connection."""
+        try:
+            self._check(session, command.transaction)
+            if isinstance(command, Stage):
+                self._stage(session, command, batch, now)
+            elif isinstance(command, Prepare):
+                self._check_free(command.transaction)
+                self.staging.prepare(session, command.transaction, command.part, command.id, now)
+            elif isinstance(command, Commit):
+                self._commit(session, command, now)
+            else:
+                self._check_free(command.transaction)
+                self.aborted += bool(self.staging.parts(command.transaction))
+                self.staging.abort(session, command.transaction, command.id)
+        except BadBatch:
+            raise
+        except TickertapeError as error:
+            self._answers.refuse_command(session.conn, command.id, error)
+
+    def _check(self, session: Session, transaction: Transaction) -> None:
+        check_client_name(transaction.publisher)
+        if transaction.publisher != session.name:
+            self._rights.check_name(session.user, transaction.publisher)
+        check_transaction(transaction.space, transaction.name)
+        derived = derived_publisher_id(transaction.publisher, self._instance)
+        if self._registry.collides(derived, transaction.publisher, derived=True):
+            raise PublisherCollision(
+                f"{shown(transaction.publisher)} has the publisher id of another: choose another name"
+            )
+
+    def _check_free(self, transaction: Transaction) -> None:
+        """Raise `TransactionBusy` while it is on its way into the log."""
+        if transaction in self._under_way:
+            raise TransactionBusy(f"{told(transaction)} is being committed")
+
+    def _stage(self, session: Session, command: Stage, batch: MessageBatch | None, now: Now) -> None:
+        if batch is None:
+            raise BadOption("nothing to stage: a stage carries a batch")
+        if len(command.part.encode()) > transaction_name_bytes_max:
+            raise BadOption(f"the name of a part has at most {transaction_name_bytes_max} bytes")
+        self._publishing.inspect_staged(batch)
+        if QUEUE_TOPIC in batch.topics:
+            raise BadTopic("acknowledgements of queues are no part of a transaction")
+        self._check_free(command.transaction)
+        batch = self._addressed(batch)
+        self.staging.write(session, command.transaction, command.part, batch, command.id, now)
+
+    def _addressed(self, batch: MessageBatch) -> MessageBatch:
+        """A batch as the log takes it: to the topics of queues, and valid."""
+        as_published = Publish(frame=0)
+        refused = refuse_nowhere(self._queues, as_published, batch) if self._queues else None
+        if refused is None:
+            batch = redirected(self._queues, batch) if self._queues else batch
+            refused = self._validation.split(as_published, batch)
+        if refused is not None:
+            raise refused.error
+        return batch
+
+    def _commit(self, session: Session, command: Commit, now: Now) -> None:
+        transaction = command.transaction
+        if len(set(command.parts)) != len(command.parts) or len(command.parts) > transaction_parts_max:
+            raise BadOption(f"a transaction has parts of different names, at most {transaction_parts_max}")
+        if transaction in self._committed:
+            self.repeated += 1
+            self.staging.drop_all(transaction)
+            self._answers.send(session.conn, self._before(transaction, command.id))
+            return
+        if transaction.space and not command.parts and int(transaction.name) > transaction_empty_number_max:
+            raise BadOption(
+                f"Cannot commit {told(transaction)} without parts: a number above "
+                f"{transaction_empty_number_max:,} would bring the space near its end. Use lower numbers."
+            )
+        if self._asked_all >= commits_waiting_max:
+            raise LimitReached(f"{commits_waiting_max} commits wait for their answers: wait for some")
+        if self._asked[session.conn] >= commits_waiting_each_max:
+            raise LimitReached(
+                f"{commits_waiting_each_max} commits of this connection wait for their answers: wait for some"
+            )
+        committing = self._under_way.get(transaction)
+        if committing is None:
+            self._check_prepared(transaction, command.parts)
+            committing = _Committing(transaction, command.parts)
+            self._next.append(committing)
+            self._under_way[transaction] = committing
+        elif committing.parts != command.parts:
+            raise TransactionBusy(f"{told(transaction)} is being committed with other parts")
+        committing.waiting.append((session.conn, command.id))
+        self._asked[session.conn] += 1
+        self._asked_all += 1
+        self._advance(now)
+
+    def _before(self, transaction: Transaction, command: int) -> Committed:
+        """The answer for one that was committed before."""
+        return Committed(id=command, repeated=True, highest=self._committed.highest(transaction))
+
+    def _check_prepared(self, transaction: Transaction, names: Sequence[str]) -> None:
+        staged = self.staging.parts(transaction)
+        missing = [name for name in names if name not in staged or not staged[name].prepared]
+        if missing:
+            raise TransactionUnknown(
+                f"{told(transaction, missing[0])} is not staged and prepared here ({len(missing)} of "
+                f"{len(names)} parts): it expired, was aborted, or was staged on another server"
+            )
+
+    # -- other inputs -----------------------------------------------------------------------------------
+
+    def done(self, token: int, result: list[memoryview] | TickertapeError, now: Now) -> None:
+        """The answer to a `StagingJob`."""
+        current = self._current
+        if current is not None and token in current.opening:
+            name = current.opening.pop(token)
+            if isinstance(result, TickertapeError):
+                self._refuse(result, now)
+                return
+            try:
+                current.opened[name] = [MessageBatch.parse(block) for block in result]
+            except TickertapeError as error:
+                self._refuse(StagingFailed(f"{told(current.transaction, name)}: {error}"), now)
+                return
+            if not current.opening:
+                self._opened(current, now)
+            return
+        self.staging.done(token, result if isinstance(result, TickertapeError) else None, now)
+
+    def moved(self, now: Now) -> None:
+        """The journal went on."""
+        self.staging.synced(self._journal.synced_end)
+        current = self._current
+        if current is None or current.opening:
+            return
+        if current.end is None:
+            self._write(current, now)
+        elif self._journal.persisted_end >= current.end:
+            self._finish(current, now)
+
+    def wake(self, now: Now) -> None:
+        """A deadline may have come."""
+        self.staging.expire(now, self._under_way)
+
+    def next_deadline(self) -> float | None:
+        """Monotonic second at which `wake` is wanted."""
+        return self.staging.next_deadline()
+
+    def gone(self, conn: int) -> None:
+        """A connection is gone. What it asked to be committed is."""
+        self.staging.gone(conn)
+
+    def restore(self, found: Iterable[Prepared], now: Now) -> None:
+        """Take over the parts that a start found on disk; what is in the log already is dropped."""
+        self.staging.restore(found, now)
+        for transaction in self.staging.transactions:
+            if transaction in self._committed:
+                self.staging.drop_all(transaction)
+
+    # -- into the log -----------------------------------------------------------------------------------
+
+    def _advance(self, now: Now) -> None:
+        """Begin with the next one."""
+        if self._advancing:
+            return  # one that was refused at once: the loop below goes on
+        self._advancing = True
+        try:
+            while self._current is None and self._next:
+                self._begin(self._next.popleft(), now)
+        finally:
+            self._advancing = False
+
+    def _begin(self, current: _Committing, now: Now) -> None:
+        self._current = current
+        if current.transaction in self._committed:
+            # Meanwhile a higher number of its space was.
+            self.repeated += 1
+            self.staging.drop_all(current.transaction)
+            self._answer(current, self._before(current.transaction, 0))
+            return
+        try:
+            self._check_prepared(current.transaction, current.parts)
+            self._committed.check_room(current.transaction)
+        except (TransactionUnknown, LimitReached) as error:
+            self._refuse(error, now)
+            return
+        for name in current.parts:
+            part = self.staging.part(current.transaction, name)
+            assert part is not None
+            current.opening[self.staging.open(part)] = name
+        if not current.parts:
+            self._opened(current, now)
+
+    def _opened(self, current: _Committing, now: Now) -> None:
+        """Everything is at hand: how much room it takes is known."""
+        batches = [batch for name in current.parts for batch in current.opened[name]]
+        try:
+            self._check_topics({topic for batch in batches for topic in batch.topics})
+        except BadTopic as error:
+            self._refuse(error, now)
+            return
+        record = record_batch(self._committed.record(current.transaction, sum(b.count for b in batches)))
+        # The record that binds the publisher's id may have to go before it.
+        current.room = sum([commit_bytes_of(batch) for batch in (*batches, record)]) + binding_bytes_max
+        self._write(current, now)
+
+    def _check_topics(self, topics: Iterable[str]) -> None:
+        """Raise `BadTopic`: what was staged before a start may not go into the log of this configuration."""
+        for topic in topics:
+            if not self._publishing.is_recorded(topic):
+                raise BadTopic(f"{shown(topic)} is not recorded any more: the configuration has changed")
+            if self._queues.target(topic) != topic:
+                raise BadTopic(f"{shown(topic)} is a queue over other topics now: stage and commit again")
+
+    def _write(self, current: _Committing, now: Now) -> None:
+        """Hand it to the journal, once there is room for all of it."""
+        journal = self._journal
+        if journal.failure is not None or journal.closing:
+            self._refuse(NotReady("the server is stopping: commit again after reconnecting"), now)
+        elif journal.has_room(current.room):
+            self._append(current, now)
+        elif journal.full:
+            journal.want_room(0, now)
+            why = journal.full_reason
+            self._refuse(JournalFull(f"no room for {told(current.transaction)}: {why}"), now)
+        else:
+            journal.want_room(current.room, now)
+
+    def _append(self, current: _Committing, now: Now) -> None:
+        journal, transaction = self._journal, current.transaction
+        publisher = derived_publisher_id(transaction.publisher, self._instance)
+        self._publishing.bind_derived(publisher, transaction.publisher, now)
+        first = sequence = self._publishing.next_sequence(publisher, now)
+        time = journal.log_time(now)
+        chain: list[tuple[MessageBatch, Stamp]] = []
+        for name in current.parts:
+            for batch in current.opened[name]:
+                chain.append((batch, Stamp(publisher, sequence, time)))
+                sequence += batch.count
+        messages = sequence - first
+        record = self._committed.record(transaction, messages)
+        last = self._publishing.next_sequence(CONTROL_PUBLISHER, now)
+        chain.append((record_batch(record), Stamp(CONTROL_PUBLISHER, last, time)))
+        current.opened = {}
+        journal.append_chain(chain, now)
+        current.end = journal.accepted_end
+        self._live.withheld(current.end)
+        current.record = record
+        current.answer = Committed(
+            id=0,
+            messages=messages,
+            publisher=publisher if messages else 0,
+            sequence=sequence - 1 if messages else 0,
+        )
+
+    def _finish(self, current: _Committing, now: Now) -> None:
+        answer, record = current.answer, current.record
+        assert answer is not None
+        assert record is not None
+        # Not before: who commits it once more would be told that it is in the log.
+        self._committed.take(record)
+        self.committed += 1
+        assert current.end is not None
+        self.staging.committed(current.transaction, current.end)
+        self.staging.synced(self._journal.synced_end)
+        if self.staging.wants_sync:
+            self._journal.sync_soon(now)
+        self._answer(current, answer)
+        self._advance(now)
+
+    def _answer(self, current: _Committing, answer: Committed) -> None:
+        """The current one is over."""
+        self._over(current)
+        for conn, command in current.waiting:
+            self._answers.send(conn, msgspec.structs.replace(answer, id=command))
+
+    def _over(self, current: _Committing) -> None:
+        self._current = None
+        del self._under_way[current.transaction]
+        for conn, _ in current.waiting:
+            self._asked[conn] -= 1
+            if not self._asked[conn]:
+                del self._asked[conn]
+        self._asked_all -= len(current.waiting)
+
+    def _refuse(self, error: TickertapeError, now: Now) -> None:
+        """The current one cannot be committed; what is staged stays."""
+        current = self._current
+        assert current is not None
+        self._over(current)
+        for conn, command in current.waiting:
+            self._answers.refuse_command(conn, command, error)
+        self._advance(now)

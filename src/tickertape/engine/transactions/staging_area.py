@@ -1,0 +1,428 @@
+"""Owns what is staged for transactions and not committed: parts, who stages them, how large they are.
+
+Nothing of it is in the log or visible to anybody. Must never call a part prepared before its file is durable,
+drop a committed one before the log is durable that has it, call one aborted that a power loss brings back, or
+keep what an unprepared part of a lost
+connection was.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import NamedTuple
+
+from tickertape.base.errors import (
+    LimitReached,
+    StagingFailed,
+    StagingFull,
+    TickertapeError,
+    TransactionTooLarge,
+    TransactionUnknown,
+)
+from tickertape.base.interfaces import Now
+from tickertape.base.text_format import shown
+from tickertape.base.transaction_limits import (
+    staged_age_seconds_default,
+    staged_bytes_max_default,
+    staged_parts_max,
+    staging_jobs_max,
+    staging_unwritten_bytes_max,
+    transaction_batches_max,
+    transaction_bytes_max_default,
+)
+from tickertape.batch import MessageBatch
+from tickertape.engine.runtime.effects import Effect, Happened, StagingJob
+from tickertape.engine.runtime.outbox import Answers
+from tickertape.engine.sessions.read_throttle import Pauses
+from tickertape.engine.sessions.session import Session
+from tickertape.journal.format.staging_file import (
+    Label,
+    Prepared,
+    StageDrop,
+    StageForget,
+    StageOpen,
+    StagePrepare,
+    StageWrite,
+    StagingTask,
+    block_bytes,
+    label_bytes,
+)
+from tickertape.wire.commands import Ack, Command, Staged, Transaction
+
+
+class StagingLimits:
+    """Bounds in bytes and seconds; see `[transactions]` of the configuration."""
+
+    def __init__(
+        self,
+        disk_bytes: int = staged_bytes_max_default,
+        transaction_bytes: int = transaction_bytes_max_default,
+        age_seconds: float = staged_age_seconds_default,
+    ) -> None:
+        self.disk_bytes = disk_bytes
+        self.transaction_bytes = transaction_bytes
+        self.age_seconds = age_seconds
+
+
+class Part:
+    """A part of a transaction, in a file of its own."""
+
+    def __init__(
+        self, transaction: Transaction, name: str, file: int, conn: int | None, touched: float
+    ) -> None:
+        self.transaction = transaction
+        self.name = name
+        self.file = file
+        self.conn = conn
+        """Who stages it; None when it is prepared."""
+        self.touched = touched
+        """Monotonic second."""
+        self.offset = 0
+        """What of its file was asked to be written: all of it, when it is prepared."""
+        self.messages = 0
+        self.blocks = 0
+        self.prepared = False
+        self.dropped = False
+
+
+class _Forgetting(NamedTuple):
+    """Files that are being removed, and who is answered when that is durable: nobody, or a command of a
+    connection."""
+
+    files: list[tuple[Transaction, int]]
+    conn: int | None = None
+    id: int = 0
+
+
+class Staging:
+    """All parts. Appends to the effects it is given; `new_token` numbers its jobs."""
+
+    def __init__(
+        self,
+        journal_id: bytes,
+        limits: StagingLimits,
+        effects: list[Effect],
+        answers: Answers,
+        pauses: Pauses,
+        new_token: Callable[[], int],
+    ) -> None:
+        self._journal_id = journal_id
+        self.limits = limits
+        self._effects = effects
+        self._answers = answers
+        self._pauses = pauses
+        self._new_token = new_token
+        self._parts: dict[Transaction, dict[str, Part]] = {}
+        self._next_file = 1
+        self._under_way: dict[int, tuple[Part, int, Command, int]] = {}
+        """By token: the part, the connection to answer, the answer, and bytes that are written."""
+        self._dropping: dict[int, Part] = {}
+        """By token: the part whose file is being removed, for nobody who waits for it."""
+        self._forgetting: dict[int, _Forgetting] = {}
+        """By token: files whose removal is to be durable."""
+        self._left: dict[Transaction, list[int]] = {}
+        """Files of dropped parts that could not be removed: an abort of the transaction tries again."""
+        self.unwritten_bytes = 0
+        self.bytes = 0
+        """What all parts take on disk that are not committed."""
+        self.count = 0
+        self._committed: deque[tuple[int, list[Part]]] = deque()
+        """Parts of committed transactions whose files are still needed: until the log is synced up to the
+        position with which each entry begins, a power loss may take their messages out of it."""
+        self._committed_bytes = self._committed_count = 0
+        self._look_at: float | None = None
+        self.expired = 0
+        """Transactions dropped for their age since the start."""
+
+    def restore(self, found: Iterable[Prepared], now: Now) -> None:
+        """Parts that a start found on disk; their age begins now."""
+        for prepared in found:
+            label = prepared.label
+            transaction = Transaction(publisher=label.publisher, space=label.space, name=label.name)
+            part = Part(transaction, label.part, prepared.file, None, now.mono)
+            part.offset, part.messages, part.prepared = prepared.bytes, prepared.messages, True
+            part.blocks = prepared.blocks
+            older = self._parts.get(transaction, {}).get(label.part)
+            if older is not None:
+                self._drop(older)  # it was begun again, and the first file was still to be removed
+            self._add(part)
+            self._next_file = max(self._next_file, prepared.file + 1)
+
+    # -- staging ----------------------------------------------------------------------------------------
+
+    def write(
+        self, session: Session, transaction: Transaction, name: str, batch: MessageBatch, id: int, now: Now
+    ) -> None:
+        """Stage a batch behind what the connection staged for the part, or begin the part with it.
+
+        Raises `StagingFull`, `TransactionTooLarge`, `LimitReached`."""
+        part = self.part(transaction, name)
+        size = block_bytes(batch.nbytes)
+        label = None
+        if part is None or part.conn != session.conn:
+            label = Label(
+                journal=self._journal_id,
+                publisher=transaction.publisher,
+                space=transaction.space,
+                name=transaction.name,
+                part=name,
+            )
+            size += label_bytes(label)
+        replaced = None if label is None else part
+        self._check_room(transaction, size, beginning=part is None, replaced=replaced)
+        if label is not None:
+            if replaced is not None:
+                self._drop(replaced)
+            part = Part(transaction, name, self._next_file, session.conn, now.mono)
+            self._next_file += 1
+            self._add(part)
+        assert part is not None
+        task = StageWrite(part.file, part.offset, label, batch.count, list(batch.buffers()))
+        part.offset += size
+        part.messages += batch.count
+        part.blocks += 1
+        part.touched = now.mono
+        self.bytes += size
+        self.unwritten_bytes += size
+        self._submit(part, session.conn, Ack(id=id), size, task)
+
+    def prepare(self, session: Session, transaction: Transaction, name: str, id: int, now: Now) -> None:
+        """Nothing more comes for a part of the connection. Raises `TransactionUnknown`."""
+        part = self.part(transaction, name)
+        if part is None or part.conn != session.conn:
+            raise TransactionUnknown(f"nothing is staged on this connection for {told(transaction, name)}")
+        part.touched = now.mono
+        task = StagePrepare(part.file, part.offset, part.messages, part.blocks)
+        part.conn = None
+        self._submit(part, session.conn, Staged(id=id, messages=part.messages), 0, task)
+
+    def _check_room(
+        self, transaction: Transaction, size: int, *, beginning: bool, replaced: Part | None
+    ) -> None:
+        """Raise unless `size` bytes more may be staged once the part `replaced` is dropped."""
+        limits = self.limits
+        parts = [part for part in self._parts.get(transaction, {}).values() if part is not replaced]
+        freed = 0 if replaced is None else replaced.offset
+        if sum([part.offset for part in parts]) + size > limits.transaction_bytes:
+            raise TransactionTooLarge(
+                f"more than {limits.transaction_bytes} bytes are staged for {told(transaction)}: commit less "
+                "at a time, or raise bytes_max of [transactions]"
+            )
+        if sum([part.blocks for part in parts]) >= transaction_batches_max:
+            raise TransactionTooLarge(
+                f"{transaction_batches_max} batches are staged for {told(transaction)}: stage more messages "
+                "in each, or commit less at a time"
+            )
+        if self.bytes - freed + size > limits.disk_bytes:
+            raise StagingFull(
+                f"more than {limits.disk_bytes} bytes are staged: commit or abort what is, or raise "
+                "disk_limit of [transactions]"
+            )
+        if beginning and self.count >= staged_parts_max:
+            raise LimitReached(f"{staged_parts_max} parts of transactions are staged: commit or abort some")
+
+    def _submit(self, part: Part, conn: int, answer: Command, size: int, task: StagingTask) -> None:
+        token = self._new_token()
+        self._under_way[token] = part, conn, answer, size
+        self._effects.append(StagingJob(token, task))
+        if self.unwritten_bytes > staging_unwritten_bytes_max or self._waiting > staging_jobs_max:
+            self._pauses.pause(conn, "staging")
+
+    @property
+    def _waiting(self) -> int:
+        """Jobs that somebody waits for."""
+        return len(self._under_way) + len(self._forgetting)
+
+    def done(self, token: int, error: TickertapeError | None, now: Now) -> bool:
+        """The answer to a job of ours; False when it is none."""
+        if token in self._dropping:
+            part = self._dropping.pop(token)
+            if error is not None:
+                self._left.setdefault(part.transaction, []).append(part.file)
+            return True
+        if token in self._forgetting:
+            self._forgotten(self._forgetting.pop(token), error)
+            self._lift()
+            return True
+        found = self._under_way.pop(token, None)
+        if found is None:
+            return False
+        part, conn, answer, size = found
+        self.unwritten_bytes -= size
+        self._lift()
+        if part.dropped and error is None:
+            # By somebody else's command perhaps: who staged it waits for an answer.
+            what = told(part.transaction, part.name)
+            error = TransactionUnknown(f"{what} was dropped, or begun again elsewhere, meanwhile")
+        if error is not None:
+            if not part.dropped:
+                self._drop(part)
+            self._answers.refuse_command(conn, answer.id, error)  # type: ignore[attr-defined]
+            return True
+        if isinstance(answer, Staged):
+            part.prepared = True
+            part.touched = now.mono
+        self._answers.send(conn, answer)
+        return True
+
+    def _lift(self) -> None:
+        few = self._waiting <= staging_jobs_max // 2
+        if few and self.unwritten_bytes <= staging_unwritten_bytes_max // 2:
+            self._pauses.lift("staging")
+
+    # -- parts ------------------------------------------------------------------------------------------
+
+    def part(self, transaction: Transaction, name: str) -> Part | None:
+        """The part of that name."""
+        return self._parts.get(transaction, {}).get(name)
+
+    def parts(self, transaction: Transaction) -> Mapping[str, Part]:
+        """All parts of a transaction; not to be changed."""
+        return self._parts.get(transaction, {})
+
+    @property
+    def transactions(self) -> list[Transaction]:
+        """Transactions with something staged."""
+        return list(self._parts)
+
+    def open(self, part: Part) -> int:
+        """Have the blocks of a prepared part handed back, under the token that is returned."""
+        token = self._new_token()
+        self._effects.append(StagingJob(token, StageOpen(part.file)))
+        return token
+
+    def drop_all(self, transaction: Transaction) -> None:
+        """What is staged for it is no longer needed."""
+        for part in list(self._parts.get(transaction, {}).values()):
+            self._drop(part)
+
+    def abort(self, session: Session, transaction: Transaction, id: int) -> None:
+        """Drop what is staged for a transaction; answered when a power loss does not bring it back."""
+        files = [(transaction, file) for file in (*self._take(transaction), *self._left.pop(transaction, ()))]
+        # Asked of the disk even without files: those of an earlier abort may be on their way.
+        self._submit_forget(_Forgetting(files, session.conn, id))
+        if self._waiting > staging_jobs_max:
+            self._pauses.pause(session.conn, "staging")
+
+    def _submit_forget(self, forgetting: _Forgetting) -> None:
+        token = self._new_token()
+        self._forgetting[token] = forgetting
+        self._effects.append(StagingJob(token, StageForget(tuple([file for _, file in forgetting.files]))))
+
+    def _forgotten(self, forgetting: _Forgetting, error: TickertapeError | None) -> None:
+        if error is not None:
+            for transaction, file in forgetting.files:
+                self._left.setdefault(transaction, []).append(file)
+        if forgetting.conn is None:
+            return
+        if error is None:
+            self._answers.send(forgetting.conn, Ack(id=forgetting.id))
+        else:
+            failed = StagingFailed(f"Cannot abort the transaction for good: {error}. Abort it again.")
+            self._answers.refuse_command(forgetting.conn, forgetting.id, failed)
+
+    def _take(self, transaction: Transaction) -> list[int]:
+        """Forget the parts of a transaction; the files to remove."""
+        parts = list(self._parts.get(transaction, {}).values())
+        for part in parts:
+            self._forget(part)
+        return [part.file for part in parts]
+
+    def committed(self, transaction: Transaction, end: int) -> None:
+        """Its messages are in the log, which is not synced up to the position `end` yet: `synced` drops what
+        is staged for it."""
+        parts = list(self._parts.get(transaction, {}).values())
+        for part in parts:
+            self._forget(part)
+            self._committed_bytes += part.offset
+        self._committed_count += len(parts)
+        self._committed.append((end, parts))
+
+    def synced(self, end: int) -> None:
+        """The log is synced up to the position `end`."""
+        while self._committed and self._committed[0][0] <= end:
+            _, parts = self._committed.popleft()
+            self._committed_count -= len(parts)
+            for part in parts:
+                self._committed_bytes -= part.offset
+                self._remove(part)
+
+    @property
+    def wants_sync(self) -> bool:
+        """Whether much waits for a sync of the log: under the policy `never` none comes by itself."""
+        return (
+            4 * self._committed_count >= staged_parts_max
+            or 4 * self._committed_bytes >= self.limits.disk_bytes
+        )
+
+    def gone(self, conn: int) -> None:
+        """A connection is gone: what it did not prepare is nothing."""
+        for parts in list(self._parts.values()):
+            for part in list(parts.values()):
+                if part.conn == conn:
+                    self._drop(part)
+
+    def expire(self, now: Now, but: Iterable[Transaction]) -> None:
+        """Drop what nobody has touched for too long, but for some transactions."""
+        if self._look_at is None or now.mono < self._look_at:
+            return
+        kept = set(but)
+        files: list[tuple[Transaction, int]] = []
+        for transaction, parts in list(self._parts.items()):
+            newest = max(part.touched for part in parts.values())
+            if transaction not in kept and now.mono >= newest + self.limits.age_seconds:
+                self.expired += 1
+                self._effects.append(_expired(transaction, parts.values()))
+                files += [(transaction, file) for file in self._take(transaction)]
+        if files:
+            self._submit_forget(_Forgetting(files))
+        oldest = [max(part.touched for part in parts.values()) for parts in self._parts.values()]
+        # What is kept though it is too old is looked at again a while later.
+        soonest = now.mono + self.limits.age_seconds / 16
+        self._look_at = max(min(oldest) + self.limits.age_seconds, soonest) if oldest else None
+
+    def next_deadline(self) -> float | None:
+        """Monotonic second at which it is to be looked whether something is too old; None: nothing is
+        staged."""
+        return self._look_at
+
+    def _add(self, part: Part) -> None:
+        self._parts.setdefault(part.transaction, {})[part.name] = part
+        self.count += 1
+        self.bytes += part.offset
+        if self._look_at is None:
+            self._look_at = part.touched + self.limits.age_seconds
+
+    def _drop(self, part: Part) -> None:
+        self._forget(part)
+        self._remove(part)
+
+    def _forget(self, part: Part) -> None:
+        part.dropped = True
+        parts = self._parts[part.transaction]
+        del parts[part.name]
+        if not parts:
+            del self._parts[part.transaction]
+        self.count -= 1
+        self.bytes -= part.offset
+
+    def _remove(self, part: Part) -> None:
+        token = self._new_token()
+        self._dropping[token] = part
+        self._effects.append(StagingJob(token, StageDrop(part.file)))
+
+
+def _expired(transaction: Transaction, parts: Collection[Part]) -> Happened:
+    fields: dict[str, str | int] = {"publisher": transaction.publisher, "transaction": transaction.name}
+    if transaction.space:
+        fields["space"] = transaction.space
+    size = sum([part.offset for part in parts])
+    return Happened("transaction_expired", True, {**fields, "parts": len(parts), "bytes": size})
+
+
+def told(transaction: Transaction, part: str | None = None) -> str:
+    """How a transaction is called in texts for people."""
+    space = f" of {shown(transaction.space)}" if transaction.space else ""
+    which = "" if part is None else f"part {shown(part)} of "
+    return f"{which}transaction {shown(transaction.name)}{space} of {shown(transaction.publisher)}"

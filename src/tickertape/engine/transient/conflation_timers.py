@@ -1,0 +1,109 @@
+"""Owns what live subscriptions with conflation hold back: whose turn it is by the clock, and what that gives.
+
+The interval runs on the clock: a message came when it was published. Must never look at more than a bounded
+piece at a time, or let the clock end an interval while something that was published in it still waits to be
+handed on.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tickertape.base.limits import conflation_piece_messages_max, step_delivery_bytes
+from tickertape.batch import MessageBatch
+from tickertape.engine.conflation.buffer import Conflating
+from tickertape.engine.runtime.scheduling import Agenda
+from tickertape.engine.transient.backlog import LiveSubscription
+from tickertape.engine.transient.shared_frames import Pieces
+
+_MICROS: Final = 1_000_000
+_MESSAGE_BYTES: Final = step_delivery_bytes // 4
+"""What one message counts in a step that conflates it."""
+
+
+class HoldingBack:
+    """Times are microseconds of the monotonic clock."""
+
+    def __init__(self) -> None:
+        self._agenda: Agenda[LiveSubscription] = Agenda()
+        self._due: dict[LiveSubscription, None] = {}
+
+    def __bool__(self) -> bool:
+        """Whether somebody's interval is over."""
+        return bool(self._due)
+
+    def next_deadline(self) -> float | None:
+        """When `clock` is wanted, monotonic seconds."""
+        first = self._agenda.first()
+        return None if first is None else (first + 1) / _MICROS
+
+    def clock(self, now: float) -> None:
+        """It is `now`, monotonic seconds."""
+        self._due.update(dict.fromkeys(self._agenda.due(micros(now))))
+
+    def consider(
+        self,
+        sub: LiveSubscription,
+        conflating: Conflating,
+        pieces: Pieces,
+        reached: tuple[int, int],
+        time: int,
+    ) -> tuple[tuple[int, int], int]:
+        """`pieces` came at `time`: look at a stretch of them, from a piece and a message of it on. Returns
+        what is next, and what this counts in a step."""
+        if not conflating.settle_live(time):
+            return reached, conflation_piece_messages_max * _MESSAGE_BYTES
+        piece, low = reached
+        batch = pieces.pieces[piece].batch
+        high = min(batch.count, low + conflation_piece_messages_max)
+        conflating.consider_live(batch, low, high, time)
+        self._put(sub, conflating)
+        return ((piece + 1, 0) if high == batch.count else (piece, high)), (high - low) * _MESSAGE_BYTES
+
+    def release(self, time: int) -> tuple[LiveSubscription, list[MessageBatch], int]:
+        """The next whose interval is over, a stretch of what it is given now, and what this counts in a step;
+        before `time` everything was considered."""
+        sub = next(iter(self._due))
+        del self._due[sub]
+        conflating = sub.conflating
+        if conflating is None:
+            return sub, [], step_delivery_bytes
+        if conflating.settle_live(time):
+            self._put(sub, conflating)
+        else:
+            self._due[sub] = None
+        batches = conflating.take()
+        return sub, batches, step_delivery_bytes + sum(batch.count for batch in batches) * _MESSAGE_BYTES
+
+    def flush(self, sub: LiveSubscription) -> list[MessageBatch]:
+        """A stretch of what is held back for it; nothing once nothing is."""
+        if sub.conflating is None:
+            return []
+        sub.conflating.flush(conflation_piece_messages_max)
+        return sub.conflating.take()
+
+    def drop(self, sub: LiveSubscription) -> None:
+        """It does not conflate any more, and what is held back for it is not wanted."""
+        if sub.conflating is not None:
+            sub.conflating.forget()
+            sub.conflating = None
+            self._agenda.drop(sub)
+            self._due.pop(sub, None)
+
+    def holders(self) -> list[LiveSubscription]:
+        """Those for whom something is held back."""
+        self._due.update(dict.fromkeys(self._agenda.due(_NEVER)))
+        return list(self._due)
+
+    def _put(self, sub: LiveSubscription, conflating: Conflating) -> None:
+        at = conflating.next_time()
+        if at is not None and sub not in self._due:
+            self._agenda.put(sub, at)
+
+
+_NEVER: Final = 1 << 63
+
+
+def micros(mono: float) -> int:
+    """Monotonic seconds, as the clock of this module."""
+    return int(mono * _MICROS)

@@ -1,0 +1,457 @@
+"""Owns plain subscriptions to topics that are not recorded: what is published goes to whoever is there.
+
+A publish is cut and checksummed once for each topic, and handed to its subscribers one after the other, a
+bounded step at a time. Must never do more than `step_bytes_max` between two writes, wait for a subscriber
+(backlogs.py keeps what it cannot take), or give a subscription anything out of order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from tickertape.base.interfaces import Buffer, Now
+from tickertape.base.limits import (
+    batch_memory_bytes,
+    step_bytes_max,
+    step_delivery_bytes,
+    unrecorded_waiting_bytes_max,
+)
+from tickertape.batch import MessageBatch, slice_batch
+from tickertape.engine.conflation.buffer import Conflating
+from tickertape.engine.matching.interest import Cover
+from tickertape.engine.matching.subscription_index import Group, Offer, Standing
+from tickertape.engine.runtime.effects import Effect, Send
+from tickertape.engine.sessions.session import Session
+from tickertape.engine.subscriptions.fitting import affordable
+from tickertape.engine.transient.backlog import Backlog, LiveSubscription
+from tickertape.engine.transient.conflation_timers import HoldingBack, micros
+from tickertape.engine.transient.shared_frames import Piece, Pieces, owned
+from tickertape.engine.transient.slow_consumers import Backlogs, SlowLimits
+from tickertape.wire.commands import Deliver
+from tickertape.wire.frames import encode_frame
+
+
+class _Publish(NamedTuple):
+    """A publish that is to be handed on, or nothing but its turn."""
+
+    number: int
+    batch: MessageBatch | None
+    done: Callable[[], None]
+    time: int
+    """When it came, microseconds."""
+    to: LiveSubscription | None = None
+    """It is what conflation gave this one, and for nobody else."""
+
+    @property
+    def waiting_bytes(self) -> int:
+        return batch_memory_bytes + (0 if self.batch is None else self.batch.nbytes)
+
+
+class Audience(Group[LiveSubscription]):
+    """Subscriptions that are given the same messages, and where those that are behind wait for them."""
+
+    def __init__(self, cover: Cover) -> None:
+        super().__init__(cover)
+        self.backlog = Backlog()
+
+
+class Unrecorded:
+    """All subscriptions to unrecorded topics. `end(session, why)` ends a connection that is too slow.
+
+    What it does is appended to `effects`; `written` says that they were taken."""
+
+    def __init__(
+        self, effects: list[Effect], limits: SlowLimits, end: Callable[[Session, str], None]
+    ) -> None:
+        self.step_bytes_max = step_bytes_max
+        """About what is sent between two writes."""
+        self.waiting_bytes_max = unrecorded_waiting_bytes_max
+        self.backlogs = Backlogs(effects, limits, end, self._line)
+        self._effects = effects
+        self._standing: Standing[LiveSubscription, Audience] = Standing(Audience)
+        self._budget = self.step_bytes_max
+        self._number = 0
+        self._publishes: deque[_Publish] = deque()
+        self._given: deque[_Publish] = deque()
+        """What conflation gave: it goes before the publishes that are not begun yet."""
+        self._queue = self._publishes
+        """Of which of the two the first is begun, or is next."""
+        self._waiting_bytes = 0
+        # What is left to do of the first publish: its offers, the subscribers of the one begun, and what of
+        # its pieces the next of them was sent.
+        self._audience: Audience | None = None
+        self._offers: Iterator[Offer[Audience]] | None = None
+        self._subs: list[LiveSubscription] = []
+        self._pieces: Pieces | None = None
+        self._reached = (0, 0)
+        self._holding = HoldingBack()
+        self._lines: dict[Session, dict[LiveSubscription, None]] = {}
+        """Subscriptions that wait for nothing but their connection, and their turn there."""
+        self._runnable: dict[Session, None] = {}
+        """Connections whose line goes on, in turn."""
+
+    # -- coming and going -----------------------------------------------------------------------------
+
+    def add(self, sub: LiveSubscription) -> None:
+        """Begin to deliver to it what is published from now on."""
+        sub.since = self._number
+        group = self._standing.add(sub)
+        if sub.conflating is None:
+            sub.backlog = group.backlog
+
+    def replace(self, old: LiveSubscription, new: LiveSubscription) -> None:
+        """`new` takes the place of `old`, from what is published next on; what `old` has still to get comes
+        first."""
+        old.until = self._number
+        new.earlier, old.later = old, new
+        self.add(new)
+        self._retired(old)
+
+    def retire(self, sub: LiveSubscription) -> None:
+        """It is given what was published so far, and nothing more."""
+        sub.until = self._number
+        self._retired(sub)
+
+    def _retired(self, sub: LiveSubscription) -> None:
+        self.after(lambda: self._flush(sub, lambda: self._standing.discard(sub)))
+
+    def remove(self, sub: LiveSubscription) -> None:
+        """It is over, and those whose place it took."""
+        earlier = sub.earlier
+        while earlier is not None:
+            self._remove(earlier)
+            earlier = earlier.earlier
+        self._remove(sub)
+
+    def _remove(self, sub: LiveSubscription) -> None:
+        sub.over = True
+        self._holding.drop(sub)
+        self.backlogs.drop(sub)
+        self._unline(sub)
+        self._standing.discard(sub)
+
+    def credit(self, sub: LiveSubscription) -> None:
+        """It was granted more credit."""
+        sub = self._next_to_send(sub)
+        if sub.waiting:
+            self._line(sub)
+            self.step()
+
+    def writable(self, session: Session) -> None:
+        """A connection has room again: its line goes on in the next step."""
+        if session in self._lines:
+            self._runnable[session] = None
+
+    def spill_done(self, token: int, data: Buffer | OSError | None) -> None:
+        """The answer to a `SpillWrite` (None, or an error) or a `SpillRead`."""
+        self.backlogs.spill_done(token, data)
+
+    # -- time -----------------------------------------------------------------------------------------
+
+    def moment(self, now: Now) -> None:
+        """It is now; nothing is done about it."""
+        self.backlogs.now = now.mono
+
+    def next_deadline(self) -> float | None:
+        """When `settle` is wanted (monotonic seconds), or None."""
+        deadlines = (self.backlogs.next_deadline(), self._holding.next_deadline())
+        return min([deadline for deadline in deadlines if deadline is not None], default=None)
+
+    def settle(self) -> None:
+        """Do what is due by the clock."""
+        self.backlogs.check_age()
+        self._holding.clock(self.backlogs.now)
+        if self._holding:
+            self.step()
+
+    # -- publishes ------------------------------------------------------------------------------------
+
+    def publish(self, batch: MessageBatch, done: Callable[[], None]) -> None:
+        """Hand a batch to its subscribers, and call `done` then: at once when it is little."""
+        self._append(batch if self._standing.wants(batch) else None, done)
+
+    def after(self, done: Callable[[], None]) -> None:
+        """Call `done` when all that was published so far has been handed on."""
+        self._append(None, done)
+
+    def _append(self, batch: MessageBatch | None, done: Callable[[], None]) -> None:
+        number = self._number
+        self._number += 1
+        if batch is None and not self.passing:
+            done()
+            return
+        self._publishes.append(self._counted(_Publish(number, batch, done, micros(self.backlogs.now))))
+        if len(self._publishes) == 1:
+            self.step()
+
+    def _counted(self, publish: _Publish) -> _Publish:
+        self._waiting_bytes += publish.waiting_bytes
+        return publish
+
+    @property
+    def passing(self) -> bool:
+        """Whether something published is not handed on yet."""
+        return bool(self._publishes or self._given)
+
+    @property
+    def congested(self) -> bool:
+        """More waits to be handed on than should: read nothing more from who publishes."""
+        return self._waiting_bytes > self.waiting_bytes_max
+
+    # -- steps ----------------------------------------------------------------------------------------
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` would do something."""
+        return bool(self._publishes or self._given or self._runnable or self._holding)
+
+    def written(self) -> None:
+        """The effects were taken: whose connection is full now will be known before the next step."""
+        self._budget = self.step_bytes_max
+
+    def step(self) -> None:
+        """Go on for what is left of the bytes between two writes: publishes and lines in turn."""
+        while self._budget > 0 and self.has_work:
+            if self.passing:
+                self._hand_on()
+            if self._runnable and self._budget > 0:
+                self._serve_line()
+            if self._holding and self._budget > 0:
+                self._release()
+
+    def _hand_on(self) -> None:
+        """Give the next subscriber what the first publish has for it."""
+        if self._offers is None:
+            self._queue = self._given or self._publishes
+        publish = self._queue[0]
+        if not self._subs and self._audience is not None:
+            self.backlogs.handed_on(self._audience.backlog)
+            self._audience = None
+        if not self._subs:
+            offer = self._next_offer(publish)
+            if offer is None:
+                self._queue.popleft()
+                self._waiting_bytes -= publish.waiting_bytes
+                self._offers = self._pieces = None
+                publish.done()
+                return
+            self._budget -= offer.looked_at
+            if offer.batch is None or offer.group is None:
+                return
+            self._audience = offer.group
+            self._subs = list(offer.group.subs)
+            self._subs.reverse()
+            self._pieces = Pieces(offer.batch)
+            if not self._subs:
+                return
+        assert self._pieces is not None
+        sub = self._subs[-1]
+        held, budget = False, self._budget
+        if _is_for(publish, sub):
+            if sub.conflating is not None and publish.to is None:
+                if not self._conflate(sub, sub.conflating, publish.time, self._pieces):
+                    return  # there is more of it
+            else:
+                if self._next_to_send(sub) is sub and not sub.waiting:
+                    self._reached = self._send(sub, self._pieces, *self._reached)
+                held = self._reached[0] < self._pieces.count
+            if held and self._budget <= 0 and sub.session.writable and not self._next_to_send(sub).waiting:
+                return  # it is not slow: it goes on in the next step
+        self._visited(budget)
+        reached, self._reached = self._reached, (0, 0)
+        self._subs.pop()
+        if held:
+            self._hold(sub, self._pieces, reached)
+
+    def _next_offer(self, publish: _Publish) -> Offer[Audience] | None:
+        if publish.batch is None:
+            return None
+        if self._offers is None and publish.to is not None:
+            self._offers = iter((Offer(publish.batch, _alone(publish.to), 0),))
+        elif self._offers is None:
+            self._offers = self._standing.offers(publish.batch)
+        return next(self._offers, None)
+
+    def _next_to_send(self, sub: LiveSubscription) -> LiveSubscription:
+        """The first of those whose place it took for which something waits, or itself."""
+        first, later = sub, sub
+        handed_on = self._publishes[0].number if self._publishes else self._number
+        while (earlier := later.earlier) is not None:
+            if earlier.waiting:
+                first = earlier
+            elif earlier.earlier is None and earlier.until is not None and earlier.until <= handed_on:
+                if earlier.conflating is None:
+                    later.earlier = None  # nothing comes for it any more
+                break
+            later = earlier
+        return first
+
+    def _hold(self, sub: LiveSubscription, pieces: Pieces, reached: tuple[int, int]) -> None:
+        first = not sub.waiting
+        self._budget -= max(self.backlogs.hold(sub, pieces, *reached), 0)
+        if first and not sub.over and not sub.session.writable:
+            self._line(sub)  # else it waits for credit
+
+    # -- conflation -----------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Nothing more is published: nothing is held back any more."""
+        self.after(self._flush_all)
+
+    def _flush_all(self) -> None:
+        for sub in self._holding.holders():
+            self._flush(sub, _nothing)
+
+    def _conflate(self, sub: LiveSubscription, conflating: Conflating, time: int, pieces: Pieces) -> bool:
+        """Let conflation look at a stretch of what is handed on; False when there is more."""
+        self._reached, cost = self._holding.consider(sub, conflating, pieces, self._reached, time)
+        self._budget -= cost
+        self._give(sub, conflating.take())
+        if self._reached[0] < pieces.count:
+            return False
+        self._reached = (0, 0)
+        return True
+
+    def _release(self) -> None:
+        """Hand on what conflation gives the next whose interval is over."""
+        time = self._publishes[0].time if self._publishes else micros(self.backlogs.now)
+        sub, batches, cost = self._holding.release(time)
+        self._give(sub, batches)
+        self._budget -= cost
+
+    def _give(self, sub: LiveSubscription, batches: list[MessageBatch]) -> None:
+        """Hand on what conflation gave it."""
+        self._given.extend(self._counted(_Publish(0, batch, _nothing, 0, sub)) for batch in batches)
+
+    def _flush(self, sub: LiveSubscription, done: Callable[[], None]) -> None:
+        """Hand on what is held back for it, a stretch at a time; then it does not conflate any more."""
+        batches = self._holding.flush(sub)
+        if not batches:
+            self._holding.drop(sub)
+            done()
+            return
+        self._give(sub, batches)
+        self._given.append(self._counted(_Publish(0, None, lambda: self._flush(sub, done), 0)))
+
+    # -- lines ----------------------------------------------------------------------------------------
+
+    def _line(self, sub: LiveSubscription) -> None:
+        self._lines.setdefault(sub.session, {})[sub] = None
+        if sub.session.writable:
+            self._runnable[sub.session] = None
+
+    def _unline(self, sub: LiveSubscription) -> None:
+        line = self._lines.get(sub.session)
+        if line is not None:
+            line.pop(sub, None)
+            if not line:
+                del self._lines[sub.session]
+                self._runnable.pop(sub.session, None)
+
+    def _serve_line(self) -> None:
+        """Send to the first subscription in the line of a connection what it waits for."""
+        session = next(iter(self._runnable))
+        del self._runnable[session]
+        if not session.writable:
+            self.backlogs.reading.unpin_all(session)
+            return
+        sub, budget = next(iter(self._lines[session])), self._budget
+        self._unline(sub)
+        sub = self._next_to_send(sub)
+        self._unline(sub)
+        self._send_waiting(sub)
+        self.backlogs.reading.unpin(sub)
+        if not sub.waiting:
+            self._line_next(sub)
+        if session in self._lines:
+            self._runnable[session] = None
+        self._visited(budget)
+
+    def _line_next(self, sub: LiveSubscription) -> None:
+        """Nothing waits for it any more: it is the turn of what took its place."""
+        later = sub.later
+        while later is not None and not later.waiting:
+            later = later.later
+        if later is not None:
+            self._line(later)
+
+    def _visited(self, budget: int) -> None:
+        """To look at a subscription counts as much as a delivery, unless something was sent."""
+        if self._budget == budget:
+            self._budget -= step_delivery_bytes
+
+    # -- sending --------------------------------------------------------------------------------------
+
+    def _send(self, sub: LiveSubscription, pieces: Pieces, piece: int, message: int) -> tuple[int, int]:
+        """Send from a message of a piece on what credit, connection and step allow; returns what is next."""
+        while piece < pieces.count and self._budget > 0 and sub.session.writable:
+            part = pieces.pieces[piece]
+            sent = self._send_of(sub, part, message, part.batch.count)
+            if sent is None:
+                break
+            message += sent.count
+            if message == part.batch.count:
+                piece, message = piece + 1, 0
+        return piece, message
+
+    def _send_waiting(self, sub: LiveSubscription) -> None:
+        """Send of what waits for it what credit, connection and step allow."""
+        while sub.waiting and sub.session.writable:
+            if self._budget <= 0:
+                self._lines.setdefault(sub.session, {})[sub] = None
+                return
+            block = sub.block
+            assert block is not None
+            if not block.pieces:
+                if sub.allowance.credit > 0 or sub.allowance.credit == sub.allowance.window:
+                    self.backlogs.reading.load(sub)  # it comes back to its line then
+                return
+            piece, first = block.piece_at(sub.message)
+            batch = self._send_of(sub, piece, sub.message - first, sub.left)
+            if batch is None:
+                return  # it waits for credit
+            self.backlogs.advance(sub, batch)
+
+    def _send_of(
+        self, sub: LiveSubscription, piece: Piece, start: int, messages_max: int
+    ) -> MessageBatch | None:
+        """Send a piece from a message on, so many messages or what credit allows of them; returns what was
+        sent."""
+        batch = piece.batch
+        stop = min(batch.count, start + messages_max)
+        if start == 0 and stop == batch.count and batch.cost <= sub.allowance.credit:
+            crc = piece.crc()
+        else:
+            fitting = affordable(batch, start, stop, sub.allowance.credit)
+            if fitting == 0:
+                if sub.allowance.credit < sub.allowance.window:
+                    return None
+                fitting = 1  # nothing is outstanding: then one message may exceed the credit
+            batch = owned(slice_batch(batch, start, start + fitting))
+            crc = piece.crc() if batch is piece.batch else batch.crc()
+        sub.allowance.credit -= batch.cost
+        sub.session.sent(batch.count, batch.body_bytes)
+        frame = encode_frame(Deliver(sub_id=sub.sub_id), batch, batch_crc=crc)
+        self._effects.append(Send(sub.session.conn, frame))
+        self._budget -= batch.nbytes + step_delivery_bytes
+        return batch
+
+
+def _is_for(publish: _Publish, sub: LiveSubscription) -> bool:
+    if sub.over or publish.to is not None:
+        return not sub.over
+    return sub.since <= publish.number and (sub.until is None or publish.number < sub.until)
+
+
+def _alone(sub: LiveSubscription) -> Audience:
+    """Nobody but `sub`, which waits by itself."""
+    audience = Audience(sub.cover)
+    audience.subs[sub] = None
+    audience.backlog = sub.backlog
+    return audience
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""

@@ -1,0 +1,409 @@
+"""Owns what live subscriptions wait for, under bounds in bytes: who holds most goes to disk first, and who is
+beyond what memory, disk and age allow is ended as slow.
+
+A connection is offline while its backlogs are written to disk: from when it waits for more than it may, or
+for most of what is too much for memory, until nothing waits for it. Must never hold more than `memory_bytes`
+beside what is read back and one publish, drop anything in silence, or let a connection pay for another that
+is slower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from tickertape.base.interfaces import Buffer
+from tickertape.base.limits import (
+    block_memory_bytes,
+    slow_age_check_seconds_max,
+    slow_connection_bytes_default,
+    slow_disk_bytes_default,
+    slow_memory_bytes_default,
+    spill_write_bytes_max,
+)
+from tickertape.batch import MessageBatch
+from tickertape.engine.runtime.effects import Effect, OfflineStart, OfflineStop
+from tickertape.engine.sessions.session import Session
+from tickertape.engine.transient.backlog import Backlog, Block, LiveSubscription
+from tickertape.engine.transient.orders import Orders
+from tickertape.engine.transient.shared_frames import Piece, Pieces
+from tickertape.engine.transient.spill import Spill
+from tickertape.engine.transient.spill_reader import ReadingBack
+
+_AGE_CHECKS: Final = 8
+"""How often, in the time that something may wait, it is looked who has waited too long."""
+
+
+class SlowLimits(NamedTuple):
+    """What may wait for slow clients."""
+
+    memory_bytes: int = slow_memory_bytes_default
+    """In memory, for all connections together."""
+    connection_bytes: int = slow_connection_bytes_default
+    """For one connection, before it is written to disk (or the connection ended, without a disk)."""
+    disk_bytes: int = slow_disk_bytes_default
+    """On disk, for all connections together; 0: nothing."""
+    age_seconds: float | None = None
+    """How long; None: as long as it likes."""
+
+
+class Waiting:
+    """What one connection waits for."""
+
+    __slots__ = ("bytes", "offline_since", "subs")
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        """Cost; what several of its subscriptions wait for counts for each."""
+        self.offline_since: float | None = None
+        self.subs: dict[LiveSubscription, None] = {}
+
+
+class Backlogs:
+    """All that waits. Appends to the effects it is given; `end(session, why)` ends a connection, and with it
+    its subscriptions; `go_on(sub)` says that what comes next for a subscription is in memory again."""
+
+    def __init__(
+        self,
+        effects: list[Effect],
+        limits: SlowLimits,
+        end: Callable[[Session, str], None],
+        go_on: Callable[[LiveSubscription], None],
+    ) -> None:
+        self.limits = limits
+        self.spill = Spill(effects, limits.disk_bytes)
+        self.held_bytes = 0
+        """Memory of all that waits, and of what is known of what waits on disk."""
+        self.dirty_bytes = 0
+        """Memory of what is not on disk."""
+        self.idle_bytes = 0
+        """What of it nobody has ordered to be written."""
+        self.offline_starts = 0
+        """Since the start, how often a connection went offline, and how often that was over."""
+        self.offline_stops = 0
+        self.now = 0.0
+        """The last moment that it was told of, monotonic seconds."""
+        self._effects = effects
+        self._end = end
+        self._waiting: dict[Session, Waiting] = {}
+        self._clean: dict[Block, None] = {}
+        """Blocks in memory that are on disk too, who was used longest ago first."""
+        self._orders = Orders()
+        self.reading = ReadingBack(self.spill, self._take_back, self._is_idle, end, go_on)
+        self._next_age_check = 0.0
+
+    def waiting(self, session: Session) -> Waiting | None:
+        """What a connection waits for; not to be changed."""
+        return self._waiting.get(session)
+
+    @property
+    def waiting_connections(self) -> int:
+        """How many connections wait for something."""
+        return len(self._waiting)
+
+    @property
+    def offline_connections(self) -> int:
+        """How many connections' backlogs are written to disk."""
+        return self.offline_starts - self.offline_stops
+
+    # -- coming and going -----------------------------------------------------------------------------
+
+    def hold(self, sub: LiveSubscription, pieces: Pieces, piece: int = 0, message: int = 0) -> int:
+        """`sub` waits for `pieces`, from a piece and a message of it on, behind all that it waits for; it may
+        be over afterwards. Returns the bytes that this took. Who shares a backlog must be given the same
+        `pieces` in the same order, with a `handed_on` after each."""
+        backlog = sub.backlog
+        taken = 0
+        if backlog.newest is not pieces:
+            before = self.held_bytes
+            self._append(backlog, pieces)
+            taken = self.held_bytes - before
+        session = sub.session
+        waiting = self._waiting.get(session)
+        if waiting is None:
+            waiting = self._waiting[session] = Waiting()
+        if not sub.left:
+            block, start = backlog.places[piece]
+            self._enter(sub, block, start + message)
+            backlog.subs[sub] = None
+            waiting.subs[sub] = None
+            if waiting.offline_since is not None:
+                self._order(backlog)
+        left, cost = pieces.left(piece, message)
+        sub.left += left
+        sub.backlog_bytes += cost
+        waiting.bytes += cost
+        if waiting.bytes > self.limits.connection_bytes and waiting.offline_since is None:
+            self._too_much(session, waiting)
+        if taken:  # who waits for the same takes nothing more
+            self._relieve()
+        return taken
+
+    def handed_on(self, backlog: Backlog) -> None:
+        """Everybody who is given the newest of a backlog has been."""
+        if backlog.newest is not None:
+            block = backlog.places[0][0]
+            backlog.newest, backlog.places = None, []
+            self._leave(block)
+            self._settle()
+
+    def advance(self, sub: LiveSubscription, batch: MessageBatch) -> None:
+        """`sub` was sent the next messages that wait for it."""
+        block = sub.block
+        assert block is not None
+        waiting = self._waiting[sub.session]
+        sub.left -= batch.count
+        sub.backlog_bytes -= batch.cost
+        waiting.bytes -= batch.cost
+        sub.message += batch.count
+        if not sub.left:
+            self.drop(sub)
+        elif sub.message == block.count:
+            assert block.next is not None
+            self._enter(sub, block.next, 0)
+            self._leave(block)
+
+    def drop(self, sub: LiveSubscription) -> None:
+        """Nothing waits for it any more."""
+        self.reading.unpin(sub)
+        block = sub.block
+        if block is None:
+            return
+        block.readers.pop(sub, None)
+        waiting = self._waiting[sub.session]
+        waiting.bytes -= sub.backlog_bytes
+        sub.block, sub.message, sub.left, sub.backlog_bytes = None, 0, 0, 0
+        del sub.backlog.subs[sub]
+        del waiting.subs[sub]
+        if waiting.offline_since is not None:
+            self._countermand(sub.backlog)
+        if not waiting.subs:
+            self._caught_up(sub.session, waiting)
+        self._leave(block)
+
+    def _caught_up(self, session: Session, waiting: Waiting) -> None:
+        del self._waiting[session]
+        if waiting.offline_since is not None:
+            self.offline_stops += 1
+            self._effects.append(OfflineStop(session.conn, self.now - waiting.offline_since))
+
+    def _enter(self, sub: LiveSubscription, block: Block, message: int) -> None:
+        if sub.block is None:
+            sub.waits_since = self.now
+        block.cursors += 1
+        sub.block, sub.message = block, message
+
+    def _leave(self, block: Block) -> None:
+        """One less stands in a block: those that nobody needs any more are freed."""
+        block.cursors -= 1
+        backlog = block.backlog
+        while backlog.head is not None and not backlog.head.cursors:
+            self._free(backlog.shrink())
+
+    # -- memory ---------------------------------------------------------------------------------------
+
+    def _append(self, backlog: Backlog, pieces: Pieces) -> None:
+        """All of `pieces` comes at the end of a backlog, and stays until it was handed on."""
+        assert backlog.newest is None
+        backlog.newest = pieces
+        for piece in pieces.pieces:
+            block = backlog.tail
+            if block is None or not block.takes(piece, self.now):
+                if block is not None and block.open:
+                    self._close(block)
+                block = backlog.grow(self.now)
+                self.held_bytes += block_memory_bytes
+                self._orders.grown(backlog)
+            backlog.places.append((block, block.count))
+            block.append(piece)
+            self._count(block, piece.memory_bytes)
+        backlog.places[0][0].cursors += 1
+
+    def _close(self, block: Block) -> None:
+        before = block.data_bytes
+        block.close()
+        self._count(block, block.data_bytes - before)
+        self._orders.closed(block.backlog)
+
+    def _count(self, block: Block, more: int) -> None:
+        """A block takes so many bytes more in memory."""
+        self.held_bytes += more
+        if block.place is None:
+            self.dirty_bytes += more
+            block.backlog.dirty_bytes += more
+            if not block.backlog.offline:
+                self.idle_bytes += more
+
+    def _free(self, block: Block) -> None:
+        self._count(block, -block.data_bytes)
+        self.held_bytes -= block_memory_bytes
+        block.pieces = []
+        block.freed = True
+        self._clean.pop(block, None)
+        if block.place is not None:
+            self.spill.release(block.place)
+        if block.backlog.head is None:
+            self._orders.forget(block.backlog)
+
+    def _settle(self) -> None:
+        """Keep the bound of memory, whatever it takes. What is being handed on cannot be let go of, so that
+        must be over, or somebody would be ended for it."""
+        self._relieve()
+        memory = self.limits.memory_bytes
+        if self.held_bytes - self.reading.pinned_bytes > memory:
+            self._end_until(
+                lambda: self.held_bytes - self.reading.pinned_bytes <= memory,
+                f"memory_limit ({memory} bytes) of [slow_clients] is reached",
+            )
+
+    def _relieve(self) -> None:
+        """Drop from memory what is on disk too, and write on."""
+        memory = self.limits.memory_bytes
+        while self.held_bytes > memory and self._clean:
+            block = next(iter(self._clean))
+            del self._clean[block]
+            self._count(block, -block.data_bytes)
+            block.pieces = []
+        if self.idle_bytes > memory // 2 and self.spill.enabled:
+            self._send_offline(memory * 3 // 8)
+        self._write_on()
+
+    def _end_until(self, enough: Callable[[], bool], why: str) -> None:
+        """End the connections that wait for most until it is enough."""
+        # What one waits for does not change when another is ended, so one look at all of them will do.
+        for session in self._by_size():
+            if enough():
+                return
+            waiting = self._waiting.get(session)
+            if waiting is not None:
+                self._end(session, f"{waiting.bytes} bytes wait for it, more than for others, and {why}")
+
+    def _by_size(self) -> list[Session]:
+        return sorted(self._waiting, key=lambda session: self._waiting[session].bytes, reverse=True)
+
+    # -- offline --------------------------------------------------------------------------------------
+
+    def _too_much(self, session: Session, waiting: Waiting) -> None:
+        """More waits for a connection than may in memory."""
+        if self.spill.enabled:
+            self._go_offline(session, waiting)
+            self._write_on()
+        else:
+            bound = f"connection_limit ({self.limits.connection_bytes} bytes) of [slow_clients]"
+            self._end(session, f"{waiting.bytes} bytes wait for it, above {bound}")
+
+    def _send_offline(self, idle_bytes: int) -> None:
+        """Those who wait for most go offline, until no more than this is not being written."""
+        for session in self._by_size():
+            if self.idle_bytes <= idle_bytes:
+                return
+            waiting = self._waiting[session]
+            if waiting.offline_since is None:
+                self._go_offline(session, waiting)
+
+    def _go_offline(self, session: Session, waiting: Waiting) -> None:
+        waiting.offline_since = self.now
+        self.offline_starts += 1
+        self._effects.append(OfflineStart(session.conn, waiting.bytes))
+        for sub in waiting.subs:
+            self._order(sub.backlog)
+
+    def _order(self, backlog: Backlog) -> None:
+        """One more who waits in it is offline: it is written to disk."""
+        backlog.offline += 1
+        if backlog.offline == 1:
+            self.idle_bytes -= backlog.dirty_bytes
+            self._orders.closed(backlog)
+
+    def _countermand(self, backlog: Backlog) -> None:
+        backlog.offline -= 1
+        if not backlog.offline:
+            self.idle_bytes += backlog.dirty_bytes
+            self._orders.forget(backlog)
+
+    # -- writing --------------------------------------------------------------------------------------
+
+    def _write_on(self) -> None:
+        """Write what is to be written, as much at a time as may be."""
+        while self.spill.writing_bytes < spill_write_bytes_max:
+            crowded = self.dirty_bytes - self.spill.writing_bytes > self.limits.memory_bytes // 2
+            block = self._orders.next(tails=crowded)
+            if block is None:
+                return
+            if block.open:
+                self._close(block)
+            size = block.pieces[0].batch.nbytes
+            if not self.spill.has_room(size):
+                self._make_room_on_disk(block, size)
+            if not block.freed and block.backlog.offline and self.spill.has_room(size):
+                self.spill.write(block)
+            elif not self._waiting:
+                return
+
+    def _make_room_on_disk(self, block: Block, size: int) -> None:
+        """Until a block fits, or need not be written any more."""
+        self._end_until(
+            lambda: self.spill.has_room(size) or not block.backlog.offline,
+            f"disk_limit ({self.limits.disk_bytes} bytes) of [slow_clients] is reached",
+        )
+
+    def spill_done(self, token: int, data: Buffer | OSError | None) -> None:
+        """The answer to a `SpillWrite` (None, or an error) or a `SpillRead`."""
+        error = data if isinstance(data, OSError) else None
+        block, place, is_write = self.spill.done(token, error)
+        if not is_write:
+            assert data is not None
+            self.reading.done(block, place, data)
+        elif error is not None:
+            self._not_written(block, error)
+        elif block.freed:
+            self.spill.release(place)
+        else:
+            data_bytes = block.data_bytes
+            self._count(block, -data_bytes)
+            block.place = place
+            self._count(block, data_bytes)
+            self._clean[block] = None
+        self._relieve()
+
+    def _take_back(self, block: Block, piece: Piece) -> None:
+        """A block was read back."""
+        block.put(piece)
+        self._count(block, piece.memory_bytes)
+
+    def _is_idle(self, block: Block, idle: bool) -> None:
+        """Whether nobody is about to be sent of a block that is on disk too: then its memory may be taken."""
+        if idle:
+            self._clean[block] = None
+        else:
+            self._clean.pop(block, None)
+
+    def _not_written(self, block: Block, error: OSError) -> None:
+        """Who waits for most of what could not be written is ended; for the others it is tried again."""
+        if block.freed:
+            return
+        backlog = block.backlog
+        backlog.to_write = backlog.head
+        sessions = {sub.session for sub in backlog.subs}
+        offline = [s for s in sessions if self._waiting[s].offline_since is not None]
+        if offline:
+            slowest = max(offline, key=lambda session: (self._waiting[session].bytes, session.conn))
+            self._end(slowest, f"what waits for it could not be written to disk: {error}")
+        self._orders.closed(backlog)
+
+    # -- age ------------------------------------------------------------------------------------------
+
+    def next_deadline(self) -> float | None:
+        """When `check_age` is wanted, monotonic seconds."""
+        return self._next_age_check if self._waiting and self.limits.age_seconds is not None else None
+
+    def check_age(self) -> None:
+        """End those for whom something has waited too long."""
+        age = self.limits.age_seconds
+        if age is None or not self._waiting or self.now < self._next_age_check:
+            return
+        self._next_age_check = self.now + min(age / _AGE_CHECKS, slow_age_check_seconds_max)
+        for session, waiting in list(self._waiting.items()):
+            if any(sub.oldest + age <= self.now for sub in waiting.subs):
+                why = f"something has waited for it for {age:g} seconds, the age_limit of [slow_clients]"
+                self._end(session, why)

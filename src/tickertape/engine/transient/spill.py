@@ -1,0 +1,143 @@
+"""Owns the files of what waits on disk: where the next block goes, what is being written and read, and which
+file nobody needs any more.
+
+Must never hold more than `disk_bytes_max` on disk, ask for the deletion of a file that holds something needed
+or is being read or written, or look at what a block holds.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tickertape.base.errors import BadBatch, SpillFailed
+from tickertape.base.interfaces import Buffer
+from tickertape.base.limits import spill_file_bytes_max
+from tickertape.batch import MessageBatch
+from tickertape.engine.runtime.effects import Effect, SpillRead, SpillTrim, SpillWrite
+from tickertape.engine.transient.backlog import Block, Place
+from tickertape.engine.transient.shared_frames import Piece
+
+
+class Job(NamedTuple):
+    """A write or a read that is under way."""
+
+    block: Block
+    place: Place
+    is_write: bool
+
+
+class _File:
+    __slots__ = ("end", "users")
+
+    def __init__(self) -> None:
+        self.end = 0
+        self.users = 0
+        """Blocks in it that are needed, and reads and writes under way."""
+
+
+class Spill:
+    """The files. Appends to the effects it is given; every `SpillWrite` and `SpillRead` is answered."""
+
+    def __init__(self, effects: list[Effect], disk_bytes_max: int) -> None:
+        self.disk_bytes_max = disk_bytes_max
+        """What all files may take together; 0: nothing is written."""
+        self.disk_bytes = 0
+        self.writing_bytes = 0
+        self.reading_bytes = 0
+        self.written_bytes = 0
+        """Since the start, as the next two."""
+        self.read_bytes = 0
+        self.failures = 0
+        """Writes and reads that failed, or gave something else than was written."""
+        self._effects = effects
+        self._files: dict[int, _File] = {}
+        self._file = 0
+        """Number of the file that is appended to."""
+        self._token = 0
+        self._jobs: dict[int, Job] = {}
+
+    @property
+    def enabled(self) -> bool:
+        """Whether anything may be written."""
+        return self.disk_bytes_max > 0
+
+    def has_room(self, size: int) -> bool:
+        """Whether so many bytes more may be written."""
+        return self.disk_bytes + size <= self.disk_bytes_max
+
+    def write(self, block: Block) -> None:
+        """Write a closed block that is in memory."""
+        (piece,) = block.pieces
+        size = piece.batch.nbytes
+        file = self._files.get(self._file)
+        if file is None or file.end + size > spill_file_bytes_max:
+            self._file += 1
+            file = self._files[self._file] = _File()
+        place = Place(self._file, file.end, size, piece.crc())
+        file.end += size
+        file.users += 1
+        self.disk_bytes += size
+        self.writing_bytes += size
+        block.writing = True
+        token = self._begin(Job(block, place, True))
+        self._effects.append(SpillWrite(token, place.file, place.offset, piece.batch.buffers()))
+
+    def read(self, block: Block) -> None:
+        """Read a block back that is on disk."""
+        place = block.place
+        assert place is not None
+        self._files[place.file].users += 1
+        self.reading_bytes += place.size
+        token = self._begin(Job(block, place, False))
+        self._effects.append(SpillRead(token, place.file, place.offset, place.size))
+
+    def done(self, token: int, error: OSError | None) -> Job:
+        """The answer to a write or a read has come."""
+        job = self._jobs.pop(token)
+        if job.is_write:
+            job.block.writing = False
+            self.writing_bytes -= job.place.size
+            if error is None:
+                self.written_bytes += job.place.size
+            else:
+                self.failures += 1
+                self.release(job.place)
+        else:
+            self.reading_bytes -= job.place.size
+            self.release(job.place)
+        return job
+
+    def piece(self, place: Place, data: Buffer | OSError) -> Piece:
+        """What was read, if it is what was written. Raises `SpillFailed`."""
+        try:
+            if isinstance(data, OSError):
+                raise SpillFailed(f"what waited on disk cannot be read: {data}")
+            if len(data) != place.size:
+                raise SpillFailed(
+                    f"what waited on disk is shorter than it was: {len(data)} of {place.size} bytes"
+                )
+            piece = Piece(MessageBatch.parse(data))
+            if piece.crc() != place.crc:
+                raise SpillFailed("what waited on disk does not match its checksum")
+        except BadBatch as error:
+            self.failures += 1
+            raise SpillFailed(f"what waited on disk cannot be understood: {error}") from None
+        except SpillFailed:
+            self.failures += 1
+            raise
+        self.read_bytes += place.size
+        return piece
+
+    def release(self, place: Place) -> None:
+        """A block is no longer needed on disk, or what was under way there is over."""
+        file = self._files[place.file]
+        file.users -= 1
+        if not file.users:
+            del self._files[place.file]
+            self.disk_bytes -= file.end
+            self._effects.append(SpillTrim(place.file))
+
+    def _begin(self, job: Job) -> int:
+        self._token += 1
+        self._jobs[self._token] = job
+        return self._token

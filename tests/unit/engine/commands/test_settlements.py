@@ -1,0 +1,41 @@
+"""How much one publish frame may settle."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.simulation.queue_world import QueueWorld
+from tickertape.base.errors import BadBatch
+from tickertape.base.queue_limits import settlement_runs_max, settlements_per_frame_max
+from tickertape.batch import BatchBuilder, MessageBatch
+from tickertape.engine.commands.settlements import Settlements
+from tickertape.engine.queues.state.definition import QueueDefinition
+from tickertape.wire.settlement import QUEUE_TOPIC, Settlement, encode_settlement, runs_of
+
+
+def frame(count: int, runs: int = 1) -> MessageBatch:
+    builder = BatchBuilder()
+    for number in range(count):
+        sequences = np.arange(1 + number, 1 + number + 2 * runs, 2)
+        named = runs_of([7] * runs, sequences)
+        builder.add(QUEUE_TOPIC, encode_settlement(Settlement(queue="q", action="ack", runs=named)))
+    return MessageBatch.parse(builder.build(5, first_sequence=1).encode())
+
+
+@pytest.mark.parametrize(
+    ("allowed", "refused"),
+    [
+        (frame(settlements_per_frame_max), frame(settlements_per_frame_max + 1)),
+        (frame(2, settlement_runs_max), frame(3, settlement_runs_max)),
+    ],
+    ids=["settlements", "runs"],
+)
+def test_a_frame_settles_only_so_much_in_its_step(allowed: MessageBatch, refused: MessageBatch) -> None:
+    world = QueueWorld(1, [QueueDefinition("q")])
+    peer = world.connect("worker")
+    world.settle()
+    session = world.broker.sessions[peer.conn]
+    Settlements(world.broker.queues, session, allowed, 0, None)
+    with pytest.raises(BadBatch, match="are allowed"):
+        Settlements(world.broker.queues, session, refused, 0, None)

@@ -1,0 +1,69 @@
+"""Conflation keys: which values are one, whatever their size and form."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import msgspec
+import pytest
+
+from tickertape.batch import MessageBatch, batch_from_bodies
+from tickertape.engine.conflation.keys import Keys
+from tickertape.engine.matching.filter_context import Surroundings
+
+LONG = "x" * 5_000
+SAME = [
+    ["1", "1.0", "1e0", "10e-1"],
+    ["0", "0.0", "-0.0"],
+    ["true"],
+    ["false"],
+    ['"1"'],
+    ['"true"'],
+    ["0.1", "1e-1"],
+    ["9007199254740993"],
+    ["9007199254740992", "9007199254740992.0"],
+    ["1208925819614629174706176", "1.208925819614629174706176e24"],
+    ["-1208925819614629174706176"],
+    ['[1,{"a":1.0,"b":[true]}]', '[1.0,{"b":[true],"a":1}]'],
+    ['[1,{"a":true,"b":[true]}]'],
+    ['[1,{"a":1,"b":[1]}]'],
+    ["[]"],
+    ["{}"],
+    ["[0]"],
+]
+"""Each list: texts of JSON values that are one value, and none of another list."""
+
+
+def _keys(bodies: list[bytes], *fields: str, kind: str = "json") -> list[Hashable | None]:
+    reader = Keys(fields, Surroundings({"t": kind}), [kind])
+    batch = MessageBatch.parse(batch_from_bodies("t", bodies).encode())
+    return reader.of(batch, 0, len(bodies))
+
+
+@pytest.mark.parametrize("beside", ['"a"', f'"{LONG}"', "[1]", "1", "true"])
+def test_values_are_one_key_when_they_are_equal_in_json_whatever_stands_beside_them(beside: str) -> None:
+    found = []
+    for texts in SAME:
+        bodies = [f'{{"k":{text},"other":{beside}}}'.encode() for text in texts]
+        keys = _keys(bodies, "/k", "/other")
+        assert None not in keys, texts
+        assert len(set(keys)) == 1, texts
+        found.append(keys[0])
+    assert len(set(found)) == len(SAME)
+
+
+def test_texts_of_any_length_are_told_apart() -> None:
+    texts = ["a", "b", LONG, LONG + "y", "é", "e\u0301"]
+    assert len(set(_keys([msgspec.json.encode({"k": text}) for text in texts], "/k"))) == len(texts)
+
+
+def test_what_is_missing_or_cannot_be_read_has_no_key() -> None:
+    assert _keys([b'{"k":null}', b"{}", b"{"], "/k") == [None] * 3
+    assert None not in _keys([b'{"k":""}', b'{"k":[]}'], "/k")
+
+
+def test_bytes_and_texts_are_two_and_nan_is_one() -> None:
+    values = [b"1", "1", float("nan"), float("nan"), float("inf"), 1]
+    keys = _keys([msgspec.msgpack.encode({"k": value}) for value in values], "/k", kind="messagepack")
+    assert keys[2] == keys[3] is not None
+    assert len(set(keys)) == 5

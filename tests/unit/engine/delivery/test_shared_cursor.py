@@ -1,0 +1,406 @@
+"""Subscriptions with filters that are behind the end of the log: they go on together, and how much is read
+and looked at for them does not grow with their number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import pytest
+
+from tests.simulation.engine_peer import Peer
+from tests.simulation.engine_world import EngineWorld
+from tickertape.base.errors import JournalError, TickertapeError
+from tickertape.base.interfaces import Buffer
+from tickertape.engine.delivery import fanout as dispatcher
+from tickertape.engine.delivery import log_delivery as delivery
+from tickertape.engine.delivery import shared_cursor as cohorts
+from tickertape.engine.delivery.fanout import Everybody
+from tickertape.engine.log_reads.budget import ReadBudget
+from tickertape.engine.matching.subscription_index import Group, Standing
+from tickertape.engine.runtime.effects import Read
+from tickertape.engine.subscriptions.log_feed import Phase, Subscription
+from tickertape.filter.compiler.compile import Context
+from tickertape.filter.index.search import Search
+from tickertape.journal.format.segment import segment_path
+from tickertape.journal.reading.log_view import ReadRequest
+from tickertape.wire.commands import Unsubscribe
+
+KINDS = 200
+
+
+def _publish(peer: Peer, count: int, topic: str = "a") -> None:
+    peer.publish(topic, [b'{"k":%d,"n":%d}' % (n % KINDS, n) for n in range(count)])
+
+
+def _everybody(world: EngineWorld) -> list[Subscription]:
+    return [sub for conn in world.peers for sub in world.broker.subscribing.of(conn).recorded.values()]
+
+
+def _crowd(world: EngineWorld, count: int, connections: int = 4) -> list[Peer]:
+    """So many subscriptions, each to its kind."""
+    peers = [world.connect(f"reader{number}") for number in range(connections)]
+    for number in range(count):
+        peer = peers[number % connections]
+        peer.subscribe(f"s{number}", "a", filter=f"/k = {number % KINDS}", credit=1 << 20)
+    world.settle()
+    return peers
+
+
+def _heard(peers: Sequence[Peer]) -> int:
+    return sum(len(heard) for peer in peers for heard in peer.heard.values())
+
+
+@pytest.fixture
+def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many bodies each piece of a search has."""
+    seen: list[int] = []
+    before = Search.look_at
+
+    def look_at(
+        self: Search[object], bodies: Sequence[bytes], context: Context | None, begin: int
+    ) -> Iterator[int]:
+        seen.append(len(bodies))
+        return before(self, bodies, context, begin)
+
+    monkeypatch.setattr(Search, "look_at", look_at)
+    return seen
+
+
+def test_after_a_stall_each_message_is_looked_at_a_few_times_for_all_of_them(looked_at: list[int]) -> None:
+    world = EngineWorld(1, segment_bytes=1 << 20)
+    publisher = world.connect("publisher")
+    peers = _crowd(world, KINDS)
+    for peer in peers:
+        world.broker.blocked(peer.conn)
+    for _ in range(20):
+        _publish(publisher, 1000)
+        world.settle()
+    assert _heard(peers) == 0
+    world.broker.journal.view.tail_bytes_max = 1  # what follows is read from the disk
+    _publish(publisher, 1000)
+    world.settle()
+    assert {sub.phase for sub in _everybody(world)} == {Phase.BEHIND}
+    looked_at.clear()
+    reads = world.counts["reads"]
+    for peer in peers:
+        world.broker.writable(peer.conn)
+    world.settle()
+    assert _heard(peers) == 21 * 1000
+    assert sum(looked_at) <= 4 * 21 * 1000, "200 times as often, if each did it alone"
+    assert world.counts["reads"] - reads <= 40
+    assert {sub.phase for sub in _everybody(world)} == {Phase.AT_END}
+
+
+def test_publishers_faster_than_the_sending_leave_those_with_filters_together(looked_at: list[int]) -> None:
+    world = EngineWorld(2)
+    publisher = world.connect("publisher")
+    peers = _crowd(world, KINDS)
+    plain = world.connect("plain")
+    plain.subscribe("p", "a", credit=1 << 20)
+    world.settle()
+    end = world.broker._delivery
+    end.dispatcher.backlog_bytes_max = 100
+    end.step_bytes_max = 1
+    for _ in range(3):
+        _publish(publisher, KINDS)
+        while world.jobs:
+            world.run_job()
+    assert end.dispatcher.overruns
+    assert len(end.cohorts) == 1
+    assert {sub.phase for sub in _everybody(world) if sub.sub_id != "p"} == {Phase.TOGETHER}
+    assert len({id(sub.place) for sub in _everybody(world) if sub.sub_id != "p"}) == 1
+    looked_at.clear()
+    world.settle()
+    assert _heard(peers) == 3 * KINDS
+    assert len(plain.heard["p"]) == 3 * KINDS
+    assert sum(looked_at) <= 2 * 3 * KINDS
+    assert {sub.phase for sub in _everybody(world)} == {Phase.AT_END}
+
+
+def test_those_who_begin_in_the_middle_of_a_commit_go_together_and_get_their_own() -> None:
+    world = EngineWorld(3)
+    publisher = world.connect("publisher")
+    _publish(publisher, 1000)
+    world.settle()
+    assert publisher.logged_on is not None
+    peer = world.connect("reader")
+    for number in range(50):
+        bookmark = f"{publisher.logged_on.publisher}|{number * 10}|" if number else "0"
+        peer.subscribe(f"s{number}", "a", bookmark=bookmark, filter="/k IN (1, 195)", credit=1 << 20)
+    together = 0
+    for _ in range(10_000):
+        together = max(together, sum(sub.phase is Phase.TOGETHER for sub in _everybody(world)))
+        if not (world.jobs or world.reads or world.broker.has_work):
+            break
+        world.step()
+    assert together > 10
+    numbers = [n for n in range(1000) if n % KINDS in (1, 195)]
+    for number in range(50):
+        expected = [b'{"k":%d,"n":%d}' % (n % KINDS, n) for n in numbers if n >= number * 10]
+        assert [message.body for message in peer.heard[f"s{number}"]] == expected
+        assert peer.marks[f"s{number}"] == [f"completed after {len(expected)}"]
+
+
+def _behind(world: EngineWorld, count: int) -> tuple[Peer, list[Peer]]:
+    """A crowd in a cohort that has the log before it."""
+    publisher = world.connect("publisher")
+    _publish(publisher, 1000)
+    _publish(publisher, 1000, "b")
+    world.settle()
+    world.broker.journal.view.tail_bytes_max = 1
+    _publish(publisher, 1)
+    world.settle()
+    peers = [world.connect("reader 1"), world.connect("reader 2")]
+    for number in range(count):
+        peers[number % 2].subscribe(f"s{number}", "a", bookmark="0", filter=f"/k = {number}", credit=1 << 20)
+    while not world.broker._delivery.cohorts:
+        world.step()
+    return publisher, peers
+
+
+def test_nothing_that_a_cohort_still_needs_may_be_removed() -> None:
+    world = EngineWorld(4)
+    _behind(world, 6)
+    while any(sub.phase is not Phase.TOGETHER for sub in _everybody(world)):
+        world.step()
+    world.reads.clear()  # nothing more is read: the cohort stays where it is
+    oldest = min(sub.reached for sub in _everybody(world))
+    pin = world.broker.subscribing.oldest_needed()
+    assert pin is not None
+    assert pin.position == oldest < world.broker.journal.persisted_end
+
+
+@pytest.mark.parametrize("leave", ["unsubscribe", "pause", "replace", "disconnect"])
+def test_one_that_leaves_in_the_middle_disturbs_nobody_and_loses_nothing(leave: str) -> None:
+    world = EngineWorld(5)
+    _, peers = _behind(world, 6)
+    while any(sub.phase is not Phase.TOGETHER for sub in _everybody(world)):
+        world.step()
+    if leave == "disconnect":
+        world.broker.disconnected(peers[0].conn)
+    elif leave == "replace":
+        heard = [message.body for message in peers[0].heard["s2"]]
+        peers[0].subscribe("s2", "a", filter="/k = 100", options="replace", credit=1 << 20)
+    elif leave == "pause":
+        peers[0].pause("s2")
+        world.settle()
+        assert len(peers[0].heard["s2"]) < 5
+        peers[0].resume("s2")
+    else:
+        peers[0].send(Unsubscribe(id=1000, sub_ids=("s2",)))
+    world.settle()
+    assert [len(peers[1].heard[f"s{n}"]) for n in (1, 3, 5)] == [5, 5, 5]
+    if leave == "pause":
+        assert [message.body for message in peers[0].heard["s2"]] == [
+            b'{"k":2,"n":%d}' % n for n in range(2, 1000, KINDS)
+        ]
+    elif leave == "replace":
+        assert heard == []
+        assert [message.body for message in peers[0].heard["s2"]] == [
+            b'{"k":100,"n":%d}' % n for n in range(100, 1000, KINDS)
+        ]
+    if leave != "disconnect":
+        assert [len(peers[0].heard[f"s{n}"]) for n in (0, 4)] == [6, 5]
+
+
+def test_damage_that_a_topic_does_not_need_ends_the_cohort_and_nobody_in_it() -> None:
+    world = EngineWorld(6)
+    publisher = world.connect("publisher")
+    for _ in range(3):
+        _publish(publisher, 200)
+        world.settle()
+        _publish(publisher, 200, "b")
+        world.settle()
+    world.broker.journal.view.tail_bytes_max = 1
+    _publish(publisher, 1)
+    world.settle()
+    path = segment_path(world.broker.journal.view.segments[0].number)
+    handle = world.disk.open(path)
+    data = world.disk.contents()[path]
+    at = data.index(b'{"k":7,"n":7}', data.index(b'{"k":7,"n":7}') + 1)  # the second is of topic b
+    world.disk.write(handle, at, [b"!"])
+    world.disk.close(handle)
+    peer = world.connect("reader")
+    for number in range(4):
+        peer.subscribe(f"a{number}", "a", bookmark="0", filter=f"/k = {number}", credit=1 << 20)
+        peer.subscribe(f"x{number}", "^[ab]$", bookmark="0", filter=f"/k = {number}", credit=1 << 20)
+    world.settle()
+    for number in range(4):
+        assert len(peer.heard[f"a{number}"]) == 3 + (number == 0)
+        assert peer.marks[f"a{number}"] == [f"completed after {3 + (number == 0)}"]
+        assert peer.marks[f"x{number}"] == ["ended journal_corrupt"]
+
+
+def test_two_crowds_become_one_a_bounded_number_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (cohorts, delivery):
+        monkeypatch.setattr(module, "cohort_moves_max", 5)
+    world = EngineWorld(7)
+    publisher = world.connect("publisher")
+    peers = _crowd(world, 40)
+    blocked = peers[:2]
+    for peer in blocked:
+        world.broker.blocked(peer.conn)
+    _publish(publisher, KINDS)
+    world.settle()
+    world.broker._delivery.step_bytes_max = 1
+    for peer in blocked:
+        world.broker.writable(peer.conn)
+    at_end = [sum(sub.phase is Phase.AT_END for sub in _everybody(world))]
+    while world.broker.has_work:
+        world.work()
+        at_end.append(sum(sub.phase is Phase.AT_END for sub in _everybody(world)))
+    assert at_end[0] == 20
+    assert at_end[-1] == 40
+    assert max(after - before for before, after in pairwise(at_end)) <= 5
+    assert _heard(peers) == 40
+
+
+def test_many_replays_of_one_connection_do_not_take_the_turns_of_another() -> None:
+    world = EngineWorld(8, segment_bytes=1 << 20)
+    publisher = world.connect("publisher")
+    for _ in range(20):
+        publisher.publish("a", [b"x" * 1000] * 300)
+    world.settle()
+    many, one = world.connect("many"), world.connect("one")
+    for number in range(100):
+        many.subscribe(f"s{number}", "a", bookmark="0", credit=1 << 24)
+    one.subscribe("s", "a", bookmark="0", credit=1 << 24)
+    works = 0
+    while "completed after 6000" not in one.marks["s"]:
+        works += 1
+        if world.reads:
+            world.run_read()
+        else:
+            world.work()
+    assert sum(len(heard) for heard in many.heard.values()) <= 3 * 6000
+    assert works < 100
+
+
+def test_a_read_of_a_cohort_is_answered_though_it_has_gone() -> None:
+    world = EngineWorld(9)
+    _, peers = _behind(world, 2)
+    while not world.reads:
+        world.step()
+    assert isinstance(world.reads[0], Read)
+    for peer in peers:
+        world.broker.disconnected(peer.conn)
+    world.settle()
+    assert not world.broker._delivery.cohorts
+    assert world.broker._delivery.cursors.budgets.log.held_bytes == 0
+
+
+def _faulty(world: EngineWorld, monkeypatch: pytest.MonkeyPatch, wanted: bytes, times: int) -> list[int]:
+    """The first `times` reads that hold `wanted` find other bytes there; how many they were."""
+    met = [0]
+    before = world._bytes
+
+    def read(request: ReadRequest) -> Buffer | TickertapeError:
+        answer = before(request)
+        assert not isinstance(answer, TickertapeError)
+        data = bytes(answer)
+        if wanted in data and met[0] < times:
+            met[0] += 1
+            return data.replace(wanted, b"!" * len(wanted))
+        return data
+
+    monkeypatch.setattr(world, "_bytes", read)
+    return met
+
+
+def _long_log(world: EngineWorld) -> Peer:
+    publisher = world.connect("publisher")
+    world.broker.journal.view.tail_bytes_max = 1
+    for start in range(0, 2000, 10):
+        publisher.publish("a", [b'{"k":1,"n":%d}' % n for n in range(start, start + 10)])
+        world.settle()
+    return publisher
+
+
+def test_damage_before_one_does_not_keep_another_behind_it_from_reading(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = EngineWorld(10, segment_bytes=1 << 22)
+    publisher = _long_log(world)
+    assert publisher.logged_on is not None
+    _faulty(world, monkeypatch, b'"n":605}', times=1 << 30)
+    one, two = world.connect("one"), world.connect("two")
+    one.subscribe("s", "a", bookmark="0", filter="/k = 1", credit=1 << 20, options="pause")
+    mark = f"{publisher.logged_on.publisher}|1000|"
+    two.subscribe("s", "a", bookmark=mark, filter="/k > 0", credit=1 << 20, options="pause")
+    world.settle()
+    one.resume("s")
+    two.resume("s")
+    world.settle()
+    assert (len(one.heard["s"]), one.marks["s"]) == (600, ["ended journal_corrupt"])
+    assert (len(two.heard["s"]), two.marks["s"]) == (1000, ["completed after 1000"])
+
+
+def test_a_read_that_failed_once_ends_no_cohort_of_others() -> None:
+    world = EngineWorld(11, segment_bytes=1 << 22)
+    _long_log(world)
+    crowd = world.connect("crowd")
+    for number in range(2):
+        crowd.subscribe(f"a{number}", "a", bookmark="0", filter=f"/n = {number}", credit=1 << 20)
+    together = world.broker._delivery.cohorts
+    while not together._reads:
+        world.step()
+    (read,) = [read for read in world.reads if read.token in together._reads]
+    world.reads.remove(read)
+    world.broker.read_done(read.token, JournalError("EIO, once"), world.now())
+    world.settle()
+    assert [crowd.marks[f"a{number}"] for number in range(2)] == [["completed after 1"]] * 2
+    reads = world.counts["reads"]
+    for number in range(60):
+        crowd.subscribe(f"b{number}", "a", bookmark="0", filter=f"/n = {number}", credit=1 << 20)
+    world.settle()
+    assert world.counts["reads"] - reads < 60, "they read together"
+    assert [len(crowd.heard[f"b{number}"]) for number in range(60)] == [1] * 60
+
+
+@pytest.mark.parametrize("sizes", [(30, 30), (30, 12), (12, 30)])
+def test_two_cohorts_at_one_place_do_not_take_from_each_other_for_ever(
+    monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, int]
+) -> None:
+    for module in (cohorts, delivery):
+        monkeypatch.setattr(module, "cohort_moves_max", 5)
+    world = EngineWorld(12)
+    publisher = world.connect("publisher")
+    peers = _crowd(world, sum(sizes), connections=1)
+    end = world.broker._delivery.dispatcher
+    subs = [*end.standing()]
+    for some in (subs[: sizes[0]], subs[sizes[0] :]):
+        everybody: Everybody = Standing(Group)
+        for sub in some:
+            end.leave(sub)
+            everybody.add(sub)
+        assert world.broker._delivery.cohorts.begin(everybody, end.position)
+    _publish(publisher, KINDS)
+    world.settle()
+    assert _heard(peers) == sum(sizes)
+    assert {sub.phase for sub in _everybody(world)} == {Phase.AT_END}
+
+
+def test_what_is_read_for_a_cohort_is_never_too_much_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatcher, "dispatch_backlog_bytes_max", 100)
+    world = EngineWorld(13)
+    publisher = world.connect("publisher")
+    peers = _crowd(world, 10, connections=1)
+    world.broker.blocked(peers[0].conn)
+    for _ in range(20):
+        _publish(publisher, 10)
+        world.settle()
+    monkeypatch.setattr(ReadBudget, "extend", lambda *_: False)  # nothing is merged
+    assert {sub.phase for sub in _everybody(world)} == {Phase.BEHIND}
+    left: list[int] = []
+    before = dispatcher.Dispatcher._put_out
+
+    def put_out(self: dispatcher.Dispatcher, sub: Subscription, position: int, alone_to: int = 0) -> None:
+        left.append(position)
+        before(self, sub, position, alone_to)
+
+    monkeypatch.setattr(dispatcher.Dispatcher, "_put_out", put_out)
+    world.broker.writable(peers[0].conn)
+    world.settle()
+    assert left == [], "somebody had to read alone though nobody was slow"
+    assert _heard(peers) == 20 * 10

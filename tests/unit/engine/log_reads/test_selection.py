@@ -1,0 +1,82 @@
+"""What of a read is one topic's own, against picking the messages one by one."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from tickertape.base.limits import read_bytes_target
+from tickertape.batch import BatchBuilder, MessageBatch, merge
+from tickertape.engine.log_reads.selection import Selection, selections
+from tickertape.engine.matching.interest import Cover
+from tickertape.journal.reading.log_view import Part
+
+Row = tuple[int, str, bytes, int]
+
+
+def _batch(rng: Random, topics: list[str], first: int, count: int, stamp: int) -> MessageBatch:
+    builder = BatchBuilder()
+    for _ in range(count):
+        builder.add(rng.choice(topics), rng.randbytes(rng.choice((0, 3, 200))), kind=int(rng.random() < 0.1))
+    return builder.build(7, first, stamp)
+
+
+def _parts(rng: Random, topics: list[str]) -> tuple[list[Part], list[Row]]:
+    parts: list[Part] = []
+    rows: list[Row] = []
+    position = 1000
+    for number in range(rng.randrange(1, 12)):
+        runs = [
+            _batch(rng, topics, 10_000 * number + 100 * i + 1, rng.choice((1, 1, 2, 30)), number)
+            for i in range(3)
+        ]
+        batch = merge(runs)
+        kinds = batch.kinds
+        rows.extend(
+            (position + i, batch.topic(i), batch.body(i), batch.timestamp(i))
+            for i in range(batch.count)
+            if kinds is None or not kinds[i]
+        )
+        parts.append(Part(position, batch))
+        position += batch.count
+    return parts, rows
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_every_message_of_the_topic_and_where_it_stands(seed: int) -> None:
+    rng = Random(seed)
+    parts, rows = _parts(rng, ["a", "b", "c"][: rng.randrange(1, 4)])
+    wanted = [row for row in rows if row[1] == "a"]
+    found: list[Row] = []
+    ends = []
+    for one in selections(parts, Cover("a")):
+        ends.append(one.end)
+        for i in range(one.count):
+            assert one.batch is not None
+            found.append((one.position(i), "a", one.batch.body(i), one.batch.timestamp(i)))
+        assert one.position(one.count) == one.end
+        _check_lookups(one)
+    assert found == wanted
+    assert ends == sorted(ends)
+    assert ends[-1] == parts[-1].end_position
+
+
+def _check_lookups(one: Selection) -> None:
+    positions = [one.position(i) for i in range(one.count)]
+    for position in {one.end - 500, *positions, *(p + 1 for p in positions), one.end}:
+        assert one.index_at(position) == sum(p < position for p in positions)
+    for stamp in range(13):
+        stamps = [] if one.batch is None else one.batch.timestamps.tolist()
+        assert one.index_stamped(stamp) == sum(s < stamp for s in stamps)
+
+
+def test_small_commits_are_put_together_and_large_ones_left_as_they_are() -> None:
+    small = [Part(i, _batch(Random(i), ["a"], i + 1, 1, 0)) for i in range(2000)]
+    put = selections(small, Cover("a"))
+    assert len(put) < 10
+    assert all(one.batch is None or one.batch.nbytes < 2 * read_bytes_target for one in put)
+    builder = BatchBuilder()
+    builder.add("a", bytes(read_bytes_target))
+    large = builder.build(1, 1, 0)
+    assert [one.batch for one in selections([Part(0, large), Part(1, large)], Cover("a"))] == [large, large]

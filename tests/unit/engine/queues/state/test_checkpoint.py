@@ -1,0 +1,42 @@
+"""What a checkpoint says that a queue needs of the log, for who has no queue."""
+
+from __future__ import annotations
+
+import pytest
+from pyroaring import BitMap64
+
+from tickertape.engine.queues.state.checkpoint import Covered, OldState, StoredState, needed_from
+from tickertape.engine.queues.state.position_set_format import encode_set
+from tickertape.engine.queues.state.records import Reason
+
+
+def stored(ready: list[int], inactive: list[int], doomed: list[int]) -> StoredState:
+    """As it is written now."""
+    first, second, third = (encode_set(BitMap64(positions)) for positions in (ready, inactive, doomed))
+    return StoredState(first, second, third, [], [], [], (0, 0, 0, 0), {}, {}, (b"", []), b"")
+
+
+def old(ready: list[int], inactive: list[int], doomed: list[int]) -> OldState:
+    """As version 0 had it."""
+    reason = next(iter(Reason))
+    sets = BitMap64(ready).serialize(), BitMap64(inactive).serialize()
+    dooms = [(at, reason, 0, 0) for at in doomed]
+    return OldState(*sets, dooms, [], (0, 0, 0, 0), {}, {}, (b"", []), b"")
+
+
+@pytest.mark.parametrize(
+    ("covered", "needed"),
+    [
+        (Covered("q", b"", 50, 70), 50),
+        (Covered("q", b"", 70, 60), 60),
+        (Covered("q", b"", 50, 70, stored([], [], [])), 50),
+        (Covered("q", b"", 50, 70, stored([12, 40], [], [])), 12),
+        (Covered("q", b"", 50, 70, stored([12], [9, 40], [])), 9),
+        (Covered("q", b"", 50, 70, stored([12], [9], [30, 3])), 3),
+        (Covered("q", b"", 50, 70, old([], [], [])), 50),
+        (Covered("q", b"", 50, 70, old([12], [9, 40], [])), 9),
+        (Covered("q", b"", 50, 70, old([12], [9], [30, 3])), 3),
+    ],
+)
+def test_nothing_below_is_needed(covered: Covered, needed: int) -> None:
+    assert needed_from(covered) == needed

@@ -1,0 +1,103 @@
+"""Who gets the next messages: against giving them out one by one."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from random import Random
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tickertape.engine.queues.state import fairness
+from tickertape.engine.queues.state.definition import FAIRNESS, Fairness
+from tickertape.engine.queues.state.fairness import Load, next_one, share
+
+INKY, BLINKY, CLYDE = Load(1, 2), Load(3, 4), Load(4, 10)
+
+
+def one_by_one(model: Fairness, loads: list[Load], eligible: list[int], turn: int) -> tuple[int | None, int]:
+    roomy = [i for i in eligible if loads[i].unacknowledged < loads[i].limit]
+    if not roomy:
+        return None, turn
+    if model == "fast":
+        return roomy[0], turn
+    if model == "proportional":
+        return min(roomy, key=lambda i: (Fraction(loads[i].unacknowledged, loads[i].limit), i)), turn
+    size = len(loads)
+    chosen = min(roomy, key=lambda i: (i - turn) % size)
+    return chosen, (chosen + 1) % size
+
+
+def all_of(model: Fairness, loads: list[Load], count: int, turn: int) -> tuple[list[int], int]:
+    given_out, now = [0] * len(loads), list(loads)
+    for _ in range(count):
+        chosen, turn = one_by_one(model, now, list(range(len(now))), turn)
+        if chosen is None:
+            break
+        given_out[chosen] += 1
+        now[chosen] = Load(now[chosen].unacknowledged + 1, now[chosen].limit)
+    return given_out, turn
+
+
+LOADS = st.lists(
+    st.builds(Load, st.integers(0, 12) | st.integers(0, 10**6), st.integers(0, 12) | st.integers(0, 10**6)),
+    max_size=9,
+)
+
+
+def test_the_one_with_the_lowest_share_of_its_backlog_is_next() -> None:
+    assert next_one("proportional", [INKY, BLINKY, CLYDE], [0, 1, 2], 0) == (2, 0)
+    assert share("proportional", [INKY, BLINKY, CLYDE], 1, 0) == ([0, 0, 1], 0)
+    assert next_one("proportional", [Load(4, 4), Load(2, 4), Load(1, 2)], [0, 1, 2], 0) == (1, 0)
+    # 5/10 and 1/2 are equal: the first of them.
+    assert share("proportional", [INKY, BLINKY, CLYDE], 2, 0) == ([1, 0, 1], 0)
+
+
+def test_the_first_with_room_is_filled_first() -> None:
+    assert share("fast", [Load(2, 2), BLINKY, CLYDE], 3, 7) == ([0, 1, 2], 7)
+    assert next_one("fast", [Load(2, 2), BLINKY, CLYDE], [0, 1, 2], 7) == (1, 7)
+
+
+def test_turns_go_round_past_the_full() -> None:
+    assert share("round-robin", [INKY, BLINKY, CLYDE], 4, 1) == ([1, 1, 2], 0)
+    assert share("round-robin", [INKY, Load(4, 4), CLYDE], 2, 1) == ([1, 0, 1], 1)
+
+
+@pytest.mark.parametrize("model", FAIRNESS)
+def test_nobody_and_nobody_with_room(model: Fairness) -> None:
+    assert share(model, [], 5, 3) == ([], 3)
+    assert share(model, [Load(7, 5), Load(0, 0)], 5, 1) == ([0, 0], 1)
+    assert next_one(model, [], [], 3) == (None, 3)
+    assert next_one(model, [Load(7, 5), Load(0, 0)], [0, 1], 1) == (None, 1)
+
+
+@example("proportional", [Load(333_332, 999_999), Load(333_333, 10**6), Load(1, 3)], 3, 0)
+@example("proportional", [Load(1, 3), Load(333_333, 999_999)], 9, 0)
+@given(st.sampled_from(FAIRNESS), LOADS, st.integers(0, 200), st.integers(0, 12))
+def test_many_at_once_is_one_by_one(model: Fairness, loads: list[Load], count: int, turn: int) -> None:
+    assert share(model, loads, count, turn) == all_of(model, loads, count, turn)
+
+
+@given(st.sampled_from(FAIRNESS), LOADS, st.data(), st.integers(0, 12))
+def test_the_next_of_some(model: Fairness, loads: list[Load], data: st.DataObject, turn: int) -> None:
+    eligible = sorted(data.draw(st.sets(st.sampled_from(range(len(loads)))))) if loads else []
+    assert next_one(model, loads, eligible, turn) == one_by_one(model, loads, eligible, turn)
+
+
+@pytest.mark.parametrize("model", FAIRNESS)
+def test_many_consumers_and_many_messages(model: Fairness) -> None:
+    rng = Random(3)
+    for _ in range(3):
+        loads = [Load(rng.randrange(60), rng.randrange(60)) for _ in range(80)]
+        assert share(model, loads, 700, 5) == all_of(model, loads, 700, 5)
+
+
+def test_the_level_is_not_too_high_and_leaves_little() -> None:
+    """What is done at once is nearly all: less than two messages a consumer are left for one by one."""
+    rng = Random(4)
+    for _ in range(200):
+        loads = [Load(rng.randrange(1000), rng.randrange(1, 2000)) for _ in range(20)]
+        if sum(max(0, limit - held) for held, limit in loads) > 4096:
+            bits = 2 * max(limit for _, limit in loads).bit_length()
+            assert 4096 - 2 * 20 <= sum(fairness._below_level(loads, 4096, bits)) <= 4096

@@ -1,0 +1,135 @@
+"""What expires or returns together does so in steps that are bounded by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.helpers.queue_engine import QueueEngine
+from tests.simulation.engine_peer import Peer
+from tickertape.batch.format import AnyArray
+from tickertape.engine.queues.state import position_set_format as sets
+from tickertape.engine.queues.state.definition import QueueDefinition
+from tickertape.engine.queues.state.queue import Queue
+from tickertape.engine.queues.state.records import Outcome
+from tickertape.journal.disk_jobs import WriteQueues
+
+MESSAGES = 200
+BOUND = 16
+
+
+@pytest.fixture
+def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Messages of each outcome that was carried out."""
+    for module in ("queue", "work"):
+        monkeypatch.setattr(f"tickertape.engine.queue.{module}.queue_step_outcomes_max", BOUND)
+    found: list[int] = []
+    apply = Queue.apply
+
+    def counted(queue: Queue, outcome: Outcome) -> object:
+        found.append(len(outcome.positions))
+        return apply(queue, outcome)
+
+    monkeypatch.setattr(Queue, "apply", counted)
+    return found
+
+
+def published(world: QueueEngine) -> Peer:
+    publisher = world.connect("publisher")
+    for number in range(0, MESSAGES, 10):
+        publisher.publish("q", [b"{}"] * 10)
+        world.settle() if number % 50 == 0 else None
+    world.settle()
+    return publisher
+
+
+def test_messages_that_expire_together_do_so_in_steps_and_none_is_delivered(sizes: list[int]) -> None:
+    world = QueueEngine(QueueDefinition("q", expiration=5.0, dead_letter="dead"))
+    published(world)
+    sizes.clear()
+    world.mono += 6.0
+    world.wall += 6_000_000
+    peer = world.connect("consumer")
+    peer.subscribe("s", "q", options="max_backlog=1000", credit=1 << 20)
+    world.settle()
+    look = world.look("q")
+    assert (look.expired, look.ready, look.leased) == ({"expiration": MESSAGES}, 0, 0)
+    assert not peer.heard["s"]
+    expired = [size for size in sizes if size]
+    assert max(expired[: MESSAGES // BOUND]) == BOUND
+
+
+@pytest.mark.parametrize("ends", ["holder_gone", "lease_expired"])
+def test_messages_that_return_together_do_so_in_steps(sizes: list[int], ends: str) -> None:
+    world = QueueEngine(QueueDefinition("q", lease_period=5.0))
+    publisher = published(world)
+    peer = world.connect("consumer")
+    for number in range(20):  # leases of ten messages
+        peer.subscribe(f"s{number}", "q", options="max_backlog=10", credit=1 << 20)
+        world.settle()
+    assert world.look("q").leased == MESSAGES
+    sizes.clear()
+    if ends == "holder_gone":
+        world.disconnect(peer)
+    else:
+        peer.subscribe("none", "q", filter="FALSE")
+        for number in range(20):
+            peer.subscribe(f"s{number}", "q", filter="FALSE", options="replace", credit=1 << 20)
+        world.settle()
+        for _ in range(MESSAGES // BOUND + 2):
+            world.wake(6.0)
+            world.settle()
+    assert world.look("q").returned == {ends: MESSAGES}
+    assert world.look("q").ready == MESSAGES
+    assert max(sizes) < BOUND + 10
+    assert publisher.closed is False
+
+
+def test_a_consumer_that_held_much_and_left_a_queue_that_stopped_holds_nothing(sizes: list[int]) -> None:
+    world = QueueEngine(QueueDefinition("q"))
+    published(world)
+    peer = world.connect("consumer")
+    peer.subscribe("s", "q", options="max_backlog=1000", credit=1 << 20)
+    world.settle()
+    (work,) = world.broker.queues.works
+    assert work.queue.leases.count == MESSAGES
+    work.failure = RuntimeError("stopped")  # type: ignore[assignment]
+    world.disconnect(peer)
+    assert work.queue.leases.count == 0
+
+
+def test_messages_of_a_consumer_that_left_an_at_most_once_queue_are_all_let_go(sizes: list[int]) -> None:
+    world = QueueEngine(QueueDefinition("q", semantics="at-most-once"))
+    peer = world.connect("consumer")
+    peer.subscribe("s", "q", options="max_backlog=1000", credit=1 << 20)
+    published(world)
+    (work,) = world.broker.queues.works
+    assert work.queue.leases.count == MESSAGES
+    sizes.clear()
+    world.disconnect(peer)
+    world.settle()
+    assert sizes == [], "nothing is written that would start another step"
+    assert work.queue.leases.count == 0
+    assert work.queue.state.oldest() is None, "retention needs none of them"
+
+
+def test_checkpoint_of_deep_queues_engine_step_encodes_no_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    definition = QueueDefinition(
+        "q", priority="/p", expiration=900.0, target_queue_depth=50, file_backed_metadata=True
+    )
+    world = QueueEngine(definition)
+    published(world)
+    encoded: list[int] = []
+    encode = sets._encode
+
+    def counted(numbers: AnyArray) -> bytes:
+        encoded.append(len(numbers))
+        return encode(numbers)
+
+    monkeypatch.setattr(sets, "_encode", counted)
+    world.wake(61.0)
+    world.settle_but_for_writes()
+    assert WriteQueues in map(type, world.jobs)
+    assert not encoded, "an encoded set is work for the disk job: the engine serves nobody meanwhile"
+    world.settle()
+    assert encoded
+    assert (world.broker._keeping.written, world.broker._keeping.failures) == (1, 0)

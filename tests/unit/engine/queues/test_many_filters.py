@@ -1,0 +1,155 @@
+"""Queues whose consumers have many different filters, while messages keep arriving."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.helpers.queue_engine import QueueEngine
+from tests.simulation.engine_peer import Peer
+from tickertape.base.limits import filter_piece_bytes_max
+from tickertape.base.queue_limits import queue_filter_scans_max
+from tickertape.engine.matching.filter_groups import TopicFilters
+from tickertape.engine.queues.narrowing import Scan
+from tickertape.engine.queues.state.definition import QueueDefinition
+from tickertape.wire.commands import Unsubscribe
+
+FILTERS = 60
+STEPS_BETWEEN = 6
+"""Steps of the engine between two commits: fewer than there are filters."""
+
+
+def body(number: int) -> bytes:
+    return b'{"k":%d,"p":%d}' % (number % FILTERS, number % 3)
+
+
+def under_load(world: QueueEngine, messages: int) -> Peer:
+    """Consumers with a filter each, and messages that arrive faster than all filters are judged by steps."""
+    peer, publisher = world.connect("consumer"), world.connect("publisher")
+    for number in range(FILTERS):
+        peer.subscribe(f"s{number}", "q", filter=f"/k = {number}", options="max_backlog=100")
+    world.settle()
+    for number in range(messages):
+        publisher.publish("q", [body(number)])
+        end = world.broker.journal.accepted_end
+        while world.broker.journal.persisted_end < end:
+            world.run_job() if world.jobs else world.work()
+        for _ in range(STEPS_BETWEEN):
+            world.work()
+    return peer
+
+
+@pytest.mark.parametrize("priority", [None, "/p"])
+def test_many_filters_steady_messages_are_delivered_meanwhile(priority: str | None) -> None:
+    world = QueueEngine(QueueDefinition("q", priority=priority))
+    peer = under_load(world, 100)
+    assert sum(map(len, peer.heard.values())) >= 90
+    world.settle()
+    assert sum(map(len, peer.heard.values())) == 100
+
+
+def scans(world: QueueEngine) -> dict[Scan, int]:
+    (work,) = world.broker.queues.works
+    return work.delivering.filters._scans
+
+
+@pytest.mark.parametrize("filters", [1, 10, 200])
+def test_many_filters_commit_is_searched_once(filters: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = QueueEngine(QueueDefinition("q"))
+    peer, publisher = world.connect("consumer"), world.connect("publisher")
+    for number in range(filters):
+        peer.subscribe(f"s{number}", "q", filter=f"/k = {number}", options="max_backlog=100")
+    world.settle()
+    searched = []
+    search = TopicFilters.search
+
+    def counted(*args: Any) -> Any:
+        searched.append(args)
+        return search(*args)
+
+    monkeypatch.setattr(TopicFilters, "search", counted)
+    for number in range(5):
+        publisher.publish("q", [body(number)])
+        world.settle()
+    assert len(searched) == 5
+
+
+def test_many_filters_step_judges_a_bounded_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = QueueEngine(QueueDefinition("q"))
+    peer, publisher = world.connect("consumer"), world.connect("publisher")
+    large = b'{"k":1,"x":"' + b"y" * 40_000 + b'"}'
+    for _ in range(20):
+        publisher.publish("q", [large])
+    world.settle()
+    looked: list[int] = []
+    step = Scan.step
+
+    def counted(scan: Scan, budget: int, limit: int) -> int:
+        looked.append(step(scan, budget, limit))
+        return looked[-1]
+
+    monkeypatch.setattr(Scan, "step", counted)
+    for number in range(5):
+        peer.subscribe(f"s{number}", "q", filter=f"/k = {number} AND USER() IS NULL")
+    while world.broker.has_work or world.reads:
+        world.run_read() if world.reads else world.work()
+        assert sum(looked) <= 2 * filter_piece_bytes_max, "the piece under way is finished"
+        looked.clear()
+    assert len(peer.heard["s1"]) == 1
+
+
+def test_filters_that_arrive_later_see_what_was_there_and_join() -> None:
+    world = QueueEngine(QueueDefinition("q"))
+    world.broker.journal.view.tail_bytes_max = 1  # what is older is read from the disk
+    publisher = world.connect("publisher")
+    for number in range(0, 300, 50):
+        publisher.publish("q", [body(n) for n in range(number, number + 50)])
+        world.settle()
+    peer = world.connect("consumer")
+    arrived = 3 * queue_filter_scans_max
+    most = 0
+    for number in range(arrived):
+        peer.subscribe(f"s{number}", "q", filter=f"/k = {number}", options="max_backlog=100")
+        for _ in range(3):  # a scan has begun when the next filter arrives
+            world.run_read() if world.reads else world.work()
+        most = max(most, len(scans(world)))
+    assert 1 < most <= queue_filter_scans_max
+    publisher.publish("q", [body(n) for n in range(FILTERS)])
+    world.settle()
+    assert [len(peer.heard[f"s{number}"]) for number in range(arrived)] == [6] * arrived
+    assert len(scans(world)) == 1
+
+
+def test_priority_queue_filters_that_keep_arriving_do_not_stop_deliveries() -> None:
+    """Each scan takes some steps, and another one begins in each step: only the first ones are waited for."""
+    world = QueueEngine(QueueDefinition("q", priority="/p"))
+    peer, publisher = world.connect("consumer"), world.connect("publisher")
+    large = b'{"k":1,"x":"' + b"y" * 60_000 + b'"}'
+    publisher.publish("q", [large] * 40)
+    world.settle()
+    churning = world.connect("churning")
+    for number in range(200):
+        churning.subscribe(f"s{number}", "q", filter=f"/k = {1000 + number}")
+        if number == queue_filter_scans_max:
+            peer.subscribe("all", "q", options="max_backlog=1000", credit=1 << 20)
+        if number >= queue_filter_scans_max:
+            old = f"s{number - queue_filter_scans_max}"
+            churning.send(Unsubscribe(id=1000 + number, sub_ids=(old,)))
+        world.work()
+    assert peer.heard["all"]
+
+
+def test_filter_of_consumers_that_left_is_forgotten() -> None:
+    world = QueueEngine(QueueDefinition("q"))
+    peer, publisher = world.connect("consumer"), world.connect("publisher")
+    publisher.publish("q", [body(n) for n in range(100)])
+    for number in range(5):
+        peer.subscribe(f"s{number}", "q", filter=f"/k = {number}")
+    peer.send(Unsubscribe(id=99, sub_ids=tuple(f"s{number}" for number in range(4))))
+    world.settle()
+    (scan,) = scans(world)
+    assert len(scan.members) == 1
+    peer.send(Unsubscribe(id=100, sub_ids=("s4",)))
+    world.settle()
+    assert not scans(world)

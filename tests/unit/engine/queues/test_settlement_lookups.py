@@ -1,0 +1,63 @@
+"""Settlements whose messages have to be looked up on disk, and what happens to their connection meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.queue_entries import Key
+from tests.simulation.queue_world import QueuePeer, QueueWorld
+from tickertape.engine.queues.state.definition import Leasing, QueueDefinition
+
+BODY = b'{"g":"a","x":"' + b"y" * 1_500 + b'"}'
+
+
+def world_with(count: int, leasing: Leasing = "lenient") -> tuple[QueueWorld, QueuePeer, list[Key]]:
+    """Messages in a queue, all of them on disk only, and a client."""
+    world = QueueWorld(1, [QueueDefinition("q", leasing=leasing)])
+    world.broker.journal.view.tail_bytes_max = 1
+    publisher, peer = world.connect("publisher"), world.connect("peer")
+    assert isinstance(publisher, QueuePeer)
+    assert isinstance(peer, QueuePeer)
+    keys: list[Key] = []
+    for _ in range(count):
+        keys += publisher.put("q", [BODY])
+        world.settle()
+    return world, peer, keys
+
+
+@pytest.mark.parametrize(("leasing", "by_filter"), [("lenient", False), ("lenient", True), ("strict", True)])
+def test_what_was_acknowledged_before_an_unsubscribe_does_not_come_back(
+    leasing: Leasing, by_filter: bool
+) -> None:
+    world, peer, keys = world_with(20, leasing)
+    peer.consume("s", "q", max_backlog=5)
+    world.settle()
+    mine = [key for _, key in peer.got]
+    if by_filter:
+        peer.settle("q", "ack", filter="/g = 'b'")
+        peer.settle("q", "ack", mine)
+    else:
+        peer.settle("q", "ack", [*mine, keys[15]])
+    peer.leave("s")
+    world.settle()
+    look = world.broker.queues.looks(world.moment)[0]
+    assert (look.acknowledged, look.returned) == (5 if by_filter else 6, {})
+
+
+def test_a_settlement_that_was_cut_off_is_taken_when_it_comes_again() -> None:
+    world, peer, keys = world_with(10)
+    peer.settle("q", "ack", [keys[3]])
+    assert world.reads, "it is looked up"
+    cut_off = peer.keep_unacknowledged()
+    world.hang_up(peer)
+    world.settle()
+    again = world.connect("peer")
+    assert isinstance(again, QueuePeer)
+    world.settle()
+    assert again.logged_on is not None
+    assert again.logged_on.last_persisted < cut_off[0].sequence
+    for settling in cut_off:
+        again.send_settlement(settling)
+    world.settle()
+    assert again.acked_sequence == cut_off[-1].sequence
+    assert world.broker.queues.looks(world.moment)[0].acknowledged == 1

@@ -1,0 +1,115 @@
+"""Conflation of persisted acknowledgements: how many leave, when, and what they cover."""
+
+from __future__ import annotations
+
+import pytest
+
+from tickertape.base.errors import BadOption
+from tickertape.base.limits import ack_conflation_frames_max
+from tickertape.engine.runtime.ack_conflation import AckConflation, ack_conflation_of
+from tickertape.engine.runtime.statistics import Statistics
+from tickertape.engine.sessions.session import Session
+from tickertape.wire.commands import Command, Persisted
+
+
+class Conflated:
+    """The conflation of two sessions, one of which asked for half a second."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[int, Command]] = []
+        self.conflation = AckConflation(lambda conn, command: self.sent.append((conn, command)))
+        self.plain, self.slow = (Session(conn, str(conn), None, conn, conn, Statistics()) for conn in (1, 2))
+        self.slow.ack_conflation = 0.5
+
+    def persisted(self, session: Session, frame: int, mono: float, sequence: int = 0) -> None:
+        self.conflation.persisted(session, Persisted(frame=frame, sequence=sequence or frame), mono)
+
+    def frames(self) -> list[tuple[int, int]]:
+        taken, self.sent[:] = self.sent[:], []
+        return [(conn, command.frame) for conn, command in taken if isinstance(command, Persisted)]
+
+
+def test_session_without_it_gets_every_acknowledgement() -> None:
+    world = Conflated()
+    for frame in range(1, 4):
+        world.persisted(world.plain, frame, 10.0)
+    assert world.frames() == [(1, 1), (1, 2), (1, 3)]
+    assert world.conflation.next_deadline() is None
+
+
+def test_first_leaves_at_once_and_one_more_in_each_interval() -> None:
+    world = Conflated()
+    for number in range(1, 1_001):
+        mono = 10.0 + number / 1_000
+        world.conflation.wake(mono)
+        world.persisted(world.slow, number, mono)
+    assert [frame for _, frame in world.frames()] == [1, 500]
+    assert world.conflation.next_deadline() == pytest.approx(11.001)
+    world.conflation.wake(12.0)
+    assert world.frames() == [(2, 1_000)]
+    assert world.conflation.next_deadline() is None
+    world.persisted(world.slow, 1_001, 13.0)
+    assert world.frames() == [(2, 1_001)], "a quiet publisher waits for nothing"
+
+
+def test_conflated_acknowledgement_covers_the_highest_sequence() -> None:
+    world = Conflated()
+    world.persisted(world.slow, 1, 10.0)
+    world.persisted(world.slow, 2, 10.1, sequence=90)
+    world.persisted(world.slow, 3, 10.2, sequence=5)
+    world.conflation.wake(10.5)
+    (_, (_, last)) = world.sent
+    assert last == Persisted(frame=3, sequence=90)
+
+
+def test_frames_that_one_acknowledgement_covers_are_bounded() -> None:
+    world = Conflated()
+    for frame in range(1, 2 * ack_conflation_frames_max + 2):
+        world.persisted(world.slow, frame, 10.0)
+    assert [frame for _, frame in world.frames()] == [
+        1,
+        1 + ack_conflation_frames_max,
+        1 + 2 * ack_conflation_frames_max,
+    ]
+
+
+def test_released_and_dropped_acknowledgements_leave_no_deadline() -> None:
+    world = Conflated()
+    world.persisted(world.slow, 1, 10.0)
+    world.persisted(world.slow, 2, 10.1)
+    world.conflation.release(2)
+    assert world.frames() == [(2, 1), (2, 2)]
+    assert world.conflation.next_deadline() is None
+    world.persisted(world.slow, 3, 10.2)
+    world.conflation.drop(2)
+    world.conflation.wake(20.0)
+    assert world.frames() == []
+    assert world.conflation.next_deadline() is None
+
+
+def test_times_that_answers_ended_early_take_no_memory() -> None:
+    world = Conflated()
+    for frame in (1, 2):  # the first deadline of all, so that no later one is looked at before
+        world.persisted(world.slow, frame, 10.0)
+    other = Session(3, "3", None, 3, 3, Statistics())
+    other.ack_conflation = 60.0
+    for frame in range(1, 1_001):
+        world.persisted(other, frame, 10.1)
+        world.conflation.release(other.conn)
+    assert len(world.frames()) == 1_001
+    assert len(world.conflation._deadlines) < 100
+    world.persisted(other, 1_001, 10.2)
+    assert world.conflation.next_deadline() == 10.5
+    world.conflation.wake(10.5)
+    assert world.frames() == [(2, 2)]
+    assert world.conflation.next_deadline() == pytest.approx(70.1)
+
+
+@pytest.mark.parametrize("value", [None, "", "0", "0s", "2d", "soon", "-1s"])
+def test_bad_intervals_are_refused(value: str | None) -> None:
+    with pytest.raises(BadOption):
+        ack_conflation_of(value)
+
+
+def test_interval_is_parsed() -> None:
+    assert ack_conflation_of("100ms") == 0.1

@@ -1,0 +1,71 @@
+"""Bindings of publisher ids come back from the log, also past records that cannot be read."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from tests.simulation.engine_world import EngineWorld
+from tests.simulation.journal_world import drive
+from tickertape.base.errors import JournalCorrupt
+from tickertape.batch import BatchBuilder, Stamp
+from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER, CONTROL_TOPIC, Registry, load_registry
+from tickertape.journal.format.segment import segment_path
+
+GOOD: dict[str, object] = {"type": "publisher", "publisher": 7, "name": "seven"}
+MALFORMED = {
+    "nothing": b"",
+    "cut short": msgspec.msgpack.encode(GOOD)[:-1],
+    "more behind it": msgspec.msgpack.encode(GOOD) + b"\x00",
+    "garbage": b"\xc1\xff\x00",
+    "nested without end": b"\x91" * 50_000,
+    "text that is no UTF-8": b"\x81\xa4type\xa2\xff\xfe",
+    "no map": msgspec.msgpack.encode([1, 2, 3]),
+    "no type": msgspec.msgpack.encode({"publisher": 7, "name": "seven"}),
+    "a type that is no text": msgspec.msgpack.encode(GOOD | {"type": 1}),
+    "a name that is a number": msgspec.msgpack.encode(GOOD | {"name": 1}),
+    "no name": msgspec.msgpack.encode({"type": "publisher", "publisher": 7}),
+}
+
+
+@pytest.mark.parametrize("what", list(MALFORMED))
+def test_what_is_no_control_record_is_told_and_binds_nothing(what: str) -> None:
+    registry = Registry()
+    with pytest.raises(JournalCorrupt, match="a control record that cannot be read"):
+        registry.apply(MALFORMED[what])
+    assert not registry.is_bound(7)
+
+
+def test_records_of_other_kinds_are_for_others() -> None:
+    registry = Registry()
+    registry.apply(msgspec.msgpack.encode({"type": "later", "publisher": "not ours"}))
+    registry.apply(msgspec.msgpack.encode(GOOD | {"new": True}))
+    assert registry.is_bound(7)
+    assert registry.collides(7, "another")
+    assert not registry.collides(7, "seven")
+
+
+def test_bindings_around_malformed_records_are_found_and_each_of_these_is_named() -> None:
+    world = EngineWorld(1)
+    bodies = [MALFORMED["cut short"], msgspec.msgpack.encode(GOOD), MALFORMED["garbage"]]
+    world.connect("before").publish("t", [b"1"])
+    world.settle()
+    builder = BatchBuilder()
+    for body in bodies:
+        builder.add(CONTROL_TOPIC, body, kind=1)
+    now = world.now()
+    journal = world.broker.journal
+    first = journal.highest[CONTROL_PUBLISHER] + 1
+    stamp = Stamp(CONTROL_PUBLISHER, first, journal.log_time(now))
+    at = journal.append(builder.build(), stamp, first + len(bodies) - 1, now)
+    world.connect("after").publish("t", [b"2"])
+    world.settle()
+    registry = drive(world.disk, load_registry(journal))
+    assert [registry.is_bound(number) for number in (7, 8)] == [True, False]
+    assert [registry.collides(7, name) for name in ("seven", "x")] == [False, True]
+    segment = journal.view.segment_of(at)
+    assert segment is not None
+    path = segment_path(segment.number)
+    assert [(error.code, error.file) for error in registry.damage] == [("journal_corrupt", path)] * 2
+    for error, position in zip(registry.damage, (at, at + 2), strict=True):
+        assert str(error).startswith(f"{path}, position {position}: a control record that cannot be read")

@@ -1,0 +1,153 @@
+"""Heartbeats in the engine: who asks for them, what a step costs, what becomes of the silent."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.engine_world import EngineWorld
+from tickertape.base.errors import BadOption, HeartbeatMissed, TickertapeError
+from tickertape.base.limits import beats_a_step_max
+from tickertape.engine.runtime.effects import Close, Effect, Look, Send
+from tickertape.engine.runtime.outbox import Answers
+from tickertape.engine.runtime.statistics import Statistics
+from tickertape.engine.sessions.heartbeat import Beats
+from tickertape.wire.commands import Goodbye, Heartbeat, Logon
+from tickertape.wire.connection import Connection, Received
+from tickertape.wire.heartbeat import Sight
+
+
+class Engine:
+    """The heartbeats alone, without the rest of the engine."""
+
+    def __init__(self) -> None:
+        self.effects: list[Effect] = []
+        self.ended: dict[int, TickertapeError] = {}
+        self.beats = Beats(self.effects, Answers(self.effects, Statistics()), self.end)
+
+    def end(self, conn: int, error: TickertapeError) -> None:
+        self.ended[conn] = error
+        self.beats.drop(conn)
+
+    def wake(self, now: float) -> list[int]:
+        """Whom it wants to be told of."""
+        self.beats.wake(now)
+        taken, self.effects[:] = self.effects[:], []
+        return [effect.conn for effect in taken if isinstance(effect, Look)]
+
+    def looked(self, conn: int, sight: Sight, now: float) -> int:
+        """Beats that were sent for it."""
+        self.beats.looked(conn, sight, now)
+        taken, self.effects[:] = self.effects[:], []
+        for effect in taken:
+            assert isinstance(effect, Send)
+            assert effect.conn == conn
+            (event,) = Connection("client").feed(b"".join(effect.buffers))
+            assert event == Received(Heartbeat())
+        return len(taken)
+
+
+def test_a_connection_that_asked_for_none_is_never_looked_at() -> None:
+    engine = Engine()
+    engine.beats.begin(1, 0, 100.0)
+    assert len(engine.beats) == 0
+    assert engine.beats.next_deadline() is None
+    assert engine.wake(1e9) == []
+
+
+def test_it_beats_and_ends_who_is_silent_for_two_intervals() -> None:
+    engine = Engine()
+    engine.beats.begin(1, 3000, 100.0)
+    assert engine.beats.next_deadline() == pytest.approx(103.0, abs=1e-5)
+    assert engine.wake(102.9) == []
+    assert engine.wake(103.00001) == [1]
+    assert engine.looked(1, Sight(100.0, 0, 100.0), 103.00001) == 1
+    assert engine.beats.next_deadline() == pytest.approx(106.0, abs=1e-5)
+    assert engine.wake(106.00002) == [1]
+    assert engine.looked(1, Sight(100.0, 0, 103.0), 106.00002) == 0
+    assert isinstance(engine.ended[1], HeartbeatMissed)
+    assert "6 seconds" in str(engine.ended[1])
+    assert engine.beats.next_deadline() is None
+
+
+def test_an_interval_may_be_changed_and_given_up() -> None:
+    engine = Engine()
+    engine.beats.begin(1, 3000, 100.0)
+    engine.beats.begin(1, 500, 101.0)
+    assert engine.beats.next_deadline() == pytest.approx(101.5, abs=1e-5)
+    engine.beats.begin(1, 0, 101.2)
+    assert engine.beats.next_deadline() is None
+    assert engine.looked(1, Sight(0, 0, 0), 500.0) == 0
+    engine.beats.begin(1, 10_000, 600.0)
+    assert engine.beats.next_deadline() == pytest.approx(610.0, abs=1e-5)
+    engine.beats.drop(1)
+    engine.beats.drop(1)
+    assert engine.wake(1e9) == []
+
+
+@pytest.mark.parametrize("interval_ms", [1, 99, 3_600_001, 2**60])
+def test_an_interval_has_bounds(interval_ms: int) -> None:
+    engine = Engine()
+    with pytest.raises(BadOption, match=r"0\.1 to 3600 seconds"):
+        engine.beats.begin(1, interval_ms, 100.0)
+    assert len(engine.beats) == 0
+
+
+def test_a_step_for_ten_thousand_connections_is_bounded() -> None:
+    """All are due at one moment; one step takes a part of them, and none is looked at twice."""
+    engine = Engine()
+    for conn in range(10_000):
+        engine.beats.begin(conn, 1000, 100.0)
+    seen: list[int] = []
+    while looks := engine.wake(101.00001):
+        assert len(looks) <= beats_a_step_max
+        for conn in looks:
+            assert engine.looked(conn, Sight(100.9, 32, 100.0), 101.00001) == 1
+        seen += looks
+    assert sorted(seen) == list(range(10_000))
+    assert engine.beats.next_deadline() == pytest.approx(102.0, abs=1e-4)
+
+
+# -- the whole engine ---------------------------------------------------------------------------------
+
+
+def test_a_logon_with_a_heartbeat_begins_it_and_a_bad_one_is_refused() -> None:
+    world = EngineWorld(1)
+    for conn, interval in ((50, 2000), (51, 5)):
+        world.broker.connected(conn)
+        world.broker.received(conn, Logon(name=f"c{conn}", heartbeat_ms=interval), None, world.now())
+    closed = [effect for effect in world.broker.effects() if isinstance(effect, Close)]
+    assert [(close.conn, close.reason) for close in closed] == [(51, "bad_option")]
+    assert list(world.broker.sessions) == [50]
+    assert len(world.broker.beats) == 1
+    deadline = world.broker.next_deadline(world.now())
+    assert deadline is not None
+    assert deadline <= world.mono + 2.0
+
+
+def test_a_heartbeat_command_changes_the_interval_and_a_bad_one_ends_the_connection() -> None:
+    world = EngineWorld(2)
+    peer = world.connect("c")
+    peer.send(Heartbeat())
+    assert len(world.broker.beats) == 0
+    peer.send(Heartbeat(interval_ms=200))
+    assert len(world.broker.beats) == 1
+    peer.send(Heartbeat(interval_ms=7))
+    world.settle()
+    assert peer.goodbye is not None
+    assert peer.goodbye.code == "bad_option"
+    assert len(world.broker.beats) == 0
+
+
+def test_the_silent_are_told_counted_and_forgotten() -> None:
+    world = EngineWorld(3)
+    peer = world.connect("c")
+    peer.send(Heartbeat(interval_ms=200))
+    conn, now = peer.conn, world.mono + 0.4
+    world.broker.beats.looked(conn, Sight(world.mono, 0, world.mono), now)
+    world.collect()
+    world.settle()
+    assert isinstance(peer.goodbye, Goodbye)
+    assert peer.goodbye.code == "heartbeat"
+    assert world.broker.statistics.ended == {"heartbeat": 1}
+    assert conn not in world.broker.sessions
+    assert world.connect("c").logged_on is not None

@@ -1,0 +1,172 @@
+"""What a subscriber may ask of the pace of its replay, and how everything else is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from tickertape.base.errors import BadOption
+from tickertape.base.options import parse_options
+from tickertape.engine.subscriptions.options import (
+    Conflation,
+    Pace,
+    Rate,
+    RateUnit,
+    parse_gap,
+    parse_rate,
+    read_conflation,
+    read_pace,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "amount"),
+    [
+        ("1000", RateUnit.MESSAGES, 1000),
+        ("0.5", RateUnit.MESSAGES, 0.5),
+        ("1000000000", RateUnit.MESSAGES, 1e9),
+        ("0.001", RateUnit.MESSAGES, 0.001),
+        ("100B", RateUnit.BYTES, 100),
+        ("500KB", RateUnit.BYTES, 500 * 1024),
+        ("500 kb", RateUnit.BYTES, 500 * 1024),
+        ("1.5MB", RateUnit.BYTES, 1.5 * 1024**2),
+        ("2GB", RateUnit.BYTES, 2 * 1024**3),
+        ("2X", RateUnit.MULTIPLE, 2),
+        ("1x", RateUnit.MULTIPLE, 1),
+        ("0.5x", RateUnit.MULTIPLE, 0.5),
+        (" 0.5X ", RateUnit.MULTIPLE, 0.5),
+    ],
+)
+def test_rates(text: str, unit: RateUnit, amount: float) -> None:
+    assert parse_rate(text) == Rate(unit, amount)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ",
+        "x",
+        "KB",
+        "-1",
+        "+1",
+        "1e3",
+        "1,000",
+        "1_000",
+        "nan",
+        "NaN",
+        "inf",
+        "Infinity",
+        "2xx",
+        "x2",
+        "2 x x",
+        "1.",
+        ".5",
+        "1..2",
+        "1.5.2",
+        "500K",
+        "500TB",
+        "500KiB",
+        "10/s",
+        "10s",
+        "0x10",
+        "\N{FULLWIDTH DIGIT ONE}",
+        "1\n",
+        "[1]",
+        "2\N{MULTIPLICATION SIGN}",
+        "1" * 19,
+        "0.0000000001",
+    ],
+)
+def test_what_is_no_rate_is_refused_with_its_forms(text: str) -> None:
+    with pytest.raises(BadOption, match=r"is no rate: messages a second \(1000\)"):
+        parse_rate(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["0", "0.0", "0x", "0KB", "0.0009", "0.0009x", "1000000001", "1000001x", "1000GB", "9" * 18]
+)
+def test_rates_beyond_every_use_are_refused_with_the_bounds(text: str) -> None:
+    with pytest.raises(BadOption, match=r"it is from 0\.001 to 1e"):
+        parse_rate(text)
+
+
+def test_equal_rates_compare_equal_however_they_were_written() -> None:
+    assert parse_rate("1MB") == parse_rate("1024kb")
+    assert hash(parse_rate("2X")) == hash(parse_rate("2.0x"))
+    assert parse_rate("2x") != parse_rate("2")
+    assert [str(parse_rate(text)) for text in ("1000", "1KB", "0.5x")] == [
+        "1000 messages a second",
+        "1024 payload bytes a second",
+        "0.5 times the original pace",
+    ]
+
+
+def test_gaps() -> None:
+    assert [parse_gap(text) for text in ("10s", "500ms", "1m", "2", "1.5h")] == [10, 0.5, 60, 2, 5400]
+
+
+@pytest.mark.parametrize("text", ["0", "0s", "-1s", "nan", "inf", "", "10 parsecs", "366d", "9" * 18 + "w"])
+def test_gaps_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(BadOption, match=r"^rate_max_gap"):
+        parse_gap(text)
+
+
+def test_the_pace_of_options() -> None:
+    assert read_pace(parse_options("bookmark,timestamp")) is None
+    assert read_pace(parse_options("rate=1000")) == Pace(Rate(RateUnit.MESSAGES, 1000))
+    assert read_pace(parse_options("rate=5X, rate_max_gap = 10s,")) == Pace(Rate(RateUnit.MULTIPLE, 5), 10.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ("rate_max_gap=10s", "needs a rate that is a multiple"),
+        ("rate=1000,rate_max_gap=10s", "goes with a rate that is a multiple"),
+        ("rate=1MB,rate_max_gap=10s", "goes with a rate that is a multiple"),
+        ("rate", "option rate needs a value, such as rate="),
+        ("rate=2x,rate_max_gap", "option rate_max_gap needs a value"),
+        ("rate=2x,rate_max_gap=soon", "^rate_max_gap: 'soon' is not an interval"),
+        ("rate=fast", "'fast' is no rate"),
+    ],
+)
+def test_a_pace_that_cannot_be_is_refused(options: str, reason: str) -> None:
+    with pytest.raises(BadOption, match=reason):
+        read_pace(parse_options(options))
+
+
+def test_the_conflation_of_options() -> None:
+    assert read_conflation(parse_options("rate=2x")) is None
+    assert read_conflation(parse_options("conflation=none")) is None
+    assert read_conflation(parse_options("conflation=2s")) == Conflation(2_000_000)
+    wanted = Conflation(1_500_000, ("/tickerId",))
+    assert read_conflation(parse_options("conflation=1500ms, conflation_key = [/tickerId]")) == wanted
+    assert read_conflation(parse_options("conflation=1.5s,conflation_key=/tickerId")) == wanted
+    several = read_conflation(parse_options("conflation=1m,conflation_key=[/a, /b/c]"))
+    assert several == Conflation(60_000_000, ("/a", "/b/c"))
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ("conflation", "option conflation needs a value"),
+        ("conflation=auto", "conflation=auto is not offered: .* give an interval"),
+        ("conflation=often", "^conflation: 'often' is not an interval"),
+        ("conflation=0s", "from 0.001 to 86400 s, or none"),
+        ("conflation=999us", "from 0.001 to 86400 s, or none"),
+        ("conflation=2d", "from 0.001 to 86400 s, or none"),
+        ("conflation=-1s", "is not an interval"),
+        ("conflation_key=[/a]", "needs an interval, such as conflation=1s; none was given"),
+        ("conflation=none,conflation_key=[/a]", "conflation=none switches it off"),
+        ("conflation=1s,conflation_key", "option conflation_key needs a value"),
+        ("conflation=1s,conflation_key=[a]", "'a' is no identifier"),
+        ("conflation=1s,conflation_key=[/a,]", "empty member"),
+        ("conflation=1s,conflation_key=[/a,/a]", "names a field twice"),
+        (
+            f"conflation=1s,conflation_key=[{','.join(f'/f{i}' for i in range(17))}]",
+            "has 17 fields: at most 16",
+        ),
+    ],
+)
+def test_a_conflation_that_cannot_be_is_refused(options: str, reason: str) -> None:
+    with pytest.raises(BadOption, match=reason):
+        read_conflation(parse_options(options))

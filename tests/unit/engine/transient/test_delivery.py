@@ -1,0 +1,392 @@
+"""Topics that are not recorded: a publish is made once for all, handed on in bounded steps, and what waits
+has one bound."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.engine_peer import Peer
+from tests.simulation.engine_world import EngineWorld
+from tickertape.base import limits
+from tickertape.batch import BatchBuilder, MessageBatch, batch_from_bodies
+from tickertape.engine.runtime import log_writer as publishing
+from tickertape.engine.runtime.effects import Effect, PauseReading, ResumeReading, Send
+from tickertape.engine.sessions.read_throttle import Pauses
+from tickertape.engine.transient.delivery import Unrecorded
+from tickertape.engine.transient.slow_consumers import SlowLimits
+from tickertape.wire.commands import Command, Deliver, Flush, Processed, Publish
+
+
+def _world(slow_clients: SlowLimits | None = None) -> EngineWorld:
+    return EngineWorld(1, recorded=frozenset({"recorded"}), slow_clients=slow_clients)
+
+
+def _unrecorded(world: EngineWorld) -> Unrecorded:
+    return world.broker.subscribing.unrecorded
+
+
+def _steps_of(world: EngineWorld, size: int) -> None:
+    _unrecorded(world).step_bytes_max = size
+    _unrecorded(world).written()
+
+
+def _publish(world: EngineWorld, peer: Peer, batch: MessageBatch) -> None:
+    """Publish, and leave what the engine says about it where it is."""
+    peer.frames += 1
+    parsed = MessageBatch.parse(batch.encode())
+    world.broker.received(peer.conn, Publish(frame=peer.frames), parsed, world.now())
+
+
+def _sends(effects: list[Effect], peer: Peer) -> list[Send]:
+    return [effect for effect in effects if isinstance(effect, Send) and effect.conn == peer.conn]
+
+
+def _bytes_to(effects: list[Effect], peer: Peer) -> int:
+    return sum(len(buffer) for send in _sends(effects, peer) for buffer in send.buffers)
+
+
+def _count(peer: Peer, kind: type[Command]) -> int:
+    return sum(isinstance(command, kind) for command, _ in peer.received)
+
+
+def _bodies(peer: Peer, sub_id: str = "s") -> list[bytes]:
+    return [heard.body for heard in peer.heard[sub_id]]
+
+
+def _is_slow(peer: Peer) -> bool:
+    return peer.goodbye is not None and peer.goodbye.code == "slow_client"
+
+
+def _subscriber(world: EngineWorld, name: str, topic: str, *, stalled: bool = False) -> Peer:
+    peer = world.connect(name)
+    peer.subscribe("s", topic, credit=1 << 20)
+    if stalled:
+        world.broker.blocked(peer.conn)
+    return peer
+
+
+# -- fanning out --------------------------------------------------------------------------------------
+
+
+def test_all_subscribers_are_sent_the_same_memory() -> None:
+    world = _world()
+    peers = [_subscriber(world, f"s{number}", "u") for number in range(3)]
+    publisher = world.connect("p")
+    _publish(world, publisher, batch_from_bodies("u", [b""] * 20_000))
+    effects = world.broker.effects()
+    sent = [[id(b) for send in _sends(effects, peer) for b in send.buffers[1:]] for peer in peers]
+    assert len(sent[0]) > 1, "it is cut into pieces"
+    assert sent[0] == sent[1] == sent[2]
+
+
+def test_one_message_above_everybodys_credit_is_checksummed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = _world()
+    for number in range(5):
+        world.connect(f"s{number}").subscribe("s", "u", credit=100)
+    publisher = world.connect("p")
+    summed = []
+    whole = MessageBatch.crc
+
+    def crc(batch: MessageBatch) -> int:
+        summed.append(batch.nbytes)
+        return whole(batch)
+
+    monkeypatch.setattr(MessageBatch, "crc", crc)
+    _publish(world, publisher, batch_from_bodies("u", [bytes(100_000)]))
+    world.collect()
+    world.settle()
+    assert [_bodies(peer) for peer in world.peers.values() if "s" in peer.heard] == [[bytes(100_000)]] * 5
+    assert len(summed) == 1
+
+
+def test_what_is_sent_keeps_nothing_else_of_the_frame_in_memory() -> None:
+    world = _world()
+    peer, publisher = _subscriber(world, "s", "small"), world.connect("p")
+    builder = BatchBuilder()
+    builder.add("small", b"little")
+    builder.add("large", bytes(100_000))
+    _publish(world, publisher, builder.build())
+    (send,) = _sends(world.broker.effects(), peer)
+    for buffer in send.buffers:
+        memory = memoryview(buffer).obj
+        assert isinstance(memory, bytes)
+        assert len(memory) < 1_000
+
+
+def test_one_step_serves_so_many_and_the_publisher_hears_when_all_are_served() -> None:
+    world = _world()
+    peers = [_subscriber(world, f"s{number}", "u") for number in range(50)]
+    publisher = world.connect("p")
+    _steps_of(world, 20 * limits.step_delivery_bytes)
+    publisher.publish("u", [b"x"], sequenced=False)
+    served = sum(_count(peer, Deliver) for peer in peers)
+    assert 5 <= served <= 20
+    assert world.broker.has_work
+    assert not _count(publisher, Processed)
+    world.work()
+    assert served < sum(_count(peer, Deliver) for peer in peers) <= 2 * served
+    world.settle()
+    assert [_bodies(peer) for peer in peers] == [[b"x"]] * 50
+    assert _count(publisher, Processed) == 1
+
+
+def test_between_two_writes_a_bounded_amount_is_queued_however_many_subscriptions_and_publishes() -> None:
+    world = _world()
+    peer, publisher = world.connect("s"), world.connect("p")
+    for number in range(60):
+        peer.subscribe(str(number), "u", credit=1 << 30)
+    for _ in range(3):
+        _publish(world, publisher, batch_from_bodies("u", [b""] * 20_000))
+    queued = _bytes_to(world.broker.effects(), peer)
+    assert 0 < queued <= limits.step_bytes_max + 2 * limits.unrecorded_piece_bytes_max
+    world.broker.blocked(peer.conn)
+    while world.broker.has_work:
+        world.broker.work(world.now())
+        assert not _bytes_to(world.broker.effects(), peer)
+    once = 3 * 2 * (20_000 * 4 + 10 * limits.batch_memory_bytes)
+    assert 0 < _unrecorded(world).backlogs.held_bytes < once, "what all wait for is held once"
+
+
+def test_one_subscription_is_sent_no_more_than_a_step_between_two_writes() -> None:
+    world = _world()
+    peer, publisher = world.connect("s"), world.connect("p")
+    peer.subscribe("s", "u", credit=1 << 30)
+    _publish(world, publisher, batch_from_bodies("u", [bytes(10_000)] * 1000))
+    rounds = 0
+    while queued := _bytes_to(world.broker.effects(), peer):
+        assert queued <= limits.step_bytes_max + 2 * limits.unrecorded_piece_bytes_max
+        rounds += 1
+        world.broker.work(world.now())
+    assert rounds >= 8
+    assert not world.broker.has_work
+
+
+def test_a_backlog_larger_than_a_step_is_sent_in_several() -> None:
+    world = _world()
+    peer, publisher = world.connect("s"), world.connect("p")
+    peer.subscribe("s", "u", credit=1 << 30)
+    world.broker.blocked(peer.conn)
+    for number in range(4):
+        publisher.publish("u", [bytes([number]) * 100_000] * 10, sequenced=False)
+    world.broker.writable(peer.conn)
+    rounds = 0
+    while world.broker.has_work:
+        world.work()
+        rounds += 1
+    assert rounds >= 4
+    assert [body[0] for body in _bodies(peer)] == [0] * 10 + [1] * 10 + [2] * 10 + [3] * 10
+
+
+def test_a_large_publish_to_who_takes_it_is_no_backlog() -> None:
+    world = _world()
+    peer, publisher = world.connect("s"), world.connect("p")
+    peer.subscribe("s", "u", credit=1 << 30)
+    for number in range(3):
+        _publish(world, publisher, batch_from_bodies("u", [bytes([number]) * 500_000] * 12))
+        assert not _unrecorded(world).backlogs.held_bytes
+    world.collect()
+    while world.broker.has_work:
+        world.work()
+        assert not _unrecorded(world).backlogs.held_bytes
+    assert [body[0] for body in _bodies(peer)] == [0] * 12 + [1] * 12 + [2] * 12
+
+
+def test_who_comes_while_a_publish_is_handed_on_gets_the_next_one_and_who_goes_gets_none() -> None:
+    world = _world()
+    peers = [_subscriber(world, f"s{number}", "u") for number in range(10)]
+    publisher = world.connect("p")
+    _steps_of(world, 1)
+    publisher.publish("u", [b"1"], sequenced=False)
+    publisher.publish("u", [b"2"], sequenced=False)
+    late = _subscriber(world, "late", "u")
+    gone = peers.pop()
+    world.broker.disconnected(gone.conn)
+    publisher.publish("u", [b"3"], sequenced=False)
+    world.settle()
+    assert [_bodies(peer) for peer in peers] == [[b"1", b"2", b"3"]] * 9
+    assert _bodies(late) == [b"3"]
+    assert _bodies(gone) == []
+
+
+@pytest.mark.parametrize("level", ["processed", "persisted"])
+def test_a_flush_is_answered_after_what_was_published_before_it_is_handed_on(level: str) -> None:
+    world = _world()
+    peers = [_subscriber(world, f"s{number}", "u") for number in range(10)]
+    publisher = world.connect("p")
+    _steps_of(world, 1)
+    publisher.publish("u", [b"1"], sequenced=False)
+    publisher.send(Flush(id=7, level=level))
+    assert 7 not in publisher.answers
+    world.settle()
+    assert 7 in publisher.answers
+    assert [_bodies(peer) for peer in peers] == [[b"1"]] * 10
+
+
+def test_a_stop_waits_until_what_was_published_is_handed_on() -> None:
+    world = _world()
+    peers = [_subscriber(world, f"s{number}", "u") for number in range(10)]
+    publisher = world.connect("p")
+    _steps_of(world, 1)
+    publisher.publish("u", [b"1"], sequenced=False)
+    assert all(world.broker.subscribing.owed(peer.conn) for peer in [publisher, *peers])
+    world.settle()
+    assert not any(world.broker.subscribing.owed(peer.conn) for peer in [publisher, *peers])
+
+
+# -- publishers faster than the handing on ------------------------------------------------------------
+
+
+def test_who_publishes_more_than_is_handed_on_is_not_read_from_until_it_is() -> None:
+    world = _world()
+    _subscriber(world, "s", "u")
+    other, publisher = world.connect("other"), world.connect("p")
+    _unrecorded(world).waiting_bytes_max = 10_000
+    _steps_of(world, 1)
+    for _ in range(10):
+        _publish(world, publisher, batch_from_bodies("u", [bytes(2_000)]))
+    effects = world.broker.effects()
+    assert [e for e in effects if isinstance(e, PauseReading)] == [PauseReading(publisher.conn, "unrecorded")]
+    other.publish("recorded", [b"x"])
+    assert _unrecorded(world).congested
+    resumed = []
+    while world.broker.has_work:
+        world.broker.work(world.now())
+        resumed += [e for e in world.broker.effects() if isinstance(e, ResumeReading | PauseReading)]
+    assert resumed == [ResumeReading(publisher.conn, "unrecorded")]
+    assert not _unrecorded(world).congested
+
+
+def test_flushes_that_wait_for_their_turn_count_too() -> None:
+    world = _world()
+    for number in range(3):
+        _subscriber(world, f"s{number}", "u")
+    publisher = world.connect("p")
+    _unrecorded(world).waiting_bytes_max = 10 * limits.batch_memory_bytes
+    _steps_of(world, 1)
+    _publish(world, publisher, batch_from_bodies("u", [b"x"]))
+    for number in range(20):
+        world.broker.received(publisher.conn, Flush(id=number + 1, level="processed"), None, world.now())
+    assert world.broker.effects().count(PauseReading(publisher.conn, "unrecorded")) == 1
+
+
+def test_each_reason_not_to_read_is_told_once_and_ends_by_itself() -> None:
+    effects: list[Effect] = []
+    pauses = Pauses(effects)
+    pauses.pause(1, "journal")
+    pauses.pause(1, "unrecorded")
+    pauses.pause(2, "journal")
+    pauses.pause(3, "journal")
+    pauses.forget(3)
+    pauses.pause(1, "journal")
+    assert effects == [
+        PauseReading(1, "journal"),
+        PauseReading(1, "unrecorded"),
+        PauseReading(2, "journal"),
+        PauseReading(3, "journal"),
+    ]
+    effects.clear()
+    pauses.lift("journal")
+    assert effects == [ResumeReading(1, "journal"), ResumeReading(2, "journal")]
+    effects.clear()
+    pauses.resume(2, "unrecorded")
+    pauses.resume(1, "unrecorded")
+    pauses.lift("journal")
+    pauses.lift("unrecorded")
+    assert effects == [ResumeReading(1, "unrecorded")]
+    assert not pauses.of("unrecorded")
+
+
+# -- what waits ---------------------------------------------------------------------------------------
+
+
+def test_the_connection_that_waits_for_most_is_ended_first_and_the_others_get_everything() -> None:
+    world = _world(SlowLimits(memory_bytes=100_000, disk_bytes=0))
+    little = _subscriber(world, "little", "a", stalled=True)
+    most = _subscriber(world, "most", "b", stalled=True)
+    reading = _subscriber(world, "reading", "b")
+    publisher = world.connect("p")
+    for number in range(5):
+        publisher.publish("a", [b"%d" % number * 2_000], sequenced=False)
+    for number in range(20):
+        publisher.publish("b", [b"%d" % number + bytes(8_000)], sequenced=False)
+        world.settle()
+        assert _unrecorded(world).backlogs.held_bytes <= 100_000
+    assert _is_slow(most)
+    assert little.goodbye is None
+    assert len(_bodies(reading)) == 20
+    world.broker.writable(little.conn)
+    world.settle()
+    assert _bodies(little) == [b"%d" % number * 2_000 for number in range(5)]
+    assert _unrecorded(world).backlogs.held_bytes == 0
+
+
+def test_a_connection_that_waits_for_too_much_is_ended_whoever_else_waits_for_it() -> None:
+    world = _world(SlowLimits(disk_bytes=0))
+    slow = world.connect("slow")
+    slow.subscribe("s", "u", credit=32)
+    reading = world.connect("reading")
+    reading.subscribe("s", "u", credit=1 << 30)
+    publisher = world.connect("p")
+    batch = batch_from_bodies("u", [bytes(4_000_000)])
+    for _ in range(5):
+        _publish(world, publisher, batch)
+        world.collect()
+        while world.broker.has_work:
+            world.work()
+    assert not _is_slow(slow), "16 MiB may wait, and the first it was given"
+    _publish(world, publisher, batch)
+    world.collect()
+    world.settle()
+    assert _is_slow(slow)
+    assert slow.goodbye is not None
+    assert "connection_limit (16777216 bytes)" in slow.goodbye.text
+    assert len(_bodies(reading)) == 6
+    assert _unrecorded(world).backlogs.held_bytes == 0
+
+
+def test_who_waits_for_credit_does_not_keep_the_step_going() -> None:
+    world = _world()
+    peer = world.connect("s")
+    peer.subscribe("s", "u", credit=64)
+    publisher = world.connect("p")
+    publisher.publish("u", [b"1234", b"5678", b"9"], sequenced=False)
+    assert _bodies(peer) == [b"1234"]
+    assert not world.broker.has_work
+    world.settle()  # gives credit back
+    assert _bodies(peer) == [b"1234", b"5678", b"9"]
+
+
+def test_a_connection_with_room_again_serves_its_subscriptions_in_turn() -> None:
+    world = _world()
+    peer = world.connect("s")
+    for number in range(10):
+        peer.subscribe(str(number), "u", credit=1 << 20)
+    world.broker.blocked(peer.conn)
+    publisher = world.connect("p")
+    publisher.publish("u", [b"1"], sequenced=False)
+    _steps_of(world, 1)
+    for room in range(10):
+        world.broker.writable(peer.conn)
+        world.work()
+        world.broker.blocked(peer.conn)
+        assert _count(peer, Deliver) == room + 1
+        while world.broker.has_work:
+            world.work()
+    assert all(_bodies(peer, str(number)) == [b"1"] for number in range(10))
+
+
+# -- names --------------------------------------------------------------------------------------------
+
+
+def test_names_that_are_remembered_have_a_bound_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publishing, "known_topics_bytes_max", 20_000)
+    world = _world()
+    publisher = world.connect("p")
+    known = world.broker._publishing._good_topics
+    most = 0
+    for number in range(100):
+        publisher.publish(f"{number:04}" + "x" * 900, [b""], sequenced=False)
+        most = max(most, len(known))
+        assert sum(name.__sizeof__() for name in known) <= 20_000
+    assert 10 <= most < 25
+    assert publisher.goodbye is None

@@ -1,0 +1,294 @@
+"""What slow subscribers of unrecorded topics wait for: on disk before anybody is ended, written once for all
+of them, read back in order when they wake up; and nobody else notices."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.engine_peer import Peer
+from tests.simulation.engine_world import EngineWorld
+from tickertape.base import limits
+from tickertape.engine.runtime.effects import OfflineStart, OfflineStop, SpillRead, SpillWrite
+from tickertape.engine.transient.slow_consumers import Backlogs, SlowLimits
+from tickertape.wire.commands import Goodbye
+
+SMALL = SlowLimits(memory_bytes=2_000_000, connection_bytes=500_000)
+
+
+def _world(slow_clients: SlowLimits = SMALL) -> EngineWorld:
+    return EngineWorld(1, recorded=frozenset(), slow_clients=slow_clients)
+
+
+def _backlogs(world: EngineWorld) -> Backlogs:
+    return world.broker.subscribing.unrecorded.backlogs
+
+
+def _subscriber(world: EngineWorld, name: str, topic: str = "u", *, stalled: bool = False) -> Peer:
+    peer = world.connect(name)
+    peer.subscribe("s", topic, credit=1 << 30)
+    if stalled:
+        world.broker.blocked(peer.conn)
+    return peer
+
+
+def _bodies(peer: Peer) -> list[bytes]:
+    return [heard.body for heard in peer.heard["s"]]
+
+
+def _wake(world: EngineWorld, peer: Peer) -> None:
+    world.broker.writable(peer.conn)
+    world.collect()
+
+
+def _body(number: int, size: int) -> bytes:
+    return b"%08d" % number + bytes(size - 8)
+
+
+def test_a_stalled_subscriber_goes_to_disk_and_gets_everything_in_order_when_it_wakes_up() -> None:
+    world = _world()
+    slow, live = _subscriber(world, "slow", stalled=True), _subscriber(world, "live")
+    publisher = world.connect("p")
+    bodies = [_body(number, 10_000) for number in range(500)]
+    for body in bodies:
+        publisher.publish("u", [body], sequenced=False)
+        while world.spilled.jobs:
+            world.run_spill()
+        assert _backlogs(world).held_bytes <= SMALL.memory_bytes
+    assert _bodies(live) == bodies, "at once"
+    assert world.spilled.bytes == _backlogs(world).spill.disk_bytes > 4_000_000
+    assert world.offline == [OfflineStart(slow.conn, world.offline[0].bytes)]  # type: ignore[union-attr]
+    publisher.publish("u", [b"newest"], sequenced=False)
+    _wake(world, slow)
+    world.settle()
+    assert _bodies(slow) == [*bodies, b"newest"]
+    assert isinstance(world.offline[1], OfflineStop)
+    assert _backlogs(world).held_bytes == _backlogs(world).spill.disk_bytes == 0
+    assert not world.spilled.files
+
+
+def test_what_many_wait_for_is_written_once_and_read_back_once_for_those_who_wake_up_together() -> None:
+    world = _world()
+    slow = [_subscriber(world, f"slow-{number}", stalled=True) for number in range(12)]
+    publisher = world.connect("p")
+    for number in range(300):
+        publisher.publish("u", [_body(number, 10_000)], sequenced=False)
+        while world.spilled.jobs:
+            world.run_spill()
+    spill = _backlogs(world).spill
+    assert spill.written_bytes < 300 * 11_000
+    for peer in slow:
+        _wake(world, peer)
+    world.settle()
+    assert all(_bodies(peer) == [_body(number, 10_000) for number in range(300)] for peer in slow)
+    assert 0 < spill.read_bytes <= 3 * spill.written_bytes, "twelve times would be each by itself"
+
+
+def test_small_publishes_that_wait_cost_little_more_than_their_bytes_however_many_wait() -> None:
+    world = _world(SlowLimits(disk_bytes=0))
+    slow = [_subscriber(world, f"slow-{number}", stalled=True) for number in range(30)]
+    publisher = world.connect("p")
+    for number in range(1_000):
+        publisher.publish("u", [_body(number, 100)], sequenced=False)
+    assert _backlogs(world).held_bytes < 1_000 * 200 + 256 * (limits.batch_memory_bytes + 200)
+    _wake(world, slow[7])
+    world.settle()
+    assert _bodies(slow[7]) == [_body(number, 100) for number in range(1_000)]
+
+
+def test_the_biggest_goes_to_disk_first_and_who_waits_for_little_stays_in_memory() -> None:
+    world = _world(SlowLimits(memory_bytes=1_000_000))
+    little = _subscriber(world, "little", "little", stalled=True)
+    most = _subscriber(world, "most", "most", stalled=True)
+    publisher = world.connect("p")
+    for number in range(20):
+        publisher.publish("little", [_body(number, 2_000)], sequenced=False)
+    for number in range(100):
+        publisher.publish("most", [_body(number, 10_000)], sequenced=False)
+        while world.spilled.jobs:
+            world.run_spill()
+    assert [effect.conn for effect in world.offline] == [most.conn]
+    written = _backlogs(world).spill.written_bytes
+    _wake(world, little)
+    while world.broker.has_work:
+        world.work()
+    assert _bodies(little) == [_body(number, 2_000) for number in range(20)], "nothing had to be read"
+    assert _backlogs(world).spill.written_bytes == written
+
+
+def test_a_disk_that_is_full_ends_the_slowest_and_keeps_the_others() -> None:
+    world = _world()
+    first = _subscriber(world, "first", stalled=True)
+    publisher = world.connect("p")
+    for number in range(40):
+        publisher.publish("u", [_body(number, 10_000)], sequenced=False)
+    second = _subscriber(world, "second", stalled=True)
+    world.spilled.fails = lambda job: OSError(28, "no space left") if isinstance(job, SpillWrite) else None
+    for number in range(40, 60):
+        publisher.publish("u", [_body(number, 10_000)], sequenced=False)
+    world.settle()
+    assert first.goodbye is not None
+    assert first.goodbye.code == "slow_client"
+    assert "could not be written to disk: [Errno 28] no space left" in first.goodbye.text
+    assert second.goodbye is None
+    _wake(world, second)
+    world.settle()
+    assert _bodies(second) == [_body(number, 10_000) for number in range(40, 60)]
+    assert _backlogs(world).spill.disk_bytes == 0
+
+
+def test_what_is_read_back_is_what_was_written_or_its_reader_is_told() -> None:
+    world = _world()
+    slow, live = _subscriber(world, "slow", stalled=True), _subscriber(world, "live")
+    publisher = world.connect("p")
+    for number in range(400):
+        publisher.publish("u", [_body(number, 10_000)], sequenced=False)
+        while world.spilled.jobs:
+            world.run_spill()
+    world.spilled.damages = lambda data: data[:5_000] + bytes([data[5_000] ^ 1]) + data[5_001:]
+    _wake(world, slow)
+    world.settle()
+    assert slow.goodbye is not None
+    assert (slow.goodbye.code, slow.goodbye.text.rpartition(": ")[2]) == (
+        "slow_client",
+        "what waited on disk does not match its checksum",
+    )
+    assert not _bodies(slow), "nothing of a damaged block is sent"
+    assert live.goodbye is None
+    assert not world.spilled.files
+
+
+def test_a_disk_slower_than_what_comes_ends_the_slowest_at_the_bound_of_memory() -> None:
+    world = _world()
+    slow, live = _subscriber(world, "slow", stalled=True), _subscriber(world, "live")
+    publisher = world.connect("p")
+    for number in range(400):  # and no write is ever answered
+        publisher.publish("u", [_body(number, 10_000)], sequenced=False)
+        assert _backlogs(world).held_bytes <= SMALL.memory_bytes
+    assert slow.goodbye is not None
+    assert "memory_limit (2000000 bytes)" in slow.goodbye.text
+    assert len(_bodies(live)) == 400
+    assert sum(len(b"".join(job.buffers)) for job in world.spilled.jobs if isinstance(job, SpillWrite)) <= (
+        limits.spill_write_bytes_max + limits.block_bytes_max
+    )
+    world.settle()
+    assert not world.spilled.files
+
+
+def test_reading_back_takes_so_much_at_a_time_however_many_wake_up() -> None:
+    world = _world(SlowLimits(memory_bytes=3_000_000, connection_bytes=100_000))
+    slow = [_subscriber(world, f"slow-{number}", f"u{number}", stalled=True) for number in range(60)]
+    publisher = world.connect("p")
+    for _ in range(2):
+        for number in range(60):
+            publisher.publish(f"u{number}", [bytes(250_000)], sequenced=False)
+            while world.spilled.jobs:
+                world.run_spill()
+    for peer in slow:
+        _wake(world, peer)
+    while world.broker.has_work:
+        world.work()
+    reads = [job for job in world.spilled.jobs if isinstance(job, SpillRead)]
+    assert 1 < len(reads) < 60
+    assert sum(job.size for job in reads) <= limits.spill_read_bytes_max
+    world.settle()
+    assert all(_bodies(peer) == [bytes(250_000)] * 2 for peer in slow)
+
+
+def test_who_has_waited_too_long_is_ended_by_the_clock() -> None:
+    world = _world(SlowLimits(age_seconds=30.0))
+    slow, live = _subscriber(world, "slow", stalled=True), _subscriber(world, "live")
+    publisher = world.connect("p")
+    publisher.publish("u", [b"1"], sequenced=False)
+    assert world.broker.next_deadline(world.now()) is not None
+    world.wake(29.0)
+    publisher.publish("u", [b"2"], sequenced=False)
+    assert slow.goodbye is None
+    world.wake(2.0)
+    goodbye: Goodbye | None = world.peers[slow.conn].goodbye
+    assert goodbye is not None
+    assert "30 seconds, the age_limit" in goodbye.text
+    assert live.goodbye is None
+
+
+def test_who_takes_what_comes_though_never_all_of_it_does_not_grow_old() -> None:
+    world = _world(SlowLimits(age_seconds=10.0))
+    peer = world.connect("s")
+    peer.subscribe("s", "u", credit=40)
+    publisher = world.connect("p")
+    publisher.publish("u", [b"first", b"second"], sequenced=False)
+    for _ in range(50):
+        publisher.publish("u", [b"more"], sequenced=False)
+        peer.give_credit("s")
+        world.wake(1.0)
+        assert _backlogs(world).held_bytes, "it is always behind"
+    assert peer.goodbye is None
+
+
+@pytest.mark.parametrize("size", [100, 300_000, 5_000_000])
+def test_messages_of_any_size_come_back_from_disk(size: int) -> None:
+    world = _world(SlowLimits(memory_bytes=12_000_000, connection_bytes=0))
+    slow = _subscriber(world, "slow", stalled=True)
+    publisher = world.connect("p")
+    bodies = [_body(number, size) for number in range(8)]
+    for body in bodies:
+        publisher.publish("u", [body], sequenced=False)
+        while world.spilled.jobs:
+            world.run_spill()
+    _wake(world, slow)
+    world.settle()
+    assert _bodies(slow) == bodies
+
+
+def test_what_is_being_handed_on_is_not_sent_to_somebody_before_his_turn_nor_twice() -> None:
+    world = _world(SlowLimits())
+    _subscriber(world, "first", stalled=True)
+    second = _subscriber(world, "second", stalled=True)
+    publisher = world.connect("p")
+    publisher.publish("u", [b"0"], sequenced=False)
+    world.broker.writable(second.conn)
+    # Its first piece shares a block with what waits already, and the next one closes that block.
+    bodies = [_body(number, 80_000) for number in range(1, 7)]
+    publisher.publish("u", bodies, sequenced=False)
+    world.settle()
+    assert _bodies(second) == [b"0", *bodies]
+
+
+def test_what_could_not_be_written_is_tried_again_for_the_others() -> None:
+    world = _world(SlowLimits(connection_bytes=10_000))
+    peers = [_subscriber(world, f"slow-{number}", stalled=True) for number in range(2)]
+    publisher = world.connect("p")
+    failures = [OSError(5, "once")]
+    world.spilled.fails = lambda _: failures.pop() if failures else None
+    for number in range(60):
+        publisher.publish("u", [_body(number, 10_000)], sequenced=False)
+    world.settle()
+    assert [peer.goodbye is None for peer in peers] == [True, False]
+    backlogs = _backlogs(world)
+    assert not backlogs.spill.writing_bytes
+    assert backlogs.dirty_bytes < limits.block_bytes_max, "only the block that still grows"
+    _wake(world, peers[0])
+    world.settle()
+    assert _bodies(peers[0]) == [_body(number, 10_000) for number in range(60)]
+
+
+def test_what_was_read_back_does_not_stay_for_a_connection_without_room() -> None:
+    world = _world()
+    slow = _subscriber(world, "slow", stalled=True)
+    publisher = world.connect("p")
+    for number in range(400):
+        publisher.publish("u", [_body(number, 10_000)], sequenced=False)
+        while world.spilled.jobs:
+            world.run_spill()
+    _wake(world, slow)
+    while not world.spilled.jobs:
+        world.work()
+    world.run_spill()
+    reading = _backlogs(world).reading
+    assert reading.pinned_bytes
+    world.broker.blocked(slow.conn)
+    while world.broker.has_work:
+        world.work()
+    assert not reading.pinned_bytes
+    _wake(world, slow)
+    world.settle()
+    assert _bodies(slow) == [_body(number, 10_000) for number in range(400)]
