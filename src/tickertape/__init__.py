@@ -88,12 +88,16 @@ if TYPE_CHECKING:
     )
     from tickertape.base.version import __version__
     from tickertape.batch import Message, MessageBatch
-    from tickertape.client.aio import AsyncClient
-    from tickertape.client.aio_committing import AsyncClientTransaction
-    from tickertape.client.aio_ha import AsyncHAClient
-    from tickertape.client.async_streams import AsyncMessageStream
-    from tickertape.client.authenticators import Authenticator, DefaultAuthenticator
-    from tickertape.client.blocking import Client
+    from tickertape.client.aio.client import AsyncClient
+    from tickertape.client.aio.ha_client import AsyncHAClient
+    from tickertape.client.aio.streams import AsyncMessageStream
+    from tickertape.client.aio.transactions import AsyncClientTransaction
+    from tickertape.client.api.command import Command
+    from tickertape.client.api.read_calls import Handler
+    from tickertape.client.blocking.client import Client
+    from tickertape.client.blocking.ha_client import HAClient
+    from tickertape.client.blocking.streams import MessageStream
+    from tickertape.client.blocking.transactions import ClientTransaction
     from tickertape.client.bookmark_store import (
         BookmarkStore,
         ConflatingRecoveryPointAdapter,
@@ -102,11 +106,20 @@ if TYPE_CHECKING:
         RecoveryPointAdapter,
         RingBookmarkStore,
     )
-    from tickertape.client.choosers import ConnectionInfo, DefaultServerChooser, ServerChooser
-    from tickertape.client.command import Command
-    from tickertape.client.committing import ClientTransaction
-    from tickertape.client.delays import DelayStrategy, ExponentialDelayStrategy, FixedDelayStrategy
-    from tickertape.client.ha import HAClient
+    from tickertape.client.common.connection_state import ConnectionState
+    from tickertape.client.ha.authenticator import Authenticator, DefaultAuthenticator
+    from tickertape.client.ha.delay_strategy import (
+        DelayStrategy,
+        ExponentialDelayStrategy,
+        FixedDelayStrategy,
+    )
+    from tickertape.client.ha.server_chooser import ConnectionInfo, DefaultServerChooser, ServerChooser
+    from tickertape.client.ha.subscription_manager import (
+        MemorySubscriptionManager,
+        StoredSubscription,
+        SubscriptionManager,
+    )
+    from tickertape.client.protocol.transactions import CommittedTransaction
     from tickertape.client.publish_store import (
         AppendingPublishStore,
         FilePublishStore,
@@ -114,15 +127,6 @@ if TYPE_CHECKING:
         MemoryPublishStore,
         PublishStore,
     )
-    from tickertape.client.states import ConnectionState
-    from tickertape.client.streams import MessageStream
-    from tickertape.client.subscribing import Handler
-    from tickertape.client.subscription_manager import (
-        MemorySubscriptionManager,
-        StoredSubscription,
-        SubscriptionManager,
-    )
-    from tickertape.client.transaction import CommittedTransaction
     from tickertape.security.contexts import TLS
 
 __all__ = [
@@ -242,17 +246,17 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "tickertape.client.transaction": ("CommittedTransaction",),
-    "tickertape.client.aio_committing": ("AsyncClientTransaction",),
-    "tickertape.client.committing": ("ClientTransaction",),
+    "tickertape.client.protocol.transactions": ("CommittedTransaction",),
+    "tickertape.client.aio.transactions": ("AsyncClientTransaction",),
+    "tickertape.client.blocking.transactions": ("ClientTransaction",),
     "tickertape.base.bookmarks": ("EPOCH", "MOST_RECENT", "NOW", "Bookmark"),
     "tickertape.base.version": ("__version__",),
     "tickertape.batch": ("Message", "MessageBatch"),
-    "tickertape.client.aio": ("AsyncClient",),
-    "tickertape.client.aio_ha": ("AsyncHAClient",),
-    "tickertape.client.async_streams": ("AsyncMessageStream",),
-    "tickertape.client.authenticators": ("Authenticator", "DefaultAuthenticator"),
-    "tickertape.client.blocking": ("Client",),
+    "tickertape.client.aio.client": ("AsyncClient",),
+    "tickertape.client.aio.ha_client": ("AsyncHAClient",),
+    "tickertape.client.aio.streams": ("AsyncMessageStream",),
+    "tickertape.client.ha.authenticator": ("Authenticator", "DefaultAuthenticator"),
+    "tickertape.client.blocking.client": ("Client",),
     "tickertape.client.bookmark_store": (
         "BookmarkStore",
         "ConflatingRecoveryPointAdapter",
@@ -261,10 +265,14 @@ _HOMES: Final = {
         "RecoveryPointAdapter",
         "RingBookmarkStore",
     ),
-    "tickertape.client.choosers": ("ConnectionInfo", "DefaultServerChooser", "ServerChooser"),
-    "tickertape.client.command": ("Command",),
-    "tickertape.client.delays": ("DelayStrategy", "ExponentialDelayStrategy", "FixedDelayStrategy"),
-    "tickertape.client.ha": ("HAClient",),
+    "tickertape.client.ha.server_chooser": ("ConnectionInfo", "DefaultServerChooser", "ServerChooser"),
+    "tickertape.client.api.command": ("Command",),
+    "tickertape.client.ha.delay_strategy": (
+        "DelayStrategy",
+        "ExponentialDelayStrategy",
+        "FixedDelayStrategy",
+    ),
+    "tickertape.client.blocking.ha_client": ("HAClient",),
     "tickertape.client.publish_store": (
         "AppendingPublishStore",
         "FilePublishStore",
@@ -272,10 +280,10 @@ _HOMES: Final = {
         "MemoryPublishStore",
         "PublishStore",
     ),
-    "tickertape.client.states": ("ConnectionState",),
-    "tickertape.client.streams": ("MessageStream",),
-    "tickertape.client.subscribing": ("Handler",),
-    "tickertape.client.subscription_manager": (
+    "tickertape.client.common.connection_state": ("ConnectionState",),
+    "tickertape.client.blocking.streams": ("MessageStream",),
+    "tickertape.client.api.read_calls": ("Handler",),
+    "tickertape.client.ha.subscription_manager": (
         "MemorySubscriptionManager",
         "StoredSubscription",
         "SubscriptionManager",
@@ -298,7 +306,7 @@ def __dir__() -> list[str]:
 
 
 def _close_clients() -> None:
-    exits = sys.modules.get("tickertape.client.exits")
+    exits = sys.modules.get("tickertape.client.api.exit_flush")
     if exits is not None:
         exits.close_all()
 

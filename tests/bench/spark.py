@@ -18,7 +18,7 @@ from tests.bench.stage import BODY, timed
 from tests.helpers.processes import source_environment
 from tickertape.base.bookmarks import EPOCH
 from tickertape.base.timestamps import format_timestamp
-from tickertape.client.blocking import Client
+from tickertape.client.blocking.client import Client
 from tickertape.testing import RunningServer
 
 Log = Callable[[Room], contextlib.AbstractContextManager[RunningServer]]

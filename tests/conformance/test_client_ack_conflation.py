@@ -8,10 +8,10 @@ import pytest
 
 import tickertape as tt
 from tests.conformance.fronts import Front
-from tickertape.client.lane import Lane
-from tickertape.client.outstanding import Outstanding
 from tickertape.client.publish_store.protocol import Stored
-from tickertape.client.publishing import Publishing
+from tickertape.client.publishing.in_flight import Outstanding
+from tickertape.client.publishing.publisher import Publishing
+from tickertape.client.publishing.send_buffer import Lane
 from tickertape.testing.server import wait_until
 from tickertape.wire.commands import Persisted
 

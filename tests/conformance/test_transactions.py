@@ -16,7 +16,7 @@ import tickertape as tt
 from tests.conformance.fronts import Driven, Front
 from tests.helpers.relay import Relay
 from tickertape.base.limits import publish_topics_max
-from tickertape.client.transaction import aborting
+from tickertape.client.protocol.transactions import aborting
 from tickertape.testing import FaultProxy, RunningServer, wait_until
 from tickertape.testing.fault_proxy import Fault
 from tickertape.wire.commands import Abort, Commit, Stage
@@ -305,7 +305,7 @@ def test_what_no_client_may_send_is_not_sent_again_over_another_connection(
     front: Front, relay: Relay, name: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server ends the connection, with all that others do on it."""
-    monkeypatch.setattr("tickertape.client.transaction.publish_topics_max", 10 * publish_topics_max)
+    monkeypatch.setattr("tickertape.client.protocol.transactions.publish_topics_max", 10 * publish_topics_max)
     client = front.make_ha(name, servers=[relay.uri], reconnect_delay=0.01)
     client.connect_and_logon(timeout=SECONDS)
     transaction = begin(client, "too many topics")

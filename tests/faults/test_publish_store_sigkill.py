@@ -11,7 +11,7 @@ from random import Random
 
 from tests.helpers.publish_batches import held_messages
 from tickertape.base.interfaces import Now
-from tickertape.client.core import ClientCore
+from tickertape.client.protocol.core import ClientCore
 from tickertape.client.publish_store import FilePublishStore
 
 CYCLES = 20

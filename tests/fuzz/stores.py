@@ -20,8 +20,10 @@ from tests.fuzz.target import Target, taken
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import NotAStore, StoreCorrupt, StoreVersion
 from tickertape.batch import batch_from_bodies
-from tickertape.client.bookmark_store import LoggedBookmarkStore, RingBookmarkStore, cells, records
-from tickertape.client.bookmark_store.files import boot_id
+from tickertape.client.bookmark_store import LoggedBookmarkStore, RingBookmarkStore
+from tickertape.client.bookmark_store import log_format as records
+from tickertape.client.bookmark_store import ring_format as cells
+from tickertape.client.bookmark_store.store_file import boot_id
 from tickertape.client.publish_store import FilePublishStore, Stored
 from tickertape.client.publish_store.format import (
     CRC,

@@ -45,10 +45,10 @@ from tickertape.base.limits import commit_header_bytes, frame_bytes_max, segment
 from tickertape.base.options import format_options, list_value, parse_options
 from tickertape.base.units import parse_interval, parse_size
 from tickertape.batch import MessageBatch, merge, select, select_topic, slice_batch
-from tickertape.client.core import ClientCore, Lost, Opened
-from tickertape.client.effects import Hangup
+from tickertape.client.common.effects import Hangup
+from tickertape.client.common.subscribe_arguments import make_request
+from tickertape.client.protocol.core import ClientCore, Lost, Opened
 from tickertape.client.publish_store import MemoryPublishStore
-from tickertape.client.requests import make_request
 from tickertape.engine.commands.body_validation import Validation
 from tickertape.journal.format.identity import IDENTITY_FILE, read_identity
 from tickertape.journal.format.retired_state import Highest, Retired, decode_retired, encode_retired

@@ -15,7 +15,7 @@ import msgspec
 
 import tickertape as tt
 from tests.helpers.listening import listening
-from tickertape.client.choosers import ConnectionInfo
+from tickertape.client.ha.server_chooser import ConnectionInfo
 from tickertape.client.publish_store.protocol import Stored
 
 Trace = list[str]

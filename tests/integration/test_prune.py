@@ -20,7 +20,7 @@ from tickertape.archive.compact import compact
 from tickertape.archive.location import place_of
 from tickertape.archive.parquet_writer import write_files
 from tickertape.cli.support.command_group import cli
-from tickertape.client.blocking import Client
+from tickertape.client.blocking.client import Client
 from tickertape.engine.queues.state.checkpoint import Covered, encode_covered
 from tickertape.journal.disk import SystemDisk
 from tickertape.journal.format.identity import read_identity

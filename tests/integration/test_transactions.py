@@ -19,7 +19,7 @@ from tests.unit.journal.commit.test_chains import unfinished
 from tickertape.base.limits import MIB
 from tickertape.batch import batch_from_bodies
 from tickertape.cli.support.command_group import cli
-from tickertape.client.transaction import onward, staging
+from tickertape.client.protocol.transactions import onward, staging
 from tickertape.testing import RunningServer, running_server, wait_until
 from tickertape.wire.commands import Commit, Committed, Staged, Transaction
 

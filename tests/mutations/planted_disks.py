@@ -90,7 +90,7 @@ DISK_MUTATIONS: Final = (
     ),
     Mutation(
         "a segment of a publish store is mapped unread",
-        "client/publish_store/mapped.py",
+        "client/publish_store/segments.py",
         "                    os.pread(fd, _PIECE_BYTES, offset)\n",
         "                    del offset\n",
         ("unit/client/publish_store/test_file.py",),

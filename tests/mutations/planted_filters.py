@@ -57,10 +57,10 @@ FILTER_MUTATIONS: Final = (
     ),
     Mutation(
         "a refusal for the length of a message that was lost with its connection is taken for persisted",
-        "client/recording.py",
+        "client/publishing/server_topics.py",
         " or int(np.diff(batch.offsets).max()) > self.message_bytes_max:",
         ":",
-        ("unit/client/test_recording.py",),
+        ("unit/client/publishing/test_server_topics.py",),
         promise="R9",
         tier="unit",
     ),

@@ -201,10 +201,10 @@ QUEUE_MUTATIONS: Final = (
     ),
     Mutation(
         "without a connection a thread settles beside the event loop",
-        "client/aio.py",
+        "client/aio/client.py",
         "        if loop is not None and not self._is_here(loop):",
         "        if loop is not None and self._link is not None and not self._is_here(loop):",
-        ("unit/client/test_settling.py",),
+        ("unit/client/api/test_queue_calls.py",),
         promise="R11",
         tier="unit",
     ),

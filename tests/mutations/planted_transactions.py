@@ -11,7 +11,7 @@ from tests.mutations.mutation import Mutation
 
 _CHAINS = "unit/journal/commit/test_chains.py"
 _ENGINE = "unit/engine/transactions/test_coordinator.py"
-_GATHERED = "unit/client/test_transaction.py"
+_GATHERED = "unit/client/protocol/test_transactions.py"
 _KNOWN = "unit/engine/transactions/test_records.py"
 _UNFINISHED = "unit/journal/recovery/test_incomplete_transaction.py"
 _LIVES = "simulation/test_transactions.py"
@@ -157,7 +157,7 @@ TRANSACTION_MUTATIONS: Final = (
     ),
     Mutation(
         "what is staged of a transaction may go over several connections",
-        "client/transaction.py",
+        "client/protocol/transactions.py",
         "        elif logged_on is not None and logged_on is not self._first:\n",
         "        elif logged_on is not None and logged_on is None:\n",
         ("conformance/test_transactions.py",),
@@ -166,7 +166,7 @@ TRANSACTION_MUTATIONS: Final = (
     ),
     Mutation(
         "what an earlier attempt staged stays beside the next one",
-        "client/transaction.py",
+        "client/protocol/transactions.py",
         "        if left:\n            yield aborting(self.key), None\n",
         "        if left and not part:\n            yield aborting(self.key), None\n",
         (_GATHERED,),
@@ -175,7 +175,7 @@ TRANSACTION_MUTATIONS: Final = (
     ),
     Mutation(
         "an abort is not told to the server",
-        "client/committing.py",
+        "client/blocking/transactions.py",
         "            if make is not None:\n",
         "            if make is not None and gathered.uncertain:\n",
         ("conformance/test_transactions.py",),
@@ -184,7 +184,7 @@ TRANSACTION_MUTATIONS: Final = (
     ),
     Mutation(
         "a staged frame has any number of topics",
-        "client/transaction.py",
+        "client/protocol/transactions.py",
         "            and (builder.topic_count < publish_topics_max or builder.has_topic(topic))\n",
         "",
         (_GATHERED,),
@@ -193,7 +193,7 @@ TRANSACTION_MUTATIONS: Final = (
     ),
     Mutation(
         "a frame is closed behind a message that does not fit into it",
-        "client/transaction.py",
+        "client/protocol/transactions.py",
         "            builder.size_bytes + cost <= stage_frame_bytes\n",
         "            builder.size_bytes <= stage_frame_bytes\n",
         (_GATHERED,),
@@ -202,7 +202,7 @@ TRANSACTION_MUTATIONS: Final = (
     ),
     Mutation(
         "a commit is sent again though the server ends each connection for it",
-        "client/committing.py",
+        "client/blocking/transactions.py",
         "                if refused_for_good(lost) or not",
         "                if not",
         ("conformance/test_transactions.py",),

@@ -22,7 +22,7 @@ WORLD_MUTATIONS: Final = (
     # -- what a publisher was promised -------------------------------------------------------------------
     Mutation(
         "what a server does not record is sent unsequenced, whatever was said when it was accepted",
-        "client/recording.py",
+        "client/publishing/server_topics.py",
         "        promised = apart & (",
         "        promised = (apart ^ apart) & (",
         (_UNLIKE,),
@@ -32,7 +32,7 @@ WORLD_MUTATIONS: Final = (
     # -- who connects, and notices that a connection is none any more -----------------------------------
     Mutation(
         "an asyncio client looks at its connection only once",
-        "client/loop_driver.py",
+        "client/aio/driver.py",
         "sight(), moment)\n            self._drive()\n        self._arm_beats()",
         "sight(), moment)\n            self._drive()",
         (_SMALL,),
@@ -50,7 +50,7 @@ WORLD_MUTATIONS: Final = (
     ),
     Mutation(
         "an attempt to connect has no end",
-        "client/loop_driver.py",
+        "client/aio/driver.py",
         "            async with asyncio.timeout(seconds):\n                await link.dial()",
         "            async with asyncio.timeout(None):\n                await link.dial()",
         (_LARGE, _PAIR),
@@ -59,7 +59,7 @@ WORLD_MUTATIONS: Final = (
     ),
     Mutation(
         "the task that keeps a connection does not hear that it is lost",
-        "client/aio_ha.py",
+        "client/aio/ha_client.py",
         "            self._feed(machine.Dropped(lost.error))",
         "            self._changed.wake()",
         (_SMALL,),
@@ -88,7 +88,7 @@ WORLD_MUTATIONS: Final = (
     # -- between a client, the engine and their disks ---------------------------------------------------
     Mutation(
         "a flush whose connection is lost says that everything is persisted",
-        "client/calls.py",
+        "client/protocol/calls.py",
         "        tokens.extend(token for _, token in self._flushes)",
         "        self._effects.extend(Resolve(token, None) for _, token in self._flushes)",
         (_PAIR, _LARGE),
@@ -97,7 +97,7 @@ WORLD_MUTATIONS: Final = (
     ),
     Mutation(
         "what was discarded while it lay in the batch at hand is handed out",
-        "client/again.py",
+        "client/subscriptions/duplicates.py",
         "    return _is_discarded(context.store, context.sub_id, batch.publisher(at), batch.sequence(at))",
         "    return False",
         (_SMALL,),
@@ -161,7 +161,7 @@ WORLD_MUTATIONS: Final = (
     # -- transactions of several frames -----------------------------------------------------------------
     Mutation(
         "a transaction whose connection is lost between two frames goes on with the next frame",
-        "client/transaction.py",
+        "client/protocol/transactions.py",
         "            same.check(core.logged_on)\n",
         "            vars(same).update(_first=core.logged_on) if batch else same.check(core.logged_on)\n",
         (_SMALL,),

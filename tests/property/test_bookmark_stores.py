@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import tickertape as tt
-from tickertape.client.bookmark_store import records
+from tickertape.client.bookmark_store import log_format as records
 
 Entry = tuple[int, int]
 SUB = "s"

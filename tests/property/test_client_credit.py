@@ -7,9 +7,9 @@ from random import Random
 from tickertape.base.interfaces import Now
 from tickertape.base.limits import message_cost_bytes
 from tickertape.batch.builder import batch_from_bodies
-from tickertape.client.core import ClientCore, Opened
-from tickertape.client.effects import Hand, Send
-from tickertape.client.requests import make_request
+from tickertape.client.common.effects import Hand, Send
+from tickertape.client.common.subscribe_arguments import make_request
+from tickertape.client.protocol.core import ClientCore, Opened
 from tickertape.wire.commands import Ack, Command, Credit, Deliver, LoggedOn, Logon, Subscribe
 from tickertape.wire.connection import Connection, Received
 

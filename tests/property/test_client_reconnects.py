@@ -16,8 +16,8 @@ from tests.helpers.tiers import parts
 from tickertape.base.errors import Disconnected, PublishRejected
 from tickertape.base.interfaces import Now
 from tickertape.batch.message_batch import MessageBatch
-from tickertape.client.core import ClientCore, Lost, Opened
-from tickertape.client.effects import Down, FailedWrite, Hangup, Resolve, Send
+from tickertape.client.common.effects import Down, FailedWrite, Hangup, Resolve, Send
+from tickertape.client.protocol.core import ClientCore, Lost, Opened
 from tickertape.client.publish_store import (
     FilePublishStore,
     HybridPublishStore,

@@ -22,10 +22,21 @@ from tickertape.base.errors import Disconnected, TickertapeError
 from tickertape.batch.message import Message
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.bookmark_store import MemoryBookmarkStore
-from tickertape.client.core import ClientCore, Lost, Opened
-from tickertape.client.effects import Again, CaughtUp, End, Hand, HandAll, Hangup, Notice, Resolve, Send, Tell
-from tickertape.client.requests import make_request
-from tickertape.client.subscription import Request
+from tickertape.client.common.effects import (
+    Again,
+    CaughtUp,
+    End,
+    Hand,
+    HandAll,
+    Hangup,
+    Notice,
+    Resolve,
+    Send,
+    Tell,
+)
+from tickertape.client.common.subscribe_arguments import make_request
+from tickertape.client.protocol.core import ClientCore, Lost, Opened
+from tickertape.client.subscriptions.subscription import Request
 from tickertape.wire.commands import Ack
 
 RUNS = 20

@@ -15,8 +15,8 @@ import pytest
 from tickertape.base.errors import Disconnected, NameInUse, PublisherTakenOver
 from tickertape.base.interfaces import Now
 from tickertape.batch.message_batch import MessageBatch
-from tickertape.client.core import ClientCore, Lost, Opened
-from tickertape.client.effects import FailedWrite, Hangup, Resolve, Send
+from tickertape.client.common.effects import FailedWrite, Hangup, Resolve, Send
+from tickertape.client.protocol.core import ClientCore, Lost, Opened
 from tickertape.client.publish_store import (
     FilePublishStore,
     HybridPublishStore,

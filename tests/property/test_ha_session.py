@@ -10,11 +10,11 @@ import pytest
 
 from tickertape.base.errors import Disconnected, Refused, TickertapeError
 from tickertape.base.interfaces import Now
-from tickertape.client import session as machine
-from tickertape.client.choosers import ConnectionInfo, DefaultServerChooser
-from tickertape.client.delays import ExponentialDelayStrategy
-from tickertape.client.effects import State
-from tickertape.client.session import Session, SessionEffect
+from tickertape.client.common.effects import State
+from tickertape.client.ha import reconnect as machine
+from tickertape.client.ha.delay_strategy import ExponentialDelayStrategy
+from tickertape.client.ha.reconnect import Session, SessionEffect
+from tickertape.client.ha.server_chooser import ConnectionInfo, DefaultServerChooser
 
 RUNS = 300
 STEPS = 200

@@ -14,8 +14,8 @@ import pytest
 from tests.simulation.engine_world import EngineWorld
 from tests.simulation.line import Line
 from tickertape.base.errors import Disconnected, StoreFull
-from tickertape.client.core import ClientCore, Lost, Opened
-from tickertape.client.effects import FailedWrite, Hangup, Send
+from tickertape.client.common.effects import FailedWrite, Hangup, Send
+from tickertape.client.protocol.core import ClientCore, Lost, Opened
 from tickertape.client.publish_store import MemoryPublishStore
 
 SCHEDULES = 60

@@ -14,7 +14,7 @@ from random import Random
 from typing import Final
 
 from tickertape.base.errors import TickertapeError
-from tickertape.client.beats import Beats as ClientBeats
+from tickertape.client.protocol.heartbeat import Beats as ClientBeats
 from tickertape.engine.runtime.effects import Effect, Look, Send
 from tickertape.engine.runtime.outbox import Answers
 from tickertape.engine.runtime.statistics import Statistics

@@ -14,7 +14,7 @@ from random import Random
 from typing import Final
 
 from tests.simulation.store_disk import PowerLoss
-from tickertape.client.bookmark_store.files import StoreFile
+from tickertape.client.bookmark_store.store_file import StoreFile
 
 SECTOR: Final = 512
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from tickertape.client.publish_store.mapped import Directory
+from tickertape.client.publish_store.segments import Directory
 
 SECTOR: Final = 512
 _SUFFIX: Final = ".segment"

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from examples.demo.flights import FLIGHTS_FILE, WEATHER_FILE, data_file, read_flights, read_weather
-from tickertape.client.blocking import Client
+from tickertape.client.blocking.client import Client
 from tickertape.testing.server import RunningServer, running_server
 
 pytestmark = pytest.mark.spark

@@ -21,7 +21,7 @@ from tickertape.archive.location import place_of
 from tickertape.archive.parquet_writer import write_files
 from tickertape.archive.schema import Coverage, app_id
 from tickertape.base.errors import ArchiveFailed, BadOption, WrongJournal
-from tickertape.client.blocking import Client
+from tickertape.client.blocking.client import Client
 from tickertape.spark.archive.job import Commits, Report, Wish, archive_log, prepare, whole
 from tickertape.testing.fault_proxy import FaultProxy
 from tickertape.testing.server import RunningServer, running_server, wait_until

@@ -20,7 +20,7 @@ import pytest
 from tests.helpers.archive_rows import archived, check_files, log_rows
 from tests.helpers.java import short_lived_java
 from tests.helpers.processes import source_environment
-from tickertape.client.blocking import Client
+from tickertape.client.blocking.client import Client
 from tickertape.testing.server import RunningServer, running_server, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(900)]

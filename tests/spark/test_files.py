@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from tickertape.client.blocking import Client
+from tickertape.client.blocking.client import Client
 from tickertape.testing.server import RunningServer, running_server
 
 pytestmark = pytest.mark.spark

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tickertape.client.blocking import Client
+from tickertape.client.blocking.client import Client
 from tickertape.testing.server import running_server
 
 pytestmark = pytest.mark.spark

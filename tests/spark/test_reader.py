@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.spark.common.test_schema import struct
 from tickertape.base.errors import BookmarkExpired, Disconnected, NotAJournal, WrongJournal
-from tickertape.client.blocking import Client
+from tickertape.client.blocking.client import Client
 from tickertape.spark.common.schema import columns_of
 from tickertape.spark.source.batch_reader import TickertapeReader
 from tickertape.spark.source.options import read_options

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from tickertape.client.blocking import Client
+from tickertape.client.blocking.client import Client
 from tickertape.spark import register
 from tickertape.testing.server import RunningServer
 

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tickertape.client.blocking import Client
+from tickertape.client.blocking.client import Client
 from tickertape.testing.server import RunningServer, running_server
 
 pytestmark = pytest.mark.spark

@@ -24,7 +24,7 @@ from tickertape.base.errors import (
     TopicNotRecorded,
     WrongJournal,
 )
-from tickertape.client.blocking import Client
+from tickertape.client.blocking.client import Client
 from tickertape.spark.common.schema import columns_of
 from tickertape.spark.source.options import Query, read_options
 from tickertape.spark.source.stream_reader import TickertapeStreamReader

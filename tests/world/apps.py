@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import tickertape as tt
-import tickertape.client.aio_ha  # not when it is first used: it is to read the clock of the world
+import tickertape.client.aio.ha_client  # not when it is first used: it is to read the clock of the world
 from tests.world.process import Process
 
 if TYPE_CHECKING:

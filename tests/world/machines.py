@@ -20,10 +20,10 @@ from tests.simulation.line import Line
 from tickertape.base.bookmarks import EPOCH
 from tickertape.base.errors import Disconnected
 from tickertape.client.bookmark_store import MemoryBookmarkStore
-from tickertape.client.core import ClientCore, Lost, Opened
-from tickertape.client.effects import Again, Effect, Hand, HandAll, Hangup, Resolve, Send
+from tickertape.client.common.effects import Again, Effect, Hand, HandAll, Hangup, Resolve, Send
+from tickertape.client.common.subscribe_arguments import make_request
+from tickertape.client.protocol.core import ClientCore, Lost, Opened
 from tickertape.client.publish_store import MemoryPublishStore
-from tickertape.client.requests import make_request
 from tickertape.wire.commands import Ack
 
 MACHINE_FAULTS: Final = (

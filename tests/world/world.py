@@ -29,10 +29,11 @@ from tests.world.shelf import SEGMENT_BYTES, Shelf
 from tickertape.base.errors import Disconnected
 from tickertape.base.limits import republish_bytes_max
 from tickertape.batch import MessageBatch
-from tickertape.client import backlog, transaction
-from tickertape.client.aio_committing import AsyncTransacting
+from tickertape.client.aio.transactions import AsyncTransacting
+from tickertape.client.common.waiting import Timeout
+from tickertape.client.protocol import transactions as transaction
 from tickertape.client.publish_store import file
-from tickertape.client.waiting import Timeout
+from tickertape.client.publishing import backlog
 from tickertape.testing.clock import VirtualClock, VirtualLoop
 from tickertape.wire.connection import Connection, Event, Received
 

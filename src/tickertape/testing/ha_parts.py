@@ -10,11 +10,11 @@ import math
 from collections.abc import Callable
 
 from tickertape.base.errors import Disconnected
-from tickertape.client.authenticators import Authenticator
-from tickertape.client.choosers import ConnectionInfo, ServerChooser
-from tickertape.client.delays import DelayStrategy
-from tickertape.client.link import parse_uri
-from tickertape.client.subscription_manager import StoredSubscription, SubscriptionManager
+from tickertape.client.blocking.connection import parse_uri
+from tickertape.client.ha.authenticator import Authenticator
+from tickertape.client.ha.delay_strategy import DelayStrategy
+from tickertape.client.ha.server_chooser import ConnectionInfo, ServerChooser
+from tickertape.client.ha.subscription_manager import StoredSubscription, SubscriptionManager
 from tickertape.testing.verdicts import must, same
 
 NAME = "checked"

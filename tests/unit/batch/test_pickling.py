@@ -15,8 +15,8 @@ from tickertape.batch import Message, MessageBatch
 from tickertape.batch.builder import BatchBuilder
 from tickertape.batch.queue_lease import Gathering, Hold, Lease
 from tickertape.client.bookmark_store import MemoryBookmarkStore
-from tickertape.client.shares import Shared
-from tickertape.client.subscription import DeliveryContext
+from tickertape.client.subscriptions.routing import Shared
+from tickertape.client.subscriptions.subscription import DeliveryContext
 
 
 class Nobody:

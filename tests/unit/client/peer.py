@@ -10,8 +10,8 @@ from typing import TypeVar
 from tickertape.base.errors import Disconnected
 from tickertape.base.interfaces import Now
 from tickertape.batch.message_batch import MessageBatch
-from tickertape.client.core import ClientCore, Lost, Opened
-from tickertape.client.effects import Effect, Resolve, Send
+from tickertape.client.common.effects import Effect, Resolve, Send
+from tickertape.client.protocol.core import ClientCore, Lost, Opened
 from tickertape.client.publish_store.protocol import PublishStore
 from tickertape.wire.commands import Command, LoggedOn, Logon, Publish
 from tickertape.wire.connection import Connection, Received

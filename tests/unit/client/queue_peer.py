@@ -12,11 +12,11 @@ from itertools import count
 from tests.unit.client.peer import Peer
 from tickertape.batch import batch_from_bodies
 from tickertape.batch.message_batch import MessageBatch
-from tickertape.client.acking import SettlingPort
-from tickertape.client.effects import Hand
+from tickertape.client.api.queue_calls import SettlingPort
+from tickertape.client.common.effects import Hand
+from tickertape.client.common.subscribe_arguments import make_request
 from tickertape.client.publish_store.protocol import PublishStore
-from tickertape.client.requests import make_request
-from tickertape.client.subscriptions import Request
+from tickertape.client.subscriptions.registry import Request
 from tickertape.wire.commands import Ack, Deliver, Persisted, Publish, Subscribe
 from tickertape.wire.settlement import QUEUE_TOPIC, decode_settlement
 

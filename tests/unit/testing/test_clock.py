@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tickertape.client import waiting
-from tickertape.client.delays import ExponentialDelayStrategy
+from tickertape.client.common import waiting
+from tickertape.client.ha.delay_strategy import ExponentialDelayStrategy
 from tickertape.testing import Standstill, VirtualClock, VirtualLoop
 
 

@@ -23,8 +23,8 @@ from tickertape.cli.support.terminal import remark
 
 if TYPE_CHECKING:
     from tickertape.batch import MessageBatch
-    from tickertape.client.blocking import Client
-    from tickertape.client.streams import MessageStream
+    from tickertape.client.blocking.client import Client
+    from tickertape.client.blocking.streams import MessageStream
 
 
 @click.command(short_help="Print the messages of a topic: live, or from any point of the log.")

@@ -22,7 +22,7 @@ from tickertape.cli.support.tables import counted
 
 if TYPE_CHECKING:
     from tickertape.batch import Message, MessageBatch
-    from tickertape.client.blocking import Client
+    from tickertape.client.blocking.client import Client
 
 _BACKLOG: Final = 1_000
 """Dead letters that are under way at a time."""

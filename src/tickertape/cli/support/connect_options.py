@@ -18,7 +18,7 @@ from tickertape.security.contexts import TLS
 from tickertape.security.tokens import TOKEN_VARIABLE, read_token
 
 if TYPE_CHECKING:
-    from tickertape.client.blocking import Client
+    from tickertape.client.blocking.client import Client
 
 SERVER_DEFAULT: Final = "tcp://127.0.0.1:9007"
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -50,7 +50,7 @@ class Server(NamedTuple):
 
     def client(self, name: str, **options: Any) -> Client:
         """A client of it that is logged on."""
-        from tickertape.client.blocking import Client
+        from tickertape.client.blocking.client import Client
 
         ways: dict[str, Any] = {"token": self.token, "tls": self.tls}
         options |= {key: way for key, way in ways.items() if way is not None}
@@ -139,8 +139,8 @@ def _files(
 def _server(
     uri: str, token_file: str | None, ca: str | None, certificate: str | None, key: str | None
 ) -> Server:
-    from tickertape.client.link import parse_uri
-    from tickertape.client.ways import ways_of
+    from tickertape.client.blocking.connection import parse_uri
+    from tickertape.client.common.credentials import ways_of
 
     token = os.environ.get(TOKEN_VARIABLE) or None
     if token_file is not None:

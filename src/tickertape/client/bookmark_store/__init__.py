@@ -5,7 +5,6 @@ Must never hold anything else.
 
 from __future__ import annotations
 
-from tickertape.client.bookmark_store.adapter import ConflatingRecoveryPointAdapter
 from tickertape.client.bookmark_store.logged import LoggedBookmarkStore
 from tickertape.client.bookmark_store.memory import MemoryBookmarkStore
 from tickertape.client.bookmark_store.protocol import (
@@ -14,6 +13,7 @@ from tickertape.client.bookmark_store.protocol import (
     columns_of,
     refuse_own_client,
 )
+from tickertape.client.bookmark_store.recovery_point_adapter import ConflatingRecoveryPointAdapter
 from tickertape.client.bookmark_store.ring import RingBookmarkStore
 
 __all__ = [

@@ -10,11 +10,11 @@ from abc import ABC, abstractmethod
 from typing import ClassVar, Literal
 
 from tickertape.base.errors import BadOption, StoreCorrupt, StoreOfAnother
-from tickertape.client.bookmark_store.files import StoreFile
+from tickertape.client.bookmark_store.base import ProgressStore
 from tickertape.client.bookmark_store.heads import not_ours
-from tickertape.client.bookmark_store.owners import OWNER_AT, OWNER_END, mark, owner_named
+from tickertape.client.bookmark_store.owner import OWNER_AT, OWNER_END, mark, owner_named
 from tickertape.client.bookmark_store.protocol import RecoveryPointAdapter
-from tickertape.client.bookmark_store.store import ProgressStore
+from tickertape.client.bookmark_store.store_file import StoreFile
 
 Sync = Literal["never", "always"]
 

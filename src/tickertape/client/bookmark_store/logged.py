@@ -20,13 +20,13 @@ from tickertape.base.limits import (
     bookmark_prune_bytes_default,
 )
 from tickertape.base.units import parse_size
-from tickertape.client.bookmark_store import records
+from tickertape.client.bookmark_store import log_format as records
 from tickertape.client.bookmark_store.filed import FiledStore, Sync
-from tickertape.client.bookmark_store.files import boot_id, random_salt
-from tickertape.client.bookmark_store.owners import marked, owner_of
+from tickertape.client.bookmark_store.log_format import BODY, RECORD, RECORD_BYTES, BadRecord, Kind
+from tickertape.client.bookmark_store.owner import marked, owner_of
 from tickertape.client.bookmark_store.progress import Progress, Publishers, Ranges, UInt64s
 from tickertape.client.bookmark_store.protocol import RecoveryPointAdapter
-from tickertape.client.bookmark_store.records import BODY, RECORD, RECORD_BYTES, BadRecord, Kind
+from tickertape.client.bookmark_store.store_file import boot_id, random_salt
 
 ResizeHandler = Callable[["LoggedBookmarkStore", int], None]
 _MASK: Final = 0xFFFFFFFF

@@ -6,8 +6,8 @@ Must never touch a file.
 
 from __future__ import annotations
 
+from tickertape.client.bookmark_store.base import ProgressStore
 from tickertape.client.bookmark_store.protocol import RecoveryPointAdapter
-from tickertape.client.bookmark_store.store import ProgressStore
 
 
 class MemoryBookmarkStore(ProgressStore):

@@ -22,7 +22,7 @@ from tickertape.base.limits import (
     bookmark_window_messages_max,
 )
 from tickertape.client.bookmark_store.blocks import DELIVERED, DISCARDED, EXPECTED, MIXED, Block, Numbers
-from tickertape.client.bookmark_store.recovery import Moved, RecoveryPoint
+from tickertape.client.bookmark_store.recovery_point import Moved, RecoveryPoint
 
 UInt64s = NDArray[np.uint64]
 Mask = NDArray[np.bool_]

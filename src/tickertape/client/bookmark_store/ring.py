@@ -15,13 +15,20 @@ from crc32c import crc32c
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import BadOption, BookmarkStoreFull
 from tickertape.base.limits import bookmark_ring_cells_max
-from tickertape.client.bookmark_store import cells
-from tickertape.client.bookmark_store.cells import NAME_BYTES, NAME_LENGTH_MAX, SLOT, SLOT_BYTES, Cell, Place
+from tickertape.client.bookmark_store import ring_format as cells
 from tickertape.client.bookmark_store.filed import FiledStore, Sync
-from tickertape.client.bookmark_store.files import boot_id, random_salt
-from tickertape.client.bookmark_store.owners import marked, owner_of
+from tickertape.client.bookmark_store.owner import marked, owner_of
 from tickertape.client.bookmark_store.progress import Progress, Ranges
 from tickertape.client.bookmark_store.protocol import RecoveryPointAdapter
+from tickertape.client.bookmark_store.ring_format import (
+    NAME_BYTES,
+    NAME_LENGTH_MAX,
+    SLOT,
+    SLOT_BYTES,
+    Cell,
+    Place,
+)
+from tickertape.client.bookmark_store.store_file import boot_id, random_salt
 
 _body: Final = cells.BODY.pack
 _pack_into: Final = SLOT.pack_into

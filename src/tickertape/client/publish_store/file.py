@@ -25,7 +25,8 @@ from tickertape.base.limits import (
 )
 from tickertape.base.names import publisher_id
 from tickertape.batch.message_batch import MessageBatch
-from tickertape.client import forks
+from tickertape.client.common import fork_safety as forks
+from tickertape.client.publish_store.base import Bounded, another
 from tickertape.client.publish_store.format import (
     BATCH,
     BEHIND_CRC,
@@ -46,12 +47,11 @@ from tickertape.client.publish_store.format import (
     read_mark,
 )
 from tickertape.client.publish_store.held import Held
-from tickertape.client.publish_store.ledger import Entry, Ledger
-from tickertape.client.publish_store.mapped import Directory
-from tickertape.client.publish_store.options import Bounded, another
 from tickertape.client.publish_store.protocol import Stored, WhenFull
 from tickertape.client.publish_store.reading import read_entry
 from tickertape.client.publish_store.recovery import Image, recover
+from tickertape.client.publish_store.segments import Directory
+from tickertape.client.publish_store.unpersisted import Entry, Ledger
 
 Sync = Literal["never", "always"]
 

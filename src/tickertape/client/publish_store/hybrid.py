@@ -17,11 +17,11 @@ from tickertape.base.limits import (
     publish_store_sequences_ahead,
 )
 from tickertape.batch.message_batch import MessageBatch
-from tickertape.client import forks
+from tickertape.client.common import fork_safety as forks
+from tickertape.client.publish_store.base import Bounded, checked_size
 from tickertape.client.publish_store.file import FilePublishStore, Sync
 from tickertape.client.publish_store.held import Held
 from tickertape.client.publish_store.memory import MemoryPublishStore
-from tickertape.client.publish_store.options import Bounded, checked_size
 from tickertape.client.publish_store.protocol import Stored, WhenFull
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from tickertape.base.limits import publish_store_bytes_default
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.batch.select import slice_batch
-from tickertape.client.publish_store.options import Bounded, another
+from tickertape.client.publish_store.base import Bounded, another
 from tickertape.client.publish_store.protocol import Stored, WhenFull
 
 

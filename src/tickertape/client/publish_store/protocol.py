@@ -1,7 +1,7 @@
 """Owns what a client asks of a publish store.
 
-Must never decide when to send or resend: that is `client/publishing.py`. A store keeps batches, in order,
-until it is told that they are persisted or refused.
+Must never decide when to send or resend: that is `client/publishing/publisher.py`. A store keeps batches, in
+order, until it is told that they are persisted or refused.
 """
 
 from __future__ import annotations

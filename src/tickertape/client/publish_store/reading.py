@@ -27,7 +27,7 @@ from tickertape.client.publish_store.format import (
     Record,
     look,
 )
-from tickertape.client.publish_store.ledger import Entry
+from tickertape.client.publish_store.unpersisted import Entry
 
 _MESSAGES: Final = frozenset({MESSAGE, LABELLED})
 _WRONG: Final = (TickertapeError, ValueError, struct.error)

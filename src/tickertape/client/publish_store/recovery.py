@@ -30,7 +30,7 @@ from tickertape.client.publish_store.format import (
     read_mark,
     read_record,
 )
-from tickertape.client.publish_store.ledger import Entry, Ledger
+from tickertape.client.publish_store.unpersisted import Entry, Ledger
 
 
 class Image(NamedTuple):

@@ -34,7 +34,7 @@ WRONG: Final = (MISSING, DUPLICATE, ORDER)
 """The kinds of findings that are faults. Who begins to number anew, at the clock, has lost nothing."""
 
 _NUMBERS_A_MICROSECOND: Final = 1000
-"""A numbering begins at the nanoseconds of a clock of microseconds, plus one (client/takeover.py)."""
+"""A numbering begins at the nanoseconds of a microsecond clock, plus one (client/publishing/sequences.py)."""
 _CLOCK_BEHIND_MICROS: Final = 1_000_000
 _CLOCK_AHEAD_MICROS: Final = 86_400_000_000
 """A publisher's clock may be so far from the server's."""

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, urlencode
 
 from tickertape.base.errors import BadOption
-from tickertape.client.link import parse_uri
-from tickertape.client.ways import Ways
+from tickertape.client.blocking.connection import parse_uri
+from tickertape.client.common.credentials import Ways
 from tickertape.security.contexts import TLS
 from tickertape.security.tokens import read_token
 
 if TYPE_CHECKING:
-    from tickertape.client.blocking import Client
+    from tickertape.client.blocking.client import Client
 
 ACCESS: Final = ("tokenFile", "caFile", "certificateFile", "keyFile")
 """The options that name files, by their paths on driver and executors."""
@@ -54,7 +54,7 @@ def server_text(uri: str, options: Mapping[str, str]) -> str:
 def client_of(server: str, name: str, timeout_seconds: float) -> Client:
     """A client of a server that `server_text` gave, logged on. Raises what `Client` raises."""
     # Spark starts a Python process for each step of planning; the first of them needs no client.
-    from tickertape.client.blocking import Client
+    from tickertape.client.blocking.client import Client
 
     uri, _, files = server.partition("#")
     found = dict(parse_qsl(files))

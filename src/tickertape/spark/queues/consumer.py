@@ -21,8 +21,8 @@ from tickertape.spark.queues.options import QueueWanted
 from tickertape.spark.source.task_reader import connect, log
 
 if TYPE_CHECKING:
-    from tickertape.client.blocking import Client
-    from tickertape.client.streams import MessageStream
+    from tickertape.client.blocking.client import Client
+    from tickertape.client.blocking.streams import MessageStream
 
 _EVERY_TOPIC: Final = ".*"
 _AHEAD: Final = 2

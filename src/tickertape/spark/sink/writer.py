@@ -30,7 +30,7 @@ from tickertape.base.limits import publish_messages_max
 from tickertape.base.transaction_limits import stage_frame_bytes, transaction_parts_max
 from tickertape.batch import MessageBatch
 from tickertape.batch.build_columns import OutColumns, batches_from_columns
-from tickertape.client.transaction import SameConnection, aborting, staging
+from tickertape.client.protocol.transactions import SameConnection, aborting, staging
 from tickertape.spark.sink.options import Outgoing
 from tickertape.spark.source.task_reader import connect
 from tickertape.wire.commands import Commit, Committed, Transaction

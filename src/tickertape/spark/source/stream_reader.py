@@ -31,7 +31,7 @@ from tickertape.spark.source.task_reader import LOSS_HINT, connect, log, lost, p
 from tickertape.wire.commands import Resolved
 
 if TYPE_CHECKING:
-    from tickertape.client.blocking import Client
+    from tickertape.client.blocking.client import Client
 
 T = TypeVar("T")
 

@@ -27,7 +27,7 @@ from tickertape.spark.common.servers import client_of
 from tickertape.spark.source.partitions import LogPart
 
 if TYPE_CHECKING:
-    from tickertape.client.blocking import Client
+    from tickertape.client.blocking.client import Client
 
 DEPTH_BYTES: Final = 8 * 1024 * 1024
 """What may be on its way to a task: two record batches, so that the server works while Spark takes one."""

@@ -20,7 +20,7 @@ from tickertape.cli.queue import purge as purging
 from tickertape.cli.queue.requeue import label_of
 from tickertape.cli.support import terminal
 from tickertape.cli.support.command_group import cli
-from tickertape.client import blocking
+from tickertape.client.blocking import client as blocking
 from tickertape.server.admin.schema import Stats
 
 

@@ -12,7 +12,7 @@ import pytest
 import tickertape as tt
 from tickertape.batch import BatchBuilder, merge
 from tickertape.client.bookmark_store import columns_of, refuse_own_client
-from tickertape.client.bookmark_store.store import ProgressStore
+from tickertape.client.bookmark_store.base import ProgressStore
 
 
 class Kept:

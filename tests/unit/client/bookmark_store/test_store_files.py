@@ -17,9 +17,10 @@ from crc32c import crc32c
 
 import tickertape as tt
 from tests.helpers.processes import source_environment
-from tickertape.client.bookmark_store import cells, records
+from tickertape.client.bookmark_store import log_format as records
+from tickertape.client.bookmark_store import ring_format as cells
+from tickertape.client.bookmark_store.base import ProgressStore
 from tickertape.client.bookmark_store.logged import LoggedBookmarkStore
-from tickertape.client.bookmark_store.store import ProgressStore
 
 GOLDEN = Path(__file__).parents[3] / "golden"
 Make = Callable[[Path], LoggedBookmarkStore | tt.RingBookmarkStore]

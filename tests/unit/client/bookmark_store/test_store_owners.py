@@ -12,7 +12,7 @@ import tickertape as tt
 from tickertape.base.errors import StoreOfAnother
 from tickertape.client.bookmark_store import LoggedBookmarkStore, RingBookmarkStore
 from tickertape.client.bookmark_store.filed import FiledStore
-from tickertape.client.bookmark_store.owners import OWNER_AT, OWNER_END
+from tickertape.client.bookmark_store.owner import OWNER_AT, OWNER_END
 
 KINDS = [LoggedBookmarkStore, RingBookmarkStore]
 every_kind = pytest.mark.parametrize("kind", KINDS)

@@ -16,13 +16,8 @@ from tests.helpers.publish_batches import held_batches, stored
 from tests.unit.client.peer import Peer, bodies
 from tickertape.base.limits import publish_segment_bytes
 from tickertape.batch.select import slice_batch
-from tickertape.client.publish_store import (
-    FilePublishStore,
-    HybridPublishStore,
-    MemoryPublishStore,
-    Stored,
-    mapped,
-)
+from tickertape.client.publish_store import FilePublishStore, HybridPublishStore, MemoryPublishStore, Stored
+from tickertape.client.publish_store import segments as mapped
 from tickertape.client.publish_store.format import HEADER_BYTES, MAGIC
 from tickertape.testing import check_publish_store
 from tickertape.wire.commands import Persisted, Rejected

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.publish_batches import stored
-from tickertape.client.publish_store import FilePublishStore, mapped
+from tickertape.client.publish_store import FilePublishStore
+from tickertape.client.publish_store import segments as mapped
 from tickertape.client.publish_store.format import parse_header
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "publish-segment.bin"

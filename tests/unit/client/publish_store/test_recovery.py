@@ -20,9 +20,9 @@ from tickertape.base.names import publisher_id
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.publish_store import FilePublishStore
 from tickertape.client.publish_store.format import HEADER_BYTES, MARK_AT, read_mark
-from tickertape.client.publish_store.ledger import Entry
 from tickertape.client.publish_store.reading import read_entry
 from tickertape.client.publish_store.recovery import Image, recover
+from tickertape.client.publish_store.unpersisted import Entry
 
 Messages = list[tuple[int, bytes]]
 

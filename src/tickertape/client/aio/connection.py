@@ -1,0 +1,196 @@
+"""Owns one connection to a server on an event loop: the transport, and whether it takes more.
+
+Must never decide anything about the protocol, nor start a task. It works on asyncio's loops and on uvloop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol, cast
+
+from tickertape.base.errors import Disconnected
+from tickertape.base.interfaces import Buffer
+from tickertape.base.limits import KIB, client_outbox_bytes_max
+from tickertape.client.aio.waiting import Waiters
+from tickertape.client.blocking.connection import Address, unread_bytes
+from tickertape.client.common.fork_safety import let_go
+from tickertape.wire.heartbeat import Sight
+
+JOINED_BYTES_MAX: Final = 16 * KIB
+"""Up to here one write of a copy costs less than a write of each buffer as it lies."""
+
+
+class LoopDriven(Protocol):
+    """The one side of a client that its link calls."""
+
+    def opened(self, link: LoopLink) -> None:
+        """The connection stands."""
+
+    def buffer(self) -> memoryview:
+        """Where to read the next bytes into."""
+
+    def arrived(self, count: int) -> None:
+        """That many bytes came."""
+
+    def written(self, link: LoopLink, frame: int) -> None:
+        """Every publish frame up to `frame`, as `report_written` was given it, was written."""
+
+    def lost(self, link: LoopLink, error: Disconnected) -> None:
+        """The connection is gone; the last call that counts."""
+
+
+class LoopLink(asyncio.BufferedProtocol):
+    """One connection. After `hang_up`, `discard` or a loss it is used up."""
+
+    def __init__(self, address: Address, driven: LoopDriven) -> None:
+        self._address = address
+        self._driven = driven
+        self._transport: asyncio.Transport | None = None
+        self._descriptor = -1
+        self._paused = False
+        self._reported = 0
+        """The last frame given to `report_written`."""
+        self._unreported = 0
+        """The frame to report when the transport takes more; 0 when there is none."""
+        self._heard_at = self._said_at = time.monotonic()
+        self._read_bytes = 0
+        self.changed = Waiters()
+        """Who waits until it takes more, or is gone."""
+        self.gone = False
+        self.gently = False
+        """Whether `hang_up` sends first what is still to be sent."""
+
+    async def dial(self) -> None:
+        """Connect. Raises `OSError`."""
+        loop = asyncio.get_running_loop()
+        address = self._address
+        if address.path:
+            await loop.create_unix_connection(lambda: self, address.path)
+        else:
+            await loop.create_connection(lambda: self, address.host, address.port)
+
+    @property
+    def congested(self) -> bool:
+        """Whether so much waits for the socket that no more should be added."""
+        return self._paused
+
+    def send(self, buffers: Sequence[Buffer]) -> None:
+        """Write, after all that was written before; never waits. Where nobody reads it any more it is
+        dropped: `lost` is on its way."""
+        transport = self._transport
+        if transport is None or self.gone or transport.is_closing():
+            return
+        self._said_at = time.monotonic()
+        if sum(map(len, buffers)) <= JOINED_BYTES_MAX:
+            transport.write(b"".join(buffers))
+        else:
+            for buffer in buffers:
+                if transport.is_closing():
+                    return  # a write before failed; the loop counts more of them, and complains
+                transport.write(buffer)
+
+    def report_written(self, frame: int, loop: asyncio.AbstractEventLoop) -> None:
+        """Call `written` for this publish frame in the second turn of `loop` from now, or later: a publisher
+        gives one turn after each frame, and may have more to publish after it."""
+        if frame != self._reported:
+            with contextlib.suppress(RuntimeError):  # its loop was closed
+                loop.call_soon(loop.call_soon, self._report, frame)
+            self._reported = frame
+
+    def sight(self) -> Sight:
+        """What the connection looks like to a heartbeat."""
+        transport = self._transport
+        return Sight(
+            heard_at=self._heard_at,
+            read_bytes=self._read_bytes,
+            said_at=self._said_at,
+            unwritten=transport is not None and transport.get_write_buffer_size() > 0,
+            unread_bytes=unread_bytes(self._descriptor),
+        )
+
+    async def wait_room(self, seconds: float | None) -> bool:
+        """Wait until it is not `congested`; False when `seconds` have passed."""
+        return await self.changed.wait_for(lambda: self.gone or not self._paused, seconds)
+
+    def hang_up(self) -> None:
+        """Stop sending and receiving; `lost` is called soon."""
+        if self._transport is not None:
+            _end(self._transport.close if self.gently else self._transport.abort)
+
+    def discard(self, why: Disconnected) -> None:
+        """Stop at once; `lost` is called now."""
+        if self._transport is not None:
+            _end(self._transport.abort)
+        self._lose(why)
+
+    def let_go(self) -> None:
+        """Let go of the connection in a forked child, without a word to the server: it is the parent's."""
+        if self._descriptor >= 0:
+            let_go(self._descriptor)
+
+    # -- called by the loop -----------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The connection stands."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=client_outbox_bytes_max)
+        self._descriptor = transport.get_extra_info("socket").fileno()
+        self._opened()
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the machine knows how much it wants
+        """Where to read the next bytes into."""
+        return self._driven.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """That many bytes came."""
+        self._heard_at = time.monotonic()
+        self._read_bytes += nbytes
+        self._driven.arrived(nbytes)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone."""
+        self._descriptor = -1
+        if exc is None:
+            error = Disconnected(f"{self._address.uri} closed the connection")
+        else:
+            error = Disconnected(f"the connection to {self._address.uri} was lost: {exc}")
+            error.__cause__ = exc
+        self._lose(error)
+
+    def pause_writing(self) -> None:
+        """Enough waits for the socket."""
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        """It takes more."""
+        self._paused = False
+        self.changed.wake()
+        frame, self._unreported = self._unreported, 0
+        if frame:
+            self._report(frame)
+
+    def _opened(self) -> None:
+        """It can be used."""
+        self._driven.opened(self)
+
+    def _report(self, frame: int) -> None:
+        if self._paused:
+            self._unreported = frame
+        elif not self.gone:
+            self._driven.written(self, frame)
+
+    def _lose(self, error: Disconnected) -> None:
+        if self.gone:
+            return
+        self.gone = True
+        self._driven.lost(self, error)
+        self.changed.wake()
+
+
+def _end(end: Callable[[], None]) -> None:
+    # A loop that was closed has no transport any more that could be told.
+    with contextlib.suppress(RuntimeError):
+        end()

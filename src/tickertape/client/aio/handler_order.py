@@ -1,0 +1,108 @@
+"""Owns the order of handlers across subscriptions of an asyncio client that were resumed together.
+
+One task hands on what came for all of them, in the order in which it came. Must never take a message of a
+subscription while its own task still hands on what came before it joined.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+from tickertape.base.limits import batch_bytes_target
+from tickertape.batch.message import Message
+from tickertape.batch.message_batch import MessageBatch
+from tickertape.client.aio.waiting import Waiters
+from tickertape.client.subscriptions.routing import in_order
+
+
+class Member(Protocol):
+    """A subscription with a handler."""
+
+    def join(self, convoy: Convoy) -> None:
+        """What comes from now on is the convoy's."""
+
+    async def caught_up_by_itself(self) -> None:
+        """Wait until its own task has handed on all that is not the convoy's."""
+
+    def take(self) -> MessageBatch | None:
+        """What came next, None when it was closed meanwhile; the one taken before is done with."""
+
+    async def hand(self, message: Message) -> None:
+        """Call the handler, unless the stream is closed."""
+
+    def settle(self) -> None:
+        """What was taken last is done with."""
+
+    @property
+    def running(self) -> bool:
+        """Whether more may come."""
+
+
+Item = Sequence[tuple[Member, Sequence[int]]]
+"""Who got something at a time, and which rows of the batch; for one alone they do not matter."""
+
+
+class Convoy:
+    """Subscriptions whose handlers are called in one order. A slow one holds up the others."""
+
+    def __init__(self) -> None:
+        self._members: list[Member] = []
+        self._items: deque[Item] = deque()
+        self._changed = Waiters()
+        self.over = True
+        """Whether it needs a task that runs `hand_on`: it has none yet, or that one has ended."""
+
+    def join(self, members: Sequence[Member]) -> None:
+        """What comes for them from now on is handed on here."""
+        self._members = [member for member in self._members if member.running]
+        self._members += members
+        for member in members:
+            member.join(self)
+
+    def put(self, item: Item) -> None:
+        """A batch came, and lies in the inbox of each."""
+        self._items.append(item)
+        self._changed.wake()
+
+    def look(self) -> None:
+        """A member is over, or was closed."""
+        self._changed.wake()
+
+    async def hand_on(self) -> None:
+        """Hand on everything until all members are over."""
+        in_a_row_bytes = 0
+        try:
+            while self._items or any(member.running for member in self._members):
+                if not self._items:
+                    in_a_row_bytes = 0
+                    await self._changed.wait()
+                    continue
+                in_a_row_bytes += await self._hand(self._items.popleft())
+                if in_a_row_bytes >= batch_bytes_target:
+                    in_a_row_bytes = 0
+                    await asyncio.sleep(0)
+        finally:
+            self.over = True
+
+    async def _hand(self, item: Item) -> int:
+        """Hand on what came at a time; its cost."""
+        shares = []
+        for member, rows in item:
+            await member.caught_up_by_itself()
+            batch = member.take()
+            if batch is not None:
+                shares.append((member, batch, rows))
+        if len(shares) == 1:
+            member, batch, _ = shares[0]
+            for message in batch:
+                await member.hand(message)
+        else:
+            messages = [iter(batch) for _, batch, _ in shares]
+            for _, number in in_order([rows for _, _, rows in shares]):
+                await shares[number][0].hand(next(messages[number]))
+        for member, _, _ in shares:
+            member.settle()
+        return sum(batch.cost for _, batch, _ in shares)

@@ -1,0 +1,96 @@
+"""Owns waiting in an event loop: for the outcome of one call, and for something to change.
+
+Must never know what is waited for. Whoever waits may be cancelled; what comes for them then is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from tickertape.base.errors import TickertapeError
+from tickertape.client.common.waiting import LOOKS, no_answer
+
+
+class LoopCall:
+    """The outcome of one call."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self) -> None:
+        self._future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+
+    def settle(self, outcome: object) -> None:
+        """Set the outcome; nobody hears it when the call was abandoned."""
+        if not (self._future.done() or self._future.get_loop().is_closed()):
+            self._future.set_result(outcome)
+
+    async def wait(self, seconds: float | None, what: str, whole: float | None = None) -> object:
+        """The outcome; raises it when it is an error, and `TimedOut` after `seconds` without one.
+
+        `whole`: what the error says instead, where `seconds` is only the rest of it.
+        """
+        try:
+            async with asyncio.timeout(seconds):
+                await self._future
+        except TimeoutError:
+            raise no_answer(what, seconds if whole is None else whole) from None
+        return self._taken()
+
+    async def wait_idle(self, seconds: float, what: str) -> object:
+        """As `wait`, but time in which a handler keeps the loop from what has arrived does not count."""
+        for _ in range(LOOKS):
+            await asyncio.wait((self._future,), timeout=seconds / LOOKS)
+            if self._future.done():
+                return self._taken()
+        raise no_answer(what, seconds)
+
+    def _taken(self) -> object:
+        outcome = self._future.result()
+        if isinstance(outcome, TickertapeError):
+            raise outcome
+        return outcome
+
+
+def left(deadline: float | None) -> float | None:
+    """Seconds until `deadline`, a time of the running loop; None without one."""
+    return None if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
+
+
+class Waiters:
+    """Those who wait for something to change."""
+
+    __slots__ = ("_futures",)
+
+    def __init__(self) -> None:
+        self._futures: set[asyncio.Future[None]] = set()
+
+    def wake(self) -> None:
+        """It has changed: all look again."""
+        for future in self._futures:
+            # A loop that was closed in the middle of it has left some that nobody waits for any more.
+            if not (future.done() or future.get_loop().is_closed()):
+                future.set_result(None)
+
+    async def wait_for(self, condition: Callable[[], bool], seconds: float | None) -> bool:
+        """Wait until `condition()`; whether it holds in the end."""
+        if seconds is None:
+            while not condition():
+                await self.wait()
+            return True
+        try:
+            async with asyncio.timeout(seconds):
+                while not condition():
+                    await self.wait()
+        except TimeoutError:
+            return condition()
+        return True
+
+    async def wait(self) -> None:
+        """Wait for one change."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._futures.add(future)
+        try:
+            await future
+        finally:
+            self._futures.discard(future)

@@ -1,0 +1,157 @@
+"""Owns the general form of what an application may ask a server: a command as data.
+
+Must never send it, and never drop a field: one that the command does not use raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import Final
+
+import msgspec
+
+from tickertape.base.errors import BadOption, UsageError
+from tickertape.base.options import parse_options
+from tickertape.client.common.subscribe_arguments import StartPoint, check_sub_ids, make_request
+from tickertape.client.subscriptions.subscription import Request
+
+BUILT: Final = {
+    "publish": ("topic", "data", "expiration", "correlation_id", "sow_key"),
+    "subscribe": ("topic", "bookmark", "filter", "options", "sub_id", "depth", "until_caught_up"),
+    "unsubscribe": ("sub_id",),
+    "pause": ("sub_id",),
+    "resume": ("sub_id",),
+    "flush": ("level",),
+}
+"""The commands there are, and the fields that each uses."""
+NOT_BUILT: Final = (
+    "sow", "sow_and_subscribe", "sow_and_delta_subscribe", "sow_delete", "delta_publish", "delta_subscribe",
+    "ack",
+)  # fmt: skip
+
+
+class _Head(msgspec.Struct, frozen=True):
+    command: str
+    """`publish`, `subscribe`, `unsubscribe`, `pause`, `resume` or `flush`."""
+    topic: str = ""
+
+
+class Command(_Head, frozen=True, kw_only=True):
+    """What `execute` and `execute_async` of both clients take; every other method is a short form of it.
+
+    `command`: `publish`, `subscribe`, `unsubscribe`, `pause`, `resume` or `flush`. Others of the reference
+    are not built yet. `topic`: of a publish or subscribe; of a subscribe it may be a pattern.
+    publish: `data` (bytes as they are, str as UTF-8, anything else as JSON), `expiration` (seconds or text),
+    `correlation_id`, `sow_key`.
+    subscribe: `bookmark` makes it a bookmark subscription; with `until_caught_up` that one ends at the last
+    message accepted when it was asked for. `filter`: what its messages are to contain. `options`: the option
+    string of the reference, such as `"timestamp,rate=2x,select=[-/,+/b]"`. `sub_id`: its id; one is made up
+    when it is None. `depth`: its credit, in bytes or text (`"2MB"`). With nothing but `options="pause"` or
+    `"resume"` and a `sub_id` (one, several, or text with commas between) it pauses or resumes subscriptions
+    that there are.
+    unsubscribe, pause, resume: `sub_id`, one or several.
+    flush: `level`, `persisted` (default) or `processed`.
+
+    Nothing is checked before it is executed; then `BadOption` names what does not exist, is not built yet, or
+    is not used by this command.
+    """
+
+    data: object = msgspec.UNSET
+    expiration: float | str | None = None
+    correlation_id: str | None = None
+    sow_key: str | None = None
+    bookmark: StartPoint | None = None
+    filter: str | None = None
+    options: str | None = None
+    sub_id: str | tuple[str, ...] | None = None
+    depth: int | str | None = None
+    until_caught_up: bool = False
+    level: str | None = None
+
+
+_DEFAULTS: Final = {
+    field.encode_name: field.default
+    for field in msgspec.structs.fields(Command)
+    if field.default is not msgspec.NODEFAULT
+}
+
+
+def check_command(command: Command) -> None:
+    """Raise `BadOption` for a command that does not exist or a field that it does not use."""
+    if not isinstance(command, Command):
+        raise UsageError(f"execute takes a Command, not {type(command).__name__}")
+    if not isinstance(command.command, str):
+        raise BadOption(f"command is text, not {type(command.command).__name__}")
+    used = BUILT.get(command.command)
+    if used is None:
+        why = "is not built yet" if command.command in NOT_BUILT else "does not exist"
+        raise BadOption(f"command {command.command!r} {why}; there are {', '.join(BUILT)}")
+    for name, default in _DEFAULTS.items():
+        value = getattr(command, name)
+        if name not in used and value is not default and (name == "data" or value != default):
+            raise BadOption(f"{command.command} does not use {name}={value!r}; leave it out")
+    if command.command == "publish" and command.data is msgspec.UNSET:
+        raise UsageError("a publish needs data")
+
+
+def request_of(command: Command, sub_id: str) -> tuple[Request, bool]:
+    """The subscription that a subscribe asks for, and whether it is a limited reading."""
+    bookmark = command.bookmark
+    if not isinstance(command.until_caught_up, bool):
+        raise BadOption(f"until_caught_up is True or False, not {type(command.until_caught_up).__name__}")
+    if command.until_caught_up and bookmark is None:
+        raise BadOption("until_caught_up needs a bookmark: it says where a replay stops")
+    limited = command.until_caught_up
+    request = make_request(
+        command.topic,
+        sub_id,
+        bookmark=bookmark,
+        filter=command.filter,
+        options=command.options,
+        depth=command.depth,
+        until_caught_up=limited,
+    )
+    return request, limited
+
+
+def naming(command: Command, running: Container[str]) -> tuple[str, tuple[str, ...]] | None:
+    """What is to be done to which subscriptions, for a command that names some; None for any other.
+
+    A subscribe does so whose only option is `pause` or `resume`, as in the reference; `pause` also begins a
+    subscription, where none of `running` has its id. Raises `UsageError`, `BadOption`.
+    """
+    if command.command in ("unsubscribe", "pause", "resume"):
+        return command.command, _sub_ids(command.command, command.sub_id)
+    if command.command != "subscribe" or not isinstance(command.options, str):
+        return None
+    options = parse_options(command.options)
+    if "resume" not in options and ("pause" not in options or not _names(command.sub_id, running)):
+        return None
+    what = "resume" if "resume" in options else "pause"
+    if options != {what: None}:
+        raise BadOption(f"a subscribe that is to {what} subscriptions has no other option and no value")
+    for name in ("topic", "bookmark", "filter", "depth", "until_caught_up"):
+        if getattr(command, name):
+            raise BadOption(f"a subscribe that is to {what} subscriptions does not use {name}; leave it out")
+    sub_ids = command.sub_id
+    if isinstance(sub_ids, str) and sub_ids not in running:
+        sub_ids = tuple([sub_id.strip() for sub_id in sub_ids.split(",")])
+    return what, _sub_ids(what, sub_ids)
+
+
+def _names(sub_id: object, running: Container[str]) -> bool:
+    """Whether these are subscriptions that there are, or several, which a new one cannot have."""
+    if not isinstance(sub_id, str):
+        return sub_id is not None
+    return sub_id in running or ("," in sub_id and all(part.strip() in running for part in sub_id.split(",")))
+
+
+def _sub_ids(what: str, sub_id: object) -> tuple[str, ...]:
+    return check_sub_ids(what, (sub_id,) if isinstance(sub_id, str) and sub_id else sub_id)
+
+
+def one_sub_id(command: Command) -> str | None:
+    """The id that a subscribe asks for."""
+    if isinstance(command.sub_id, tuple | list):
+        raise UsageError(f"a subscribe has one sub_id, not {command.sub_id!r}")
+    return command.sub_id

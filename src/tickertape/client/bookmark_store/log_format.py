@@ -1,0 +1,296 @@
+"""Owns the records of a logged bookmark store (docs/formats/bookmark-store.md): bytes to changes and back.
+
+Must never touch a file, or believe a byte that no checksum covers. A record is 16 bytes, or 16 and a payload
+padded to 8. Its checksum covers where it stands in which file, so that nothing left over passes for one.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+import numpy as np
+from crc32c import crc32c
+
+from tickertape.base.bookmarks import Bookmark
+from tickertape.base.limits import bookmark_window_messages_max
+from tickertape.base.text_format import said
+from tickertape.client.bookmark_store.blocks import DELIVERED, DISCARDED, EXPECTED, MIXED, Numbers
+from tickertape.client.bookmark_store.progress import Progress, Publishers, Ranges, UInt64s
+from tickertape.client.bookmark_store.recovery_point import Pending
+
+MAGIC: Final = b"ttbmlog\0"
+VERSION: Final = 0
+HEADER: Final = struct.Struct("<8sHHI16s")
+"""Magic, version, zero, salt, the run of the machine; then its checksum and zeros up to `HEADER_BYTES`."""
+HEADER_BYTES: Final = 64
+RECORD: Final = struct.Struct("<IIQ")
+"""Checksum, kind and subscription, value: an ordinal, or the length of the payload."""
+BODY: Final = struct.Struct("<IQ")
+RECORD_BYTES: Final = RECORD.size
+_U64: Final = struct.Struct("<Q")
+_PAIR: Final = struct.Struct("<QQ")
+_DELIVERY: Final = struct.Struct("<QIIQ")
+_PROGRESS: Final = struct.Struct("<QQQIIII")
+_PENDING: Final = struct.Struct("<QQQ")
+_MIXED: Final = 1
+_RANGE: Final = 2
+_STATES: Final = 4
+_CRC_MASK: Final = 0xFFFFFFFF
+_WITHOUT_EXPECTED: Final = bytes([DELIVERED, DISCARDED, DELIVERED]) + bytes(range(3, 256))
+assert EXPECTED == 2
+_NONE: Final = 2**64 - 1
+
+
+class Kind(IntEnum):
+    """What a record says of a subscription."""
+
+    DISCARD = 1
+    NAME = 2
+    DELIVERY = 3
+    DISCARDS = 4
+    START = 5
+    NOTICE = 6
+    FORGET = 7
+    PURGE = 8
+    PROGRESS = 9
+
+
+class Log(NamedTuple):
+    """What the records of a file say. `end` is where they stop; `beyond`: where the next valid one stands."""
+
+    subscriptions: dict[str, Progress]
+    end: int
+    beyond: int | None
+
+
+class BadRecord(Exception):
+    """A record with a good checksum that makes no sense: not written by this program."""
+
+
+# -- writing ------------------------------------------------------------------------------------------
+
+
+def header(salt: int, boot: bytes) -> bytes:
+    """The head of a file."""
+    head = HEADER.pack(MAGIC, VERSION, 0, salt, boot)
+    return (head + struct.pack("<I", crc32c(head))).ljust(HEADER_BYTES, b"\0")
+
+
+def record(kind: Kind, number: int, payload: bytes, at: int, salt: int) -> bytes:
+    """The record that stands at `at`."""
+    body = BODY.pack(kind | number << 8, len(payload)) + payload + bytes(-len(payload) % 8)
+    return struct.pack("<I", crc32c(body, (salt + at) & _CRC_MASK)) + body
+
+
+def delivery(base: int, publishers: Publishers, sequences: UInt64s) -> bytes:
+    """Payload of `DELIVERY`."""
+    count, first = len(sequences), int(sequences[0])
+    mixed = not isinstance(publishers, int)
+    ranged = int(sequences[-1]) - first == count - 1 and bool((np.diff(sequences) == 1).all())
+    publisher = publishers if isinstance(publishers, int) else 0
+    parts = [_DELIVERY.pack(base, count, mixed * _MIXED | ranged * _RANGE, publisher)]
+    if not isinstance(publishers, int):
+        parts.append(np.ascontiguousarray(publishers, np.uint64).tobytes())
+    parts.append(_U64.pack(first) if ranged else np.ascontiguousarray(sequences, np.uint64).tobytes())
+    return b"".join(parts)
+
+
+def ranges(done: Ranges) -> bytes:
+    """Payload of `DISCARDS`."""
+    return b"".join(_PAIR.pack(*pair) for pair in done)
+
+
+def bookmarks(members: Iterable[Bookmark]) -> bytes:
+    """Payload of `START` and `NOTICE`."""
+    return b"".join(_PAIR.pack(*member) for member in members)
+
+
+def _block(base: int, publisher: int, publishers: Numbers | None, sequences: Numbers, states: bytes) -> bytes:
+    ranged = isinstance(sequences, range)
+    flags = (publishers is not None) * _MIXED | ranged * _RANGE | _STATES
+    parts = [_DELIVERY.pack(base, len(sequences), flags, 0 if publisher == MIXED else publisher)]
+    if publishers is not None:
+        parts.append(np.array(publishers, np.uint64).tobytes())
+    parts.append(_U64.pack(sequences[0]) if ranged else np.array(sequences, np.uint64).tobytes())
+    parts.append(states.translate(_WITHOUT_EXPECTED))
+    return b"".join(parts)
+
+
+def _pending(pending: Pending | None) -> bytes:
+    return _PENDING.pack(_NONE, 0, 0) if pending is None else _PENDING.pack(pending[0], *pending[1])
+
+
+def snapshot(subscriptions: dict[str, Progress], salt: int, boot: bytes) -> bytes:
+    """A file that says what these are now, and nothing of how they came to be so."""
+    parts = [header(salt, boot)]
+    at = HEADER_BYTES
+
+    def add(kind: Kind, number: int, payload: bytes) -> None:
+        nonlocal at
+        parts.append(record(kind, number, payload, at, salt))
+        at += len(parts[-1])
+
+    for sub_id, progress in subscriptions.items():
+        add(Kind.NAME, progress.number, sub_id.encode())
+        add(Kind.PROGRESS, progress.number, _state(progress))
+        for block in progress.blocks:
+            low = max(0, progress.head - block.base)
+            mixed = None if block.publishers is None else block.publishers[low:]
+            rest = block.sequences[low:]
+            states = bytes(block.states[low:])
+            payload = _block(block.base + low, block.publisher, mixed, rest, states)
+            add(Kind.DELIVERY, progress.number, payload)
+    return b"".join(parts)
+
+
+def _state(progress: Progress) -> bytes:
+    moved = list(progress.moved())
+    point = progress.point
+    point.reached(progress.head)
+    head = _PROGRESS.pack(progress.head, point.at, point.floor, len(moved), len(point.base), 0, 0)
+    rows = b"".join(_PENDING.pack(*entry) for entry in moved)
+    return head + _pending(point.pending) + _pending(point.newest) + bookmarks(point.base) + rows
+
+
+# -- reading ------------------------------------------------------------------------------------------
+
+
+def read_header(content: bytes) -> tuple[int, bytes] | str:
+    """Salt and run of the machine, or what is damaged. It is ours: see `not_ours`."""
+    if len(content) < HEADER_BYTES:
+        return f"it ends in its header, after {len(content)} bytes"
+    if crc32c(content[: HEADER.size]) != int.from_bytes(content[HEADER.size : HEADER.size + 4], "little"):
+        return "its header is damaged"
+    _, _, _, salt, boot = HEADER.unpack_from(content)
+    return salt, boot
+
+
+def read_log(content: bytes, salt: int) -> Log:
+    """What the records say, up to the first that is not whole. Raises `BadRecord`."""
+    subscriptions: dict[str, Progress] = {}
+    names: dict[int, str] = {}
+    at = HEADER_BYTES
+    while (found := _record_at(content, at, salt)) is not None:
+        kind, number, value, end = found
+        try:
+            if kind == Kind.NAME:
+                name = content[at + RECORD_BYTES : at + RECORD_BYTES + value].decode()
+                names[number] = name
+                subscriptions[name] = Progress()
+                subscriptions[name].number = number
+            elif kind == Kind.DISCARD:
+                subscriptions[names[number]].discard_ordinals(value, value + 1)
+            elif kind == Kind.PURGE:
+                del subscriptions[names.pop(number)]
+            else:
+                payload = content[at + RECORD_BYTES : at + RECORD_BYTES + value]
+                progress = _apply(kind, payload, subscriptions[names[number]])
+                subscriptions[names[number]] = progress
+        except (KeyError, ValueError, IndexError, struct.error) as error:
+            raise BadRecord(f"the record at byte {at} makes no sense ({said(error, 200)})") from error
+        at = end
+    return Log(subscriptions, at, _next_record(content, at, salt))
+
+
+def _record_at(content: bytes, at: int, salt: int) -> tuple[int, int, int, int] | None:
+    """Kind, subscription, value and end of the record that stands there, if a whole one does."""
+    if at + RECORD_BYTES > len(content):
+        return None
+    crc, what, value = RECORD.unpack_from(content, at)
+    kind = what & 0xFF
+    if not Kind.DISCARD <= kind <= Kind.PROGRESS:
+        return None
+    end = at + RECORD_BYTES
+    if kind != Kind.DISCARD:
+        if value > len(content) - end:
+            return None
+        end += value + -value % 8
+    if end > len(content) or crc32c(memoryview(content)[at + 4 : end], (salt + at) & _CRC_MASK) != crc:
+        return None
+    return kind, what >> 8, value, end
+
+
+def _next_record(content: bytes, at: int, salt: int) -> int | None:
+    for place in _starts(content, at + 8):
+        if _record_at(content, place, salt) is not None:
+            return place
+    return None
+
+
+def _starts(content: bytes, at: int) -> Iterator[int]:
+    """Where a record could stand: kinds are not zero."""
+    words = np.frombuffer(content, np.uint8, (len(content) - at) // 8 * 8, at) if at < len(content) else None
+    if words is not None:
+        kinds = words[4::8]
+        found = np.flatnonzero((kinds >= Kind.DISCARD) & (kinds <= Kind.PROGRESS))
+        yield from (found * 8 + at).tolist()
+
+
+def _apply(kind: int, payload: bytes, progress: Progress) -> Progress:
+    if kind == Kind.DELIVERY:
+        _deliver(payload, progress)
+    elif kind == Kind.DISCARDS:
+        for low, high in _PAIR.iter_unpack(payload):
+            progress.discard_ordinals(low, high)
+    elif kind == Kind.START:
+        progress.point.start(_bookmarks(payload))
+    elif kind == Kind.NOTICE:
+        progress.point.notice(_bookmarks(payload)[0], progress.delivered, progress.head)
+    elif kind == Kind.FORGET:
+        progress.resume(forget=True)
+    else:
+        return _progress(payload, progress.number)
+    return progress
+
+
+def _bookmarks(payload: bytes) -> Sequence[Bookmark]:
+    return [Bookmark(*pair) for pair in _PAIR.iter_unpack(payload)]
+
+
+def _deliver(payload: bytes, progress: Progress) -> None:
+    base, count, flags, publisher = _DELIVERY.unpack_from(payload)
+    if base != progress.delivered:
+        raise ValueError(f"message {base} follows {progress.delivered}")
+    if count > bookmark_window_messages_max:  # a range takes no bytes in the file, but all of them in memory
+        raise ValueError(f"{count:,} messages, above {bookmark_window_messages_max:,}")
+    at = _DELIVERY.size
+    publishers = None
+    if flags & _MIXED:
+        publishers = np.frombuffer(payload, "<u8", count, at)
+        at += 8 * count
+    if flags & _RANGE:
+        sequences = np.arange(count, dtype=np.uint64) + np.uint64(_U64.unpack_from(payload, at)[0])
+        at += 8
+    else:
+        sequences = np.frombuffer(payload, "<u8", count, at)
+        at += 8 * count
+    if count:
+        progress.append(MIXED if publishers is not None else publisher, publishers, sequences)
+    if flags & _STATES:
+        states = np.frombuffer(payload, np.uint8, count, at) == DISCARDED
+        edges = np.flatnonzero(np.diff(np.concatenate(([0], states.view(np.int8), [0]))))
+        for low, high in edges.reshape(-1, 2).tolist():
+            progress.discard_ordinals(base + low, base + high)
+
+
+def _progress(payload: bytes, number: int) -> Progress:
+    head, at, floor, publishers, members, _, _ = _PROGRESS.unpack_from(payload)
+    progress = Progress(head)
+    progress.number = number
+    point = progress.point
+    place = _PROGRESS.size
+    notices: list[Pending | None] = []
+    for _ in range(2):
+        delivered, publisher, sequence = _PENDING.unpack_from(payload, place)
+        notices.append(None if delivered == _NONE else (delivered, Bookmark(publisher, sequence)))
+        place += _PENDING.size
+    point.at, point.floor = at, floor
+    point.pending, point.newest = notices
+    point.base = tuple(_bookmarks(payload[place : place + 16 * members]))
+    place += 16 * members
+    for moved, publisher, sequence in _PENDING.iter_unpack(payload[place : place + 24 * publishers]):
+        progress.restore(publisher, sequence, moved)
+    return progress

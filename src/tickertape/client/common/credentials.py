@@ -1,0 +1,72 @@
+"""Owns how a client's credentials and TLS go with an address: what may travel where.
+
+Must never let a token go in clear over a network, or an option of TLS be ignored.
+"""
+
+from __future__ import annotations
+
+import ssl
+from ipaddress import ip_address
+from typing import Final, NamedTuple
+
+from tickertape.base.errors import BadOption
+from tickertape.client.blocking.connection import Address
+from tickertape.security.contexts import TLS, client_context
+
+
+class Ways(NamedTuple):
+    """What an application said of how to reach servers. `tls`: for `tls://` addresses; None: the certificates
+    of the system are trusted. `has_token`: the password is a token."""
+
+    tls: TLS | None = None
+    has_token: bool = False
+
+    def check(self, address: Address) -> None:
+        """Raise `BadOption` for an address that does not go with what was said."""
+        if self.tls is not None and not address.tls:
+            raise BadOption(f"tls= is for tls:// addresses, and {address.uri} is none")
+        if self.has_token and not address.tls and not _is_here(address):
+            raise BadOption(
+                f"a token would travel in clear to {address.uri}: connect to a tls:// address (or give it as "
+                "password=, where the network is trusted)"
+            )
+
+    def context(self) -> ssl.SSLContext:
+        """What a connection to a `tls://` address is made with. Raises `BadOption`."""
+        return client_context(self.tls or TLS())
+
+    def name_of(self, address: Address) -> str:
+        """What the certificate of the server there must say."""
+        return (self.tls.server_name if self.tls is not None else None) or address.host
+
+
+DEFAULT_WAYS: Final = Ways()
+"""Nothing was said."""
+
+
+def password_of(password: str | None, token: str | None) -> str | None:
+    """What goes with the logon: the one or the other. Raises `BadOption`."""
+    if token is None:
+        return password
+    if password is not None:
+        raise BadOption("token= and password= exclude each other: a token is the password of a logon")
+    if not isinstance(token, str):
+        raise BadOption(f"token is text, not {type(token).__name__}")
+    return token
+
+
+def ways_of(tls: TLS | None, token: str | None) -> Ways:
+    """What the arguments of a client say. Raises `BadOption`."""
+    if tls is not None and not isinstance(tls, TLS):
+        raise BadOption(f"tls is a tickertape.TLS, not {type(tls).__name__}")
+    return Ways(tls, token is not None)
+
+
+def _is_here(address: Address) -> bool:
+    """Whether what goes there does not leave the machine."""
+    if address.path or address.host == "localhost":
+        return True
+    try:
+        return ip_address(address.host).is_loopback
+    except ValueError:
+        return False

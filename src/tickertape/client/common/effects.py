@@ -1,0 +1,159 @@
+"""Owns what the client machine asks its driver to do.
+
+Must never do any of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
+
+from tickertape.base.errors import PublishRejected, TickertapeError
+from tickertape.base.interfaces import Buffer
+from tickertape.batch.message_batch import MessageBatch
+from tickertape.client.common.connection_state import ConnectionState
+from tickertape.client.subscriptions.routing import Shared
+
+Part = tuple[object, MessageBatch, Sequence[int]]
+"""What one sink gets of a batch for several: its share, and which rows of the batch these are."""
+
+
+class Send(NamedTuple):
+    """Write these buffers to the connection, after all earlier ones."""
+
+    buffers: list[Buffer]
+
+
+class Hangup(NamedTuple):
+    """Close the connection; the driver then tells the machine that it is lost, with this error."""
+
+    error: TickertapeError
+
+
+class Resolve(NamedTuple):
+    """The call with this token has its outcome: a value, or the error to raise."""
+
+    token: object
+    outcome: object
+
+
+class Hand(NamedTuple):
+    """Give `batch` to `sink`, the object that came with the subscription."""
+
+    sink: object
+    batch: MessageBatch
+
+
+class HandAll(NamedTuple):
+    """Give each sink its share of one batch. Handlers are called in the order of the batch."""
+
+    shared: Shared
+    parts: list[Part]
+
+
+class Joined(NamedTuple):
+    """The subscriptions of `sinks` were resumed together: from here on their handlers keep one order."""
+
+    sinks: list[object]
+
+
+class Dropped(NamedTuple):
+    """The messages of `batch` are not handed on: they were delivered before. The application wants to see
+    them."""
+
+    batch: MessageBatch
+
+
+class Started(NamedTuple):
+    """The server placed the bookmark subscription of `sink`."""
+
+    sink: object
+    after: str
+    """The bookmark of the last message before its start, EPOCH at the beginning; empty when it is unknown."""
+    found: bool
+    """Whether the log has the bookmark that was asked for."""
+
+
+class CaughtUp(NamedTuple):
+    """The replay of `sink` has caught up, or reached its stop."""
+
+    sink: object
+
+
+class Notice(NamedTuple):
+    """`sink` was given everything of its subscription up to this bookmark of the log."""
+
+    sink: object
+    bookmark: str
+
+
+class End(NamedTuple):
+    """Nothing more comes to `sink`.
+
+    `reason` is a word for programs; `error` is None when it was asked for.
+    """
+
+    sink: object
+    reason: str
+    error: TickertapeError | None
+
+
+class Again(NamedTuple):
+    """The connection of a subscription that is kept is lost: what `sink` has not handed on comes again."""
+
+    sink: object
+
+
+class Tell(NamedTuple):
+    """The application's exception listener is to hear of this."""
+
+    error: TickertapeError
+
+
+class FailedWrite(NamedTuple):
+    """The server refused that many messages. `batch` holds them when there is a publish store, else None."""
+
+    error: PublishRejected
+    messages: int
+    batch: MessageBatch | None
+
+
+class Room(NamedTuple):
+    """The publish store has more room than before: publishes that wait may try again."""
+
+
+class Down(NamedTuple):
+    """A connection that was logged on is lost, and not because the application closed the client."""
+
+    error: TickertapeError
+    connection: int
+    """Which one, counted from 1."""
+
+
+class State(NamedTuple):
+    """Tell the connection-state listeners."""
+
+    state: ConnectionState
+
+
+SinkEffect: TypeAlias = Started | CaughtUp | Notice | End | Again
+"""What a sink is told."""
+Effect = (
+    Send
+    | Hangup
+    | Resolve
+    | Hand
+    | HandAll
+    | Joined
+    | Dropped
+    | Started
+    | CaughtUp
+    | Notice
+    | End
+    | Again
+    | Tell
+    | FailedWrite
+    | Room
+    | Down
+    | State
+)

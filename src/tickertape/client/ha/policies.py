@@ -1,0 +1,257 @@
+"""Owns what an HA client asks and tells the objects of its application (server chooser, authenticators, delay
+strategy, subscription manager), and what becomes of the exceptions they raise.
+
+Must never wait or connect, and never be called under a lock of the client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+
+from tickertape.base.errors import BadOption, Refused, TickertapeError, UsageError
+from tickertape.base.options import parse_options
+from tickertape.client.api.read_calls import Handler
+from tickertape.client.blocking.connection import Address, parse_uri
+from tickertape.client.bookmark_store.protocol import BookmarkStore
+from tickertape.client.common.credentials import Ways
+from tickertape.client.ha.authenticator import Authenticator, DefaultAuthenticator, PasswordGiven
+from tickertape.client.ha.delay_strategy import DelayStrategy
+from tickertape.client.ha.reconnect import Chosen, Delayed
+from tickertape.client.ha.server_chooser import ConnectionInfo, DefaultServerChooser, ServerChooser
+from tickertape.client.ha.subscription_manager import (
+    MemorySubscriptionManager,
+    StoredSubscription,
+    SubscriptionManager,
+)
+from tickertape.client.subscriptions.bookmark_tracker import StoredTrail
+from tickertape.client.subscriptions.registry import DeliveryContext, Request
+from tickertape.client.subscriptions.resubscribe import Replay, Terms
+
+
+class Counsel:
+    """The application's objects of one client.
+
+    `chance` draws a number of 0 <= chance < 1; `tell` is told what the objects raise. Raises `BadOption` for
+    an object that lacks methods.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        chooser: ServerChooser,
+        delays: DelayStrategy,
+        manager: SubscriptionManager | None,
+        *,
+        user: str | None,
+        password: str | None,
+        ways: Ways,
+        chance: Callable[[], float],
+        tell: Callable[[BaseException], None],
+    ) -> None:
+        if not isinstance(chooser, ServerChooser):
+            raise BadOption(f"a {type(chooser).__name__} is no ServerChooser: it lacks methods of it")
+        if manager is not None and not isinstance(manager, SubscriptionManager):
+            raise BadOption(f"a {type(manager).__name__} is no SubscriptionManager: it lacks methods of it")
+        self._name = name
+        self._chooser = chooser
+        self._delays = delays
+        self._manager = MemorySubscriptionManager() if manager is None else manager
+        self._user = user
+        self._password = password
+        self._ways = ways
+        self._chance = chance
+        self._tell = tell
+        self._authenticator: Authenticator = DefaultAuthenticator()
+        self._refused: Authenticator | None = None
+        """Whose password the server refused last."""
+        self._used: tuple[str | None, str | None] = (None, None)
+
+    # -- connecting -------------------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """The delay strategy begins afresh."""
+        self._run(self._delays.reset)
+
+    def choose(self) -> Chosen:
+        """Where the chooser wants to connect."""
+        try:
+            return self._ask_chooser()
+        except Exception as error:  # noqa: BLE001 - code of the application may raise anything
+            self._tell(error)
+            return Chosen(None, f"it raised {type(error).__name__}: {error}")
+
+    def _ask_chooser(self) -> Chosen:
+        with plainly("the server chooser"):
+            uri = self._chooser.current_uri()
+            if not uri:
+                return Chosen(None, str(self._chooser.error()))
+            authenticator: object = self._chooser.current_authenticator() or DefaultAuthenticator()
+            if not isinstance(authenticator, Authenticator):
+                kind = type(authenticator).__name__
+                raise BadOption(f"a {kind} is no Authenticator: it lacks methods of it")
+            self._authenticator = authenticator
+            return Chosen(uri)
+
+    def delay(self, uri: str, mono: float) -> Delayed:
+        """How long to wait before connecting there."""
+        try:
+            with plainly("the delay strategy"):
+                seconds = self._delays.next_delay(uri, mono, self._chance())
+            if seconds is not None and not 0 <= seconds < float("inf"):
+                raise UsageError(f"the delay strategy said {seconds!r}, which is no number of seconds")
+        except Exception as error:  # noqa: BLE001 - code of the application may raise anything
+            self._tell(error)
+            return Delayed(None, f"the delay strategy raised {type(error).__name__}: {error}")
+        return Delayed(seconds)
+
+    def begin_attempt(self, uri: str) -> tuple[Address, str | None, PasswordGiven]:
+        """The address, the user, and the password or what is to be awaited for it."""
+        address = parse_uri(uri)
+        self._ways.check(address)
+        user = address.user if self._user is None else self._user
+        password = address.password if self._password is None else self._password
+        authenticator = self._authenticator
+        refused, self._refused = self._refused, None
+        ask = authenticator.retry if refused is authenticator else authenticator.authenticate
+        with plainly("the authenticator"):
+            return address, user, ask(user, password)
+
+    def uses(self, user: str | None, password: str | None) -> None:
+        """The logon is made with these."""
+        self._used = user, password
+
+    def succeeded(self, uri: str, instance: str) -> None:
+        """The server, which calls itself `instance`, accepted the logon."""
+        used, self._used = self._used, (None, None)
+        self._run(self._authenticator.completed, *used, instance)
+        self._run(self._chooser.report_success, ConnectionInfo(self._name, uri))
+        self.refresh()
+
+    def failed(self, error: TickertapeError, uri: str) -> None:
+        """The attempt failed."""
+        self._used = (None, None)
+        if isinstance(error, Refused):
+            self._refused = self._authenticator
+        self._run(self._chooser.report_failure, error, ConnectionInfo(self._name, uri))
+
+    # -- subscriptions ----------------------------------------------------------------------------------
+
+    def subscribed(self, stored: StoredSubscription) -> None:
+        """A subscription with a handler was placed."""
+        self._run(self._manager.subscribed, stored)
+
+    def unsubscribed(self, sub_id: str) -> None:
+        """One is over for good."""
+        self._run(self._manager.unsubscribed, sub_id)
+
+    def to_restore(self) -> list[tuple[StoredSubscription, Handler]]:
+        """What the manager has from before and has handlers for; what it raises is told, and what it gives
+        that is neither is left out."""
+        found: list[tuple[StoredSubscription, Handler]] = []
+        try:
+            with plainly("the subscription manager"):
+                given: Sequence[Any] = self._manager.stored()
+            for stored in given:
+                with plainly("the subscription manager"):
+                    handler = self._manager.bind(stored)
+                if handler is None:
+                    continue
+                if _is_whole(stored) and callable(handler):
+                    found.append((stored, handler))
+                    continue
+                kinds = f"a {type(stored).__name__} and a {type(handler).__name__}"
+                self._tell(
+                    UsageError(
+                        f"the subscription manager gave {kinds}, not a StoredSubscription with fields of "
+                        "their types and a handler"
+                    )
+                )
+        except Exception as error:  # noqa: BLE001 - code of the application may raise anything
+            self._tell(error)
+        return found
+
+    def _run(self, method: Callable[..., object], *arguments: object) -> None:
+        try:
+            with plainly(getattr(method, "__qualname__", repr(method))):
+                method(*arguments)
+        except Exception as error:  # noqa: BLE001 - code of the application may raise anything
+            self._tell(error)
+
+
+@contextmanager
+def plainly(who: str) -> Iterator[None]:
+    """In code of the application: what only asyncio and generators should raise is raised as `UsageError`.
+
+    It would end the task that connects, which nobody wanted to end.
+    """
+    try:
+        yield
+    except (Exception, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        raise UsageError(f"{who} raised {type(error).__name__}") from error
+
+
+def _is_whole(stored: object) -> bool:
+    """Whether it is a stored subscription whose fields have their types."""
+    if not isinstance(stored, StoredSubscription):
+        return False
+    try:
+        msgspec.convert(msgspec.to_builtins(stored), StoredSubscription)
+    except (msgspec.ValidationError, TypeError):
+        return False
+    return True
+
+
+def chooser_of(servers: str | Sequence[str] | None, chooser: ServerChooser | None) -> ServerChooser:
+    """The chooser that is meant by a list of servers, or the one that was given. Raises `BadOption`."""
+    if (servers is None) == (chooser is None):
+        raise BadOption("give either servers or server_chooser")
+    return DefaultServerChooser(servers or ()) if chooser is None else chooser
+
+
+def as_failure(error: Exception, uri: str) -> TickertapeError:
+    """What an attempt failed with, as an error of ours."""
+    if isinstance(error, TickertapeError):
+        return error
+    failure = UsageError(f"connecting to {uri} raised {type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return failure
+
+
+def stored_of(request: Request) -> StoredSubscription:
+    """A subscription as a manager is told of it."""
+    return StoredSubscription(
+        command="subscribe",
+        topic=request.topic,
+        filter=request.filter,
+        options=request.options,
+        sub_id=request.context.sub_id,
+        bookmark=request.bookmark,
+        depth_bytes=request.depth_bytes,
+    )
+
+
+def request_of(stored: StoredSubscription, store: BookmarkStore | None) -> Request:
+    """The request that brings it back: a bookmark subscription goes on where the store knows it to be."""
+    options = parse_options(stored.options)
+    bookmark = stored.bookmark
+    if bookmark is not None and store is not None:
+        trail = StoredTrail(store, stored.sub_id)
+        replay = Replay(bookmark, stored.options, trail, until_caught_up=False)
+        bookmark = replay.again(conflated=Terms(stored.options).conflated, live=False)
+    return Request(
+        topic=stored.topic,
+        context=DeliveryContext(
+            sub_id=stored.sub_id, with_bookmark="bookmark" in options, with_timestamp="timestamp" in options
+        ),
+        bookmark=bookmark,
+        filter=stored.filter,
+        options=stored.options,
+        replace="replace" in options,
+        depth_bytes=stored.depth_bytes,
+    )

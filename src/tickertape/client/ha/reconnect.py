@@ -1,0 +1,409 @@
+"""Owns the order in which an HA client gets and keeps its connection: choose, wait, connect and log on,
+report, learn what is persisted and republish, resubscribe; and from the beginning again when it is lost.
+
+Must never ask the application's objects, connect or wait itself, nor know a clock, a socket or a thread: its
+driver carries out `effects` one after the other and hands in what came of each. What comes too late, because
+the session was closed or stopped or the connection lost meanwhile, is ignored.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+from tickertape.base.errors import (
+    Closed,
+    Disconnected,
+    NameInUse,
+    StoreError,
+    TickertapeError,
+    TopicNotRecorded,
+)
+from tickertape.base.interfaces import Now
+from tickertape.base.limits import (
+    connection_settled_seconds,
+    name_settled_seconds,
+    reconnect_seconds_min,
+    servers_hurried_max,
+)
+from tickertape.client.common.connection_state import ConnectionState
+from tickertape.client.common.effects import State
+
+# -- what happened ------------------------------------------------------------------------------------
+
+
+class Begin(NamedTuple):
+    """The application wants a connection. Nothing happens when there is one, or one is being made."""
+
+
+class Chosen(NamedTuple):
+    """The chooser's answer: where to connect, or why nowhere."""
+
+    uri: str | None
+    error: str = ""
+
+
+class Delayed(NamedTuple):
+    """The delay strategy's answer: seconds to wait, or None and why it gives up."""
+
+    seconds: float | None
+    error: str = ""
+
+
+class LoggedOn(NamedTuple):
+    """The attempt succeeded: the server has accepted the logon."""
+
+    attempt: int
+
+
+class Failed(NamedTuple):
+    """The attempt failed; there is no connection."""
+
+    attempt: int
+    error: TickertapeError
+
+
+class Resubscribed(NamedTuple):
+    """The server has answered for every subscription; or it has not, and `error` says why."""
+
+    attempt: int
+    error: TickertapeError | None = None
+
+
+class Dropped(NamedTuple):
+    """The connection that was logged on is lost."""
+
+    error: TickertapeError
+
+
+class Abandoned(NamedTuple):
+    """Nobody waits any more for the first connection since `Begin`: stop, unless it is there."""
+
+    error: TickertapeError
+
+
+class Close(NamedTuple):
+    """The application closed the client."""
+
+
+class Broken(NamedTuple):
+    """The driver cannot go on, for a reason that should not be."""
+
+    error: TickertapeError
+
+
+Happened = Begin | Chosen | Delayed | LoggedOn | Failed | Resubscribed | Dropped | Abandoned | Close | Broken
+
+# -- what is to be done -------------------------------------------------------------------------------
+
+
+class Refresh(NamedTuple):
+    """Let the delay strategy begin afresh."""
+
+
+class AskChooser(NamedTuple):
+    """Ask for a URI and an authenticator; answered by `Chosen`."""
+
+
+class AskDelay(NamedTuple):
+    """Ask the delay strategy; answered by `Delayed`."""
+
+    uri: str
+
+
+class Connect(NamedTuple):
+    """Connect and log on; answered by `LoggedOn` or `Failed`."""
+
+    attempt: int
+    uri: str
+
+
+class ReportSuccess(NamedTuple):
+    """Tell the chooser, and let the delay strategy begin afresh."""
+
+    uri: str
+
+
+class ReportFailure(NamedTuple):
+    """Tell the chooser."""
+
+    error: TickertapeError
+    uri: str
+
+
+class GoOn(NamedTuple):
+    """Let the client machine take in the last persisted sequence, discard and republish."""
+
+
+class Resubscribe(NamedTuple):
+    """Bring subscriptions back, in the order in which they were placed; answered by `Resubscribed`."""
+
+    attempt: int
+
+
+class HangUp(NamedTuple):
+    """End the connection that there is."""
+
+    error: Disconnected
+
+
+class Ready(NamedTuple):
+    """Everything may be called: let those go on who wait for that."""
+
+
+class Stopped(NamedTuple):
+    """No further attempt: raise `error` for those who wait, else tell the exception listener, unless it is
+    `known`; and let calls fail with it from now on."""
+
+    error: TickertapeError
+    known: bool
+    begun: int
+    """The `Begin` that comes to its end with it."""
+
+
+SessionEffect = (
+    Refresh
+    | AskChooser
+    | AskDelay
+    | Connect
+    | ReportSuccess
+    | ReportFailure
+    | GoOn
+    | Resubscribe
+    | HangUp
+    | State
+    | Ready
+    | Stopped
+)
+
+
+class Step(enum.Enum):
+    """Where a session is."""
+
+    IDLE = "not connecting"
+    CHOOSING = "asking the server chooser"
+    DELAYING = "asking the delay strategy"
+    WAITING = "waiting before the next attempt"
+    CONNECTING = "connecting and logging on"
+    RESUBSCRIBING = "resubscribing"
+    READY = "connected"
+    CLOSED = "closed"
+
+
+class Session:
+    """The machine of an HA client. Its verbs are those of every machine: `receive`, `effects`,
+    `next_deadline`, `wake`."""
+
+    def __init__(self) -> None:
+        self.step = Step.IDLE
+        self.last_error: TickertapeError | None = None
+        """Why the last attempt failed or the last connection ended; None after one that is ready."""
+        self.stopped: TickertapeError | None = None
+        """Why there is no further attempt since the last `Begin`."""
+        self.begun = 0
+        """How often it began."""
+        self._effects: list[SessionEffect] = []
+        self._until = 0.0
+        self._uri = ""
+        self.attempt = 0
+        """The number of the last attempt."""
+        self._untried = True
+        """Whether nothing was tried since `Begin`: then there is nothing to wait for."""
+        self._tried: set[str] = set()
+        """Where it tried since `Begin` or the last connection that was ready."""
+        self._never_ready = True
+        """Whether no connection was ready since `Begin`."""
+        self._dropped: TickertapeError | None = None
+        """The connection was lost before its logon was told of."""
+        self._came_back = False
+        """Whether it connected again after another connection took over the client name."""
+        self._ready_since = 0.0
+        self._hasty = False
+        """Whether the last connection was lost as soon as it was there."""
+
+    # -- the contract of a machine ----------------------------------------------------------------------
+
+    def receive(self, happened: Happened, now: Now) -> None:
+        """Take in what happened. Never waits, never raises."""
+        if isinstance(happened, Begin):
+            self._begin()
+        elif isinstance(happened, Chosen):
+            self._chosen(happened)
+        elif isinstance(happened, Delayed):
+            self._delayed(happened, now)
+        elif isinstance(happened, LoggedOn):
+            self._logged_on(happened.attempt)
+        elif isinstance(happened, Failed):
+            self._failed(happened)
+        elif isinstance(happened, Resubscribed):
+            self._resubscribed(happened, now)
+        elif isinstance(happened, Dropped):
+            self._drop(happened.error, now)
+        elif isinstance(happened, Abandoned):
+            self._abandon(happened.error)
+        elif isinstance(happened, Broken):
+            self._stop(happened.error)
+        else:
+            self.step = Step.CLOSED
+            self._effects[:] = [Stopped(Closed("the client was closed"), known=True, begun=self.begun)]
+
+    def effects(self) -> list[SessionEffect]:
+        """What is to be done, in order; asking takes it."""
+        taken = self._effects[:]
+        self._effects.clear()
+        return taken
+
+    def next_deadline(self) -> float | None:
+        """When `wake` wants to be called (monotonic seconds), or None."""
+        return self._until if self.step is Step.WAITING else None
+
+    def wake(self, now: Now) -> None:
+        """That moment has come."""
+        if self.step is Step.WAITING and now.mono >= self._until:
+            self._connect()
+
+    @property
+    def due(self) -> bool:
+        """Whether there is something to be done."""
+        return bool(self._effects)
+
+    @property
+    def ready(self) -> bool:
+        """Whether everything may be called."""
+        return self.step is Step.READY
+
+    @property
+    def trying(self) -> bool:
+        """Whether there is a connection, or one is being made."""
+        return self.step not in (Step.IDLE, Step.CLOSED)
+
+    # -- inside -----------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        if self.step is Step.IDLE:
+            self._untried = self._never_ready = True
+            self._came_back = False
+            self._tried.clear()
+            self.stopped = None
+            self.begun += 1
+            self._effects.append(Refresh())
+            self._choose()
+
+    def _choose(self) -> None:
+        self.step = Step.CHOOSING
+        self._effects.append(AskChooser())
+
+    def _chosen(self, answer: Chosen) -> None:
+        if self.step is not Step.CHOOSING:
+            return
+        if not answer.uri:
+            self._stop(self._giving_up(f"the server chooser has no server: {answer.error}"))
+            return
+        self._uri = answer.uri
+        if self._untried:
+            self._untried = False
+            self._connect()
+        else:
+            self.step = Step.DELAYING
+            self._effects.append(AskDelay(answer.uri))
+
+    def _delayed(self, answer: Delayed, now: Now) -> None:
+        if self.step is not Step.DELAYING:
+            return
+        if answer.seconds is None:
+            self._stop(self._giving_up(answer.error or "the delay strategy gives up"))
+            return
+        again = self._uri in self._tried or len(self._tried) >= servers_hurried_max
+        seconds = max(answer.seconds, reconnect_seconds_min) if self._hasty or again else answer.seconds
+        if seconds > 0:
+            self.step = Step.WAITING
+            self._until = now.mono + seconds
+        else:
+            self._connect()
+
+    def _connect(self) -> None:
+        self.step = Step.CONNECTING
+        self.attempt += 1
+        self._dropped = None
+        self._hasty = False
+        if len(self._tried) < servers_hurried_max:
+            self._tried.add(self._uri)
+        self._effects.append(Connect(self.attempt, self._uri))
+
+    def _failed(self, answer: Failed) -> None:
+        if self.step is not Step.CONNECTING or answer.attempt != self.attempt:
+            return
+        self.last_error = answer.error
+        self._effects.append(ReportFailure(answer.error, self._uri))
+        self._choose()
+
+    def _logged_on(self, attempt: int) -> None:
+        if self.step is not Step.CONNECTING or attempt != self.attempt:
+            self._effects.append(HangUp(Disconnected("nobody waits for this connection any more")))
+            return
+        self._effects.append(ReportSuccess(self._uri))
+        if self._dropped is not None:
+            self._report_unfit(self._dropped)
+            self._choose()
+            return
+        self.step = Step.RESUBSCRIBING
+        self._effects += (GoOn(), Resubscribe(attempt))
+
+    def _resubscribed(self, answer: Resubscribed, now: Now) -> None:
+        if self.step is not Step.RESUBSCRIBING or answer.attempt != self.attempt:
+            return
+        if answer.error is not None:
+            # The loss comes as `Dropped`, or has come: then this answer belonged to an earlier step.
+            self._effects.append(HangUp(Disconnected(f"resubscribing failed: {answer.error}")))
+            return
+        self.step = Step.READY
+        self.last_error = None
+        self._never_ready = False
+        self._tried.clear()
+        self._ready_since = now.mono
+        self._effects += (State(ConnectionState.RESUBSCRIBED), Ready())
+
+    def _drop(self, error: TickertapeError, now: Now) -> None:
+        if self.step not in (Step.CONNECTING, Step.RESUBSCRIBING, Step.READY):
+            return
+        self.last_error = error
+        if isinstance(error, StoreError):  # of this process, which would meet it on every connection
+            self._stop(error)
+            return
+        lasted = now.mono - self._ready_since if self.step is Step.READY else 0.0
+        self._hasty = lasted < connection_settled_seconds
+        if isinstance(error, NameInUse):
+            if self._came_back and lasted < name_settled_seconds:
+                self._stop(error)
+                return
+            self._came_back = True
+        if self.step is Step.CONNECTING:
+            self._dropped = error
+        else:
+            self._report_unfit(error)
+            self._choose()
+
+    def _report_unfit(self, error: TickertapeError) -> None:
+        # It accepts the logon, and will refuse the publish store again: another server has to be tried.
+        if isinstance(error, TopicNotRecorded):
+            self._effects.append(ReportFailure(error, self._uri))
+
+    def _abandon(self, error: TickertapeError) -> None:
+        if self.trying and self._never_ready:
+            connected = self.step is Step.RESUBSCRIBING
+            self._stop(error, known=True)
+            if connected:
+                self._effects.append(HangUp(Disconnected(str(error))))
+
+    def _stop(self, error: TickertapeError, *, known: bool = False) -> None:
+        self.step = Step.IDLE
+        self.stopped = error
+        reports = [effect for effect in self._effects if isinstance(effect, ReportSuccess | ReportFailure)]
+        stopped = Stopped(error, known, self.begun)
+        self._effects[:] = [*reports, State(ConnectionState.DISCONNECTED), stopped]
+
+    def _giving_up(self, why: str) -> Disconnected:
+        last = "" if self.last_error is None else f"; the last attempt: {self.last_error}"
+        error = Disconnected(f"{why}{last}; call connect_and_logon() to try again")
+        error.__cause__ = self.last_error
+        return error

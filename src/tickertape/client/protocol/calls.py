@@ -1,0 +1,260 @@
+"""Owns what was asked of a server and has no answer yet, and what an answer means for its subscriptions.
+
+Must never decide whether there is a connection to ask on: the core does. Every call gets exactly one
+`Resolve`, at the latest when its connection is lost.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final, NamedTuple, TypeAlias
+
+from tickertape.base.errors import BadCommand, NotReady, TickertapeError, error_from_code
+from tickertape.batch import MessageBatch
+from tickertape.client.common.effects import Effect, Resolve, Send, Tell
+from tickertape.client.publishing.backlog import AFTER_BACKLOG
+from tickertape.client.publishing.publisher import Publishing
+from tickertape.client.subscriptions.registry import Request, Subscriptions
+from tickertape.client.subscriptions.resubscribe import Round
+from tickertape.wire import commands
+from tickertape.wire.commands import (
+    Ack,
+    Command,
+    Committed,
+    Flush,
+    Pause,
+    Resolved,
+    Resume,
+    Staged,
+    Unsubscribe,
+)
+
+Answer: TypeAlias = Ack | Resolved | Staged | Committed
+"""What a server answers a command with an id."""
+
+
+_ANSWERS: Final[dict[type[Command], type[Answer]]] = {
+    commands.Resolve: Resolved,
+    commands.Prepare: Staged,
+    commands.Commit: Committed,
+}
+"""The answer to each command that succeeded; every other one is answered with `Ack`."""
+
+
+class _Call(NamedTuple):
+    token: object  # None when nobody waits
+    command: Command
+    request: Request | None = None  # what a subscribe asks for
+
+
+class Calls:
+    """The calls of one client machine.
+
+    `encode(command, batch)` makes the frame for the connection that there is. `effects` is where this leaves
+    what is to be done.
+    """
+
+    def __init__(
+        self,
+        encode: Callable[..., Send],
+        publishing: Publishing,
+        subscriptions: Subscriptions,
+        effects: list[Effect],
+    ) -> None:
+        self._encode = encode
+        self._publishing = publishing
+        self._subscriptions = subscriptions
+        self._effects = effects
+        self._waiting: dict[int, _Call] = {}
+        self._flushes: deque[tuple[int, object]] = deque()
+        """Who waits until the frames up to a number have their answers."""
+        self._last_id = 0
+        self.postponed: list[Round] = []
+        """Rounds in which the server refused some for now; `retry` goes on with them."""
+        self.retry_at: float | None = None
+        """When that is due, monotonic seconds."""
+
+    def new_id(self) -> int:
+        """A number for the next command; it names its answer."""
+        self._last_id += 1
+        return self._last_id
+
+    def ask(
+        self,
+        call_id: int,
+        command: Command,
+        token: object,
+        request: Request | None = None,
+        begin: Callable[[], None] | None = None,
+        batch: MessageBatch | None = None,
+    ) -> None:
+        """Send `command`, which has `call_id`, with a batch that it may carry; its answer is for `token`.
+
+        `begin` is what has to be done first. What cannot be encoded, or not begun, leaves no trace.
+        """
+        frame = self._encode(command, batch)
+        if begin is not None:
+            begin()
+        self._waiting[call_id] = _Call(token, command, request)
+        self._effects.append(frame)
+
+    def leave(self, sub_id: str) -> None:
+        """Tell the server that nobody wants this subscription any more."""
+        command = Unsubscribe(id=self.new_id(), sub_ids=(sub_id,))
+        self.ask(command.id, command, None)
+        self._subscriptions.told(sub_id)
+
+    def answered(self, answer: Answer) -> None:
+        """The server answered a command. Raises `BadCommand` when nobody had asked, or not for this."""
+        call = self._waiting.get(answer.id)
+        if call is None:
+            raise BadCommand(f"the server answered command {answer.id}, which is not waiting for an answer")
+        _check_kind(call.command, answer)
+        del self._waiting[answer.id]
+        if isinstance(call.token, Round) and isinstance(answer, Ack):
+            self._placed_again(call, call.token, answer)
+            return
+        outcome: object = answer
+        if call.request is not None and isinstance(answer, Ack):
+            outcome = self._subscribed(call, call.request, answer)
+        elif isinstance(answer, Ack) and answer.code:
+            outcome = error_from_code(answer.code, answer.text, available=answer.available)
+        elif isinstance(call.command, Flush):
+            outcome = None
+        elif isinstance(call.command, Unsubscribe):
+            for sub_id in self._subscriptions.meant(call.command.sub_ids, answer.id):
+                self._subscriptions.end(sub_id, "unsubscribed", None)
+        elif isinstance(call.command, Pause | Resume):
+            meant = self._subscriptions.meant(call.command.sub_ids, answer.id)
+            self._subscriptions.paused(meant, paused=isinstance(call.command, Pause))
+        if call.token is not None:
+            self._effects.append(Resolve(call.token, outcome))
+
+    def _subscribed(self, call: _Call, request: Request, answer: Ack) -> object:
+        outcome: object = answer
+        if answer.code:
+            outcome = error = error_from_code(answer.code, answer.text, available=answer.available)
+            credit, left = self._subscriptions.refused(request, answer.code, error)
+            if credit is not None:
+                self._effects.append(self._encode(credit))
+        else:
+            try:
+                left = self._subscriptions.stands(request, answer)
+            except BadCommand as bad:
+                self._effects.append(Resolve(call.token, bad))
+                raise
+        if left:
+            self.leave(request.context.sub_id)
+        return outcome
+
+    # -- subscriptions that are placed again ------------------------------------------------------------
+
+    def place_next(self, placing: Round) -> None:
+        """Ask for as many of them as may be under way at a time; its token is resolved when all are
+        answered."""
+        while (sub_id := placing.next()) is not None:
+            call_id = self.new_id()
+            try:
+                asked = self._subscriptions.place_again(sub_id, call_id)
+            except TickertapeError as error:
+                self._subscriptions.failed(sub_id, error)
+                placing.answered(sub_id, error)
+                continue
+            if asked is None:
+                placing.answered(sub_id, None)
+            else:
+                request, command = asked
+                self.ask(call_id, command, placing, request)
+        if placing.over:
+            self._effects.append(Resolve(placing.token, placing.refused))
+
+    def retry(self) -> None:
+        """What was refused for now may be asked for again."""
+        postponed, self.postponed = self.postponed, []
+        self.retry_at = None
+        for placing in postponed:
+            placing.retry()
+            self.place_next(placing)
+
+    def _placed_again(self, call: _Call, placing: Round, answer: Ack) -> None:
+        assert call.request is not None
+        error: TickertapeError | None = None
+        sub_id = call.request.context.sub_id
+        if answer.code == NotReady.code and placing.postpone(sub_id):
+            self._subscriptions.postponed(call.request)
+            if placing not in self.postponed:
+                self.postponed.append(placing)
+            self.place_next(placing)
+            return
+        if answer.code:
+            text = f"subscription {sub_id!r} could not be placed again: {answer.text}"
+            error = error_from_code(answer.code, text, available=answer.available)
+            self._subscriptions.refused(call.request, answer.code, error)
+            self._effects.append(Tell(error))
+        else:
+            try:
+                if self._subscriptions.stands(call.request, answer):
+                    self.leave(sub_id)
+            except BadCommand as bad:  # every other connection to that server would come to the same
+                error = BadCommand(f"subscription {sub_id!r} could not be placed again: {bad}")
+                self._subscriptions.misplaced(call.request, error)
+        placing.answered(sub_id, error)
+        self.place_next(placing)
+
+    def flush(self, frame: int, token: object) -> None:
+        """`token` waits until every frame up to `frame`, as `flush_lanes` gave it, has its answer."""
+        self._flushes.append((frame, token))
+        self.settle_flushes()
+
+    def settle_flushes(self) -> None:
+        """Frames may have got their answers."""
+        while self._flushes and self._publishing.answered(self._flushes[0][0]):
+            self._effects.append(Resolve(self._flushes.popleft()[1], None))
+
+    def hurry(self) -> None:
+        """Resending goes on with acknowledgements: where they are conflated, ask for the next one."""
+        if self._publishing.eager and not self._publishing.answered(AFTER_BACKLOG):
+            self.hasten()
+
+    def hasten(self) -> None:
+        """Ask for the acknowledgement that the server holds back, where acknowledgements are conflated."""
+        command = Flush(id=self.new_id())
+        self.ask(command.id, command, None)
+
+    def unanswered(self) -> None:
+        """The connection is gone: what the application asked of subscriptions that outlive it still holds.
+
+        What was unsubscribed is over with the connection; what was paused or resumed comes back so.
+        """
+        for call_id, call in self._waiting.items():
+            if call.token is None or not isinstance(call.command, Unsubscribe | Pause | Resume):
+                continue
+            meant = self._subscriptions.meant(call.command.sub_ids, call_id)
+            if isinstance(call.command, Unsubscribe):
+                self._subscriptions.given_up(meant)
+            else:
+                self._subscriptions.to_be_paused(meant, paused=isinstance(call.command, Pause))
+
+    def lost(self, error: TickertapeError) -> None:
+        """The connection is gone, and every answer with it."""
+        asked = [call.token for call in self._waiting.values()]
+        tokens = [token for token in asked if not isinstance(token, Round)]
+        tokens.extend(token for _, token in self._flushes)
+        rounds = {token for token in asked if isinstance(token, Round)}.union(self.postponed)
+        tokens.extend(placing.token for placing in rounds)
+        self.postponed.clear()
+        self.retry_at = None
+        self._waiting.clear()
+        self._flushes.clear()
+        self._effects.extend(Resolve(token, error) for token in tokens if token is not None)
+
+
+def _check_kind(command: Command, answer: Answer) -> None:
+    """Raise `BadCommand` for an answer of another kind than the command has; a refusal fits each."""
+    expected = _ANSWERS.get(type(command), Ack)
+    if not isinstance(answer, expected) and not (isinstance(answer, Ack) and answer.code):
+        asked, given = type(command).__name__, type(answer).__name__
+        raise BadCommand(
+            f"the server answered command {answer.id}, {asked}, with {given} in place of {expected.__name__}"
+        )

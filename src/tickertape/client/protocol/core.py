@@ -1,0 +1,512 @@
+"""Owns one client's half of the protocol: logon, what may be asked when, and what is lost with a connection.
+
+Must never touch a socket, a clock, a thread or a lock: its driver hands in what happened and when, and
+carries out `effects`. Publishing, subscribing and calls that wait have modules of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from tickertape.base.client_limits import check_filter
+from tickertape.base.errors import (
+    BadCommand,
+    Closed,
+    PeerError,
+    StoreError,
+    TickertapeError,
+    TopicNotRecorded,
+    UsageError,
+    error_from_code,
+)
+from tickertape.base.interfaces import Now
+from tickertape.base.limits import resubscription_retry_seconds
+from tickertape.base.names import check_client_name
+from tickertape.batch.message_batch import MessageBatch
+from tickertape.client.common.connection_state import ConnectionState
+from tickertape.client.common.effects import Down, Effect, Hangup, Resolve, Send, State, Tell
+from tickertape.client.common.subscribe_arguments import check_known, check_sub_ids
+from tickertape.client.protocol.calls import Answer, Calls
+from tickertape.client.protocol.heartbeat import Beats, Interval
+from tickertape.client.protocol.logon import Standing
+from tickertape.client.publish_store.protocol import PublishStore
+from tickertape.client.publishing.backlog import AFTER_BACKLOG
+from tickertape.client.publishing.publisher import Publishing
+from tickertape.client.queues.ack_batcher import Settler
+from tickertape.client.subscriptions.delivery import deliver
+from tickertape.client.subscriptions.registry import Request, Subscriptions
+from tickertape.client.subscriptions.resubscribe import Round
+from tickertape.client.subscriptions.subscription import combined
+from tickertape.wire import commands
+from tickertape.wire.commands import (
+    Command,
+    Completed,
+    Credit,
+    Deliver,
+    Ended,
+    Flush,
+    Goodbye,
+    Heartbeat,
+    LoggedOn,
+    Pause,
+    Persisted,
+    PersistedNotice,
+    Processed,
+    Rejected,
+    Resume,
+    Unsubscribe,
+)
+from tickertape.wire.connection import Connection, Received, Violation
+from tickertape.wire.heartbeat import Sight
+
+
+class Opened(NamedTuple):
+    """A connection to a server stands; `token` is resolved with `LoggedOn` or the error of the logon."""
+
+    token: object
+
+
+class Arrived(NamedTuple):
+    """`size` bytes were read into what `buffer()` gave."""
+
+    size: int
+
+
+class Lost(NamedTuple):
+    """The connection is gone: the peer closed it, or reading or writing failed."""
+
+    error: TickertapeError
+
+
+Input = Opened | Arrived | Lost | bytes
+
+
+class ClientCore:
+    """The client machine. One object lives through any number of connections, one at a time.
+
+    `name` is the client name, from which the publisher id is made. Raises `BadOption` for an unusable one.
+    """
+
+    def __init__(
+        self, name: str, *, user: str | None = None, password: str | None = None, software: str = ""
+    ) -> None:
+        check_client_name(name)
+        self._effects: list[Effect] = []
+        self.waiting: Sequence[Effect] = self._effects
+        """What `effects` would give, to look at only."""
+        self.publishing = Publishing(name, self._send, self._effects)
+        self.standing = Standing(name, software, self.publishing)
+        """Whether it is logged on, and what holds while it is not."""
+        self.standing.set_credentials(user, password)
+        self.name = name
+        self.settler = Settler(self.publishing)
+        """What was said of messages of queues."""
+        self.subscriptions = Subscriptions(self._effects, self.settler)
+        self.beats = Beats()
+        """When its driver is to call `look`."""
+        self._connection: Connection | None = None
+        self._logon_token: object = None
+        self._goodbye: TickertapeError | None = None
+        self._calls = Calls(self._frame, self.publishing, self.subscriptions, self._effects)
+        self.publishing.hasten = self._calls.hasten
+        self.connections = 0
+        """How many there were, the present one included."""
+        self.step_by_step = False
+        """Whether nothing follows the logon before `go_on`."""
+
+    # -- the contract of a machine ----------------------------------------------------------------------
+
+    def receive(self, happened: Input, now: Now) -> None:
+        """Take in what the driver saw. Never waits, never raises for what the peer did."""
+        if isinstance(happened, Arrived):
+            if self._connection is not None:
+                self._take(self._connection.received(happened.size), now)
+        elif isinstance(happened, bytes):
+            if self._connection is not None:
+                self._take(self._connection.feed(happened), now)
+        elif isinstance(happened, Opened):
+            self._open(happened.token, now)
+        else:
+            self._lose(happened.error)
+
+    def buffer(self) -> memoryview:
+        """Where the driver reads the next bytes into. Only between `Opened` and `Lost`."""
+        assert self._connection is not None
+        return self._connection.buffer()
+
+    def effects(self) -> list[Effect]:
+        """What is to be done, in order; asking takes it."""
+        taken = self._effects[:]
+        self._effects.clear()
+        return taken
+
+    def next_deadline(self) -> float | None:
+        """The earliest moment (monotonic seconds) at which `wake` wants to be called, or None."""
+        deadline, retry_at = self.subscriptions.next_deadline(), self._calls.retry_at
+        send_at = self.settler.next_deadline()
+        if retry_at is None and send_at is None:
+            return deadline
+        return min(moment for moment in (deadline, retry_at, send_at) if moment is not None)
+
+    def wake(self, now: Now) -> None:
+        """That moment has come."""
+        self._send_credits(self.subscriptions.wake(now))
+        self._settle(partial(self.settler.wake, now))
+        if self._calls.retry_at is not None and self._calls.retry_at <= now.mono:
+            self._calls.retry()
+            self._run_errands()
+
+    @property
+    def keep_subscriptions(self) -> bool:
+        """Whether subscriptions with a handler outlive their connection, to be placed by `resubscribe`."""
+        return self.subscriptions.keep
+
+    @keep_subscriptions.setter
+    def keep_subscriptions(self, keep: bool) -> None:
+        self.subscriptions.keep = keep
+
+    def go_on(self, now: Now) -> None:
+        """Take in what the server has persisted, let go of that, and send the rest of the publish store.
+
+        From here on everything may be called. Nothing happens when the connection is lost already.
+        """
+        accepted = self.standing.accepted
+        if accepted is None or self._goodbye is not None:
+            return
+        self.standing.ready(accepted)
+        try:
+            self.publishing.logged_on(accepted.last_persisted, now)
+        except (StoreError, TopicNotRecorded) as error:  # that ends the connection, and says why
+            self._hang_up(error)
+            return
+        if self.publishing.store is not None:
+            self._effects.append(State(ConnectionState.PUBLISH_REPLAYED))
+        self._settle(self.settler.connected)
+        self._calls.hurry()
+
+    def written(self, frame: int) -> None:
+        """The driver wrote `publishing.unwritten_frame`, as it was then, and all frames before."""
+        try:
+            self.publishing.written(frame)
+        except StoreError as error:
+            self._hang_up(error)
+
+    def look(self, sight: Sight, now: Now) -> None:
+        """What the driver sees of the connection, at the latest at `beats.next_deadline()`."""
+        verdict = self.beats.look(sight, now.mono)
+        if verdict == "beat":
+            self._send(Heartbeat())
+        elif verdict == "silent" and self._goodbye is None:
+            silence = self.beats.silence()
+            self.beats.end()
+            self._hang_up(silence)
+            # The loss itself may have to wait, for a handler that keeps the receive thread.
+            self._calls.lost(silence)
+
+    # -- calls of the application -----------------------------------------------------------------------
+
+    def set_heartbeat(self, interval: Interval | None, idle: Interval | None, now: Now) -> None:
+        """Beat from now on at this interval, on this connection and on later ones. Raises `BadOption`."""
+        self.beats.choose(interval, idle)
+        if self._connection is not None:
+            self.beats.begin(now.mono)
+            self._send(Heartbeat(interval_ms=self.beats.interval_ms))
+
+    def set_store(self, store: PublishStore | None, now: Now) -> None:
+        """Use this publish store. Raises `UsageError` while another one holds messages."""
+        try:
+            self.publishing.set_store(store, now)
+        except TopicNotRecorded as error:  # it was told, and the store is in use
+            self._hang_up(error)
+
+    def publish(
+        self, topic: str, body: bytes, expiration_ms: int = 0, correlation_id: str = "", key: str = ""
+    ) -> int | None:
+        """See `Publishing.publish`."""
+        return self.publishing.publish(topic, body, expiration_ms, correlation_id, key)
+
+    def publish_bodies(self, topic: str, bodies: Sequence[bytes], body_bytes: int) -> int | None:
+        """See `Publishing.publish_bodies`."""
+        return self.publishing.publish_bodies(topic, bodies, body_bytes)
+
+    def flush(self, token: object, level: str) -> None:
+        """Resolved when everything sent before is `level`; `publishing.refusals` then has what was refused.
+        Raises `Disconnected`, `Closed`, `UsageError`, `PublisherTakenOver`."""
+        if level not in ("persisted", "processed"):
+            raise UsageError(f"level={level!r}: use 'persisted' or 'processed'")
+        if not self.standing.closed:
+            self.publishing.check_taken_over()
+        self.standing.check_ready()
+        self.settler.flush_all()
+        frame = self.publishing.flush_lanes()
+        answers_come = not self.publishing.eager or self.publishing.answered(frame)
+        if (level == "persisted" and answers_come) or frame == AFTER_BACKLOG:
+            # Every frame has its answer; asking for another one would only cost a round trip.
+            self._calls.flush(frame, token)
+            return
+        command = Flush(id=self._calls.new_id(), level=level)
+        self._calls.ask(command.id, command, token)
+
+    def subscribe(self, token: object, request: Request, sink: object) -> None:
+        """Resolved with the `Ack` when the subscription stands.
+
+        With `replace` one of the same id goes on until then, and ends with the reason `replaced`. Raises
+        `Disconnected`, `SubscriptionExists`, and what the bookmark store raises.
+        """
+        check_filter(request.filter, self.standing.check_ready().filter_bytes_max)
+        self.publishing.flush_lanes()
+        coming = self.subscriptions.prepare(request, sink)
+        command = coming.command(self._calls.new_id())
+        self._calls.ask(command.id, command, token, request, partial(self.subscriptions.begin, coming))
+
+    def resubscribe(self, token: object) -> None:
+        """Place the subscriptions again that were kept when a connection was lost, in the order in which they
+        were placed first.
+
+        Resolved with a list of (sub_id, error): those that were refused. Each of them has ended with its
+        error, and the exception listener was told. Raises `Disconnected`, `Closed`.
+        """
+        self.standing.check_ready()
+        self._calls.place_next(Round(token, self.subscriptions.kept()))
+        self._run_errands()
+
+    def unsubscribe(self, token: object, sub_ids: tuple[str, ...]) -> None:
+        """Resolved when the server has ended them; at once for those that only wait to be placed again.
+        Raises `Disconnected`, `SubscriptionUnknown`."""
+        check_sub_ids("unsubscribe", sub_ids)
+        if self.logged_on is not None or not set(sub_ids) <= set(self.subscriptions.kept()):
+            self._check_known("unsubscribe", sub_ids, "nothing was ended")
+        sub_ids = self.subscriptions.drop_kept(sub_ids)
+        if not sub_ids:
+            self._effects.append(Resolve(token, None))
+            return
+        self.send_settlements()
+        command = Unsubscribe(id=self._calls.new_id(), sub_ids=sub_ids)
+        self._calls.ask(command.id, command, token)
+
+    def leave(self, request: Request) -> None:
+        """Nobody holds the stream of this subscription any more: end it, unless it is over or replaced.
+
+        Raises `Disconnected`.
+        """
+        if self.subscriptions.leave_kept(request):
+            return
+        self.standing.check_ready()
+        if self.subscriptions.leave(request):
+            self.send_settlements()
+            self._calls.leave(request.context.sub_id)
+
+    def pause(self, token: object, sub_ids: tuple[str, ...]) -> None:
+        """Resolved when the server sends them no more. Raises `Disconnected`, `SubscriptionUnknown`."""
+        self._check_known("pause", sub_ids, "nothing was paused")
+        self.ask(token, lambda number: Pause(id=number, sub_ids=sub_ids))
+
+    def resume(self, token: object, sub_ids: tuple[str, ...]) -> None:
+        """Resolved when they go on. Raises `Disconnected`, `SubscriptionUnknown`."""
+        self._check_known("resume", sub_ids, "nothing was resumed")
+        self.ask(token, lambda number: Resume(id=number, sub_ids=sub_ids))
+
+    def resolve(self, token: object, asked: commands.Resolve) -> None:
+        """Resolved with `Resolved`: what `asked`, given an id, covers now. Raises `Disconnected`."""
+        check_filter(asked.filter, self.standing.check_ready().filter_bytes_max)
+        self.publishing.flush_lanes()
+        self.ask(token, lambda number: replace(asked, id=number))
+
+    def ask(self, token: object, make: Callable[[int], Command], batch: MessageBatch | None = None) -> None:
+        """Send the command that `make` gives for an id, resolved with its answer. Raises `Disconnected`."""
+        self.standing.check_ready()
+        number = self._calls.new_id()
+        self._calls.ask(number, make(number), token, batch=batch)
+
+    def consumed(self, sub_id: str, cost: int, request: Request | None = None) -> None:
+        """The application is done with `cost` of what was delivered to what `request` asked for."""
+        credit = self.subscriptions.consumed(sub_id, cost, request)
+        if credit is not None:
+            self._send(credit)
+
+    def consumed_all(self, takings: Sequence[tuple[Request, int]]) -> None:
+        """As `consumed`, for several."""
+        self._send_credits(self.subscriptions.consumed_all(takings))
+
+    @property
+    def logged_on(self) -> LoggedOn | None:
+        """What the server said at logon, while everything may be called."""
+        return self.standing.logged_on
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self.standing.closed
+
+    def close(self) -> None:
+        """Send what is gathered and hang up. Afterwards every call raises `Closed`."""
+        self.settler.put()
+        self.standing.close()
+        if self.logged_on is not None:
+            self.publishing.put_gathered()
+        if self._connection is None:
+            refusal = Closed("the client was closed")
+            self.publishing.lost(refusal)
+            self.subscriptions.lost("closed", refusal)
+            self._effects.append(State(ConnectionState.SHUTDOWN))
+        else:
+            self._effects.append(Hangup(Closed("the client was closed")))
+
+    # -- inside -----------------------------------------------------------------------------------------
+
+    def _open(self, token: object, now: Now) -> None:
+        assert self._connection is None, "one connection at a time"
+        self._connection = Connection("client")
+        self.connections += 1
+        self._goodbye = None
+        self._logon_token = token
+        self._effects += (State(ConnectionState.CONNECTED), Send([self._connection.preface()]))
+        options, beat_ms = self.standing.options, self.beats.interval_ms
+        self.publishing.eager = bool(options)
+        self._send(replace(self.standing.logon, options=options, heartbeat_ms=beat_ms))
+        self.beats.begin(now.mono)
+
+    def _frame(self, command: Command, batch: MessageBatch | None = None) -> Send:
+        assert self._connection is not None
+        return Send(self._connection.send(command, batch))
+
+    def _send(self, command: Command, batch: MessageBatch | None = None) -> None:
+        if self._connection is not None:
+            self._effects.append(Send(self._connection.send(command, batch)))
+
+    def _send_credits(self, grants: list[Credit]) -> None:
+        for command in combined(grants):
+            self._send(command)
+
+    def _check_known(self, what: str, sub_ids: tuple[str, ...], consequence: str) -> None:
+        check_sub_ids(what, sub_ids)
+        self.standing.check_ready()
+        check_known(sub_ids, self.subscriptions, consequence)
+
+    def _take(self, events: Sequence[Received | Violation], now: Now) -> None:
+        for event in events:
+            if self._goodbye is not None:
+                return
+            if isinstance(event, Violation):
+                self._hang_up(event.error)
+                return
+            try:
+                self._command(event.command, event.batch, now)
+            except (PeerError, StoreError, TopicNotRecorded) as error:
+                self._hang_up(error)
+            if self.subscriptions.grants or self.subscriptions.leaving:
+                self._run_errands()
+            if self._calls.postponed and self._calls.retry_at is None:
+                self._calls.retry_at = now.mono + resubscription_retry_seconds
+
+    def _settle(self, step: Callable[[], None]) -> None:
+        """Nobody waits for this step of the settler: what it raises is told."""
+        try:
+            step()
+        except TickertapeError as error:
+            self._effects.append(Tell(error))
+
+    def send_settlements(self) -> None:
+        """Put on the connection what is gathered of settlements, and everything published before: what comes
+        behind it may end leases. Never raises."""
+        if self.settler.busy:
+            self.settler.put()
+            self.publishing.put_gathered()
+
+    def _run_errands(self) -> None:
+        """Tell the server what subscriptions want it to know."""
+        subscriptions = self.subscriptions
+        grants, subscriptions.grants = subscriptions.grants, []
+        leaving, subscriptions.leaving = subscriptions.leaving, []
+        self._send_credits(grants)
+        for sub_id in leaving:
+            self._calls.leave(sub_id)
+
+    def _command(self, command: Command, batch: MessageBatch | None, now: Now) -> None:
+        if isinstance(command, Goodbye):
+            self._hang_up(error_from_code(command.code, command.text))
+        elif isinstance(command, LoggedOn):
+            self._log_on(command, now)
+        elif isinstance(command, Heartbeat):
+            return  # life is seen where bytes arrive
+        elif self.logged_on is None:
+            raise BadCommand(f"the server sent {type(command).__name__} before it answered the logon")
+        elif isinstance(command, Deliver):
+            if batch is not None:
+                deliver(self.subscriptions, command, batch, now)
+        elif isinstance(command, Persisted | Processed | Rejected):
+            self._published(command)
+        elif isinstance(command, Completed):
+            self.subscriptions.completed(command)
+        elif isinstance(command, PersistedNotice):
+            self.subscriptions.noticed(command)
+        elif isinstance(command, Ended):
+            self.subscriptions.ended(command)
+        elif isinstance(command, Answer):
+            self._calls.answered(command)
+        else:
+            raise BadCommand(f"{type(command).__name__} does not come from a server")
+
+    def _published(self, command: Persisted | Processed | Rejected) -> None:
+        if self.settler.behind:
+            self._settle(self.settler.answered)
+        if isinstance(command, Persisted):
+            self.publishing.persisted(command)
+            self._calls.hurry()
+        elif isinstance(command, Processed):
+            self.publishing.processed(command)
+        else:
+            self.publishing.rejected(command)
+        self._calls.settle_flushes()
+        if self.settler.waiting:
+            self._settle(self.settler.room)
+
+    def _log_on(self, command: LoggedOn, now: Now) -> None:
+        assert self._connection is not None
+        self.standing.accept(command)
+        self._connection.logged_on()
+        self._effects.append(State(ConnectionState.LOGGED_ON))
+        if not self.step_by_step:
+            self.go_on(now)
+            if self._goodbye is not None:
+                return
+        token, self._logon_token = self._logon_token, None
+        self._effects.append(Resolve(token, command))
+
+    def _hang_up(self, error: TickertapeError) -> None:
+        self._goodbye = self.standing.ending = error
+        self._effects.append(Hangup(error))
+
+    def _lose(self, error: TickertapeError) -> None:
+        if self._connection is None:
+            return
+        if self._goodbye is not None:
+            error = self._goodbye
+        # What was not written yet belonged to this connection.
+        self._effects[:] = [effect for effect in self._effects if not isinstance(effect, Send | Hangup)]
+        was_on, closed = self.standing.accepted is not None, self.standing.closed
+        self._connection = None
+        self.beats.end()
+        refusal: TickertapeError = Closed("the client was closed") if closed else error
+        try:
+            error, reason, refusal = self.standing.lost(error)
+            self.settler.lost()
+            keep = self.keep_subscriptions and not closed
+            if keep:
+                self._calls.unanswered()
+            self.subscriptions.lost(reason, refusal, keep=keep)
+        finally:
+            # Whatever comes in between: nobody is left waiting, and who connects again hears of it.
+            if self._logon_token is not None:
+                self._effects.append(Resolve(self._logon_token, refusal if closed else error))
+                self._logon_token = None
+            self._calls.lost(refusal)
+            self._effects.append(State(ConnectionState.DISCONNECTED))
+            if closed:
+                self._effects.append(State(ConnectionState.SHUTDOWN))
+            elif was_on:
+                self._effects.append(Down(error, self.connections))

@@ -1,0 +1,98 @@
+"""Owns publish frames that were sent and have no answer: their numbers, and how an answer settles them.
+
+Must never send, nor let go of a message of a publish store that was neither persisted nor refused.
+"""
+
+from __future__ import annotations
+
+from tickertape.client.common.effects import Effect
+from tickertape.client.publish_store.protocol import PublishStore, Stored
+from tickertape.client.publishing.answers import check_frame, check_persisted, check_processed, check_refused
+from tickertape.client.publishing.lanes import Lanes
+from tickertape.client.publishing.rejections import Refusals, partly
+from tickertape.client.publishing.send_buffer import InFlight, Lane
+from tickertape.wire.commands import Persisted, Processed, Rejected
+
+
+class Outstanding:
+    """The frames in flight of both lanes, which hold them. Each answer is checked before it settles anything:
+    `BadCommand` is raised for one that does not fit."""
+
+    def __init__(self, lanes: Lanes, effects: list[Effect]) -> None:
+        self._lanes = lanes
+        self.store: PublishStore | None = None
+        self.refusals = Refusals(effects)
+        self.frame = 0
+        """The number of the last frame of this connection."""
+        self.sent_sequence = 0
+        """The highest sequence that was sent on any connection."""
+        self.last_persisted = 0
+        """What the server said at logon."""
+
+    def sent(self, lane: Lane, stored: Stored) -> int:
+        """`stored` is about to go out as a frame of `lane`, whose number this is."""
+        self.frame += 1
+        lane.idle = False
+        batch = stored.batch
+        self.sent_sequence = max(self.sent_sequence, stored.last)  # 0 of an unsequenced lane
+        kept = batch if lane.sequenced else None
+        lane.in_flight[self.frame] = InFlight(stored.first, stored.last, batch.count, kept)
+        return self.frame
+
+    def persisted(self, command: Persisted) -> int:
+        """Settle every recorded frame up to the one named, and every sequence up to the one named.
+
+        Up to which sequence the store let go; 0 when of nothing.
+        """
+        known = None if self.store is None else max(self.sent_sequence, self.last_persisted)
+        check_persisted(command, self.frame, known)
+        lane, sequence = self._lanes.recorded, command.sequence
+        while lane.in_flight and (number := next(iter(lane.in_flight))) <= command.frame:
+            sequence = max(sequence, lane.in_flight.pop(number).last)
+        if self.store is None or not sequence:
+            return 0
+        self.store.discard(sequence)
+        return sequence
+
+    def processed(self, command: Processed) -> list[Lane]:
+        """Settle one unrecorded frame; it says nothing about any other. Which lane it was in."""
+        check_frame(command.frame, self.frame)
+        settled = []
+        for lane in (self._lanes.unrecorded, self._lanes.recorded):
+            frame = lane.in_flight.get(command.frame)
+            if frame is not None:
+                check_processed(command, frame)
+                del lane.in_flight[command.frame]
+                settled.append(lane)
+        return settled
+
+    def rejected(self, command: Rejected) -> list[Lane]:
+        """Settle one frame that the server refused, or what it refused of one. Which lane it was in, where
+        nothing is left of it."""
+        check_frame(command.frame, self.frame)
+        settled = []
+        for lane in (self._lanes.recorded, self._lanes.unrecorded):
+            frame = lane.in_flight.get(command.frame)
+            if frame is None:
+                continue
+            check_refused(command, frame)
+            if command.refused and self._refused_in_part(lane, frame, command):
+                continue
+            del lane.in_flight[command.frame]
+            if frame.batch is not None and self.store is not None:
+                self.store.replace(frame.first, frame.last, None)
+            self.refusals.add(command, frame.messages, frame.batch)
+            settled.append(lane)
+        return settled
+
+    def _refused_in_part(self, lane: Lane, frame: InFlight, command: Rejected) -> bool:
+        """Let go of what was refused of a frame; the rest waits for its answer. False when none is left."""
+        parts = partly(frame, command)
+        if parts is None:
+            return False
+        refused, rest = parts
+        if refused is not None and self.store is not None:
+            self.store.replace(frame.first, frame.last, rest.batch)
+        lane.in_flight[command.frame] = rest
+        self.refusals.add(command, frame.messages - rest.messages, refused)
+        return True

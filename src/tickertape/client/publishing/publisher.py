@@ -1,0 +1,568 @@
+"""Owns what was published and is not settled: gathering, frame numbers, sequences, the publish store.
+
+Must never touch a socket, a clock or a lock, and never let go of a message of a publish store that was
+neither persisted nor refused. Topics travel in two lanes: recorded ones, in order and sequenced when there
+is a store, and unrecorded ones, apart and unsequenced. A lane sends at once when nothing of it is
+unacknowledged, else it gathers until the next acknowledgement or `batch_bytes_target`. With conflated
+acknowledgements it gathers only while the connection is busy writing earlier frames (`unwritten_frame`).
+
+An exception that a signal handler raises may come between any two steps. Every step that cannot stand alone
+is announced in `unfinished`; what is then left is put right by `interrupted`, and the connection has to end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from tickertape.base.errors import (
+    Closed,
+    Disconnected,
+    PublisherTakenOver,
+    StoreError,
+    TickertapeError,
+    TopicNotRecorded,
+)
+from tickertape.base.interfaces import Now
+from tickertape.base.limits import batch_bytes_target, message_bytes_max, message_cost_bytes
+from tickertape.base.names import check_topic, publisher_id
+from tickertape.batch.builder import batch_from_bodies
+from tickertape.batch.message_batch import MessageBatch
+from tickertape.client.common.effects import Effect, Room, Tell
+from tickertape.client.publish_store.memory import MemoryPublishStore
+from tickertape.client.publish_store.protocol import (
+    AppendingPublishStore,
+    LogonNotingPublishStore,
+    PublishStore,
+    Stored,
+)
+from tickertape.client.publishing.backlog import AFTER_BACKLOG
+from tickertape.client.publishing.bulk import MakeBatch, checked
+from tickertape.client.publishing.in_flight import Outstanding
+from tickertape.client.publishing.kept import Kept
+from tickertape.client.publishing.lanes import Lanes
+from tickertape.client.publishing.resend import Resending
+from tickertape.client.publishing.send_buffer import CLOSED, NOBODY, Lane, Run
+from tickertape.client.publishing.sequences import (
+    check_sequences_left,
+    first_sequence,
+    next_sequence,
+    taken_over,
+)
+from tickertape.client.publishing.server_topics import Flags, Recording
+from tickertape.client.publishing.store_limits import (
+    as_store_error,
+    check_new_store,
+    check_size,
+    keep,
+    no_room,
+    not_stored,
+    room_in,
+)
+from tickertape.wire.commands import Persisted, Processed, Publish, Rejected
+from tickertape.wire.settlement import QUEUE_TOPIC
+
+
+class Publishing:
+    """The publishing half of the client machine.
+
+    `send(command, batch)` puts a frame on the connection; `effects` is where this half leaves the others.
+    """
+
+    def __init__(
+        self, name: str, send: Callable[[Publish, MessageBatch], None], effects: list[Effect]
+    ) -> None:
+        self._name = name
+        self._publisher = publisher_id(name)
+        self._send_frame = send
+        self.hasten: Callable[[], None] = lambda: None
+        """Asks for the acknowledgement that the server holds back."""
+        self._effects = effects
+        self._store: PublishStore | None = None
+        self._appending: AppendingPublishStore | None = None
+        """The store, when it is given each message before `publish` returns. Then there are no runs."""
+        self._lanes = Lanes()
+        self._recorded, self._unrecorded = self._lanes.recorded, self._lanes.unrecorded
+        self.recording = Recording()
+        """What the server said about topics."""
+        self._refusal: TickertapeError | None = Disconnected("not connected: call connect() first")
+        self._ended = False
+        """The application is closing the client: nothing more is accepted."""
+        self._storing = True
+        self.eager = False  # acknowledgements are conflated: nothing that is gathered waits for one
+        self._writing = False
+        self._storing_failed = False
+        """Whether the application was told that the store takes nothing."""
+        self._taken_over: PublisherTakenOver | None = None
+        self._outstanding = Outstanding(self._lanes, effects)
+        transmit = partial(self._transmit, self._recorded)
+        self._resending = Resending(self._lanes, self.recording, transmit, self._unsequence)
+        self._backlog_end = 0
+        self._own_from = 1
+        """The first sequence that this client gave to messages of its publish store; 1 where no client of
+        the store has logged on before."""
+        self.kept: Kept | None = None
+        """How more of what is gathered goes straight into the store, where that is possible."""
+        self._last_owner = NOBODY
+        self.refusals = self._outstanding.refusals
+        self.starved = False
+        """Whether a publish found no room since there was more."""
+        self.run: Run = CLOSED
+        """The open run: its owner publishes by appending to it (see `Run`); `CLOSED` when there is none."""
+        self.unfinished = False
+        """Frames were begun that are not complete, or not with the connection. The driver sets it back."""
+
+    # -- the application --------------------------------------------------------------------------------
+
+    def publish(
+        self,
+        topic: str,
+        body: bytes,
+        expiration_ms: int = 0,
+        correlation_id: str = "",
+        key: str = "",
+        owner: int = NOBODY,
+    ) -> int | None:
+        """Accept one message; its sequence when there is a store and the topic is recorded, else None.
+
+        `owner` says which thread calls; if it calls again and again, `run` will be for it.
+        Raises `BadTopic`, `MessageTooLarge`, `Disconnected`, `StoreFull`, `StoreError`, `PublisherTakenOver`;
+        then nothing was accepted.
+        """
+        self._close_run()
+        try:
+            lane = self._lanes.of_topic.get(topic) or self._find_lane(topic)
+        except TypeError:
+            check_topic(topic)  # what cannot even be looked up is no text
+            raise
+        size = len(body) + message_cost_bytes
+        if lane.size + size > lane.limit:
+            self._make_room(lane, size, self.recording.message_bytes_max)
+        sequence = lane.base + lane.count if lane.sequenced else None
+        appending = None if sequence is None else self._appending
+        if appending is not None and sequence is not None:
+            appending.append(sequence, topic, body, expiration_ms, correlation_id, key)
+        lane.add(topic, body, expiration_ms, correlation_id, key)
+        if lane.idle or lane.size >= batch_bytes_target:
+            try:
+                self._flush_lane(lane)
+            except Exception:
+                self._take_back(lane)
+                raise
+        elif appending is not None:
+            write = appending.writer(topic) if lane.plain else None
+            self.kept = Kept(lane, write) if write is not None else None
+        elif owner == self._last_owner and owner != NOBODY:
+            self.run = lane.open(owner, len(body))
+        else:
+            self._last_owner = owner
+        return sequence
+
+    def publish_again(self, run: Run, index: int, body: bytes) -> int | None:
+        """The owner of `run` put `bodies[index]` there and found it closed: `publish`, unless in time."""
+        if run.taken is None:
+            self._close_run()
+        if run.taken is not None and index < run.taken:
+            return None if run.base is None else run.base + index
+        return self.publish(run.topic, body, owner=run.owner)
+
+    def check_settles(self) -> None:
+        """Raise what `settle` would raise without a connection."""
+        self._find_lane(QUEUE_TOPIC, own=True)
+
+    def settle(self, body: bytes) -> bool:
+        """As `publish`, of a settlement: only here is `QUEUE_TOPIC` published to. Whether it is kept until
+        there is an answer to what was sent before."""
+        lane = self._find_lane(QUEUE_TOPIC, own=True)
+        self._close_run()
+        size = len(body) + message_cost_bytes
+        if lane.size + size > lane.limit:
+            self._make_room(lane, size)
+        if lane.sequenced and self._appending is not None:
+            self._appending.append(lane.base + lane.count, QUEUE_TOPIC, body, 0, "", "")
+        lane.add(QUEUE_TOPIC, body)
+        # While frames are written too: the settler waits for acknowledgements, which are conflated then.
+        busy = self._writing and not self._resending.active
+        if lane.idle or busy or lane.size >= batch_bytes_target:
+            self._flush_lane(lane)
+        return bool(lane.count and lane.in_flight)
+
+    def publish_bodies(self, topic: str, bodies: Sequence[bytes], body_bytes: int) -> int | None:
+        """Accept `bodies`, at least one, about `chunk_bytes` at most, `body_bytes` together, as one batch.
+        Returns the sequence of the last and raises as `publish` does."""
+        return self.publish_whole(topic, len(bodies), body_bytes, partial(batch_from_bodies, topic, bodies))
+
+    def publish_whole(self, topic: str, count: int, body_bytes: int, make: MakeBatch) -> int | None:
+        """As `publish_bodies`, for `count` messages that `make` puts into a batch of one run."""
+        self._close_run()
+        try:
+            lane = self._lanes.of_topic.get(topic) or self._find_lane(topic)
+        except TypeError:
+            check_topic(topic)  # what cannot even be looked up is no text
+            raise
+        if lane.count:
+            self._flush_lane(lane)
+        most = self.recording.message_bytes_max if count == 1 else message_bytes_max
+        self._make_room(lane, body_bytes + count * message_cost_bytes, most)
+        if not lane.sequenced:
+            batch = checked(make())
+            self.unfinished = True
+            self._transmit(lane, Stored(0, 0, batch))
+            return None
+        self._settle_put(lane)
+        first = lane.base
+        batch = checked(make(publisher=self._publisher, first_sequence=first))
+        self.unfinished = True
+        stored = Stored(first, first + count - 1, batch)
+        assert self._store is not None
+        keep(self._store.put, stored)
+        self._transmit_put(stored)
+        return first + count - 1
+
+    def flush_lanes(self) -> int:
+        """Send what is gathered; the number of the last frame of it, for `answered`."""
+        for lane in (self._recorded, self._unrecorded):
+            if lane.count:
+                self._flush_lane(lane)
+        return AFTER_BACKLOG if self._resending.active else self._outstanding.frame
+
+    def answered(self, frame: int) -> bool:
+        """Whether every frame up to this one, as `flush_lanes` gave it, has its answer."""
+        if frame == AFTER_BACKLOG:
+            if self._resending.active:
+                return False
+            frame = self._backlog_end
+        oldest = self._lanes.oldest_in_flight()
+        return oldest is None or frame < oldest
+
+    def unpersisted_count(self) -> int:
+        """Messages of the publish store that are not known to be persisted, gathered ones included."""
+        if self._store is None:
+            return 0
+        return self._store.unpersisted_count() + self._recorded.count
+
+    def unsettled(self) -> bool:
+        """Whether anything gathered or sent on this connection has no answer yet, or never will have."""
+        return self._lanes.unsettled or self._taken_over is not None or self._resending.active
+
+    def end(self) -> None:
+        """Refuse messages with `Closed` from here on. Accepted ones go on, and so do settlements."""
+        self._ended = True
+        self._close_run()
+        self._lanes.of_topic.clear()
+
+    def unanswered_count(self) -> int:
+        """Messages that end with this process when nobody waits for their answer: sent or gathered without a
+        publish store, or held by one in memory."""
+        lanes = (self._recorded, self._unrecorded)
+        kept = not isinstance(self._store, MemoryPublishStore)
+        loose = [lane for lane in lanes if not lane.sequenced]
+        count = sum(lane.count + sum(frame.messages for frame in lane.in_flight.values()) for lane in loose)
+        return count if kept else count + self.unpersisted_count()
+
+    def check_taken_over(self) -> None:
+        """Raise `PublisherTakenOver` when another process published under this name."""
+        if self._taken_over is not None:
+            raise self._taken_over
+
+    def interrupted(self) -> None:
+        """An exception came in the middle of a step: forget what is half done. The connection has to end.
+
+        What the store has is sent again on the next one; without a store the outcome of what was in flight
+        is unknown, as always when a connection is lost.
+        """
+        self._close_run()
+        self._lanes.repair()
+        self._settle_put(self._recorded)
+        self.unfinished = False
+
+    @property
+    def chunk_bytes(self) -> int:
+        """How much `publish_bodies` should be given at a time, in cost."""
+        store = self._store
+        return batch_bytes_target if store is None else min(batch_bytes_target, store.bytes_max // 2)
+
+    @property
+    def store(self) -> PublishStore | None:
+        """The publish store, when there is one."""
+        return self._store
+
+    def set_store(self, store: PublishStore | None, now: Now) -> None:
+        """Use `store` from here on. Raises `StoreError`; `UsageError` while the old one still holds messages;
+        `BadCommand` when the server has no sequences left for this client name.
+
+        After `PublisherTakenOver` and `TopicNotRecorded` the old one may hold them: nobody sends them.
+        """
+        given_up = self._taken_over is not None or self._resending.refused is not None
+        check_new_store(store, 0 if given_up else self.unpersisted_count())
+        lane = self._recorded
+        never = False
+        if store is not None:
+            check_sequences_left(self._name, self._outstanding.last_persisted)
+            store.attach(self._name)
+            never = isinstance(store, LogonNotingPublishStore) and store.never_logged_on
+            if self.recording.known:
+                _note_logon(store)
+        self._close_run()
+        if self._connected and lane.count:
+            self._flush_lane(lane)
+        self._taken_over = self._resending.refused = None
+        self._store = self._outstanding.store = store
+        self._appending = store if isinstance(store, AppendingPublishStore) else None
+        lane.sequenced = store is not None
+        if store is not None:
+            self._outstanding.sent_sequence = store.last_sequence
+            lane.base = next_sequence(store, self._outstanding.last_persisted, now)
+            self._own_from = 1 if never else lane.base
+            self.recording.restart(self._own_from, store.last_sequence)
+        self._lanes.of_topic.clear()
+        if self._connected:
+            self._resume(now)
+        self._measure()
+
+    # -- the connection ---------------------------------------------------------------------------------
+
+    @property
+    def _connected(self) -> bool:
+        return self._refusal is None
+
+    def logged_on(self, last_persisted: int, now: Now) -> None:
+        """A new connection is ready: discard what is persisted, resend the rest in order.
+
+        When another process published under this name, what is held stays as it is: see `taken_over`. Raises
+        `StoreError`, and `TopicNotRecorded` when this server cannot take what the store holds.
+        """
+        self._lanes.of_topic.clear()
+        self._close_run()
+        try:
+            if self._recorded.count:
+                self._flush_lane(self._recorded)  # while disconnected: into the store, and sent from there
+            self._outstanding.frame = 0
+            self._refusal = None
+            self._outstanding.last_persisted = last_persisted
+            self._recorded.idle = self._unrecorded.idle = True
+            self.recording.assume(self._own_from, self._recorded.base - 1)
+            _note_logon(self._store)
+            self._resume(now)
+        except TopicNotRecorded:
+            raise
+        except Exception as error:
+            raise as_store_error(error) from error
+        self._storing_failed = False
+        self._measure()
+
+    def lost(self, refusal: TickertapeError, *, storing: bool = True) -> StoreError | None:
+        """The connection is gone: keep what the store must keep; `refusal` is raised where it cannot.
+
+        `storing`: whether the store takes what is published meanwhile. Returns what `put_gathered` returns.
+        """
+        self._refusal = refusal
+        self._writing = False
+        self._report_moved()
+        self._resending.stop()
+        self._storing = storing
+        self._close_run()
+        self.recording.assume(self._own_from, self._recorded.base + self._recorded.count - 1)
+        self._lanes.disconnect()
+        return self.put_gathered()
+
+    def put_gathered(self) -> StoreError | None:
+        """As `flush_lanes`, but never raises: why a store could not take what is gathered, which stays so.
+
+        The application is told, once until the store works again.
+        """
+        try:
+            self.flush_lanes()
+        except Exception as error:  # noqa: BLE001 - a store of the application may raise anything
+            failure = as_store_error(error)
+            if not self._storing_failed:
+                self._effects.append(Tell(not_stored(failure, self._recorded.count)))
+            self._storing_failed = True
+            return failure
+        self._storing_failed = False
+        return None
+
+    def persisted(self, command: Persisted) -> None:
+        """Settle every recorded frame up to the one named, and every sequence up to the one named."""
+        sequence = self._outstanding.persisted(command)
+        if sequence:
+            self._resending.discarded(sequence)
+            self._measure()
+        self._settled(self._recorded)
+
+    @property
+    def unwritten_frame(self) -> int:
+        """The frame that the driver reports with `written`; 0 when it has nothing to report."""
+        return self._outstanding.frame if self._writing else 0
+
+    def written(self, frame: int) -> None:
+        """The connection took every frame up to `frame`. If it was the last, send the gathered messages.
+
+        Without gathered messages the connection is idle: the next message is sent at once. Raises
+        `StoreError`.
+        """
+        if not self._writing or frame < self._outstanding.frame:
+            return
+        held = self._resending.active  # messages of recorded topics follow the backlog
+        lanes = [self._unrecorded] if held else [self._unrecorded, self._recorded]
+        for lane in lanes:
+            if lane.count:
+                self._flush_lane(lane)
+        if frame == self._outstanding.frame:
+            for lane in lanes:
+                lane.idle = True
+            self._writing = False  # last: after an exception, the report is still due
+
+    def processed(self, command: Processed) -> None:
+        """Settle one unrecorded frame; it says nothing about any other."""
+        for lane in self._outstanding.processed(command):
+            self._settled(lane)
+
+    def rejected(self, command: Rejected) -> None:
+        """Settle one frame that the server refused, or what it refused of one."""
+        lanes = self._outstanding.rejected(command)
+        self._measure()
+        for lane in lanes:
+            self._settled(lane)
+
+    # -- inside -----------------------------------------------------------------------------------------
+
+    def _find_lane(self, topic: str, *, own: bool = False) -> Lane:
+        if not own:
+            check_topic(topic)
+            if self._ended:
+                raise Closed("the client was closed")
+        self.check_taken_over()
+        recorded = topic in self.recording
+        if self._refusal is not None:
+            stored = recorded and self._recorded.sequenced and self._storing
+            if not stored or isinstance(self._refusal, Closed):
+                raise self._refusal.with_traceback(None)  # else it grows with each call
+        return self._recorded if own else self._lanes.remember(topic, recorded=recorded)
+
+    def _make_room(self, lane: Lane, size: int, most: int = message_bytes_max) -> None:
+        store = self._store if lane.sequenced else None
+        check_size(size, store, most)
+        if lane.count and lane.size + size > batch_bytes_target:
+            self._flush_lane(lane)
+        if store is not None and lane.size + size > room_in(store):
+            if lane.count:
+                self._flush_lane(lane)  # stored, it takes what it takes: before, that was only estimated
+            if size > room_in(store):
+                if self.eager and self._connected and not self.starved:
+                    self.hasten()  # else the store stays full for an interval
+                self.starved = True
+                raise no_room(store, size)
+
+    def _close_run(self) -> None:
+        self.run = CLOSED
+        if self.kept is not None:
+            self.kept.open = False
+            self.kept = None
+        self._lanes.close()
+
+    def _flush_lane(self, lane: Lane) -> None:
+        self._close_run()
+        if not lane.sequenced:
+            batch = lane.batch()
+            self.unfinished = True
+            lane.clear()
+            self._transmit(lane, Stored(0, 0, batch))
+            return
+        self._settle_put(lane)
+        if lane.count:
+            batch = lane.batch(self._publisher)
+            self.unfinished = True
+            stored = Stored(lane.base, lane.base + lane.count - 1, batch)
+            assert self._store is not None
+            keep(self._store.put if self._appending is None else self._appending.seal, stored)
+            self._transmit_put(stored)
+
+    def _take_back(self, lane: Lane) -> None:
+        """The store did not take what is gathered: its last message, which `publish` raises for, is not."""
+        self._settle_put(lane)
+        if lane.count:
+            lane.drop_last()
+
+    def _settle_put(self, lane: Lane) -> None:
+        # Interrupted between the store and the lane: what the store has is no longer gathered.
+        if self._store is not None and lane.base <= self._store.last_sequence:
+            lane.clear(self._store.last_sequence + 1)
+
+    def _transmit_put(self, stored: Stored) -> None:
+        self._recorded.clear(stored.last + 1)
+        self._measure()
+        if self._connected and not self._resending.active:
+            self._transmit(self._recorded, stored)
+
+    def _transmit(self, lane: Lane, stored: Stored) -> int:
+        frame = self._outstanding.sent(lane, stored)
+        self._send_frame(Publish(frame=frame, sequenced=lane.sequenced), stored.batch)
+        self._writing = self.eager
+        return frame
+
+    def _resume(self, now: Now) -> None:
+        """Send again what the store holds, unless another process published under this name."""
+        store, lane, last = self._store, self._recorded, self._outstanding.last_persisted
+        self._resending.stop()
+        if store is None:
+            return
+        self._taken_over = taken_over(self._name, store.held(), self._outstanding.sent_sequence, last)
+        if self._taken_over is not None:
+            return
+        store.discard(self.recording.last_certain(store.held(), last))
+        if last >= lane.base:
+            lane.base = first_sequence(last, now)
+        self._resending.begin(store)
+        self._resend()
+
+    def _resend(self) -> None:
+        """Send as much of the backlog as may be on its way."""
+        known = self._resending.refused is not None
+        try:
+            done = self._resending.go_on()
+        except TopicNotRecorded as error:
+            if not known:
+                self._effects.append(Tell(error))
+            # As if this server had never been there: what is published from here on is kept, too.
+            self.recording.take_back()
+            self._lanes.of_topic.clear()
+            self._refusal = Disconnected(str(error))
+            raise
+        if done:
+            self._report_moved()
+            self._backlog_end = self._outstanding.frame
+            self._settled(self._recorded)
+
+    def _report_moved(self) -> None:
+        moved = self._resending.take_moved()
+        if moved is not None:
+            self._effects.append(Tell(moved))
+
+    def _unsequence(self, stored: Stored, chosen: Flags) -> int:
+        self._unrecorded.add_some(stored.batch, chosen)
+        self._flush_lane(self._unrecorded)
+        return self._outstanding.frame
+
+    def _settled(self, lane: Lane) -> None:
+        if self._resending.active:
+            self._resend()
+        if self._resending.active and lane is self._recorded:
+            return
+        if lane.count:
+            self._flush_lane(lane)
+        elif self.eager or not lane.in_flight:
+            lane.idle = self._connected and not self._writing
+
+    def _measure(self) -> None:
+        lane, store = self._recorded, self._store
+        lane.limit = batch_bytes_target if store is None else min(batch_bytes_target, room_in(store))
+        if self.starved and store is not None:
+            self.starved = False
+            self._effects.append(Room())
+
+
+def _note_logon(store: PublishStore | None) -> None:
+    """From here on messages are accepted as recorded: the store has to know, should this process end."""
+    if isinstance(store, LogonNotingPublishStore) and store.never_logged_on:
+        store.note_logon()

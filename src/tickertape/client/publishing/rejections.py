@@ -1,0 +1,65 @@
+"""Owns what the server refused of what was published, until the application hears of it.
+
+Must never let go of a message: it says what was refused, the store and the lanes are `publishing.py`'s.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tickertape.base.errors import PublishRejected, TickertapeError, error_from_code
+from tickertape.batch.message_batch import MessageBatch
+from tickertape.batch.select import select
+from tickertape.client.common.effects import Effect, FailedWrite
+from tickertape.client.publishing.send_buffer import InFlight
+from tickertape.wire.commands import Rejected
+
+
+class Refusals:
+    """Each is an effect at once; `take` gives those that a flush reports, as one error."""
+
+    def __init__(self, effects: list[Effect]) -> None:
+        self._effects = effects
+        self._first: TickertapeError | None = None
+        self.count = 0
+        """Messages that `take` has not told of."""
+        self.report = True
+        """Whether `take` is to hear of what is refused from now on."""
+
+    def add(self, command: Rejected, messages: int, batch: MessageBatch | None) -> None:
+        """The server refused that many messages; `batch` holds them when there is a publish store."""
+        reason = error_from_code(command.code, command.text)
+        if self.report:
+            self._first = self._first or reason
+            self.count += messages
+        error = PublishRejected(f"{command.code}: {command.text}")
+        error.__cause__ = reason
+        self._effects.append(FailedWrite(error, messages, batch))
+
+    def take(self) -> TickertapeError | None:
+        """Refusals since it was last asked, as one error."""
+        first, count = self._first, self.count
+        self._first, self.count = None, 0
+        if first is None or count == 0:
+            return None
+        return PublishRejected(f"the server refused {count} message(s); the first time because: {first}")
+
+
+def part(batch: MessageBatch, command: Rejected) -> tuple[MessageBatch, MessageBatch] | None:
+    """What was refused of `batch`, and the rest; None when that is not a part of it."""
+    refused = np.isin(batch.sequences, np.array(command.refused, np.uint64))
+    if not 0 < int(refused.sum()) < batch.count:
+        return None
+    return select(batch, refused), select(batch, ~refused)
+
+
+def partly(frame: InFlight, command: Rejected) -> tuple[MessageBatch | None, InFlight] | None:
+    """What was refused of `frame`, where a store keeps it, and what is left of it; None when nothing is."""
+    if frame.batch is None:
+        left = frame.messages - len(command.refused)
+        return (None, frame._replace(messages=left)) if left > 0 else None
+    parts = part(frame.batch, command)
+    if parts is None:
+        return None
+    refused, rest = parts
+    return refused, frame._replace(messages=frame.messages - refused.count, batch=rest)

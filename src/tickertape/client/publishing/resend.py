@@ -1,0 +1,130 @@
+"""Owns sending the publish store again on a new connection: in order, bounded, and only where it is recorded.
+
+Must never send a message of a publish store unsequenced that was accepted as recorded, nor send anything past
+it: with a later sequence persisted, the server would drop it as a duplicate and acknowledge it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+
+from tickertape.base.errors import TopicNotRecorded
+from tickertape.batch.message_batch import MessageBatch
+from tickertape.batch.select import select
+from tickertape.client.publish_store.protocol import PublishStore, Stored
+from tickertape.client.publishing.backlog import Backlog
+from tickertape.client.publishing.lanes import Lanes
+from tickertape.client.publishing.server_topics import Flags, Recording
+
+
+class Resending:
+    """The backlog of one connection at a time.
+
+    `transmit(stored)` sends a batch with its sequences, `unsequence(stored, chosen)` sends the chosen
+    messages of one without; both return the number of the frame.
+    """
+
+    def __init__(
+        self,
+        lanes: Lanes,
+        recording: Recording,
+        transmit: Callable[[Stored], int],
+        unsequence: Callable[[Stored, Flags], int],
+    ) -> None:
+        self._lanes = lanes
+        self._recording = recording
+        self._transmit = transmit
+        self._unsequence = unsequence
+        self._store: PublishStore | None = None
+        self._backlog: Backlog | None = None
+        self.refused: TopicNotRecorded | None = None
+        """Why the last connection could not take what the store holds; None once one could."""
+        self._moved: Counter[str] = Counter()
+        """Messages that left the store unsequenced since the last report, by topic."""
+
+    @property
+    def active(self) -> bool:
+        """Whether something has to be sent again before anything else of recorded topics."""
+        return self._backlog is not None
+
+    def begin(self, store: PublishStore) -> None:
+        """A new connection, or a new store: everything that `store` holds is to be sent."""
+        self._store = store
+        self._backlog = Backlog(store)
+
+    def stop(self) -> None:
+        """There is no connection, or nothing to be sent."""
+        self._backlog = None
+
+    def discarded(self, sequence: int) -> None:
+        """The store let go of everything up to `sequence`."""
+        if self._backlog is not None:
+            self._backlog.discarded(sequence)
+
+    def go_on(self) -> bool:
+        """Send as much as may be on its way; whether that was the last of it.
+
+        Raises `TopicNotRecorded`, and `StoreError` where the store cannot be read: the connection has to end.
+        """
+        backlog = self._backlog
+        assert backlog is not None
+        while backlog.room(self._lanes.oldest_in_flight()):
+            stored = backlog.take()
+            if stored is None:
+                self._backlog = self.refused = None
+                return True
+            apart = self._recording.unrecorded(stored.batch)
+            frame = self._transmit(stored) if apart is None else self._split(stored, apart)
+            backlog.sent(frame, stored.batch.nbytes)
+        return False
+
+    def take_moved(self) -> TopicNotRecorded | None:
+        """Return the report of messages that left the store unsequenced since the last call, if any."""
+        if not self._moved:
+            return None
+        moved, self._moved = self._moved, Counter()
+        topic, *others = moved
+        more = f" and {len(others)} other topic(s)" if others else ""
+        return TopicNotRecorded(
+            f"Cannot record {moved.total()} message(s) for topic {topic!r}{more}: they were published before "
+            "the first logon, and the server does not record the topic. They were sent unrecorded and left "
+            "the publish store. Record the topic on the server, if you need such messages in its log"
+        )
+
+    def _split(self, stored: Stored, apart: Flags) -> int:
+        # Stored while it was not known what the server records: only recorded topics carry sequences.
+        first, last, batch = stored
+        topic = self._recording.promised(batch, apart)
+        if topic is not None:
+            self._backlog = None
+            self.refused = self._cannot_send(topic)
+            raise self.refused
+        assert self._store is not None
+        rest = None if apart.all() else select(batch, ~apart)
+        self._store.replace(first, last, rest)
+        self._count_moved(batch, apart)
+        frame = self._unsequence(stored, apart)
+        if rest is not None:
+            sequences = rest.sequences
+            frame = self._transmit(Stored(int(sequences[0]), int(sequences[-1]), rest))
+        return frame
+
+    def _count_moved(self, batch: MessageBatch, apart: Flags) -> None:
+        if batch.topic_index is None:
+            self._moved[batch.topics[0]] += batch.count
+            return
+        for i, count in enumerate(np.bincount(batch.topic_index[apart], minlength=len(batch.topics))):
+            if count:
+                self._moved[batch.topics[i]] += int(count)
+
+    def _cannot_send(self, topic: str) -> TopicNotRecorded:
+        assert self._store is not None
+        count = self._store.unpersisted_count()
+        return TopicNotRecorded(
+            f"Cannot send the messages of the publish store: the server does not record topic {topic!r}, and "
+            f"messages were accepted for it as recorded. The store keeps all {count} message(s). Record the "
+            "topic on that server, connect to one that does, or publish what held() has through a fresh store"
+        )

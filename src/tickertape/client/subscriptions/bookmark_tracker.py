@@ -1,0 +1,184 @@
+"""Owns what a client does with the bookmarks of a subscription: in a bookmark store, or without one.
+
+Must never let a message pass that the store holds back, or decide where to begin: it says what is known. What
+a store of the application raises is told as an error of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from tickertape.base.bookmarks import Bookmark
+from tickertape.base.errors import Closed, StoreFailed, TickertapeError
+from tickertape.base.limits import bookmark_publishers_max
+from tickertape.client.bookmark_store.progress import Mask, Publishers, UInt64s
+from tickertape.client.bookmark_store.protocol import BookmarkStore
+from tickertape.client.bookmark_store.recovery_point import RecoveryPoint, one_for_each
+
+T = TypeVar("T")
+
+
+class Trail(Protocol):
+    """What was delivered of one subscription. Every call may raise a `TickertapeError`."""
+
+    comes_again: bool
+    """Whether what was delivered and not discarded is to be delivered again after a resumption."""
+
+    def resumed(self, *, conflated: bool) -> None:
+        """It is about to be placed (again)."""
+
+    def started(self, bookmarks: Sequence[Bookmark]) -> None:
+        """The server says after which message it begins; none: at the beginning of the log."""
+
+    def sift(self, publishers: Publishers, sequences: UInt64s) -> Mask | None:
+        """A batch came: which rows are for the application; None = all."""
+
+    def noticed(self, bookmark: Bookmark) -> None:
+        """Everything up to there was delivered."""
+
+    def most_recent(self) -> list[Bookmark]:
+        """Where to resume; none: at the beginning of the log."""
+
+
+class StoredTrail:
+    """A subscription that a bookmark store remembers."""
+
+    comes_again = True
+
+    def __init__(self, store: BookmarkStore, sub_id: str) -> None:
+        self._store = store
+        self._sub_id = sub_id
+
+    def resumed(self, *, conflated: bool) -> None:
+        """See `Trail`."""
+        asked(lambda: self._store.resumed(self._sub_id, forget_beyond=conflated))
+
+    def started(self, bookmarks: Sequence[Bookmark]) -> None:
+        """See `Trail`."""
+        asked(lambda: self._store.started(self._sub_id, bookmarks))
+
+    def sift(self, publishers: Publishers, sequences: UInt64s) -> Mask | None:
+        """See `Trail`."""
+        return asked(lambda: self._store.log(self._sub_id, publishers, sequences))
+
+    def noticed(self, bookmark: Bookmark) -> None:
+        """See `Trail`."""
+        asked(lambda: self._store.persisted(self._sub_id, bookmark))
+
+    def most_recent(self) -> list[Bookmark]:
+        """See `Trail`."""
+        return asked(lambda: list(self._store.most_recent(self._sub_id)))
+
+
+class MemoryTrail:
+    """A subscription that nobody discards messages of: what was delivered is done with.
+
+    Its memory: `bookmark_publishers_max` publishers, and no message.
+    """
+
+    comes_again = False
+
+    def __init__(self) -> None:
+        self._point = RecoveryPoint()
+        self._delivered = 0
+        self._seen: dict[int, tuple[int, int]] = {}
+        """Of each publisher the ordinal of its last message, and the sequence; the latest is the last."""
+
+    def resumed(self, *, conflated: bool) -> None:
+        """See `Trail`."""
+        if conflated:
+            self._point.again(self._delivered)
+
+    def started(self, bookmarks: Sequence[Bookmark]) -> None:
+        """See `Trail`."""
+        if not self._delivered and not self._point.base:
+            self._point.start(one_for_each(bookmarks))
+
+    def sift(self, publishers: Publishers, sequences: UInt64s) -> Mask | None:
+        """See `Trail`."""
+        if isinstance(publishers, int):
+            keep = self._new(publishers, sequences)
+            kept = sequences if keep is None else sequences[keep]
+            self._delivered += len(kept)
+            if len(kept):
+                self._saw(publishers, int(kept[-1]), self._delivered - 1)
+            return keep
+        keep = np.ones(len(sequences), np.bool_)
+        lasts = []
+        for publisher in np.unique(publishers).tolist():
+            rows = (publishers == publisher).nonzero()[0]
+            new = self._new(publisher, sequences[rows])
+            if new is not None:
+                keep[rows] = new
+                rows = rows[new]
+            if len(rows):
+                lasts.append((int(rows[-1]), publisher))
+        ordinals = self._delivered - 1 + keep.cumsum()
+        for row, publisher in sorted(lasts):  # the latest comes last
+            self._saw(publisher, int(sequences[row]), int(ordinals[row]))
+        self._delivered += int(keep.sum())
+        return None if keep.all() else keep
+
+    def _new(self, publisher: int, sequences: UInt64s) -> Mask | None:
+        """Of messages of one publisher those above what was seen of it; None = all."""
+        _, high = self._seen.get(publisher, (0, -1))
+        rising = len(sequences) == 1 or bool((sequences[1:] > sequences[:-1]).all())
+        if rising and int(sequences[0]) > high:
+            return None
+        new = np.ones(len(sequences), np.bool_) if high < 0 else sequences > np.uint64(high)
+        new[1:] &= sequences[1:] > np.maximum.accumulate(sequences)[:-1]
+        return new
+
+    def _saw(self, publisher: int, sequence: int, ordinal: int) -> None:
+        self._seen.pop(publisher, None)
+        self._seen[publisher] = ordinal, sequence
+        if len(self._seen) > bookmark_publishers_max:
+            for old in list(self._seen)[: bookmark_publishers_max // 2]:
+                del self._seen[old]
+
+    def noticed(self, bookmark: Bookmark) -> None:
+        """See `Trail`."""
+        ordinal, high = self._seen.get(bookmark.publisher, (0, -1))
+        past = bookmark.sequence < high or (bookmark.sequence == high and ordinal < self._delivered - 1)
+        if not past:  # else it tells of messages that came again, and would move the recovery point back
+            self._point.notice(bookmark, self._delivered, self._delivered)
+
+    def most_recent(self) -> list[Bookmark]:
+        """See `Trail`."""
+        moved = ((at, publisher, sequence) for publisher, (at, sequence) in self._seen.items())
+        return self._point.bookmarks(self._delivered, moved)
+
+
+def trail_of(store: BookmarkStore | None, sub_id: str, *, made_up: bool, kept: bool) -> Trail | None:
+    """Who keeps account of a bookmark subscription: the store, or memory where it is `kept` beyond its
+    connection. A store forgets what an id was before that is `made_up`, and may raise."""
+    if store is None:
+        return MemoryTrail() if kept else None
+    if made_up:
+        asked(lambda: store.purge(sub_id))
+    return StoredTrail(store, sub_id)
+
+
+def forget(store: BookmarkStore | None, sub_id: str) -> TickertapeError | None:
+    """Nobody will ask for this id again, which was made up. Returns what the store raises."""
+    try:
+        if store is not None:
+            asked(lambda: store.purge(sub_id))
+    except Closed:
+        return None  # what it still knows is purged when the id is made up again
+    except TickertapeError as error:
+        return error
+    return None
+
+
+def asked(call: Callable[[], T]) -> T:
+    """The outcome of a call of a store. What it raises is a `TickertapeError`."""
+    try:
+        return call()
+    except TickertapeError:
+        raise
+    except Exception as error:  # a store of the application may raise anything
+        raise StoreFailed(f"the bookmark store failed: {type(error).__name__}: {error}") from error

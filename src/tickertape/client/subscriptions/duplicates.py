@@ -1,0 +1,114 @@
+"""Owns the second look at messages that came again: those that were discarded while they waited here, by who
+held earlier copies of them, are not handed on.
+
+Must never cost a batch in which nothing came again more than a look at its context, nor hold back a message
+that a bookmark store does not call discarded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import chain
+
+import msgspec
+import numpy as np
+
+from tickertape.base.errors import TickertapeError
+from tickertape.batch import select
+from tickertape.batch.format import I8
+from tickertape.batch.message import Message
+from tickertape.batch.message_batch import MessageBatch
+from tickertape.client.bookmark_store.protocol import BookmarkStore, columns_of
+from tickertape.client.subscriptions.bookmark_tracker import asked
+from tickertape.client.subscriptions.subscription import DeliveryContext
+
+Handler = Callable[[Message], object]
+
+
+def marked(context: DeliveryContext) -> DeliveryContext:
+    """The context of a batch in which messages came again."""
+    return context if context.store is None else msgspec.structs.replace(context, came_again=True)
+
+
+def left_of(batch: MessageBatch) -> MessageBatch | None:
+    """What of `batch` is still to be handed on; None when nothing is, as when it went back to its queue. It
+    is `batch` where nothing came again."""
+    context = batch.context
+    if context is None or not (context.came_again or context.lease is not None):
+        return batch
+    if context.lease is not None:
+        return None if context.lease.gone else batch
+    publishers, sequences = columns_of(batch)
+    count = batch.count
+    ids = [publishers] * count if isinstance(publishers, int) else publishers.tolist()
+    rows = [
+        row
+        for row, (publisher, sequence) in enumerate(zip(ids, sequences.tolist(), strict=True))
+        if not _is_discarded(context.store, context.sub_id, publisher, sequence)
+    ]
+    if len(rows) == count:
+        return batch
+    if not rows:
+        return None
+    left = select(batch, np.array(rows, I8))
+    left.context = context
+    return left
+
+
+def is_over(message: Message) -> bool:
+    """Whether a message came again, and was discarded meanwhile."""
+    batch = message.batch
+    context = batch.context
+    if context is None or not context.came_again:
+        return False
+    at = message.index
+    return _is_discarded(context.store, context.sub_id, batch.publisher(at), batch.sequence(at))
+
+
+class NotOver:
+    """The messages of a batch in which some came again, without those that are discarded by the time when it
+    is their turn."""
+
+    __slots__ = ("_next", "_rest")
+
+    def __init__(self, messages: Iterator[Message]) -> None:
+        self._rest = messages
+        self._next: Message | None = None
+        """Taken, and not looked at to the end: whoever is interrupted there finds it again."""
+
+    def __iter__(self) -> Iterator[Message]:
+        return self
+
+    def __next__(self) -> Message:
+        while True:
+            if self._next is None:
+                for message in self._rest:
+                    self._next = message
+                    break
+                else:
+                    raise StopIteration
+            message = self._next
+            over = is_over(message)
+            self._next = None
+            if not over:
+                return message
+
+    @property
+    def messages(self) -> Iterator[Message]:
+        """All that are left."""
+        return self._rest if self._next is None else chain((self._next,), self._rest)
+
+
+def unless_over(handler: Handler, batch: MessageBatch) -> Handler:
+    """`handler`, or where messages of `batch` came again, what calls it for the others."""
+    if batch.context is None or not batch.context.came_again:
+        return handler
+    return lambda message: None if is_over(message) else handler(message)
+
+
+def _is_discarded(store: object, sub_id: str, publisher: int, sequence: int) -> bool:
+    assert isinstance(store, BookmarkStore)
+    try:
+        return asked(lambda: store.is_discarded(sub_id, publisher, sequence))
+    except TickertapeError:
+        return False  # a store that cannot say: rather twice than never

@@ -1,0 +1,225 @@
+"""Owns one subscription of a client: what was asked for, its credit, and how it stands on the connection.
+
+Must never hold messages, or decide what becomes of others: that is the business of subscriptions.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from tickertape.base.errors import BadCommand
+from tickertape.base.limits import combined_subscriptions_max, credit_bytes_default, message_cost_bytes
+from tickertape.batch.message import Discards
+from tickertape.batch.queue_lease import Hold, Lease
+from tickertape.client.queues.ack_batcher import Settler
+from tickertape.client.subscriptions.bookmark_tracker import Trail
+from tickertape.client.subscriptions.resubscribe import Replay, Terms
+from tickertape.wire.commands import Credit, Credits, Deliver, Subscribe
+
+
+class DeliveryContext(msgspec.Struct, frozen=True):
+    """What the messages of a subscription know about it."""
+
+    sub_id: str
+    with_bookmark: bool = False
+    with_timestamp: bool = False
+    command: str = "publish"
+    store: Discards | None = None
+    """The bookmark store of a bookmark subscription."""
+    came_again: bool = False
+    """Of a batch: whether messages in it may have been delivered before."""
+    lease: Lease | None = None
+    """Of a batch that came out of a queue."""
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """A subscription as asked for. `depth_bytes` is the credit granted at first, in cost."""
+
+    topic: str
+    context: DeliveryContext
+    bookmark: str | None = None
+    """As it goes on the wire, or MOST_RECENT."""
+    filter: str | None = None
+    options: str = ""
+    replace: bool = False
+    """Whether it may take the place of one with its id; `options` say so too."""
+    depth_bytes: int = credit_bytes_default
+    until_caught_up: bool = False
+    positions: tuple[int, int] | None = None
+    journal: str | None = None
+    numbered: bool = False
+    """Whether batches say where their messages stand in the log."""
+    named: bool = True
+    """Whether the application chose the id; one that was made up means nothing to the next process."""
+    handled: bool = False
+    """Whether its messages go to a handler: then it may outlive its connection."""
+
+
+class Subscription:
+    """State of one subscription of the client machine."""
+
+    __slots__ = (
+        "asked",
+        "bound",
+        "consumed",
+        "context",
+        "deadline",
+        "delivered",
+        "hold",
+        "left",
+        "order",
+        "overdue",
+        "placed",
+        "replay",
+        "request",
+        "sink",
+        "stood",
+        "successor",
+        "terms",
+        "told",
+        "unconsumed",
+        "window",
+    )  # fmt: skip
+
+    def __init__(self, request: Request, sink: object, replay: Replay | None, order: int) -> None:
+        self.request = request
+        self.context = request.context
+        self.replay = replay
+        """None for one that only has what comes."""
+        self.terms = Terms(request.options)
+        self.sink = sink
+        self.asked = 0
+        """The number of the command that asked for it on this connection."""
+        self.order = order
+        """Those that are placed again keep the order in which they were placed first."""
+        self.window = request.depth_bytes
+        self.bound = self.window
+        """How much may be outstanding on this connection: unconsumed, or consumed and not given back."""
+        self.unconsumed = 0
+        self.consumed = 0
+        self.deadline = 0.0
+        self.delivered = 0.0
+        self.overdue = False
+        self.successor: Subscription | None = None
+        """What was asked to replace it, until the server has answered."""
+        self.left = False
+        """Nobody holds its stream any more, and the server is still to be told."""
+        self.told = False
+        """Nobody holds its stream any more, and the server was told."""
+        self.placed = True
+        """The server of this connection was asked for it."""
+        self.stood = False
+        """A server has taken it."""
+        self.hold = Hold()
+        """What leases on messages of queues depend on: this connection."""
+
+    @property
+    def trail(self) -> Trail | None:
+        """Who keeps account of what it was delivered."""
+        return None if self.replay is None else self.replay.trail
+
+    def command(self, call_id: int) -> Subscribe:
+        """What asks the server for it, for the first time."""
+        request = self.request
+        self.asked = call_id
+        return Subscribe(
+            id=call_id,
+            sub_id=request.context.sub_id,
+            topic=request.topic,
+            bookmark=request.bookmark
+            if self.replay is None
+            else self.replay.first(conflated=self.terms.conflated),
+            filter=request.filter,
+            options=request.options,
+            credit=request.depth_bytes,
+            until_caught_up=request.until_caught_up,
+            positions=request.positions,
+            journal=request.journal,
+            numbered=request.numbered,
+        )
+
+    def command_again(self, call_id: int) -> Subscribe:
+        """What asks another connection for it. What lies unconsumed here is still of its window."""
+        request, replay, terms = self.request, self.replay, self.terms
+        self.asked, self.consumed = call_id, 0
+        credit = max(message_cost_bytes, self.window - self.unconsumed)
+        self.bound = self.unconsumed + credit
+        return Subscribe(
+            id=call_id,
+            sub_id=request.context.sub_id,
+            topic=request.topic,
+            bookmark=None if replay is None else replay.again(conflated=terms.conflated, live=terms.live),
+            filter=request.filter,
+            options=terms.again(replay),
+            credit=credit,
+            until_caught_up=replay is not None and replay.until_caught_up,
+        )
+
+    def take_over(self, old: Subscription) -> None:
+        """It goes on in the place of `old`, and with what that one holds of queues."""
+        self.order = old.order
+        self.hold, old.hold = old.hold, self.hold
+        if old.replay is not None and self.replay is None:
+            self.replay = old.replay
+            self.terms.paused = self.terms.paused or old.terms.paused
+            self.context = msgspec.structs.replace(self.context, with_bookmark=True, store=old.context.store)
+
+    def lose(self) -> None:
+        """Its connection is lost; it waits for another one."""
+        self.placed = self.overdue = False
+        self.deadline = 0.0
+        self.end_leases()
+        self.hold = Hold()
+
+    def end_leases(self) -> None:
+        """Whatever messages of queues it holds have gone back."""
+        self.hold.over = True
+
+    def leased(self, command: Deliver, settler: Settler) -> DeliveryContext:
+        """The context of a batch that came out of a queue."""
+        browsed = "browse" in self.terms.options
+        lease = settler.lease(command, self.context.sub_id, self.hold, browsed=browsed)
+        return msgspec.structs.replace(self.context, lease=lease)
+
+    def check_credit(self, messages: int, cost: int) -> None:
+        """Raise `BadCommand` for a delivery that the credit does not cover.
+
+        One message may exceed it while the bound is not passed: a server sends that when, as far as it knows,
+        nothing is outstanding."""
+        outstanding = self.unconsumed + self.consumed
+        if outstanding + cost > self.bound and (messages > 1 or outstanding > self.bound):
+            raise BadCommand(
+                f"the server exceeded the credit of subscription {self.context.sub_id!r}: {outstanding:,} "
+                f"bytes are outstanding, it sent {cost:,} more, and {self.bound:,} are allowed"
+            )
+
+    def take(self, cost: int) -> Credit | None:
+        """The application took `cost`; the credit to give back now, if any."""
+        self.unconsumed -= cost
+        if not self.placed:
+            return None
+        self.consumed += cost
+        if self.successor is not None:
+            return None  # it would be credit of the one that replaces it
+        if 2 * self.consumed >= self.window or (self.overdue and self.unconsumed <= 0):
+            return self.give_back()
+        return None
+
+    def give_back(self) -> Credit:
+        """All credit that was consumed and not given back."""
+        credit = Credit(sub_id=self.context.sub_id, bytes=self.consumed)
+        self.consumed = 0
+        return credit
+
+
+def combined(grants: Sequence[Credit]) -> Iterator[Credit | Credits]:
+    """The commands that give these credits back."""
+    for at in range(0, len(grants), combined_subscriptions_max):
+        some = grants[at : at + combined_subscriptions_max]
+        if len(some) == 1:
+            yield some[0]
+        else:
+            sub_ids = tuple([credit.sub_id for credit in some])
+            yield Credits(sub_ids=sub_ids, bytes=tuple([credit.bytes for credit in some]))

@@ -1,0 +1,187 @@
+"""Handlers of an asyncio client that keep one order across the subscriptions that were resumed together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from tickertape.batch import MessageBatch, batch_from_bodies
+from tickertape.batch.message import Message
+from tickertape.client.aio.handler_order import Convoy
+from tickertape.client.aio.streams import AsyncHandledStream
+from tickertape.client.common.handlers import Handlers
+from tickertape.client.subscriptions.registry import DeliveryContext
+from tickertape.client.subscriptions.routing import Recent
+
+Handle = Callable[[Message], Awaitable[None]]
+
+
+class Fed:
+    """Streams with handlers that are fed by hand, as the client feeds them."""
+
+    def __init__(self, handle: Handle, *sub_ids: str) -> None:
+        self.consumed: dict[str, int] = dict.fromkeys(sub_ids, 0)
+        self.streams = {sub_id: self._stream(sub_id, handle) for sub_id in sub_ids}
+        self.convoy = Convoy()
+        self.convoy.over = False
+        self.recent = Recent()
+        self.tasks = [asyncio.create_task(stream.hand_on()) for stream in self.streams.values()]
+        self.next = 0
+
+    def _stream(self, sub_id: str, handle: Handle) -> AsyncHandledStream:
+        def consumed(sub_id: str, cost: int) -> None:
+            self.consumed[sub_id] += cost
+
+        return AsyncHandledStream(
+            sub_id, consumed=consumed, unsubscribe=lambda _: None, handler=handle, handlers=Handlers()
+        )
+
+    def batch(self, count: int, sub_id: str) -> MessageBatch:
+        self.next += count
+        bodies = [b"%d" % i for i in range(self.next - count, self.next)]
+        batch = batch_from_bodies("t", bodies, publisher=1, first_sequence=self.next)
+        batch.context = DeliveryContext(sub_id=sub_id, with_bookmark=True)
+        return batch
+
+    def join(self) -> None:
+        self.convoy.join(list(self.streams.values()))
+        self.tasks.append(asyncio.create_task(self.convoy.hand_on()))
+
+    def push(self, sub_id: str, count: int = 1) -> None:
+        self.streams[sub_id].push(self.batch(count, sub_id))
+
+    def push_all(self, **rows: list[int]) -> None:
+        batch = self.batch(1 + max(row for own in rows.values() for row in own), "")
+        shared = self.recent.add(batch)
+        for sub_id, own in rows.items():
+            self.streams[sub_id].push_share(shared.share(own, 33 * len(own), DeliveryContext(sub_id=sub_id)))
+        self.convoy.put([(self.streams[sub_id], own) for sub_id, own in rows.items()])
+
+    async def finish(self) -> None:
+        for stream in self.streams.values():
+            stream.end("complete", None)
+        await asyncio.wait_for(asyncio.gather(*self.tasks), 10)
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(work)
+
+
+def test_exact_16_slow_handlers_keep_the_order_across_frames_of_one_and_of_several() -> None:
+    async def work() -> None:
+        heard: list[tuple[str | None, int]] = []
+        running = 0
+
+        async def handle(message: Message) -> None:
+            nonlocal running
+            running += 1
+            assert running == 1, "one after the other"
+            await asyncio.sleep(0.001 if message.sub_id == "a" else 0)
+            heard.append((message.sub_id, int(message.data)))
+            running -= 1
+
+        fed = Fed(handle, "a", "b")
+        fed.join()
+        fed.push("a", 2)
+        fed.push("b", 2)
+        fed.push_all(a=[0, 2, 3], b=[1, 3])
+        fed.push("a")
+        await fed.finish()
+        assert heard == [
+            ("a", 0), ("a", 1), ("b", 2), ("b", 3), ("a", 4), ("b", 5), ("a", 6), ("a", 7), ("b", 7),
+            ("a", 8),
+        ]  # fmt: skip
+        assert fed.convoy.over
+        assert fed.consumed == {"a": 6 * 33, "b": 4 * 33}
+
+    run(work())
+
+
+def test_what_came_before_they_joined_comes_first() -> None:
+    async def work() -> None:
+        heard: list[tuple[str | None, int]] = []
+        go_on = asyncio.Event()
+
+        async def handle(message: Message) -> None:
+            await go_on.wait()
+            heard.append((message.sub_id, int(message.data)))
+
+        fed = Fed(handle, "a", "b")
+        fed.push("a", 2)
+        fed.push("a", 1)
+        await asyncio.sleep(0)
+        fed.join()
+        fed.push_all(a=[1], b=[0])
+        await asyncio.sleep(0)
+        go_on.set()
+        await fed.finish()
+        assert heard == [("a", 0), ("a", 1), ("a", 2), ("b", 3), ("a", 4)]
+
+    run(work())
+
+
+def test_one_that_is_closed_lets_the_others_go_on() -> None:
+    async def work() -> None:
+        heard: list[tuple[str | None, int]] = []
+
+        async def handle(message: Message) -> None:
+            heard.append((message.sub_id, int(message.data)))
+            if int(message.data) == 1:
+                await fed.streams["a"].close()
+
+        fed = Fed(handle, "a", "b")
+        fed.join()
+        fed.push_all(a=[0, 2], b=[1, 3])
+        fed.push_all(a=[0], b=[1])
+        fed.push("a")
+        fed.push("b")
+        await fed.finish()
+        assert heard == [("a", 0), ("b", 1), ("b", 3), ("b", 5), ("b", 7)]
+        assert fed.consumed["b"] == 4 * 33
+        assert fed.convoy.over
+
+    run(work())
+
+
+def test_a_convoy_of_none_that_run_is_over() -> None:
+    async def work() -> None:
+        async def handle(message: Message) -> None:
+            raise AssertionError(message)
+
+        fed = Fed(handle, "a", "b")
+        fed.join()
+        await asyncio.sleep(0)
+        assert not fed.convoy.over
+        await fed.streams["a"].close()
+        await asyncio.sleep(0)
+        assert not fed.convoy.over
+        await fed.finish()
+        assert fed.convoy.over
+
+    run(work())
+
+
+def test_what_comes_again_is_not_handed_on_before() -> None:
+    async def work() -> None:
+        heard: list[tuple[str | None, int]] = []
+        go_on = asyncio.Event()
+
+        async def handle(message: Message) -> None:
+            await go_on.wait()
+            heard.append((message.sub_id, int(message.data)))
+
+        fed = Fed(handle, "a", "b")
+        fed.join()
+        fed.push_all(a=[0, 2], b=[1, 3])
+        fed.push("a", 2)
+        fed.push("b", 1)
+        await asyncio.sleep(0.01)  # the first message is with its handler
+        fed.streams["a"].again()
+        fed.push("a", 1)
+        go_on.set()
+        await fed.finish()
+        assert heard == [("a", 0), ("b", 1), ("b", 3), ("b", 6), ("a", 7)]
+        assert fed.consumed == {"a": 5 * 33, "b": 3 * 33}
+
+    run(work())

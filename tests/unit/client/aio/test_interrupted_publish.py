@@ -1,0 +1,92 @@
+"""A signal handler that raises at any bytecode in `AsyncClient.publish`, as a second Ctrl-C does, which ends
+the event loop: when the client is connected again, numbers, store and wire still agree.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from tests.helpers.interrupts import interrupted_at
+from tests.helpers.threads import in_a_thread_of_its_own
+from tests.helpers.tiers import parts
+from tests.unit.client.blocking.test_interrupted_publish import SCENES, World, check
+from tests.unit.client.peer import START
+from tickertape.base.errors import Disconnected
+from tickertape.base.interfaces import Buffer
+from tickertape.client.aio.client import AsyncClient
+from tickertape.client.aio.connection import LoopLink
+from tickertape.client.aio.waiting import LoopCall
+from tickertape.client.protocol.core import ClientCore, Opened
+
+
+class LoopWorld(World):
+    """As `World`, with an asyncio client."""
+
+    def __init__(self, runner: asyncio.Runner) -> None:
+        self.runner = runner
+        super().__init__()
+
+    def make(self) -> None:
+        self.target = AsyncClient("pricing-1", "tcp://127.0.0.1:1", publish_store=self.store)
+        self.target._loop = self.runner.get_loop()
+
+    def open(self) -> None:
+        async def begin() -> None:
+            self.target._core.receive(Opened(LoopCall()), START)
+
+        self.target._link = cast(LoopLink, self)
+        self.runner.run(begin())
+        self.drive()
+
+    def drive(self) -> None:
+        self.target._drive()
+
+    def let_go(self) -> None:
+        """As a link in a forked child; other tests fork while this world is not collected yet."""
+
+    def core(self) -> ClientCore:
+        return self.target._core
+
+    def call(self, topic: str, data: object, **extra: Any) -> int | None:
+        return self.runner.run(self.target.publish(topic, data, **extra))
+
+    def lose_if_ended(self) -> None:
+        if self.link.hung_up:
+            self.target.lost(cast(LoopLink, self), Disconnected("the event loop ended"))
+            self.connect()
+
+    # -- what a link does ---
+
+    congested = False
+
+    def send(self, buffers: list[Buffer]) -> None:
+        self.link.add(buffers)
+        self.link.push()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")  # between call and await
+@pytest.mark.parametrize("scene", SCENES)
+@pytest.mark.parametrize("part", parts(3))
+@in_a_thread_of_its_own
+def test_a_publish_interrupted_at_any_bytecode_loses_and_repeats_no_number(scene: str, part: int) -> None:
+    prepare, act = SCENES[scene]
+    step, hit = part, True
+    with asyncio.Runner() as runner:
+        while hit:
+            world = LoopWorld(runner)
+            prepare(world)
+            hit = interrupted_at(step, lambda: act(world))  # noqa: B023 - called here
+            if hit:
+                world.link.hung_up = True
+                world.lose_if_ended()
+            try:
+                check(world, int(hit))
+            except BaseException as error:
+                error.add_note(f"step {step}")
+                raise
+            step += 3
+    assert step > 40

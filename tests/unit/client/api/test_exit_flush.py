@@ -1,0 +1,230 @@
+"""Clients that nobody closes: what they published is sent at the end, or counted."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tickertape as tt
+from tests.unit.client.socket_server import SocketServer, socket_server
+from tickertape.client.api import exit_flush as exits
+from tickertape.client.api.exit_flush import Ended
+from tickertape.client.publish_store import FilePublishStore, HybridPublishStore, MemoryPublishStore
+
+MESSAGES = [b"%d" % i for i in range(500)]
+
+
+@pytest.fixture
+def server() -> Iterator[SocketServer]:
+    with socket_server() as running:
+        yield running
+
+
+def publish_all(client: tt.Client) -> None:
+    for body in MESSAGES:
+        client.publish("orders", body)
+
+
+@pytest.mark.parametrize("store", [None, MemoryPublishStore])
+def test_client_that_nobody_closed_is_flushed(server: SocketServer, store: type | None) -> None:
+    client = tt.Client("a", server.uri, publish_store=None if store is None else store())
+    publish_all(client)
+    assert client.end_with_program(20) == Ended("a", 0)
+    assert server.bodies() == MESSAGES
+    assert client.end_with_program(20) is None, "it is closed"
+
+
+def test_ha_client_that_nobody_closed_is_flushed(server: SocketServer) -> None:
+    client = tt.HAClient("a", servers=server.uri)
+    client.connect_and_logon()
+    publish_all(client)
+    assert client.end_with_program(20) == Ended("a", 0)
+    assert server.bodies() == MESSAGES
+
+
+def test_messages_that_cannot_be_sent_are_counted_and_the_listener_hears_why(
+    server: SocketServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told: list[BaseException] = []
+    for listener in (None, told.append):
+        client = tt.Client("a", server.uri, publish_store=MemoryPublishStore())
+        client.set_exception_listener(listener)
+        server.mute = True
+        publish_all(client)
+        server.drop()
+        with pytest.raises(tt.Disconnected):
+            client.publish_flush()
+        assert client.end_with_program(20) == Ended("a", 500)
+        assert capsys.readouterr().err == ""
+    assert ["500 message(s)" in str(error) for error in told] == [True]
+
+
+class BrokenStore(MemoryPublishStore):
+    """A publish store of an application, with a defect."""
+
+    def unpersisted_count(self) -> int:
+        """Raises `RuntimeError`."""
+        raise RuntimeError("of the application")
+
+
+def test_clients_are_flushed_though_the_store_of_another_one_raises(server: SocketServer) -> None:
+    broken = tt.Client("broken", server.uri, publish_store=BrokenStore())
+    clients = [tt.Client(f"a{i}", server.uri) for i in range(3)]
+    for client in clients:
+        client.publish("orders", client.name.encode())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        with pytest.raises(RuntimeError, match="of the application"):
+            exits.close_all()
+    assert [client._core.closed for client in clients] == [True] * 3
+    broken._publishing.unanswered_count = lambda: 0  # type: ignore[method-assign]
+    broken.close()
+
+
+def test_unanswered_messages_are_counted_under_the_lock(
+    server: SocketServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owned: list[bool] = []
+    for at_end in (False, True):
+        client = tt.Client("a", server.uri)
+        client.set_exception_listener(lambda _: None)
+        server.mute = True
+        client.publish("orders", b"1")
+
+        def count(client: tt.Client = client) -> int:
+            owned.append(client._owns_lock())
+            return 1
+
+        monkeypatch.setattr(client._publishing, "unanswered_count", count)
+        if at_end:
+            client.end_with_program(0.1)
+        else:
+            client.close(timeout=0.1)
+        server.mute = False
+    assert owned
+    assert all(owned)
+
+
+def test_lock_that_nobody_gives_back_does_not_keep_the_program(server: SocketServer) -> None:
+    client = tt.Client("a", server.uri)
+    server.mute = True
+    client.publish("orders", b"1")
+    held, end = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with client._lock:
+            held.set()
+            end.wait(20)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait()
+    assert client.end_with_program(0.01) == Ended("a", 1)
+    end.set()
+    holder.join()
+    client.close()
+
+
+def test_client_that_did_nothing_is_not_reported() -> None:
+    assert tt.HAClient("a", servers="tcp://127.0.0.1:1").end_with_program(1) is None
+
+
+def test_store_that_keeps_messages_in_memory_and_files_is_closed(tmp_path: Path) -> None:
+    store = HybridPublishStore(tmp_path / "store")
+    client = tt.HAClient("a", servers="tcp://127.0.0.1:1", publish_store=store)
+    publish_all(client)
+    assert client.end_with_program(20) == Ended("a", 0)
+    with FilePublishStore(tmp_path / "store") as reopened:
+        assert reopened.unpersisted_count() == len(MESSAGES)
+
+
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # a loop that ended closes nothing
+@pytest.mark.parametrize("ha", [False, True])
+def test_asyncio_client_that_nobody_closed_is_flushed_when_its_loop_ends(
+    server: SocketServer, *, ha: bool
+) -> None:
+    ended: list[tt.AsyncClient] = []
+
+    async def run() -> None:
+        client = tt.AsyncHAClient("a", servers=server.uri) if ha else tt.AsyncClient("a", server.uri)
+        ended.append(client)
+        await client.connect()
+        for body in MESSAGES:
+            await client.publish("orders", body)
+
+    asyncio.run(run())
+    assert server.bodies() == MESSAGES
+    client = ended.pop()
+    assert client.end_with_program(20) == Ended("a", 0)
+    assert client.end_with_program(20) is None, "it was reported"
+    del client
+    gc.collect()  # what the loop left is complained of here
+
+
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # a loop that ended closes nothing
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("closed", [False, True])
+def test_asyncio_client_on_a_loop_that_was_not_shut_down(server: SocketServer, *, closed: bool) -> None:
+    _publish_on_loop_that_is_left(server, closed=closed)
+    gc.collect()
+
+
+def _publish_on_loop_that_is_left(server: SocketServer, *, closed: bool) -> None:
+    loop = asyncio.new_event_loop()
+    client = tt.AsyncClient("a", server.uri)
+
+    async def run() -> None:
+        await client.connect()
+        server.mute = closed
+        for body in MESSAGES:
+            await client.publish("orders", body)
+
+    loop.run_until_complete(run())
+    if closed:
+        loop.close()
+        assert client.end_with_program(20) == Ended("a", 500)
+    else:
+        assert client.end_with_program(20) == Ended("a", 0)
+        assert server.bodies() == MESSAGES
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+
+
+def test_asyncio_client_on_a_loop_that_runs_on_another_thread(server: SocketServer) -> None:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    client = tt.AsyncClient("a", server.uri)
+
+    async def run() -> None:
+        await client.connect()
+        for body in MESSAGES:
+            await client.publish("orders", body)
+
+    asyncio.run_coroutine_threadsafe(run(), loop).result(20)
+    assert client.end_with_program(20) == Ended("a", 0)
+    assert server.bodies() == MESSAGES
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.close()
+
+
+def test_report_names_clients_and_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        exits._report([None, Ended("a", 0), Ended("b", 12)])
+    assert [str(one.message).split(":")[0] for one in warned] == [
+        "client 'a' was not closed",
+        "client 'b' was not closed",
+    ]
+    assert capsys.readouterr().err == (
+        "tickertape: Cannot send 12 message(s) of client 'b' before the program ends. Call close(), or use "
+        "the client in a with statement.\n"
+    )

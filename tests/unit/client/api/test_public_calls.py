@@ -1,0 +1,57 @@
+"""The two clients and their page: the same names, and all of them documented."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+import tickertape as tt
+from tickertape.client.api.command import BUILT
+
+PAGE = Path(__file__).parents[4] / "docs" / "reference" / "client.md"
+
+
+def names(kind: type) -> set[str]:
+    """What an application sees of a class: what is public and not marked as internal."""
+    found = set()
+    for name, value in inspect.getmembers(kind):
+        document = inspect.getdoc(value) or ""
+        if not name.startswith("_") and not document.startswith("Internal"):
+            found.add(name)
+    return found
+
+
+def parameters(kind: type, name: str) -> list[tuple[str, object]]:
+    return [(p.name, p.default) for p in inspect.signature(getattr(kind, name)).parameters.values()]
+
+
+@pytest.mark.parametrize(
+    ("blocking", "awaited"),
+    [
+        (tt.Client, tt.AsyncClient),
+        (tt.HAClient, tt.AsyncHAClient),
+        (tt.MessageStream, tt.AsyncMessageStream),
+    ],
+)
+def test_both_fronts_have_the_same_names_and_parameters(blocking: type, awaited: type) -> None:
+    assert names(blocking) == names(awaited)
+    for name in names(blocking):
+        if callable(getattr(blocking, name)):
+            assert parameters(blocking, name) == parameters(awaited, name), name
+
+
+def test_every_name_is_on_the_page() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    calls, streams = re.split(r"^## (?:Streams|Commands)$", text, flags=re.MULTILINE)[:2]
+    for kind, text in ((tt.Client, calls), (tt.HAClient, calls), (tt.MessageStream, streams)):
+        listed = set(re.findall(r"`(\w+)`", "\n".join(re.findall(r"^\| (.*?) \|", text, re.MULTILINE))))
+        assert names(kind) <= listed, names(kind) - listed
+
+
+def test_the_commands_on_the_page_are_those_there_are() -> None:
+    text = PAGE.read_text(encoding="utf-8").split("\n## Commands\n")[1]
+    rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", text, re.MULTILINE)
+    assert {name: tuple(re.findall(r"`(\w+)`", fields)) for name, fields in rows} == BUILT

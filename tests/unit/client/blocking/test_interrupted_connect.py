@@ -1,0 +1,81 @@
+"""A Ctrl-C in `Client.connect`, at any bytecode: nothing of that connection stays, and the next works."""
+
+from __future__ import annotations
+
+import gc
+import socket
+import threading
+
+import pytest
+
+from tests.helpers.interrupts import Interrupt, interrupt_until_gone, interrupted_at
+from tests.helpers.threads import in_a_thread_of_its_own
+from tests.helpers.tiers import parts
+from tests.unit.client.socket_server import SocketServer, socket_server
+from tickertape.client.blocking.client import Client
+
+PARTS = 12
+
+
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # interrupted before anybody held the socket
+@pytest.mark.parametrize("part", parts(PARTS, 4))
+@in_a_thread_of_its_own
+def test_a_connect_interrupted_at_any_bytecode_can_be_made_again(part: int) -> None:
+    step, hit = part, True
+    with socket_server() as server:
+        while hit:
+            client = Client("pricing-1", server.uri, connect=False)
+            files = ("client/blocking/driver.py", "client/blocking/connection.py")
+            hit = interrupted_at(step, client.connect, files)
+            connect_again_and_publish(client, server, b"%d" % step, f"step {step}")
+            step += PARTS
+    gc.collect()
+    assert step > 40
+
+
+def connect_again_and_publish(client: Client, server: SocketServer, body: bytes, where: str) -> None:
+    client._connecting.acquire(blocking=False)  # a real signal does not come while `with` lets go of a lock
+    client._connecting.release()
+    while client._owns_lock():
+        client._lock.release()
+    try:
+        with client:
+            client.connect()
+            assert client.connected
+            client.publish("orders", body)
+            client.publish_flush()
+            assert server.bodies()[-1] == body
+    except BaseException as error:
+        error.add_note(where)
+        raise
+
+
+def test_a_connect_interrupted_while_the_server_says_nothing_can_be_made_again(interrupts: None) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        client = Client("pricing-1", f"tcp://127.0.0.1:{silent.getsockname()[1]}", connect=False)
+
+        def interrupt() -> None:
+            connection, _ = silent.accept()
+            interrupt_until_gone(connection)  # it waits for the logon, or will in a moment
+
+        for _ in range(3):
+            thread = threading.Thread(target=interrupt)
+            thread.start()
+            with pytest.raises(Interrupt):
+                client.connect()
+            thread.join()  # the client has hung up
+            assert not client.connected
+            assert client._link is None
+        client.close()
+
+
+def test_a_connection_whose_logon_came_before_the_interrupt_is_kept(interrupts: None) -> None:
+    with socket_server() as server, Client("pricing-1", server.uri) as client:
+        link = client._link
+        assert link is not None
+        client._abandon(link, Interrupt)  # type: ignore[arg-type]  # it is not used
+        assert client.connected
+        client.connect()
+        client.publish("orders", b"1")
+        client.publish_flush()
+        assert server.bodies() == [b"1"]

@@ -1,0 +1,261 @@
+"""Message streams, fed by hand: the thread of the test is the receive thread too."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tickertape.base.errors import Disconnected, StreamEnded, TimedOut, UsageError
+from tickertape.batch.builder import batch_from_bodies
+from tickertape.batch.message import Message
+from tickertape.batch.message_batch import MessageBatch
+from tickertape.client.blocking.streams import HandledStream, MessageStream
+from tickertape.client.common.handlers import Handlers
+from tickertape.client.subscriptions import message_buffer as inbox
+
+
+class Fed:
+    """A stream, and what it told its client."""
+
+    def __init__(self, *, limited: bool = False) -> None:
+        self.consumed: list[int] = []
+        self.unsubscribed: list[str] = []
+        self.stream = MessageStream(
+            "sub",
+            consumed=lambda _, cost: self.consumed.append(cost),
+            unsubscribe=self.unsubscribed.append,
+            limited=limited,
+        )
+
+    def push(self, *bodies: bytes) -> None:
+        self.stream.push(batch(*bodies))
+
+
+def batch(*bodies: bytes) -> MessageBatch:
+    return batch_from_bodies("orders", bodies, publisher=1, first_sequence=1)
+
+
+def test_iteration_gives_messages_in_order_and_ends_quietly() -> None:
+    fed = Fed()
+    fed.push(b"1", b"2")
+    fed.push(b"3")
+    fed.stream.end("complete", None)
+    assert [message.data for message in fed.stream] == [b"1", b"2", b"3"]
+    assert fed.stream.end_reason == "complete"
+    assert list(fed.stream) == []
+
+
+def test_exact_33_iteration_ends_without_an_exception_and_the_reason_says_why() -> None:
+    fed = Fed()
+    fed.push(b"1")
+    error = Disconnected("gone")
+    fed.stream.end("disconnected", error)
+    assert [message.data for message in fed.stream] == [b"1"]
+    assert (fed.stream.end_reason, fed.stream.end_error) == ("disconnected", error)
+
+
+def test_a_limited_reading_that_was_cut_short_raises() -> None:
+    fed = Fed(limited=True)
+    fed.push(b"1")
+    fed.stream.end("disconnected", Disconnected("gone"))
+    assert next(fed.stream).data == b"1"
+    with pytest.raises(Disconnected):
+        next(fed.stream)
+
+
+def test_iteration_can_be_left_and_taken_up_again() -> None:
+    fed = Fed()
+    fed.push(b"1", b"2", b"3", b"4")
+    fed.push(b"5")
+    fed.stream.end("complete", None)
+    for message in fed.stream:
+        if message.data == b"2":
+            break
+    assert fed.stream.get(0).data == b"3"
+    assert [message.data for message in fed.stream] == [b"4", b"5"]
+
+
+def test_get_and_iteration_share_their_place_across_batches() -> None:
+    fed = Fed()
+    for body in (b"1", b"2", b"3"):
+        fed.push(body)
+    fed.stream.end("complete", None)
+    assert next(fed.stream).data == b"1"
+    assert fed.stream.get(0).data == b"2"
+    assert next(fed.stream).data == b"3"
+    with pytest.raises(StreamEnded, match="complete"):
+        fed.stream.get(0)
+
+
+def test_iteration_goes_on_in_the_batch_that_get_has_begun() -> None:
+    fed = Fed()
+    fed.push(b"1")
+    fed.push(b"2", b"3")
+    fed.stream.end("complete", None)
+    assert next(fed.stream).data == b"1"
+    assert fed.stream.get(0).data == b"2"
+    assert [message.data for message in fed.stream] == [b"3"]
+
+
+def test_get_times_out_when_nothing_came() -> None:
+    fed = Fed()
+    with pytest.raises(TimedOut, match="sub within"):
+        fed.stream.get(0)
+    with pytest.raises(TimedOut):
+        fed.stream.get(0.01)
+    fed.push(b"1")
+    assert fed.stream.get(0.01).data == b"1"
+
+
+def test_a_batch_is_consumed_when_the_next_is_asked_for() -> None:
+    fed = Fed()
+    fed.push(b"12345678", b"x")
+    fed.push(b"")
+    taken = fed.stream.batches()
+    next(taken)
+    assert fed.consumed == []
+    next(taken)
+    assert fed.consumed == [8 + 1 + 2 * 32]
+    with pytest.raises(TimedOut):
+        fed.stream.get(0)
+    assert fed.consumed == [8 + 1 + 2 * 32, 32]
+
+
+def test_batches_end_as_messages_do() -> None:
+    fed = Fed()
+    fed.push(b"1", b"2")
+    fed.stream.end("complete", None)
+    assert [len(taken) for taken in fed.stream.batches()] == [2]
+
+
+def test_wait_caught_up_pays_for_what_it_holds_and_pays_once() -> None:
+    fed = Fed()
+    fed.push(b"x" * 68)
+    fed.stream.caught_up()
+    fed.stream.wait_caught_up(0)
+    assert fed.consumed == [100]
+    fed.push(b"y" * 18)
+    fed.stream.end("complete", None)
+    assert [len(message.data) for message in fed.stream] == [68, 18]
+    assert fed.consumed == [100, 50]
+
+
+def test_what_arrives_during_wait_caught_up_is_held_and_paid() -> None:
+    fed = Fed()
+    waiting = threading.Thread(target=fed.stream.wait_caught_up, args=(10,))
+    fed.push(b"x" * 68)
+    waiting.start()
+    while not fed.consumed:
+        waiting.join(0.001)
+    fed.push(b"x" * 168)
+    fed.stream.caught_up()
+    waiting.join()
+    assert fed.consumed == [100, 200]
+
+
+def test_wait_caught_up_stops_paying_at_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inbox, "catch_up_bytes_max", 150)
+    fed = Fed()
+    fed.push(b"x" * 68)
+    fed.push(b"x" * 68)
+    with pytest.raises(TimedOut, match="consume it meanwhile"):
+        fed.stream.wait_caught_up(0)
+    assert fed.consumed == []
+
+
+def test_wait_caught_up_tells_an_end_from_a_timeout() -> None:
+    fed = Fed()
+    with pytest.raises(TimedOut, match="not caught up"):
+        fed.stream.wait_caught_up(0)
+    fed.stream.end("disconnected", Disconnected("gone"))
+    with pytest.raises(StreamEnded, match="gone"):
+        fed.stream.wait_caught_up(0)
+
+
+def test_close_ends_the_subscription_once_and_drops_what_is_left() -> None:
+    fed = Fed()
+    fed.push(b"1", b"2")
+    assert next(fed.stream).data == b"1"
+    with fed.stream:
+        pass
+    assert fed.unsubscribed == ["sub"]
+    fed.push(b"3")
+    fed.stream.end("unsubscribed", None)
+    assert list(fed.stream) == []
+    fed.stream.close()
+    assert fed.unsubscribed == ["sub"]
+
+
+def test_a_waiting_consumer_is_woken_by_the_end() -> None:
+    fed = Fed()
+    taken: list[bytes] = []
+    consumer = threading.Thread(target=lambda: taken.extend(message.data for message in fed.stream))
+    consumer.start()
+    fed.push(b"1")
+    fed.stream.end("complete", None)
+    consumer.join(5)
+    assert not consumer.is_alive()
+    assert taken == [b"1"]
+
+
+def handled(seen: list[bytes], told: list[BaseException]) -> tuple[HandledStream, list[int]]:
+    consumed: list[int] = []
+
+    def handle(message: Message) -> None:
+        seen.append(message.data)
+        if message.data == b"bad":
+            raise ValueError(message.data)
+        if message.data == b"stop":
+            stream.close()
+
+    handlers = Handlers()
+    handlers.listener = told.append
+    stream = HandledStream(
+        "sub",
+        consumed=lambda _, cost: consumed.append(cost),
+        unsubscribe=lambda _: None,
+        handler=handle,
+        handlers=handlers,
+    )
+    return stream, consumed
+
+
+def test_a_handler_gets_every_message_whatever_it_raises() -> None:
+    seen: list[bytes] = []
+    told: list[BaseException] = []
+    stream, consumed = handled(seen, told)
+    stream.push(batch(b"1", b"bad", b"2"))
+    assert seen == [b"1", b"bad", b"2"]
+    assert [type(error) for error in told] == [ValueError]
+    assert consumed == [5 + 3 * 32]
+
+
+def test_a_handler_that_closes_gets_nothing_more() -> None:
+    seen: list[bytes] = []
+    stream, _ = handled(seen, [])
+    stream.push(batch(b"1", b"stop", b"2"))
+    stream.push(batch(b"3"))
+    assert seen == [b"1", b"stop"]
+
+
+def test_a_stream_with_a_handler_gives_no_messages() -> None:
+    stream, _ = handled([], [])
+    with pytest.raises(UsageError, match="on_message"):
+        next(stream)
+
+
+def test_without_a_listener_exceptions_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    Handlers().run(int, "x")
+    assert "ValueError" in capsys.readouterr().err
+
+
+def test_a_listener_that_raises_is_shown_too(capsys: pytest.CaptureFixture[str]) -> None:
+    handlers = Handlers()
+
+    def listener(error: BaseException) -> None:
+        raise KeyError("listener")
+
+    handlers.listener = listener
+    handlers.run(int, "x")
+    assert "KeyError" in capsys.readouterr().err

@@ -1,0 +1,36 @@
+"""The thread that notifies a blocking client of written frames."""
+
+from __future__ import annotations
+
+import threading
+
+from tickertape.client.blocking.write_notifier import WriteNotifier
+from tickertape.testing.server import wait_until
+
+
+def test_newest_frame_is_notified_once() -> None:
+    notified: list[int] = []
+    notifier = WriteNotifier(notified.append, "notifier-newest")
+    for frame in (1, 1, 2, 3, 3):
+        notifier.report(frame)
+    notifier.start()
+    wait_until(lambda: notified == [3])
+    notifier.report(3)
+    notifier.report(4)
+    wait_until(lambda: notified == [3, 4])
+    notifier.end()
+    wait_until(lambda: not _runs("notifier-newest"))
+
+
+def test_end_drops_reports_that_wait() -> None:
+    notified: list[int] = []
+    notifier = WriteNotifier(notified.append, "notifier-end")
+    notifier.report(1)
+    notifier.end()
+    notifier.start()
+    wait_until(lambda: not _runs("notifier-end"))
+    assert not notified
+
+
+def _runs(name: str) -> bool:
+    return any(thread.name == name for thread in threading.enumerate())

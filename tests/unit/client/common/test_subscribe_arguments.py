@@ -1,0 +1,214 @@
+"""What an application may ask of a subscription."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+
+from tickertape.base.bookmarks import EPOCH, MOST_RECENT, Bookmark
+from tickertape.base.errors import BadBookmark, BadOption, BadTopic
+from tickertape.client.common.subscribe_arguments import make_request, start_text, wire_text
+from tickertape.client.subscriptions.bookmark_tracker import MemoryTrail
+from tickertape.client.subscriptions.resubscribe import Replay
+
+
+@pytest.mark.parametrize("name", ["send_keys", "oof", "top_n", "projection"])
+def test_what_is_not_built_yet_raises(name: str) -> None:
+    with pytest.raises(BadOption, match=f"option {name} is not built yet"):
+        make_request("orders", "s", bookmark="0", options=f"{name}=1")
+
+
+def test_an_option_that_does_not_exist_raises() -> None:
+    with pytest.raises(BadOption, match="option colour does not exist"):
+        make_request("orders", "s", options="colour=red")
+
+
+def test_a_plain_subscription_asks_for_nothing() -> None:
+    request = make_request("orders", "s")
+    assert (request.options, request.bookmark, request.until_caught_up) == ("", None, False)
+    assert not request.context.with_bookmark
+
+
+def test_a_client_asks_for_fail_unless_told_otherwise() -> None:
+    assert make_request("orders", "s", bookmark=EPOCH).options == "bookmark,bookmark_not_found=fail"
+    request = make_request("orders", "s", bookmark=EPOCH, bookmark_not_found="now")
+    assert request.options == "bookmark,bookmark_not_found=now"
+    request = make_request("orders", "s", bookmark=EPOCH, options="bookmark_not_found = epoch, timestamp,")
+    assert request.options == "bookmark,timestamp,bookmark_not_found=epoch"
+    assert request.context.with_timestamp
+
+
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [
+        ({"rate": 1000}, "rate=1000"),
+        ({"rate": 0.5}, "rate=0.5"),
+        ({"rate": 1 / 3}, "rate=0.333333333"),
+        ({"rate": 1e9}, "rate=1000000000"),
+        ({"rate": " 2X "}, "rate=2X"),
+        ({"rate_max_gap": 2.5}, "rate_max_gap=2.5s"),
+        ({"rate_max_gap": "10s"}, "rate_max_gap=10s"),
+        ({"conflation": 1}, "conflation=1s"),
+        ({"conflation": "none"}, "conflation=none"),
+        ({"conflation_key": "/a"}, "conflation_key=/a"),
+        ({"conflation_key": "/a,/b"}, "conflation_key=[/a,/b]"),
+        ({"conflation_key": "[/a, /b]"}, "conflation_key=[/a, /b]"),
+        ({"conflation_key": ["/a", "/b/c"]}, "conflation_key=[/a,/b/c]"),
+        ({"select": ("-/", "+/a")}, "select=[-/,+/a]"),
+        (
+            {"pause": True, "live": True, "fully_durable": True, "replace": True},
+            "pause,live,fully_durable,replace",
+        ),
+        ({"pause": False, "live": False, "rate": None, "select": None}, ""),
+    ],
+)
+def test_keywords_are_written_as_options(given: dict[str, object], written: str) -> None:
+    assert make_request("orders", "s", given=given).options == written
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("rate", True, "rate is messages a second, or text such as '1000', '500KB' or '2x', not bool"),
+        ("rate", 0, "above 0; this is 0"),
+        ("rate", -1.5, "above 0"),
+        ("rate", float("nan"), "above 0"),
+        ("rate", 1e-12, "at most 9 decimals"),
+        ("rate", ["2x"], "not list"),
+        ("rate", "1,live", "rate='1,live' is not the value of one option"),
+        ("rate", 10**400, "and below 1e308; this is an integer of 1,329 bits"),
+        pytest.param("rate", 10**5_000, "below 1e308; this is an integer of 16,610 bits", id="5,001 digits"),
+        pytest.param("rate", -(10**5_000), "above 0; this is an integer of", id="minus 5,001 digits"),
+        ("rate_max_gap", 10**400, "below 1e308"),
+        ("rate", "", "rate=''"),
+        ("rate_max_gap", float("inf"), "rate_max_gap is seconds"),
+        ("conflation", b"1s", "conflation is seconds, or text such as '500ms', not bytes"),
+        ("conflation_key", 1, "conflation_key is a list of texts"),
+        ("conflation_key", ["/a", 2], "conflation_key is a list of texts"),
+        ("conflation_key", [], "conflation_key"),
+        ("conflation_key", ["/a,/b"], "each member is one identifier"),
+        ("conflation_key", ["/a", ""], "empty member"),
+        ("conflation_key", "[/a", "bracket"),
+        ("select", ["+/a]"], "select"),
+        ("pause", 1, "pause is True or False, not int"),
+        ("live", "yes", "live is True or False, not str"),
+        ("timestamp", None, ""),
+        ("bookmark_not_found", 1, "bookmark_not_found is text, not int"),
+    ],
+)
+def test_a_wrong_value_names_its_parameter(name: str, value: object, says: str) -> None:
+    if value is None:
+        assert make_request("orders", "s", given={name: value}).options == ""
+        return
+    with pytest.raises(BadOption, match=re.escape(says)) as caught:
+        make_request("orders", "s", bookmark=EPOCH, given={name: value})
+    assert name in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "options"),
+    [
+        ({"rate": 10}, "rate=20"),
+        ({"timestamp": True}, "timestamp"),
+        ({"bookmark_not_found": "now"}, "bookmark_not_found=now"),
+        ({"select": ["+/a"]}, "rate=2x,select=[-/,+/a]"),
+    ],
+)
+def test_what_is_said_twice_is_refused(given: dict[str, object], options: str) -> None:
+    (name,) = given
+    with pytest.raises(BadOption, match=f"{name} is given twice"):
+        make_request("orders", "s", bookmark=EPOCH, given=given, options=options)
+
+
+def test_keywords_and_the_option_string_add_up() -> None:
+    request = make_request(
+        "orders", "s", bookmark=EPOCH, given={"rate": "2x", "pause": False}, options="rate_max_gap=5s,pause,"
+    )
+    assert request.options == "bookmark,bookmark_not_found=fail,rate_max_gap=5s,pause,rate=2x"
+    assert not request.replace
+    assert make_request("orders", "s", options="replace").replace
+
+
+def test_a_filter_is_no_option_and_is_passed_on_as_it_is() -> None:
+    assert make_request("orders", "s", filter="/a = 'x, y'").filter == "/a = 'x, y'"
+    with pytest.raises(BadOption, match="option filter is no option"):
+        make_request("orders", "s", options="filter=/a")
+    with pytest.raises(BadOption, match="filter is text, not int"):
+        make_request("orders", "s", filter=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["filter", "options", "sub_id"])
+def test_half_a_character_is_refused_where_it_is(name: str) -> None:
+    texts = {"sub_id": "s", name: "/a = '\ud800'"}
+    with pytest.raises(BadOption, match=f"{name} cannot be sent"):
+        make_request("orders", **texts)  # type: ignore[arg-type]
+
+
+def test_options_that_need_a_value_get_one() -> None:
+    with pytest.raises(BadOption, match="option rate needs a value: rate="):
+        make_request("orders", "s", bookmark=EPOCH, options="rate")
+
+
+def test_bookmark_not_found_is_checked() -> None:
+    with pytest.raises(BadOption, match="'later'"):
+        make_request("orders", "s", bookmark=EPOCH, bookmark_not_found="later")
+    with pytest.raises(BadOption, match="needs a bookmark"):
+        make_request("orders", "s", options="bookmark_not_found=now")
+
+
+def test_flags_take_no_value() -> None:
+    with pytest.raises(BadOption, match="timestamp takes no value"):
+        make_request("orders", "s", options="timestamp=yes")
+
+
+def test_exact_02_a_naive_datetime_is_utc_and_an_aware_one_is_converted() -> None:
+    naive = datetime(2026, 11, 20, 9)  # noqa: DTZ001 - what is tested
+    assert start_text(naive) == start_text(naive.replace(tzinfo=UTC))
+    east = datetime(2026, 11, 20, 10, tzinfo=timezone(timedelta(hours=1)))
+    assert start_text(east) == start_text(naive)
+    assert start_text(naive).startswith("20261120T090000")
+
+
+def test_exact_25_most_recent_never_goes_on_the_wire() -> None:
+    with pytest.raises(BadBookmark):
+        make_request("orders", "s", bookmark=f"{MOST_RECENT},1|2|")
+    assert wire_text(MOST_RECENT) == EPOCH, "where there is no subscription to look up"
+    for again in (False, True):
+        for points in ([], [Bookmark(1, 2), Bookmark(3, 4)]):
+            trail = MemoryTrail()
+            trail.started(points)
+            replay = Replay(MOST_RECENT, "", trail, until_caught_up=False)
+            text = replay.again(conflated=False, live=False) if again else replay.first(conflated=False)
+            assert text == (",".join(map(str, points)) or EPOCH)
+    assert Replay(MOST_RECENT, "", None, until_caught_up=False).first(conflated=False) == EPOCH, (
+        "without a store"
+    )
+
+
+def test_a_malformed_start_is_refused_here() -> None:
+    with pytest.raises(BadBookmark):
+        make_request("orders", "s", bookmark="2026-11-20")
+
+
+def test_an_empty_topic_is_refused() -> None:
+    with pytest.raises(BadTopic):
+        make_request("", "s")
+
+
+@pytest.mark.parametrize(("depth", "bytes_"), [("1KB", 1024), (32, 32)])
+def test_depth_is_a_size(depth: int | str, bytes_: int) -> None:
+    assert make_request("orders", "s", depth=depth).depth_bytes == bytes_
+
+
+@pytest.mark.parametrize("depth", [0, 31, "2GB", "deep"])
+def test_a_depth_out_of_bounds_is_refused(depth: int | str) -> None:
+    with pytest.raises(BadOption):
+        make_request("orders", "s", depth=depth)
+
+
+@pytest.mark.parametrize("sub_id", ["", "x" * 257])
+def test_a_subscription_id_out_of_bounds_is_refused(sub_id: str) -> None:
+    with pytest.raises(BadOption, match="sub_id"):
+        make_request("orders", sub_id)

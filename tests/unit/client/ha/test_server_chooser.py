@@ -1,0 +1,149 @@
+"""Server choosers: the one by default, and the checks for others."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tickertape as tt
+from tickertape.client.ha.server_chooser import ConnectionInfo
+from tickertape.testing import check_server_chooser
+
+A, B, C = (f"tcp://127.0.0.1:{port}" for port in (1, 2, 3))
+LOST = tt.Disconnected("nobody answers")
+
+
+def info(uri: str) -> ConnectionInfo:
+    return ConnectionInfo("c", uri)
+
+
+def test_exact_23_the_default_chooser_stays_on_what_worked_moves_on_at_a_failure_and_wraps_round() -> None:
+    chooser = tt.DefaultServerChooser([A, B, C])
+    assert chooser.current_uri() == A
+    chooser.report_success(info(A))
+    assert chooser.current_uri() == A
+    found = []
+    for _ in range(4):
+        uri = chooser.current_uri()
+        assert uri is not None
+        chooser.report_failure(LOST, info(uri))
+        found.append(chooser.current_uri())
+    assert found == [B, C, A, B]
+    chooser.report_success(info(B))
+    assert chooser.current_uri() == B
+
+
+def test_a_failure_of_another_server_than_the_current_one_moves_nothing() -> None:
+    chooser = tt.DefaultServerChooser([A, B, C])
+    chooser.report_failure(LOST, info(A))
+    chooser.report_failure(LOST, info(A))
+    assert chooser.current_uri() == B
+
+
+def test_one_server_is_tried_again_and_again_and_more_may_be_added() -> None:
+    chooser = tt.DefaultServerChooser(A)
+    chooser.report_failure(LOST, info(A))
+    assert chooser.current_uri() == A
+    chooser.add(B)
+    chooser.report_failure(LOST, info(A))
+    assert chooser.current_uri() == B
+    assert chooser.error() == "nobody answers"
+    chooser.report_success(info(B))
+    assert chooser.error() == ""
+
+
+def test_without_servers_it_says_so() -> None:
+    chooser = tt.DefaultServerChooser()
+    assert chooser.current_uri() is None
+    assert chooser.error() == "the list of servers is empty"
+
+
+def test_what_is_no_server_and_no_authenticator_is_refused() -> None:
+    with pytest.raises(tt.BadOption, match="Invalid server address"):
+        tt.DefaultServerChooser("http://a:1")
+    with pytest.raises(tt.BadOption, match="no Authenticator"):
+        tt.DefaultServerChooser(A, authenticator="secret")  # type: ignore[arg-type]
+
+
+def test_the_authenticator_is_that_of_all_servers() -> None:
+    authenticator = tt.DefaultAuthenticator()
+    chooser = tt.DefaultServerChooser([A, B], authenticator=authenticator)
+    assert chooser.current_authenticator() is authenticator
+    assert authenticator.authenticate("ann", "secret") == "secret"
+    assert authenticator.retry("ann", "secret") == "secret"
+
+
+def test_the_default_chooser_passes_the_checks() -> None:
+    check_server_chooser(lambda: tt.DefaultServerChooser([A, B]))
+    check_server_chooser(lambda: tt.DefaultServerChooser(A))
+
+
+class Restless(tt.DefaultServerChooser):
+    """Moves on by itself."""
+
+    def current_uri(self) -> str | None:
+        self._current = 1 - self._current
+        return super().current_uri()
+
+
+class Stubborn(tt.DefaultServerChooser):
+    """Stays where it is, which may be the address of many servers."""
+
+    def report_failure(self, error: tt.TickertapeError, info: ConnectionInfo) -> None:
+        """Nothing."""
+
+
+class Exhausted(tt.DefaultServerChooser):
+    """Has no server after the first failure."""
+
+    def report_failure(self, error: tt.TickertapeError, info: ConnectionInfo) -> None:
+        self._uris.clear()
+
+
+def test_the_chooser_of_the_how_to_passes_the_checks_and_goes_home() -> None:
+    page = (Path(__file__).parents[4] / "docs" / "howto" / "ha.md").read_text(encoding="utf-8")
+    (code,) = [
+        part for part in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "class Homesick" in part
+    ]
+    clock = Clock()
+    names: dict[str, Any] = {"tt": tt, "time": clock}
+    exec(code, names)
+    make = names["Homesick"]
+    check_server_chooser(lambda: make([A, B]))
+    chooser: tt.DefaultServerChooser = make([A, B])
+    chooser.report_failure(LOST, info(A))
+    chooser.report_success(info(B))
+    assert chooser.current_uri() == B
+    clock.now += 3601
+    assert chooser.current_uri() == A
+    chooser.report_failure(LOST, info(A))
+    assert chooser.current_uri() == B
+    chooser.report_success(info(B))
+    clock.now += 3601
+    assert chooser.current_uri() == A
+    chooser.report_success(info(A))
+    clock.now += 1
+    assert chooser.current_uri() == A, "it stays on a server that worked"
+
+
+class Clock:
+    """Stands for the module `time`."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def test_the_checks_find_what_is_wrong_and_let_pass_what_may_be() -> None:
+    with pytest.raises(AssertionError, match="it moved"):
+        check_server_chooser(lambda: Restless([A, B]))
+    with pytest.raises(AssertionError, match="no server"):
+        check_server_chooser(tt.DefaultServerChooser)
+    with pytest.raises(AssertionError, match="lacks methods"):
+        check_server_chooser(object)  # type: ignore[arg-type]
+    check_server_chooser(lambda: Exhausted(A))
+    check_server_chooser(lambda: Stubborn([A, B]))

@@ -1,0 +1,356 @@
+"""The client machine: logon, calls and their answers, what a lost connection ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.unit.client.peer import START, Peer
+from tickertape.base.errors import (
+    BadCommand,
+    BadFrame,
+    BadName,
+    Closed,
+    Disconnected,
+    NameInUse,
+    PublishRejected,
+    SubscriptionUnknown,
+    TickertapeError,
+    TopicNotRecorded,
+    UsageError,
+)
+from tickertape.base.interfaces import Now
+from tickertape.base.limits import header_bytes_max
+from tickertape.client.common.connection_state import ConnectionState
+from tickertape.client.common.effects import Down, End, Hangup, Resolve, Send, State
+from tickertape.client.common.subscribe_arguments import make_request, resolve_command
+from tickertape.client.protocol.core import ClientCore, Lost, Opened
+from tickertape.wire.commands import (
+    Ack,
+    Flush,
+    Goodbye,
+    Heartbeat,
+    LoggedOn,
+    Persisted,
+    Publish,
+    Rejected,
+    Resolved,
+    Subscribe,
+    Unsubscribe,
+)
+from tickertape.wire.commands import Resolve as ResolvePositions
+
+
+def test_the_first_bytes_are_the_preface_and_a_logon_frame() -> None:
+    core = ClientCore("a")
+    core.receive(Opened("token"), START)
+    state, first, second = core.effects()
+    assert state == State(ConnectionState.CONNECTED)
+    assert first == Send([b"tktape/0"])
+    assert isinstance(second, Send)
+    assert b"".join(second.buffers)[16:].rstrip(b"\0") == b"\x82\xa1c\xa5logon\xa4name\xa1a"
+
+
+def test_logon_carries_name_user_and_password() -> None:
+    logon = Peer().open()
+    assert (logon.name, logon.user, logon.password) == ("pricing-1", "ann", "secret")
+
+
+def test_logon_is_resolved_with_what_the_server_said() -> None:
+    peer = Peer().connect(last_persisted=5)
+    answer = peer.outcome("logon")
+    assert isinstance(answer, LoggedOn)
+    assert answer.last_persisted == 5
+    assert peer.core.logged_on is answer
+
+
+def test_a_refused_logon_is_the_outcome_of_the_logon_and_no_loss() -> None:
+    peer = Peer()
+    peer.open()
+    peer.say(Goodbye(code="name_in_use", text="taken"))
+    assert [type(effect.error) for effect in peer.took(Hangup)] == [NameInUse]
+    peer.lose()
+    assert isinstance(peer.outcome("logon"), NameInUse)
+    assert peer.took(Down) == []
+
+
+def test_a_connection_lost_during_the_logon_resolves_it() -> None:
+    peer = Peer()
+    peer.open()
+    peer.lose()
+    assert isinstance(peer.outcome("logon"), Disconnected)
+
+
+def test_a_bad_client_name_is_refused() -> None:
+    with pytest.raises(BadName):
+        ClientCore("")
+
+
+def test_calls_before_the_logon_raise_disconnected() -> None:
+    peer = Peer()
+    request = make_request("orders", "s")
+    with pytest.raises(Disconnected):
+        peer.core.flush("f", "persisted")
+    with pytest.raises(Disconnected):
+        peer.core.subscribe("s", request, "sink")
+    with pytest.raises(Disconnected):
+        peer.core.resolve("r", resolve_command("orders", bookmark="0"))
+    with pytest.raises(Disconnected):
+        peer.core.publish("orders", b"x")
+
+
+@pytest.mark.parametrize(
+    ("goodbye", "says", "cause"),
+    [
+        (
+            Goodbye(code="name_in_use", text="taken over"),
+            r"the connection was ended \(name_in_use\): taken over; call connect\(\) again",
+            NameInUse,
+        ),
+        (None, r"broken; call connect\(\) again", Disconnected),
+    ],
+)
+def test_calls_after_a_loss_say_why_the_connection_ended(
+    goodbye: Goodbye | None, says: str, cause: type[TickertapeError]
+) -> None:
+    peer = Peer().connect()
+    if goodbye is not None:
+        peer.say(goodbye)
+    peer.lose()
+    calls: list[Callable[[], object]] = [
+        lambda: peer.core.flush("f", "persisted"),
+        lambda: peer.core.resolve("r", resolve_command("orders", bookmark="0")),
+        lambda: peer.core.unsubscribe("u", ("s",)),
+        lambda: peer.core.publish("orders", b"x"),
+    ]
+    depths = []
+    for call in calls * 3:
+        with pytest.raises(Disconnected, match=f"^{says}$") as caught:
+            call()
+        assert isinstance(caught.value.__cause__, cause)
+        depths.append(len(caught.traceback))
+    assert depths[:4] == depths[4:8] == depths[8:], "an error raised again and again does not grow"
+    peer.connect()
+    peer.core.publish("orders", b"x")
+    peer.core.flush("f", "persisted")
+
+
+def test_an_unknown_flush_level_is_refused() -> None:
+    with pytest.raises(UsageError, match="level='durable'"):
+        Peer().connect().core.flush("f", "durable")
+
+
+def test_a_command_is_sent_after_what_is_gathered() -> None:
+    peer = Peer().connect()
+    for body in (b"1", b"2", b"3"):
+        peer.core.publish("orders", body)
+    peer.core.subscribe("s", make_request("orders", "sub", bookmark="0"), "sink")
+    kinds = [type(command) for command, _ in peer.sent()]
+    assert kinds == [Publish, Publish, Subscribe]
+
+
+def test_resolve_gives_the_positions() -> None:
+    peer = Peer().connect()
+    peer.core.resolve("r", resolve_command("orders", bookmark="0"))
+    ((command, _),) = peer.sent()
+    assert command == ResolvePositions(id=1, topic="orders", bookmark="0", options="bookmark_not_found=fail")
+    answer = Resolved(id=1, journal="j1", start=0, end=9)
+    peer.say(answer)
+    assert peer.outcome("r") == answer
+
+
+def test_a_refused_subscribe_resolves_with_the_error_and_ends_the_sink() -> None:
+    peer = Peer().connect()
+    peer.core.subscribe("s", make_request("quotes", "sub", bookmark="0"), "sink")
+    peer.say(Ack(id=1, code="topic_not_recorded", text="quotes is not recorded"))
+    assert isinstance(peer.outcome("s"), TopicNotRecorded)
+    ((sink, reason, error),) = peer.took(End)
+    assert (sink, reason) == ("sink", "topic_not_recorded")
+    assert isinstance(error, TopicNotRecorded)
+    assert "sub" not in peer.core.subscriptions
+
+
+def test_unsubscribe_ends_all_named_when_the_server_has_answered() -> None:
+    peer = Peer().connect()
+    for sub_id in ("a", "b", "c"):
+        peer.core.subscribe(sub_id, make_request("orders", sub_id), f"sink {sub_id}")
+    peer.sent()
+    peer.core.unsubscribe("u", ("a", "c"))
+    ((command, _),) = peer.sent()
+    assert command == Unsubscribe(id=4, sub_ids=("a", "c"))
+    assert peer.took(End) == []
+    peer.say(Ack(id=4))
+    assert [(end.sink, end.reason) for end in peer.took(End)] == [
+        ("sink a", "unsubscribed"),
+        ("sink c", "unsubscribed"),
+    ]
+    assert "b" in peer.core.subscriptions
+
+
+def test_unsubscribe_of_an_unknown_id_sends_nothing() -> None:
+    peer = Peer().connect()
+    peer.core.subscribe("a", make_request("orders", "a"), "sink")
+    peer.sent()
+    with pytest.raises(SubscriptionUnknown, match="'x'"):
+        peer.core.unsubscribe("u", ("a", "x"))
+    assert peer.sent() == []
+
+
+def test_a_command_too_large_for_the_wire_leaves_no_trace() -> None:
+    peer = Peer().connect()
+    request = make_request("o" * header_bytes_max, "sub")
+    with pytest.raises(TickertapeError, match="bytes"):
+        peer.core.subscribe("s", request, "sink")
+    assert "sub" not in peer.core.subscriptions
+    peer.lose()
+    assert peer.took(End) == []
+
+
+def test_a_lost_connection_resolves_every_call_and_ends_every_subscription() -> None:
+    peer = Peer().connect()
+    peer.core.subscribe("s", make_request("orders", "sub"), "sink")
+    peer.core.publish("orders", b"1")
+    peer.core.flush("f", "persisted")
+    peer.core.flush("p", "processed")
+    peer.core.resolve("r", resolve_command("orders", bookmark="0"))
+    peer.took(Resolve)
+    peer.lose()
+    assert sorted((type(end.outcome).__name__, str(end.token)) for end in peer.took(Resolve)) == [
+        ("Disconnected", "f"),
+        ("Disconnected", "p"),
+        ("Disconnected", "r"),
+        ("Disconnected", "s"),
+    ]
+    ((sink, reason, error),) = peer.took(End)
+    assert (sink, reason, type(error)) == ("sink", "disconnected", Disconnected)
+    assert len(peer.took(Down)) == 1
+
+
+def test_a_connection_is_lost_once() -> None:
+    peer = Peer().connect()
+    peer.lose()
+    peer.lose()
+    assert len(peer.took(Down)) == 1
+
+
+def test_goodbye_says_why_the_connection_was_lost() -> None:
+    peer = Peer().connect()
+    peer.core.subscribe("s", make_request("orders", "sub"), "sink")
+    peer.say(Goodbye(code="name_in_use", text="another connection took over"))
+    peer.core.receive(Lost(Disconnected("closed")), peer.now)
+    ((_, reason, error),) = peer.took(End)
+    assert reason == "name_in_use"
+    assert isinstance(error, Disconnected)
+    assert "another connection took over" in str(error)
+    ((down),) = peer.took(Down)
+    assert isinstance(down.error, NameInUse)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        Ack(id=99),
+        Resolved(id=3, journal="j", start=0, end=1),
+        Persisted(frame=1),
+        Rejected(frame=2, code="bad_topic", text="no"),
+    ],
+)
+def test_an_answer_to_what_was_never_sent_hangs_up(command: Ack | Resolved | Persisted | Rejected) -> None:
+    peer = Peer().connect()
+    peer.say(command)
+    assert [type(effect.error) for effect in peer.took(Hangup)] == [BadCommand]
+
+
+def test_bytes_that_are_no_frame_hang_up_and_nothing_after_them_counts() -> None:
+    peer = Peer().connect()
+    peer.core.subscribe("s", make_request("orders", "sub"), "sink")
+    peer.took(Resolve)
+    peer.core.receive(b"\x00" * 32, peer.now)
+    peer.say(Ack(id=1))
+    assert [type(effect.error) for effect in peer.took(Hangup)] == [BadFrame]
+    assert peer.took(Resolve) == []
+
+
+def test_a_heartbeat_changes_nothing() -> None:
+    peer = Peer().connect()
+    peer.took(Resolve)
+    peer.say(Heartbeat())
+    assert peer.core.effects() == []
+
+
+def test_close_sends_what_is_gathered_and_hangs_up_quietly() -> None:
+    peer = Peer().connect()
+    peer.core.publish("orders", b"1")
+    peer.core.publish("orders", b"2")
+    peer.core.subscribe("s", make_request("orders", "sub"), "sink")
+    peer.core.publish("orders", b"3")
+    peer.core.close()
+    assert [batch.bodies_list() for _, batch in peer.sent() if batch] == [[b"1"], [b"2"], [b"3"]]
+    assert len(peer.took(Hangup)) == 1
+    peer.lose()
+    ((_, reason, _),) = peer.took(End)
+    assert reason == "closed"
+    assert peer.took(Down) == []
+    with pytest.raises(Closed):
+        peer.core.publish("orders", b"4")
+    with pytest.raises(Closed):
+        peer.core.flush("f", "persisted")
+
+
+def test_close_without_a_connection_ends_the_client() -> None:
+    peer = Peer()
+    peer.core.close()
+    assert peer.core.effects() == [State(ConnectionState.SHUTDOWN)]
+    with pytest.raises(Closed):
+        peer.core.publish("orders", b"4")
+
+
+def test_exact_10_flush_waits_for_everything_sent_with_or_without_a_store() -> None:
+    peer = Peer().connect()
+    peer.core.publish("orders", b"1")
+    peer.core.publish("orders", b"2")
+    peer.core.flush("f", "persisted")
+    commands = [command for command, _ in peer.sent()]
+    assert commands == [Publish(frame=1), Publish(frame=2)]
+    peer.took(Resolve)
+    peer.say(Persisted(frame=1))
+    assert peer.took(Resolve) == []
+    peer.say(Persisted(frame=2))
+    assert peer.outcome("f") is None
+
+
+def test_exact_10_flush_processed_asks_for_that_level_and_settles_nothing() -> None:
+    peer = Peer().connect()
+    peer.core.publish("orders", b"1")
+    peer.core.flush("f", "processed")
+    assert peer.sent()[-1] == (Flush(id=1, level="processed"), None)
+    peer.say(Ack(id=1))
+    assert peer.outcome("f") is None
+    assert peer.core.publishing.unsettled()
+
+
+def test_what_was_refused_is_reported_once() -> None:
+    peer = Peer().connect()
+    peer.core.publish("orders", b"1")
+    peer.say(Rejected(frame=1, code="bad_message", text="no JSON"))
+    error = peer.core.publishing.refusals.take()
+    assert isinstance(error, PublishRejected)
+    assert "1 message" in str(error)
+    assert "no JSON" in str(error)
+    assert peer.core.publishing.refusals.take() is None
+
+
+def test_nothing_wants_waking_without_subscriptions() -> None:
+    peer = Peer().connect()
+    assert peer.core.next_deadline() is None
+    peer.core.wake(Now(1e9, 0))
+    assert peer.took(Send) == []
+
+
+def test_nobody_is_told_of_an_abandoned_call_when_the_connection_is_lost() -> None:
+    peer = Peer().connect()
+    peer.core.subscribe("s", make_request("orders", "sub"), "sink")
+    peer.core.unsubscribe(None, ("sub",))
+    peer.lose()
+    assert [effect.token for effect in peer.took(Resolve)] == ["logon", "s"]

@@ -1,0 +1,70 @@
+"""A server that names a place that is none: every call gets its outcome."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tests.unit.client.subscriptions.test_resubscribe import Scene
+from tickertape.base.bookmarks import NOW
+from tickertape.base.errors import BadCommand
+from tickertape.client.common.effects import Again, End, Hangup, Resolve, Tell
+from tickertape.client.common.subscribe_arguments import make_request
+from tickertape.client.protocol.core import Lost
+from tickertape.wire.commands import Ack, Ended, Subscribe, Unsubscribe
+
+
+def test_a_call_whose_answer_names_no_place_gets_its_outcome_and_is_not_kept() -> None:
+    scene = Scene()
+    request = make_request("orders", "a", bookmark=NOW)
+    scene.core.subscribe("call", msgspec.structs.replace(request, handled=True), "a")
+    scene.placed(after="garbage|x")
+    assert isinstance(scene.outcome("call"), BadCommand)
+    (hangup,) = scene.took(Hangup)
+    assert isinstance(hangup.error, BadCommand)
+    scene.core.receive(Lost(hangup.error), scene.now)
+    assert not [effect for effect in scene.took(Resolve) if effect.token == "call"]
+    assert [end.sink for end in scene.took(End)] == ["a"]
+    scene.connect()
+    scene.core.resubscribe("round")
+    assert scene.placed() == []
+
+
+def test_a_subscription_whose_place_is_none_when_it_is_placed_again_ends_and_the_others_go_on() -> None:
+    for others in ("", "b"):
+        scene = Scene()
+        for sub_id in "a" + others:
+            scene.subscribe(sub_id, NOW, after="7|9|")
+        scene.lose()
+        scene.took(Again)
+        scene.connect()
+        scene.core.resubscribe("round")
+        first, *rest = [command for command, _ in scene.sent()]
+        assert isinstance(first, Subscribe)
+        scene.say(Ack(id=first.id, start=1, after="garbage|x"))
+        assert [(end.sink, type(end.error)) for end in scene.took(End)] == [("a", BadCommand)]
+        assert [type(tell.error) for tell in scene.took(Tell)] == [BadCommand]
+        ((leave, _),) = scene.sent()
+        assert isinstance(leave, Unsubscribe)
+        assert leave.sub_ids == ("a",), "it stands there"
+        for command in rest:
+            assert isinstance(command, Subscribe)
+            scene.say(Ack(id=command.id, start=1, after="7|9|"))
+        scene.say(Ack(id=leave.id))
+        assert scene.refused() == [("a", BadCommand)]
+        assert scene.took(Hangup) == []
+        assert [one.sub_id for one in scene.again()] == list(others), "once, and not on every connection"
+
+
+def test_one_that_was_left_before_its_answer_named_no_place_is_over_quietly() -> None:
+    scene = Scene()
+    scene.subscribe("a", NOW, after="7|9|")
+    scene.lose()
+    scene.connect()
+    scene.core.resubscribe("round")
+    ((asked, _),) = scene.sent()
+    assert isinstance(asked, Subscribe)
+    scene.say(Ended(sub_id="a"))
+    scene.say(Ack(id=asked.id, start=1, after="garbage|x"))
+    assert [end.reason for end in scene.took(End)] == ["complete"]
+    assert scene.took(Tell) == []
+    assert scene.refused() == [("a", BadCommand)]

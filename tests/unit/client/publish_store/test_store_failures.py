@@ -1,0 +1,165 @@
+"""A publish store that fails just when the connection is lost: nothing is lost, and somebody hears."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from tests.helpers.publish_batches import held_batches
+from tests.unit.client.peer import FRESH, Peer, bodies, publish
+from tickertape.base.errors import Closed, Disconnected, StoreError, StoreFailed
+from tickertape.base.limits import batch_bytes_target, message_cost_bytes
+from tickertape.client.common.connection_state import ConnectionState
+from tickertape.client.common.effects import Down, End, Resolve, State, Tell
+from tickertape.client.common.subscribe_arguments import make_request
+from tickertape.client.publish_store import MemoryPublishStore
+from tickertape.client.publish_store.protocol import Stored
+from tickertape.wire.commands import Ack, Persisted
+
+FULL = StoreFailed("no space left on device")
+
+
+class FailingStore(MemoryPublishStore):
+    """Its next puts raise what is in `errors`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.errors: list[Exception] = []
+
+    def put(self, stored: Stored) -> None:
+        if self.errors:
+            raise self.errors.pop()
+        super().put(stored)
+
+
+def gathering() -> tuple[FailingStore, Peer]:
+    """The first message is on its way, two more are gathered."""
+    store = FailingStore()
+    peer = Peer(store).connect()
+    assert publish(peer, b"1", b"2", b"3") == [FRESH, FRESH + 1, FRESH + 2]
+    peer.sent()
+    return store, peer
+
+
+def told(peer: Peer) -> list[tuple[object, str]]:
+    """Why messages that were published could not be stored, and how many."""
+    errors = [tell.error for tell in peer.took(Tell)]
+    return [(error.__cause__, str(error).split()[0]) for error in errors]
+
+
+@pytest.mark.parametrize("error", [FULL, OSError("boom"), struct.error("out of range")])
+def test_a_put_that_fails_at_the_loss_loses_nothing_and_the_loss_says_so(error: Exception) -> None:
+    store, peer = gathering()
+    peer.core.subscribe("s", make_request("orders", "s"), "sink")
+    peer.say(Ack(id=1))
+    peer.core.flush("f", "persisted")
+    publish(peer, b"4")
+    store.errors = [error] * 2
+    peer.lose()
+    ((cause, connection),) = peer.took(Down)
+    assert (isinstance(cause, StoreError), connection) == (True, 1)
+    assert cause is error or cause.__cause__ is error
+    assert isinstance(peer.outcome("f"), Disconnected)
+    assert [end.sink for end in peer.took(End)] == ["sink"]
+    assert State(ConnectionState.DISCONNECTED) in peer.took(State)
+    assert told(peer) == [(cause, "1")], "it is told once"
+    assert peer.core.publishing.unpersisted_count() == 4
+    assert publish(peer, b"5") == [FRESH + 4]
+    peer.connect()
+    assert [body for frame in bodies(peer.published()) for body in frame] == [b"1", b"2", b"3", b"4", b"5"]
+
+
+def test_what_could_not_be_stored_at_the_loss_is_stored_as_soon_as_that_is_possible() -> None:
+    store, peer = gathering()
+    store.errors = [FULL]
+    peer.lose()
+    assert held_batches(store) == [[b"1"], [b"2", b"3"]]
+    assert peer.core.publishing.unpersisted_count() == 3
+
+
+def test_a_put_that_still_fails_after_the_logon_ends_that_connection_too() -> None:
+    store, peer = gathering()
+    store.errors = [OSError("boom")] * 3
+    peer.lose()
+    peer.took(Down)
+    peer.connect()
+    assert isinstance(peer.core.standing.ending, StoreFailed)
+    peer.lose()
+    assert peer.core.publishing.unpersisted_count() == 3
+    peer.connect()
+    assert [body for frame in bodies(peer.published()) for body in frame] == [b"1", b"2", b"3"]
+
+
+def test_closing_with_a_store_that_fails_closes_and_tells_it() -> None:
+    store, peer = gathering()
+    store.errors = [FULL] * 9
+    peer.core.close()
+    peer.lose()
+    assert told(peer) == [(FULL, "2")]
+    assert peer.took(State)[-1] == State(ConnectionState.SHUTDOWN)
+    with pytest.raises(Closed):
+        publish(peer, b"4")
+
+
+def test_closing_while_disconnected_tells_that_what_was_published_could_not_be_stored() -> None:
+    store, peer = gathering()
+    peer.lose()
+    publish(peer, b"4")
+    store.errors = [FULL] * 9
+    peer.core.close()
+    assert told(peer) == [(FULL, "1")]
+    assert peer.core.publishing.unpersisted_count() == 4
+
+
+def test_each_failure_is_told_again_once_the_store_has_worked_in_between() -> None:
+    store, peer = gathering()
+    store.errors = [FULL] * 2
+    peer.lose()
+    peer.connect()
+    peer.say(Persisted(frame=1, sequence=FRESH))
+    assert len(peer.took(Tell)) == 1
+    publish(peer, b"4")
+    store.errors = [FULL] * 2
+    peer.lose()
+    assert len(peer.took(Tell)) == 1
+    assert peer.took(Resolve)
+
+
+@pytest.mark.parametrize("error", [FULL, OSError("boom")])
+def test_message_whose_put_raised_is_not_sent_later(error: Exception) -> None:
+    store = FailingStore()
+    peer = Peer(store).connect()
+    store.errors = [error]
+    with pytest.raises(StoreError):
+        publish(peer, b"refused")
+    assert peer.core.publishing.unpersisted_count() == 0
+    assert publish(peer, b"1") == [FRESH], "its number is given again"
+    assert bodies(peer.published()) == [[b"1"]]
+    assert held_batches(store) == [[b"1"]]
+
+
+@pytest.mark.parametrize("labels", [(), (1500, "c", "k")])
+def test_message_whose_put_raised_leaves_those_that_were_gathered_before(
+    labels: tuple[int, str, str] | tuple[()],
+) -> None:
+    store, peer = gathering()
+    store.errors = [OSError("boom")]
+    two = 2 * (1 + message_cost_bytes)
+    large = b"x" * (batch_bytes_target - two - message_cost_bytes)  # with the two it is just the target
+    with pytest.raises(StoreFailed, match="boom"):
+        peer.core.publish("orders", large, *labels)
+    assert publish(peer, b"4") == [FRESH + 3]
+    peer.say(Persisted(frame=1, sequence=FRESH))
+    assert bodies(peer.published()) == [[b"2", b"3", b"4"]]
+    assert [stored.last for stored in store.held()] == [FRESH + 3]
+
+
+def test_batch_whose_put_raised_is_not_sent_later() -> None:
+    store = FailingStore()
+    peer = Peer(store).connect()
+    store.errors = [OSError("boom")]
+    with pytest.raises(StoreFailed, match="boom"):
+        peer.core.publish_bodies("orders", [b"1", b"2"], 2)
+    assert publish(peer, b"3") == [FRESH]
+    assert bodies(peer.published()) == [[b"3"]]

@@ -1,0 +1,31 @@
+"""What a server said at logon, and what it means for messages that a publish store still holds."""
+
+from __future__ import annotations
+
+from tickertape.base.limits import message_bytes_max
+from tickertape.batch import batch_from_bodies
+from tickertape.client.publish_store.protocol import Stored
+from tickertape.client.publishing.server_topics import Recording
+
+
+def _held(*sizes: int) -> list[Stored]:
+    return [
+        Stored(number, number, batch_from_bodies("t", [b"x" * size], publisher=1, first_sequence=number))
+        for number, size in enumerate(sizes, 1)
+    ]
+
+
+def test_messages_above_the_limit_of_the_server_are_not_settled_by_a_later_persisted_sequence() -> None:
+    recording = Recording()
+    held = _held(10, 200, 10)
+    assert recording.last_certain(held, 3) == 3
+    recording.told(None, (), 100)
+    assert recording.last_certain(held, 3) == 1
+    assert recording.last_certain(held, 1) == 1
+    assert recording.last_certain(_held(100, 100), 2) == 2
+
+
+def test_the_limit_of_a_client_holds_beside_a_larger_one_of_its_server() -> None:
+    recording = Recording()
+    recording.told(None, (), 1 << 40)
+    assert recording.message_bytes_max == message_bytes_max

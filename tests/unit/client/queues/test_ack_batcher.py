@@ -1,0 +1,468 @@
+"""The settling machine: what is gathered and for how long, what goes at once, and what a loss leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import pytest
+from msgspec.structs import replace
+
+from tests.unit.client.peer import START
+from tests.unit.client.queue_peer import QueuePeer, read
+from tickertape.base.errors import BadCommand, BadOption, BadTopic, Disconnected, StoreFull, UsageError
+from tickertape.batch import batch_from_bodies
+from tickertape.client.api.queue_calls import SettlingPort
+from tickertape.client.common.effects import Hangup
+from tickertape.client.common.subscribe_arguments import make_request
+from tickertape.client.publish_store import MemoryPublishStore
+from tickertape.wire.commands import Ack, Deliver, Flush, Persisted, Publish, Subscribe, Unsubscribe
+from tickertape.wire.settlement import QUEUE_TOPIC
+
+
+def consumer(backlog: int = 10, batch_size: int = 1, store: MemoryPublishStore | None = None) -> QueuePeer:
+    peer = QueuePeer(store)
+    peer.connect()
+    peer.consume(backlog=backlog)
+    peer.core.settler.choose(batch_size=batch_size)
+    return peer
+
+
+# -- what a message says ------------------------------------------------------------------------------
+
+
+def test_a_message_of_a_queue_knows_its_queue_its_topic_and_its_lease() -> None:
+    batch = consumer().deliver(2, lease=1_000_000)
+    first, _ = batch
+    assert (first.topic, first.underlying_topic, first.bookmark) == ("work", "jobs", "5|1|")
+    assert first.lease_expires == batch.lease_expires == datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
+    assert batch.queue == "work"
+    assert batch.topics == ("jobs",)
+
+
+def test_a_lease_without_an_end_has_none() -> None:
+    batch = consumer().deliver()
+    assert (batch.lease_expires, next(iter(batch)).lease_expires) == (None, None)
+
+
+def test_a_message_that_came_out_of_no_queue_cannot_be_settled() -> None:
+    peer = consumer()
+    batch = batch_from_bodies("jobs", [b"x"], publisher=5, first_sequence=1)
+    peer.say(Deliver(sub_id="s"), batch)
+    (message,) = batch
+    for settle in (message.ack, message.cancel, message.expire, lambda: message.extend(1), batch.ack):
+        with pytest.raises(UsageError, match="did not come out of a queue"):
+            settle()
+    assert (message.topic, message.underlying_topic, message.lease_expires) == ("jobs", "jobs", None)
+    assert (message.bookmark, batch.queue) == (None, None)
+    assert peer.settled() == []
+
+
+def test_what_was_browsed_cannot_be_settled_and_stays() -> None:
+    peer = QueuePeer()
+    peer.connect()
+    peer.consume(options="browse")
+    batch = peer.deliver()
+    (message,) = batch
+    with pytest.raises(UsageError, match="only browsed"):
+        message.ack()
+    with pytest.raises(UsageError, match="only browsed"):
+        batch.cancel()
+    assert message.topic == "work"
+    peer.lose()
+    assert message.batch.context is not None
+    assert message.batch.context.lease is not None
+    assert not message.batch.context.lease.gone
+
+
+def test_a_delivery_out_of_a_queue_for_several_ends_the_connection() -> None:
+    peer = consumer()
+    one = batch_from_bodies("jobs", [b"x"], publisher=5, first_sequence=1)
+    peer.say(Deliver(sub_ids=("s",), counts=b"\1\0\0\0", indices=b"\0\0\0\0", queue="work"), one)
+    assert [type(effect.error) for effect in peer.took(Hangup)] == [BadCommand]
+
+
+# -- one by one ---------------------------------------------------------------------------------------
+
+
+def test_an_acknowledgement_goes_at_once() -> None:
+    peer = consumer()
+    first, second = peer.deliver(2)
+    first.ack()
+    assert peer.settled() == [("work", "ack", [(5, 1, 1)])]
+    second.ack()
+    assert peer.settled() == []  # the lane gathers while a frame is under way
+    assert peer.answer() == [("work", "ack", [(5, 2, 1)])]
+
+
+def test_cancel_expire_and_extend_go_at_once_even_where_acknowledgements_are_gathered() -> None:
+    peer = consumer(batch_size=10)
+    for action, name in (("cancel", "cancel"), ("expire", "expire")):
+        (message,) = peer.deliver()
+        getattr(message, action)()
+        assert [what for _, what, _ in peer.settled() + peer.answer()] == [name]
+    (message,) = peer.deliver()
+    message.extend("1500ms")
+    assert peer.settled() + peer.answer() == [("work", "extend 1500", [(5, 3, 1)])]
+    message.extend(60)
+    assert [what for _, what, _ in peer.settled()] == ["extend 60000"]
+    for wrong in (0, -1, 1e12, "soon"):
+        with pytest.raises(BadOption):
+            message.extend(wrong)
+
+
+def test_what_goes_at_once_overtakes_no_acknowledgement() -> None:
+    peer = consumer(batch_size=10)
+    first, second, third = peer.deliver(3)
+    first.ack()
+    second.ack()
+    assert peer.settled() == []
+    second.cancel()
+    third.ack()
+    peer.core.settler.flush()
+    assert peer.settled() + peer.answer() == [
+        ("work", "ack", [(5, 1, 2)]),
+        ("work", "cancel", [(5, 2, 1)]),
+        ("work", "ack", [(5, 3, 1)]),
+    ]
+
+
+def test_a_batch_is_settled_by_one_settlement() -> None:
+    peer = consumer(backlog=100)
+    peer.deliver(40).ack()
+    assert peer.settled() == [("work", "ack", [(5, 1, 40)])]
+    peer.answer()
+    peer.deliver(3).cancel()
+    assert peer.settled() == [("work", "cancel", [(5, 41, 3)])]
+    peer.answer()
+    peer.deliver(2).expire()
+    assert peer.settled() == [("work", "expire", [(5, 44, 2)])]
+
+
+# -- gathering ----------------------------------------------------------------------------------------
+
+
+def test_acknowledgements_are_gathered_up_to_the_batch_size() -> None:
+    peer = consumer(batch_size=3)
+    messages = list(peer.deliver(7))
+    for message in messages[:2]:
+        message.ack()
+    assert peer.settled() == []
+    messages[2].ack()
+    assert peer.settled() == [("work", "ack", [(5, 1, 3)])]
+    peer.answer()
+    messages[3].ack()
+    peer.deliver(3).ack()  # a batch counts too
+    assert peer.settled() == [("work", "ack", [(5, 4, 1)])]
+    assert peer.answer() == [("work", "ack", [(5, 8, 3)])]
+
+
+def test_a_small_batch_is_gathered_with_the_others() -> None:
+    peer = consumer(batch_size=5)
+    peer.deliver(2).ack()
+    assert peer.settled() == []
+    peer.deliver(3).ack()
+    assert sorted(peer.settled() + peer.answer()) == [
+        ("work", "ack", [(5, 1, 2)]),
+        ("work", "ack", [(5, 3, 3)]),
+    ]
+
+
+def test_never_more_is_gathered_than_the_backlog_that_was_granted() -> None:
+    peer = consumer(backlog=2, batch_size=80)
+    first, second = peer.deliver(2)
+    first.ack()
+    assert peer.settled() == []
+    second.ack()
+    assert peer.settled() == [("work", "ack", [(5, 1, 2)])]
+
+
+def test_a_backlog_over_several_queues_is_one() -> None:
+    peer = consumer(backlog=2, batch_size=80)
+    (first,), (second,) = peer.deliver(queue="a"), peer.deliver(queue="b")
+    first.ack()
+    second.ack()
+    assert peer.settled() + peer.answer() == [("a", "ack", [(5, 1, 1)]), ("b", "ack", [(5, 2, 1)])]
+
+
+def test_subscriptions_gather_by_themselves() -> None:
+    peer = consumer(backlog=10, batch_size=2)
+    peer.consume(sub_id="other")
+    (mine,), (its,) = peer.deliver(), peer.deliver(sub_id="other")
+    mine.ack()
+    its.ack()
+    assert peer.settled() == []
+    next(iter(peer.deliver())).ack()
+    assert peer.settled() == [("work", "ack", [(5, 1, 1), (5, 3, 1)])]
+
+
+def test_acknowledgements_by_bookmark_never_wait_for_more_than_the_smallest_backlog() -> None:
+    peer = consumer(backlog=2, batch_size=80)
+    peer.consume(sub_id="other", backlog=50)
+    settler = peer.core.settler
+    settler.acknowledge("work", [(5, 1)], START)
+    assert peer.settled() == []
+    settler.acknowledge("work", [(5, 2)], START)
+    assert peer.settled() == [("work", "ack", [(5, 1, 2)])]
+
+
+def test_what_is_gathered_is_sent_when_its_time_has_come() -> None:
+    peer = consumer(batch_size=10)
+    peer.core.settler.choose(timeout="250ms")
+    first, second, third = peer.deliver(3)
+    assert peer.core.settler.next_deadline() is None
+    first.ack()
+    assert peer.core.next_deadline() is not None
+    peer.later(0.2)
+    second.ack()  # the first one's time counts
+    assert peer.settled() == []
+    peer.later(0.06)
+    assert peer.settled() == [("work", "ack", [(5, 1, 2)])]
+    assert peer.core.settler.next_deadline() is None
+    third.ack()
+    peer.later(0.3)
+    assert peer.answer() == [("work", "ack", [(5, 3, 1)])]
+
+
+def test_a_smaller_batch_size_sends_what_is_gathered() -> None:
+    peer = consumer(batch_size=10)
+    (message,) = peer.deliver()
+    message.ack()
+    peer.core.settler.choose(batch_size=1)
+    peer.core.settler.flush()
+    assert peer.settled() == [("work", "ack", [(5, 1, 1)])]
+    for wrong in (0, -1, 10**9, "5", True):
+        with pytest.raises(BadOption):
+            peer.core.settler.choose(batch_size=wrong)  # type: ignore[arg-type]
+    for late in (0, -1.0, "soon"):
+        with pytest.raises(BadOption):
+            peer.core.settler.choose(timeout=late)
+    assert (peer.core.settler.batch_size, peer.core.settler.timeout) == (1, 1.0)
+
+
+@pytest.mark.parametrize("how", ["unsubscribe", "leave", "flush", "close"])
+def test_what_is_gathered_goes_before_what_would_make_it_late(how: str) -> None:
+    peer = QueuePeer()
+    peer.connect()
+    request = peer.consume()
+    peer.core.settler.choose(batch_size=10)
+    first, second = peer.deliver(2)
+    first.cancel()
+    second.ack()
+    peer.core.publish("orders", b"1")
+    frames = peer.sent()
+    assert [type(command) for command, _ in frames] == [Publish]
+    if how == "unsubscribe":
+        peer.core.unsubscribe("call", ("s",))
+    elif how == "leave":
+        peer.core.leave(request)
+    elif how == "flush":
+        peer.core.flush("call", "processed")
+    else:
+        peer.core.close()
+    (publish, batch), *rest = peer.sent()
+    assert isinstance(publish, Publish)
+    assert batch is not None
+    topics = [batch.topic(at) for at in range(batch.count)]
+    assert topics == ["orders", QUEUE_TOPIC]
+    assert read(batch.body(1)) == ("work", "ack", [(5, 2, 1)])
+    behind = {"unsubscribe": [Unsubscribe], "leave": [Unsubscribe], "flush": [Flush], "close": []}
+    assert [type(command) for command, _ in rest] == behind[how]
+
+
+def test_many_bookmarks_are_several_settlements() -> None:
+    peer = consumer()
+    marks = [(7, 2 * number + 1) for number in range(6_000)]
+    peer.core.settler.settle("work", "expire", marks)
+    found = peer.settled() + peer.answer()
+    assert [what for _, what, _ in found] == ["expire"] * len(found)
+    assert len(found) > 1
+    assert [run for _, _, runs in found for run in runs] == [(*mark, 1) for mark in marks]
+
+
+def test_a_filter_settles_behind_what_was_gathered() -> None:
+    peer = consumer(batch_size=10)
+    (message,) = peer.deliver()
+    message.ack()
+    peer.core.settler.settle_all("work", "cancel", "/a = 1")
+    assert peer.settled() + peer.answer() == [("work", "ack", [(5, 1, 1)]), ("work", "cancel /a = 1", [])]
+
+
+# -- publishing ---------------------------------------------------------------------------------------
+
+
+def test_the_reserved_topic_is_not_published_to() -> None:
+    peer = consumer()
+    (message,) = peer.deliver()
+    message.ack()
+    with pytest.raises(BadTopic, match="pattern"):
+        peer.core.publish(QUEUE_TOPIC, b"x")
+    with pytest.raises(BadTopic, match="pattern"):
+        peer.core.publish_bodies(QUEUE_TOPIC, [b"x"], 1)
+
+
+def test_settlements_are_recorded_whatever_the_server_records() -> None:
+    peer = QueuePeer(MemoryPublishStore())
+    peer.connect(recorded=("orders",))
+    peer.consume()
+    (message,) = peer.deliver()
+    message.ack()
+    ((publish, _),) = peer.published()
+    assert publish.sequenced
+    assert peer.core.publishing.unpersisted_count() == 1
+
+
+# -- a lost connection --------------------------------------------------------------------------------
+
+
+def test_with_a_store_what_is_gathered_outlives_the_connection() -> None:
+    peer = consumer(batch_size=10, store=MemoryPublishStore())
+    first, second, third = peer.deliver(3)
+    first.ack()
+    peer.lose()
+    assert peer.core.publishing.unpersisted_count() == 1
+    second.ack()
+    third.cancel()
+    assert peer.core.publishing.unpersisted_count() == 3
+    assert peer.core.settler.next_deadline() is None
+    peer.connect()
+    found = peer.settled()
+    assert found[0] == ("work", "ack", [(5, 1, 1)])
+    assert found + peer.answer() == [
+        ("work", "ack", [(5, 1, 1)]),
+        ("work", "ack", [(5, 2, 1)]),
+        ("work", "cancel", [(5, 3, 1)]),
+    ]
+
+
+def test_without_a_store_what_is_gathered_is_lost_with_the_connection() -> None:
+    peer = consumer(batch_size=10)
+    first, second = peer.deliver(2)
+    first.ack()
+    peer.lose()
+    assert peer.core.next_deadline() is None
+    with pytest.raises(Disconnected):
+        second.ack()
+    peer.connect()
+    assert peer.settled() == []
+    second.ack()
+    assert peer.settled() == [("work", "ack", [(5, 2, 1)])]
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_what_is_said_while_the_connection_is_being_lost_is_kept_or_refused(stored: bool) -> None:
+    peer = consumer(store=MemoryPublishStore() if stored else None)
+
+    def lost_first(step: Callable[[], None]) -> None:
+        peer.lose()
+        step()
+
+    settler = peer.core.settler
+    settler.settling = SettlingPort(settler, lost_first, lambda: peer.now)
+    (message,) = peer.deliver()
+    if not stored:
+        with pytest.raises(Disconnected):
+            message.ack()
+    else:
+        message.ack()
+        assert peer.core.publishing.unpersisted_count() == 1
+
+
+@pytest.mark.parametrize("end", ["lost", "unsubscribed", "closed"])
+def test_what_goes_back_to_the_queue_is_gone(end: str) -> None:
+    peer = consumer()
+    leased, once = peer.deliver(), peer.deliver(once=True)
+    if end == "unsubscribed":
+        peer.core.unsubscribe("call", ("s",))
+        ((command, _),) = peer.sent()
+        assert isinstance(command, Unsubscribe)
+        peer.say(Ack(id=command.id))
+    else:
+        if end == "closed":
+            peer.core.close()
+        peer.lose()
+    for batch, gone in ((leased, True), (once, False)):
+        assert batch.context is not None
+        assert batch.context.lease is not None
+        assert batch.context.lease.gone == gone
+
+
+def test_what_replaces_a_subscription_keeps_its_leases() -> None:
+    peer = consumer(backlog=5, batch_size=50)
+    batch = peer.deliver(2)
+    peer.consume(sub_id="s", options="max_backlog=2,replace", backlog=2)
+    assert batch.context is not None
+    assert batch.context.lease is not None
+    assert not batch.context.lease.gone
+    first, second = peer.deliver(2)
+    first.ack()
+    assert peer.settled() == []
+    second.ack()
+    assert peer.settled() == [("work", "ack", [(5, 3, 2)])]
+    peer.lose()
+    assert batch.context.lease.gone
+
+
+def test_a_subscription_that_is_placed_again_keeps_its_backlog() -> None:
+    peer = QueuePeer(MemoryPublishStore())
+    peer.core.keep_subscriptions = True
+    peer.connect()
+    request = replace(make_request("work", "s", options="max_backlog=7"), handled=True)
+    peer.core.subscribe("token", request, "sink")
+    ((command, _),) = peer.sent()
+    assert isinstance(command, Subscribe)
+    peer.say(Ack(id=command.id, backlog=7))
+    before = peer.deliver()
+    peer.lose()
+    peer.connect()
+    peer.core.resubscribe("again")
+    ((command, _),) = peer.sent()
+    assert isinstance(command, Subscribe)
+    assert command.options == "max_backlog=7"
+    peer.say(Ack(id=command.id, backlog=7))
+    after = peer.deliver()
+    gone = []
+    for batch in (before, after):
+        assert batch.context is not None
+        assert batch.context.lease is not None
+        gone.append(batch.context.lease.gone)
+    assert gone == [True, False]
+    next(iter(before)).ack()
+    assert peer.settled() == [("work", "ack", [(5, 1, 1)])]
+
+
+# -- a full store -------------------------------------------------------------------------------------
+
+
+def full() -> tuple[QueuePeer, int]:
+    """A consumer whose store is full, and the sequence of the message that fills it."""
+    store = MemoryPublishStore(bytes_max=4096)
+    peer = consumer(store=store)
+    sequence = peer.core.publish("orders", b"x" * (4096 - store.size_bytes - 200))
+    assert sequence is not None
+    with pytest.raises(StoreFull):
+        peer.core.publish("orders", b"y" * 200)
+    peer.sent()
+    return peer, sequence
+
+
+def test_settlements_wait_for_room_in_the_store_in_their_order() -> None:
+    peer, sequence = full()
+    messages = list(peer.deliver(6))
+    for message in messages[:5]:
+        message.ack()
+    messages[5].cancel()
+    assert peer.core.settler.waiting
+    with pytest.raises(StoreFull):
+        peer.core.flush("call", "persisted")
+    sent = peer.settled()
+    peer.say(Persisted(frame=1, sequence=sequence))
+    peer.frames = max(peer.frames, 1)
+    found = sent + peer.settled()
+    while peer.core.publishing.unpersisted_count():
+        peer.say(Persisted(frame=peer.frames))
+        found += peer.settled()
+    assert found == [("work", "ack", [(5, number, 1)]) for number in range(1, 6)] + [
+        ("work", "cancel", [(5, 6, 1)])
+    ]
+    assert not peer.core.settler.waiting

@@ -1,0 +1,123 @@
+"""What an application says of messages of queues, as it becomes settlements."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.client.peer import Peer
+from tests.unit.client.queue_peer import QueuePeer, read
+from tickertape.base.bookmarks import Bookmark
+from tickertape.base.errors import BadBookmark, BadFilter, BadOption, BadTopic, UsageError
+from tickertape.base.queue_limits import settlement_runs_max
+from tickertape.batch.queue_lease import Action
+from tickertape.client.queues.settlements import (
+    action_of,
+    bodies_of,
+    bodies_of_gathered,
+    body_of_filter,
+    check_filter,
+    check_queue,
+    marks_in,
+)
+from tickertape.wire.commands import LoggedOn
+
+
+@pytest.mark.parametrize(
+    ("option", "action"),
+    [
+        (None, ("ack", 0)),
+        ("", ("ack", 0)),
+        ("none", ("ack", 0)),
+        ("cancel", ("cancel", 0)),
+        (" expire,", ("expire", 0)),
+        ("lease_extension=60s", ("extend", 60_000)),
+        ("lease_extension=1us", ("extend", 1)),
+    ],
+)
+def test_options_say_what_becomes_of_messages(option: str | None, action: tuple[Action, int]) -> None:
+    assert action_of(option) == action
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["done", "cancel=1", "cancel,expire", "lease_extension", "lease_extension=0s", "lease_extension=400d",
+     "lease_extension=60s,cancel", "lease_extension=soon", 7, True],
+)  # fmt: skip
+def test_other_options_are_refused(option: str) -> None:
+    with pytest.raises(BadOption):
+        action_of(option)
+
+
+def test_bookmarks_come_in_many_forms() -> None:
+    peer = QueuePeer()
+    peer.connect()
+    peer.consume()
+    batch = peer.deliver(3)
+    message = list(batch)[1]
+    assert marks_in("5|1|") == [(5, 1)]
+    assert marks_in("5|1|, 7|2|,5|3|") == [(5, 1), (7, 2), (5, 3)]
+    assert marks_in(Bookmark(5, 1)) == [(5, 1)]
+    assert marks_in(message) == [(5, 2)]
+    assert marks_in(batch) == [(5, 1), (5, 2), (5, 3)]
+    assert marks_in(["9|9|,8|8|", message, (Bookmark(1, 2)), batch]) == [
+        (9, 9), (8, 8), (5, 2), (1, 2), (5, 1), (5, 2), (5, 3),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "0", "0|1|", "5|1|,0", "recent", "x|y|", "5|1|,x|y|", "5|0|", f"5|{2**64 - 1}|", "20261121T093000",
+     "[5|1|:5|2|]"],
+)  # fmt: skip
+def test_what_names_no_message_is_refused(text: str) -> None:
+    with pytest.raises(BadBookmark):
+        marks_in(text)
+
+
+@pytest.mark.parametrize("wrong", [None, 5, b"5|1|", [], (), [None], {"5|1|"}])
+def test_what_is_no_bookmark_is_refused(wrong: object) -> None:
+    with pytest.raises(UsageError):
+        marks_in(wrong)
+
+
+def test_a_queue_has_a_name_and_a_filter_is_text() -> None:
+    assert check_queue("work") == "work"
+    for wrong in ("", "wor.*", "$queue", None, 5):
+        with pytest.raises(BadTopic):
+            check_queue(wrong)  # type: ignore[arg-type]
+    assert check_filter("TRUE") == "TRUE"
+    for empty in ("", "  ", None, 5):
+        with pytest.raises(BadFilter):
+            check_filter(empty)
+
+
+def test_bodies_hold_runs_in_the_order_given() -> None:
+    marks = [(5, 1), (5, 2), (7, 3), (5, 3), (5, 3)]
+    (body,) = bodies_of("work", "cancel", marks, 0, settlement_runs_max)
+    assert read(body) == ("work", "cancel", [(5, 1, 2), (7, 3, 1), (5, 3, 1), (5, 3, 1)])
+    assert [read(body) for body in bodies_of("work", "extend", marks, 9, 2)] == [
+        ("work", "extend 9", [(5, 1, 2)]),
+        ("work", "extend 9", [(7, 3, 1), (5, 3, 1)]),
+        ("work", "extend 9", [(5, 3, 1)]),
+    ]
+    assert list(bodies_of("work", "ack", [], 0, 2)) == []
+
+
+def test_what_was_gathered_keeps_its_order_across_queues() -> None:
+    top = 2**64 - 1
+    items = [("a", 5, 1), ("a", 5, 2), ("b", top, top - 1), ("a", 5, 3)]
+    assert [read(body) for body in bodies_of_gathered(items, settlement_runs_max)] == [
+        ("a", "ack", [(5, 1, 2)]),
+        ("b", "ack", [(top, top - 1, 1)]),
+        ("a", "ack", [(5, 3, 1)]),
+    ]
+
+
+def test_a_filter_has_no_runs() -> None:
+    assert read(body_of_filter("work", "expire", "/a > 1", 0)) == ("work", "expire /a > 1", [])
+
+
+def test_a_machine_without_a_front_refuses_a_delivery_out_of_a_queue() -> None:
+    peer = Peer().connect()
+    assert isinstance(peer.outcome("logon"), LoggedOn)
+    assert peer.core.settler.settling is None

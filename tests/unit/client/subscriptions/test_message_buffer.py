@@ -1,0 +1,135 @@
+"""What a subscription delivered and nobody has taken: credit, recovery points, ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tickertape.base.errors import Disconnected
+from tickertape.batch.builder import batch_from_bodies
+from tickertape.batch.message_batch import MessageBatch
+from tickertape.client.subscriptions.message_buffer import Inbox, rest_of
+from tickertape.client.subscriptions.registry import DeliveryContext
+
+
+def batch(first: int, *bodies: bytes, with_bookmark: bool = True) -> MessageBatch:
+    made = batch_from_bodies("orders", bodies, publisher=7, first_sequence=first)
+    made.context = DeliveryContext("sub", with_bookmark=with_bookmark)
+    return made
+
+
+def take(inbox: Inbox) -> MessageBatch | None:
+    inbox.settle()
+    return inbox.take()
+
+
+def test_a_recovery_point_is_what_the_application_is_done_with() -> None:
+    inbox = Inbox("sub", limited=False)
+    inbox.push(batch(1, b"a", b"b"))
+    inbox.push(batch(3, b"c"))
+    points = []
+    for _ in range(2):
+        take(inbox)
+        points.append(inbox.recovery_point)
+    inbox.settle()
+    assert [*points, inbox.recovery_point] == [None, "7|2|", "7|3|"]
+
+
+def test_a_notice_waits_for_what_came_before_it() -> None:
+    inbox = Inbox("sub", limited=False)
+    inbox.notice("9|1|")
+    points = [inbox.recovery_point]
+    inbox.push(batch(1, b"a"))
+    inbox.notice("9|2|")
+    points.append(inbox.recovery_point)
+    take(inbox)
+    points.append(inbox.recovery_point)
+    inbox.push(batch(2, b"b"))
+    inbox.settle()
+    points.append(inbox.recovery_point)
+    take(inbox)
+    inbox.settle()
+    points.append(inbox.recovery_point)
+    assert points == ["9|1|", "9|1|", "9|1|", "9|2|", "7|2|"]
+
+
+def test_without_bookmarks_there_is_no_recovery_point() -> None:
+    inbox = Inbox("sub", limited=False)
+    inbox.push(batch(1, b"a", with_bookmark=False))
+    take(inbox)
+    inbox.settle()
+    assert inbox.recovery_point is None
+
+
+def test_the_first_end_counts_and_a_limited_reading_raises_it() -> None:
+    inbox = Inbox("sub", limited=True)
+    inbox.push(batch(1, b"a"))
+    error = Disconnected("gone")
+    inbox.end("disconnected", error)
+    inbox.end("closed", None)
+    assert inbox.end_reason == "disconnected"
+    assert take(inbox) is not None
+    for _ in range(2):
+        with pytest.raises(Disconnected):
+            take(inbox)
+
+
+def test_the_rest_of_a_batch_that_was_begun() -> None:
+    messages = iter(batch(1, b"a", b"b", b"c"))
+    next(messages)
+    rest = rest_of(messages)
+    assert rest is not None
+    assert [(m.data, m.bookmark) for m in rest] == [(b"b", "7|2|"), (b"c", "7|3|")]
+    assert rest_of(messages) is None
+
+
+@given(st.lists(st.sampled_from(["push", "take", "begin", "end"]), max_size=60))
+def test_all_that_came_is_paid_for_once(steps: Sequence[str]) -> None:
+    inbox = Inbox("sub", limited=False)
+    came = paid = waiting = number = 0
+    for step in steps:
+        if step == "push":
+            number += 1
+            delivered = batch(number, b"x" * number)
+            came += delivered.cost
+            paid += inbox.push(delivered)
+        elif step == "take" and inbox.ready:
+            paid += inbox.settle()
+            inbox.take()
+        elif step == "begin":
+            waiting += 1
+            paid += inbox.begin_catch_up(waiting)
+        elif step == "end" and waiting:
+            inbox.end_catch_up(waiting)
+            waiting -= 1
+        assert paid <= came
+    inbox.end("complete", None)
+    while True:
+        paid += inbox.settle()
+        if inbox.take() is None:
+            break
+    assert paid + inbox.settle() == came
+
+
+def test_what_is_void_is_taken_for_its_cost_only() -> None:
+    inbox = Inbox("sub", limited=False)
+    for first in (1, 2, 3):
+        inbox.push(batch(first, b"a"))
+    assert take(inbox) is not None
+    inbox.notice("9|9|")
+    inbox.void()
+    assert inbox.voided, "the one at hand too"
+    owed = inbox.settle()
+    inbox.push(batch(4, b"a"))
+    found = []
+    while inbox.ready:
+        made = inbox.take()
+        assert made is not None
+        found.append((made.sequence(0), inbox.voided))
+        owed += inbox.settle()
+    assert found == [(2, True), (3, True), (4, False)]
+    assert inbox.recovery_point == "7|4|", "nothing else was done with"
+    assert owed == 4 * batch(1, b"a").cost

@@ -1,0 +1,193 @@
+"""Subscriptions in the client machine: what is handed on, credit, ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.client.peer import Peer
+from tickertape.base.errors import BookmarkUnknown, CorruptBatch, SubscriptionExists
+from tickertape.base.limits import credit_linger_seconds
+from tickertape.batch.builder import batch_from_bodies
+from tickertape.batch.message_batch import MessageBatch
+from tickertape.client.common.effects import CaughtUp, End, Hand, Hangup, Notice, Resolve
+from tickertape.client.common.subscribe_arguments import make_request
+from tickertape.wire.commands import (
+    Ack,
+    Completed,
+    Credit,
+    Deliver,
+    Ended,
+    PersistedNotice,
+    Subscribe,
+    Unsubscribe,
+)
+
+BODY = b"x" * 68  # with its 32 bytes of cost, 100
+
+
+def subscribed(depth: int = 1000) -> Peer:
+    peer = Peer().connect()
+    peer.core.subscribe("s", make_request("orders", "sub", bookmark="0", timestamp=True, depth=depth), "sink")
+    peer.sent()
+    peer.say(Ack(id=1, start=0))
+    return peer
+
+
+def deliver(peer: Peer, count: int) -> None:
+    batch = batch_from_bodies("orders", [BODY] * count, publisher=3, first_sequence=1, timestamp=1)
+    peer.say(Deliver(sub_id="sub", next=count), batch)
+
+
+def test_the_command_says_what_was_asked_for() -> None:
+    peer = Peer().connect()
+    request = make_request(
+        "orders", "sub", bookmark="1|2|", timestamp=True, bookmark_not_found="epoch", depth=5000
+    )
+    peer.core.subscribe("s", request, "sink")
+    assert peer.sent() == [
+        (
+            Subscribe(
+                id=1,
+                sub_id="sub",
+                topic="orders",
+                bookmark="1|2|",
+                options="bookmark,timestamp,bookmark_not_found=epoch",
+                credit=5000,
+            ),
+            None,
+        )
+    ]
+
+
+def test_batches_are_handed_on_with_what_the_subscription_asked_for() -> None:
+    peer = subscribed()
+    deliver(peer, 2)
+    ((sink, batch),) = peer.took(Hand)
+    assert sink == "sink"
+    message = next(iter(batch))
+    assert (message.sub_id, message.bookmark, message.command) == ("sub", "3|1|", "publish")
+    assert message.timestamp is not None
+
+
+def test_exact_08_bookmarks_are_omitted_unless_asked_for() -> None:
+    peer = Peer().connect()
+    for call_id, (sub_id, options) in enumerate((("plain", ""), ("asked", "bookmark,")), 1):
+        peer.core.subscribe(sub_id, make_request("orders", sub_id, options=options), sub_id)
+        peer.say(Ack(id=call_id))
+        batch = batch_from_bodies("orders", [BODY], publisher=3, first_sequence=1)
+        peer.say(Deliver(sub_id=sub_id), batch)
+    plain, asked = (next(iter(hand.batch)) for hand in peer.took(Hand))
+    assert (plain.bookmark, plain.timestamp) == (None, None)
+    assert (asked.bookmark, asked.timestamp) == ("3|1|", None)
+
+
+def test_credit_is_given_back_when_half_of_the_window_was_consumed() -> None:
+    peer = subscribed(depth=1000)
+    deliver(peer, 9)
+    peer.core.consumed("sub", 400)
+    assert peer.sent() == []
+    peer.core.consumed("sub", 100)
+    assert peer.sent() == [(Credit(sub_id="sub", bytes=500), None)]
+    peer.core.consumed("sub", 400)
+    assert peer.sent() == []
+
+
+def test_little_credit_is_given_back_a_moment_after_the_last_delivery() -> None:
+    peer = subscribed(depth=1000)
+    deliver(peer, 2)
+    peer.core.consumed("sub", 200)
+    deadline = peer.core.next_deadline()
+    assert deadline == pytest.approx(peer.now.mono + credit_linger_seconds)
+    assert peer.sent() == []
+    peer.later(credit_linger_seconds)
+    assert peer.sent() == [(Credit(sub_id="sub", bytes=200), None)]
+    assert peer.core.next_deadline() is None
+
+
+def test_a_slow_application_gives_little_credit_back_when_it_has_consumed_everything() -> None:
+    peer = subscribed(depth=1000)
+    deliver(peer, 2)
+    peer.later(credit_linger_seconds)
+    assert peer.core.next_deadline() is None
+    peer.core.consumed("sub", 100)
+    assert peer.sent() == []
+    peer.core.consumed("sub", 100)
+    assert peer.sent() == [(Credit(sub_id="sub", bytes=200), None)]
+
+
+def test_a_message_larger_than_the_window_is_paid_back_at_once() -> None:
+    peer = subscribed(depth=32)
+    deliver(peer, 1)
+    peer.core.consumed("sub", 100)
+    assert peer.sent() == [(Credit(sub_id="sub", bytes=100), None)]
+
+
+def test_all_credit_comes_back_in_the_long_run() -> None:
+    peer = subscribed(depth=1000)
+    given = 0
+    for count in (1, 3, 2, 5, 4, 1, 1):
+        deliver(peer, count)
+        peer.core.consumed("sub", 100 * count)
+        peer.later(credit_linger_seconds)
+        given += sum(command.bytes for command, _ in peer.sent() if isinstance(command, Credit))
+    assert given == 1700
+
+
+def test_completed_and_the_end_of_a_range() -> None:
+    peer = subscribed()
+    peer.say(Completed(sub_id="sub", next=5))
+    peer.say(Ended(sub_id="sub"))
+    assert [effect.sink for effect in peer.took(CaughtUp)] == ["sink"]
+    assert peer.took(End) == [End("sink", "complete", None)]
+
+
+def test_an_end_with_a_code_carries_the_error() -> None:
+    peer = subscribed()
+    peer.say(Ended(sub_id="sub", code="bookmark_unknown", text="gone"))
+    ((_, reason, error),) = peer.took(End)
+    assert reason == "bookmark_unknown"
+    assert isinstance(error, BookmarkUnknown)
+
+
+def test_what_was_on_its_way_when_a_subscription_ended_is_dropped() -> None:
+    peer = subscribed()
+    peer.core.unsubscribe("u", ("sub",))
+    deliver(peer, 1)
+    assert len(peer.took(Hand)) == 1
+    peer.say(Ack(id=2))
+    deliver(peer, 1)
+    peer.say(Completed(sub_id="sub", next=1))
+    peer.say(Ended(sub_id="sub"))
+    peer.core.consumed("sub", 100)
+    assert peer.took(Hand) == []
+    assert len(peer.took(End)) == 1
+
+
+def test_a_batch_that_does_not_match_its_publishers_checksum_ends_the_subscription() -> None:
+    peer = subscribed(depth=10_000)
+    damaged = bytearray(batch_from_bodies("orders", [BODY] * 8, publisher=3, first_sequence=1).encode())
+    damaged[-100] ^= 1
+    peer.say(Deliver(sub_id="sub"), MessageBatch.parse(damaged))
+    assert peer.took(Hand) == []
+    ((sink, reason, error),) = peer.took(End)
+    assert (sink, reason, type(error)) == ("sink", "corrupt_batch", CorruptBatch)
+    assert peer.sent() == [(Unsubscribe(id=2, sub_ids=("sub",)), None)]
+    peer.say(Deliver(sub_id="sub"), MessageBatch.parse(damaged))
+    peer.say(Ack(id=2))
+    assert [effect.token for effect in peer.took(Resolve)] == ["logon", "s"]
+    assert peer.took(Hangup) == []
+
+
+def test_an_id_in_use_is_refused_before_anything_is_sent() -> None:
+    peer = subscribed()
+    with pytest.raises(SubscriptionExists, match="'sub'"):
+        peer.core.subscribe("t", make_request("quotes", "sub"), "other")
+    assert peer.sent() == []
+    peer.lose()
+    assert [end.sink for end in peer.took(End)] == ["sink"]
+
+
+def test_a_persisted_notice_reaches_the_subscriptions_it_names() -> None:
+    peer = subscribed()
+    peer.say(PersistedNotice(sub_ids=("other", "sub"), publisher=3, sequence=17))
+    assert peer.took(Notice) == [Notice("sink", "3|17|")]

@@ -1,0 +1,501 @@
+"""Subscriptions that outlive their connection, in the client machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.client.peer import Peer
+from tickertape.base.bookmarks import EPOCH, MOST_RECENT, NOW, Bookmark
+from tickertape.base.errors import (
+    BookmarkUnknown,
+    Closed,
+    Disconnected,
+    SubscriptionExists,
+    SubscriptionUnknown,
+)
+from tickertape.base.limits import (
+    resubscription_retries_max,
+    resubscription_retry_seconds,
+    resubscriptions_under_way_max,
+)
+from tickertape.batch.builder import batch_from_bodies
+from tickertape.client.bookmark_store import BookmarkStore, LoggedBookmarkStore, MemoryBookmarkStore
+from tickertape.client.common.effects import Again, End, Hand, Hangup, Tell
+from tickertape.client.common.subscribe_arguments import MadeUpId, make_request
+from tickertape.client.subscriptions.subscription import Request
+from tickertape.wire.commands import (
+    Ack,
+    Completed,
+    Credit,
+    Deliver,
+    Pause,
+    PersistedNotice,
+    Resume,
+    Subscribe,
+    Unsubscribe,
+)
+
+BODY = b"x" * 68  # with its 32 bytes of cost, 100
+
+
+class Scene(Peer):
+    """A machine that keeps subscriptions, and answers of its server by sub_id."""
+
+    def __init__(self, store: BookmarkStore | None = None) -> None:
+        super().__init__()
+        self.core.keep_subscriptions = True
+        self.core.subscriptions.use_store(store)
+        self.connect()
+
+    def subscribe(
+        self,
+        sub_id: str,
+        bookmark: str | None = None,
+        *,
+        handled: bool = True,
+        after: str = "",
+        **more: object,
+    ) -> Subscribe:
+        """Place one, and let the server take it."""
+        given = {name: value for name, value in more.items() if name not in ("filter", "depth", "options")}
+        request = make_request(
+            "orders",
+            sub_id,
+            bookmark=bookmark,
+            given=given,
+            **{name: value for name, value in more.items() if name not in given},  # type: ignore[arg-type]
+        )
+        fields = {name: getattr(request, name) for name in request.__struct_fields__}
+        self.core.subscribe(f"call-{sub_id}", Request(**fields | {"handled": handled}), sub_id)
+        return self.placed(after=after)[0]
+
+    def placed(self, *, after: str = "", code: str = "") -> list[Subscribe]:
+        """What was asked for since the last call, and let the server take it."""
+        asked = [command for command, _ in self.sent() if isinstance(command, Subscribe)]
+        for command in asked:
+            self.say(Ack(id=command.id, code=code, text=code, start=None if code else 1, after=after))
+        return asked
+
+    def deliver(self, sub_id: str, *sequences: int, publisher: int = 3) -> None:
+        for sequence in sequences:
+            batch = batch_from_bodies(
+                "orders", [BODY], publisher=publisher, first_sequence=sequence, timestamp=1
+            )
+            self.say(Deliver(sub_id=sub_id), batch)
+
+    def handed(self) -> list[tuple[object, int]]:
+        return [
+            (hand.sink, hand.batch.sequence(i)) for hand in self.took(Hand) for i in range(hand.batch.count)
+        ]
+
+    def discard(self, *sequences: int) -> None:
+        """Hand on what came, and discard these."""
+        for hand in self.took(Hand):
+            for message in hand.batch:
+                if message.sequence in sequences:
+                    assert message.discard()
+
+    def again(self) -> list[Subscribe]:
+        """Lose the connection, and place everything again on the next one."""
+        self.lose()
+        self.connect()
+        self.core.resubscribe("round")
+        return self.placed()
+
+    def refused(self) -> list[tuple[str, type[Exception]]]:
+        outcome = self.outcome("round")
+        assert isinstance(outcome, list)
+        return [(sub_id, type(error)) for sub_id, error in outcome]
+
+
+def command(commands: list[Subscribe]) -> Subscribe:
+    (one,) = commands
+    return one
+
+
+def test_they_are_placed_again_in_the_order_of_the_first_time() -> None:
+    scene = Scene()
+    for sub_id in "abc":
+        scene.subscribe(sub_id)
+    scene.subscribe("a", replace=True, filter="/x = 1")
+    assert [end.reason for end in scene.took(End)] == ["replaced"]
+    again = scene.again()
+    assert [one.sub_id for one in again] == ["a", "b", "c"]
+    assert again[0].filter == "/x = 1", "the one that stands"
+    assert again[0].options == "", "nothing is replaced now"
+    assert not scene.took(End)
+    assert scene.refused() == []
+
+
+def test_exact_33_a_stream_ends_with_its_connection_and_is_not_placed_again() -> None:
+    scene = Scene()
+    scene.subscribe("stream", handled=False)
+    scene.subscribe("handled")
+    assert [one.sub_id for one in scene.again()] == ["handled"]
+    assert [(end.sink, end.reason) for end in scene.took(End)] == [("stream", "disconnected")]
+
+
+def test_a_client_that_keeps_none_ends_all() -> None:
+    scene = Scene()
+    scene.core.keep_subscriptions = False
+    scene.subscribe("handled")
+    assert scene.again() == []
+    assert [end.reason for end in scene.took(End)] == ["disconnected"]
+    assert scene.refused() == []
+
+
+def test_one_that_was_not_answered_yet_fails_with_its_call() -> None:
+    scene = Scene()
+    scene.core.subscribe("call", make_request("orders", "late"), "late")
+    assert scene.again() == []
+    assert isinstance(scene.outcome("call"), Disconnected)
+    assert [end.sink for end in scene.took(End)] == ["late"]
+
+
+def test_of_one_that_was_being_replaced_the_answered_one_is_kept() -> None:
+    scene = Scene()
+    scene.subscribe("a", "0", filter="/old = 1")
+    request = make_request("orders", "a", filter="/new = 1", options="replace")
+    scene.core.subscribe("call", request, "new")
+    scene.sent()
+    assert command(scene.again()).filter == "/old = 1"
+    assert isinstance(scene.outcome("call"), Disconnected)
+    assert [end.sink for end in scene.took(End)] == ["new"]
+
+
+def test_exact_26_the_start_that_the_server_resolved_is_where_it_goes_on() -> None:
+    for store in (None, MemoryBookmarkStore()):
+        scene = Scene(store)
+        assert scene.subscribe("a", NOW, after="7|9|").bookmark == NOW
+        assert scene.subscribe("b", "20261120T090000Z", after="0").bookmark == "20261120T090000Z"
+        assert scene.subscribe("c", NOW, after="").bookmark == NOW
+        first, second, third = scene.again()
+        assert first.bookmark == "7|9|", "no message came yet"
+        assert second.bookmark == "0", "it began at the beginning of the log"
+        assert third.bookmark == NOW, "nobody said where it began"
+        if store is not None:
+            assert store.most_recent("a") == [Bookmark(7, 9)]
+
+
+def test_exact_26_without_a_store_it_goes_on_after_what_was_delivered() -> None:
+    scene = Scene()
+    scene.subscribe("a", "0", filter="/x = 1", rate="2x", timestamp=True)
+    scene.deliver("a", 4, 5)
+    again = command(scene.again())
+    assert again.bookmark == "3|5|"
+    assert again.filter == "/x = 1"
+    assert set(again.options.split(",")) == {"bookmark", "timestamp", "bookmark_not_found=fail", "rate=2x"}
+    scene.took(Hand)
+    scene.deliver("a", 5, 6)
+    assert scene.handed() == [("a", 6)], "what was seen is not handed on twice"
+
+
+def test_exact_26_a_range_keeps_its_end_and_a_completed_one_is_not_reissued() -> None:
+    scene = Scene()
+    text = "[20261120T090000Z:20261120T100000Z)"
+    scene.subscribe("running", text, after="3|1|")
+    scene.subscribe("begun", text)
+    scene.subscribe("over", text, after="3|1|")
+    scene.subscribe("open", "0", after="0")
+    scene.deliver("running", 4)
+    for sub_id in ("over", "open"):
+        scene.say(Completed(sub_id=sub_id, next=9))
+    again = {one.sub_id: one.bookmark for one in scene.again()}
+    assert again.keys() == {"running", "begun", "open"}
+    assert str(again["running"]).startswith("(3|4|:20261120T100000")
+    assert str(again["running"]).endswith(")")
+    assert again["begun"] == text, "its begin may be yet to come"
+    assert [(e.sink, e.reason) for e in scene.took(End)] == [("over", "complete")]
+
+
+def test_exact_27_a_resumed_one_runs_again_and_a_paused_one_comes_back_paused() -> None:
+    scene = Scene()
+    for sub_id in ("resumed", "paused", "begun-paused"):
+        scene.subscribe(sub_id, "0", pause=sub_id != "paused")
+    for verb, kind, sub_id in (
+        (scene.core.resume, Resume, "resumed"),
+        (scene.core.pause, Pause, "paused"),
+    ):
+        verb(sub_id, (sub_id,))
+        ((asked, _),) = scene.sent()
+        assert isinstance(asked, kind)
+        scene.say(Ack(id=asked.id))
+    scene.deliver("paused", 5)
+    for _ in range(2):
+        again = {one.sub_id: one for one in scene.again()}
+        assert {sub_id: "pause" in one.options.split(",") for sub_id, one in again.items()} == {
+            "resumed": False,
+            "paused": True,
+            "begun-paused": True,
+        }
+        assert again["paused"].bookmark == "3|5|"
+
+
+def test_exact_28_what_was_discarded_never_comes_again_and_the_rest_does_once() -> None:
+    store = MemoryBookmarkStore()
+    scene = Scene(store)
+    assert scene.subscribe("a", MOST_RECENT, after="0").bookmark == "0"
+    scene.deliver("a", 1, 2, 3, 4)
+    scene.discard(1, 3)
+    again = command(scene.again())
+    assert again.bookmark == "3|1|"
+    assert [effect.sink for effect in scene.took(Again)] == ["a"]
+    for _ in range(2):
+        scene.deliver("a", 2, 3, 4)
+    assert scene.handed() == [("a", 2), ("a", 4)]
+
+
+def test_exact_28_one_that_the_log_cannot_place_ends_and_the_others_go_on() -> None:
+    scene = Scene()
+    for sub_id in "abc":
+        scene.subscribe(sub_id, "0", after="3|1|")
+    scene.lose()
+    scene.connect()
+    scene.core.resubscribe("round")
+    for asked, _ in scene.sent():
+        assert isinstance(asked, Subscribe)
+        code = "bookmark_unknown" if asked.sub_id == "b" else ""
+        scene.say(Ack(id=asked.id, code=code, text="no such bookmark"))
+    assert [(end.sink, end.reason) for end in scene.took(End)] == [("b", "bookmark_unknown")]
+    (told,) = scene.took(Tell)
+    assert isinstance(told.error, BookmarkUnknown)
+    assert "'b'" in str(told.error)
+    assert scene.refused() == [("b", BookmarkUnknown)]
+    assert [one.sub_id for one in scene.again()] == ["a", "c"]
+
+
+def test_a_persisted_notice_moves_the_place() -> None:
+    for store in (None, MemoryBookmarkStore()):
+        scene = Scene(store)
+        scene.subscribe("a", NOW, after="7|9|")
+        scene.say(PersistedNotice(sub_ids=("a",), publisher=8, sequence=1))
+        assert command(scene.again()).bookmark == "8|1|"
+
+
+def test_a_live_one_goes_on_from_something_that_is_surely_in_the_log() -> None:
+    scene = Scene()
+    scene.subscribe("a", NOW, after="7|9|", live=True)
+    scene.deliver("a", 4)
+    assert command(scene.again()).bookmark == "3|4|,7|9|", "3|4| may not have been persisted"
+
+
+def test_a_live_one_of_a_log_that_was_empty_goes_on_from_its_beginning() -> None:
+    for store in (None, MemoryBookmarkStore()):
+        scene = Scene(store)
+        scene.subscribe("a", EPOCH, after="0", live=True)
+        scene.deliver("a", 4)
+        assert command(scene.again()).bookmark == EPOCH, "3|4| may not have been persisted"
+
+
+def test_a_conflated_one_goes_on_from_the_latest_place_only() -> None:
+    scene = Scene()
+    scene.subscribe("a", "0", conflation="1s")
+    scene.deliver("a", 4, publisher=8)
+    scene.deliver("a", 4, publisher=3)
+    assert command(scene.again()).bookmark == "3|4|"
+
+
+def test_conflated_most_recent_subscription_of_a_later_client_starts_at_the_latest_bookmark_only() -> None:
+    store = MemoryBookmarkStore()
+    scene = Scene(store)
+    scene.subscribe("a", MOST_RECENT)
+    scene.deliver("a", 4, publisher=8)
+    scene.deliver("a", 4, publisher=3)
+    scene.discard(4)
+    assert Scene(store).subscribe("a", MOST_RECENT).bookmark == "8|4|,3|4|"
+    assert Scene(store).subscribe("a", MOST_RECENT, conflation="1s").bookmark == "3|4|"
+
+
+def test_a_replacement_without_a_bookmark_goes_on_where_the_old_one_was() -> None:
+    scene = Scene()
+    scene.subscribe("a", "[0:20991120T090000Z)", pause=True, after="0")
+    scene.deliver("a", 1)
+    scene.subscribe("a", replace=True, filter="/x = 1")
+    scene.deliver("a", 2)
+    again = command(scene.again())
+    assert str(again.bookmark).startswith("(3|2|:2099")
+    assert again.filter == "/x = 1"
+    assert {"bookmark", "pause", "bookmark_not_found=fail"} == set(again.options.split(","))
+
+
+def test_credit_of_what_was_not_consumed_stays_used_over_a_reconnect() -> None:
+    scene = Scene()
+    scene.subscribe("a", depth=1000)
+    scene.deliver("a", 1, 2, 3)
+    scene.core.consumed("a", 100)
+    scene.lose()
+    scene.core.consumed("a", 100)
+    scene.connect()
+    assert scene.sent() == [], "no credit before it is placed again"
+    scene.core.resubscribe("round")
+    assert command(scene.placed()).credit == 900
+    scene.deliver("a", 4, 5, 6, 7)
+    for _ in range(5):
+        scene.core.consumed("a", 100)
+    assert scene.sent() == [(Credit(sub_id="a", bytes=500), None)]
+
+
+def test_what_a_store_filters_gives_back_its_credit() -> None:
+    store = MemoryBookmarkStore()
+    scene = Scene(store)
+    scene.subscribe("a", MOST_RECENT, after="0", depth=1000)
+    scene.deliver("a", 1, 2, 3, 4, 5)
+    scene.discard(1, 2, 3, 4, 5)
+    scene.core.consumed("a", 500)
+    scene.again()
+    scene.deliver("a", 1, 2, 3, 4, 5)
+    assert scene.handed() == []
+    assert scene.sent() == [(Credit(sub_id="a", bytes=500), None)]
+
+
+def test_unsubscribing_while_disconnected_takes_it_away() -> None:
+    scene = Scene()
+    for sub_id in "abcd":
+        scene.subscribe(sub_id)
+    request = make_request("orders", "e")
+    scene.core.subscribe("e", Request(topic="orders", context=request.context, handled=True), "e")
+    scene.placed()
+    scene.lose()
+    scene.core.unsubscribe("unsubscribe", ("a", "b"))
+    assert scene.outcome("unsubscribe") is None
+    with pytest.raises(Disconnected):
+        scene.core.unsubscribe("unknown", ("c", "x"))
+    for refused in (scene.core.pause, scene.core.resume):
+        with pytest.raises(Disconnected):
+            refused("call", ("c",))
+    scene.connect()
+    scene.core.unsubscribe("unsubscribe", ("c",))
+    assert scene.outcome("unsubscribe") is None, "not placed yet"
+    with pytest.raises(SubscriptionUnknown):
+        scene.core.unsubscribe("unknown", ("a",))
+    with pytest.raises(SubscriptionExists, match="placed again first"):
+        scene.core.subscribe("call", make_request("orders", "d", options="replace"), "new")
+    scene.core.resubscribe("round")
+    assert [one.sub_id for one in scene.placed()] == ["d", "e"]
+    assert [(end.sink, end.reason) for end in scene.took(End)] == [
+        (sub_id, "unsubscribed") for sub_id in "abc"
+    ]
+
+
+def test_a_stream_that_is_closed_while_disconnected_is_not_placed_again() -> None:
+    scene = Scene()
+    request = Request(topic="orders", context=make_request("orders", "a").context, handled=True)
+    scene.core.subscribe("call", request, "a")
+    scene.placed()
+    scene.lose()
+    scene.core.leave(request)
+    assert [end.reason for end in scene.took(End)] == ["unsubscribed"]
+    scene.connect()
+    scene.core.resubscribe("round")
+    assert scene.sent() == []
+
+
+def test_many_are_placed_some_at_a_time_and_a_loss_in_the_middle_keeps_all() -> None:
+    scene = Scene()
+    count = 2 * resubscriptions_under_way_max + 5
+    for n in range(count):
+        scene.subscribe(f"s{n}")
+    scene.lose()
+    scene.connect()
+    scene.core.resubscribe("first")
+    asked = [one for one, _ in scene.sent()]
+    assert len(asked) == resubscriptions_under_way_max
+    for one in asked[:3]:
+        scene.say(Ack(id=one.id))  # type: ignore[attr-defined]
+    assert [one.sub_id for one, _ in scene.sent()] == [  # type: ignore[attr-defined]
+        f"s{resubscriptions_under_way_max + n}" for n in range(3)
+    ]
+    scene.lose()
+    assert isinstance(scene.outcome("first"), Disconnected)
+    scene.connect()
+    scene.core.resubscribe("round")
+    placed: list[Subscribe] = []
+    while some := scene.placed():
+        placed += some
+    assert [one.sub_id for one in placed] == [f"s{n}" for n in range(count)]
+    assert scene.refused() == []
+
+
+def test_closing_while_disconnected_ends_what_was_kept() -> None:
+    scene = Scene()
+    scene.subscribe("a")
+    scene.lose()
+    scene.core.close()
+    assert [(end.sink, end.reason) for end in scene.took(End)] == [("a", "closed")]
+    with pytest.raises(Closed):
+        scene.core.resubscribe("round")
+
+
+def test_a_server_that_names_a_place_that_is_none_is_hung_up_on() -> None:
+    for place in ("yesterday", "1|2|,3|4|", "0|1|", "x|y|"):
+        scene = Scene()
+        scene.subscribe("a", "0", after=place)
+        (hangup,) = scene.took(Hangup)
+        assert hangup.error.code == "bad_command", place
+
+
+def test_an_id_that_was_made_up_means_nothing_to_the_next_process() -> None:
+    store = MemoryBookmarkStore()
+    scene = Scene(store)
+    store.started("made-1", [Bookmark(1, 1)])
+    request = make_request("orders", MadeUpId("made-1"), bookmark=MOST_RECENT)
+    scene.core.subscribe("call", request, "made-1")
+    assert command(scene.placed(after="0")).bookmark == "0"
+    scene.core.unsubscribe("unsubscribe", ("made-1",))
+    ((asked, _),) = scene.sent()
+    assert isinstance(asked, Unsubscribe)
+    assert store.subscriptions() == ["made-1"]
+    scene.say(Ack(id=asked.id))
+    assert store.subscriptions() == []
+
+
+def test_what_the_server_refuses_for_now_is_asked_for_again() -> None:
+    scene = Scene()
+    for sub_id in "ab":
+        scene.subscribe(sub_id)
+    scene.lose()
+    scene.connect()
+    scene.core.resubscribe("round")
+    first, second = (one for one, _ in scene.sent())
+    assert isinstance(first, Subscribe)
+    assert isinstance(second, Subscribe)
+    scene.say(Ack(id=first.id, code="not_ready", text="busy"))
+    scene.say(Ack(id=second.id))
+    assert not scene.took(End)
+    scene.later(resubscription_retry_seconds / 2)
+    assert scene.sent() == []
+    scene.later(resubscription_retry_seconds)
+    assert [one.sub_id for one in scene.placed(code="not_ready")] == ["a"]
+    scene.lose()
+    assert isinstance(scene.outcome("round"), Disconnected)
+    assert scene.core.next_deadline() is None
+    scene.connect()
+    scene.core.resubscribe("round")
+    for _ in range(resubscription_retries_max + 1):
+        assert "a" in [one.sub_id for one in scene.placed(code="not_ready")]
+        scene.later(1.1 * resubscription_retry_seconds)
+    assert {sub_id for sub_id, _ in scene.refused()} == {"a", "b"}
+    assert [end.reason for end in scene.took(End)] == ["not_ready"] * 2
+
+
+@pytest.mark.parametrize("kind", ["none", "memory", "logged"])
+def test_exact_34_duplicates_after_a_failover_are_filtered(kind: str, tmp_path: Path) -> None:
+    store: MemoryBookmarkStore | LoggedBookmarkStore | None = None
+    if kind != "none":
+        store = MemoryBookmarkStore() if kind == "memory" else LoggedBookmarkStore(tmp_path / "bookmarks")
+    scene = Scene(store)
+    scene.subscribe("a", MOST_RECENT, after="0")
+    scene.deliver("a", 1000, 1002)
+    if store is not None:
+        scene.discard(1000, 1002)
+    scene.took(Hand)
+    scene.deliver("a", 999)
+    assert scene.handed() == [], "out of order in its publisher's numbers"
+    scene.again()
+    scene.deliver("a", 1000, 1001, 1002, 1003)
+    scene.deliver("a", 1000, publisher=4)
+    assert scene.handed() == [("a", 1003), ("a", 1000)]
+    if store is not None:
+        store.close()
