@@ -134,7 +134,7 @@ class OddFilterTexts:
     """Expressions of every function with odd values: many are refused, and none may raise anything else."""
 
     def __init__(self, choose: Choose, functions: Sequence[tuple[str, str, int]]) -> None:
-        """`functions` are names, signatures (`tickertape.filter.functions.registry`) and the most arguments."""
+        """`functions`: names, signatures (`tickertape.filter.functions.registry`) and the most arguments."""
         self._choose = choose
         self._functions = functions
 

@@ -74,7 +74,7 @@ def test_a_row_of_the_table_says_what_is_known() -> None:
     assert row(mutation, None, 1.6).split() == ["x", "R9", "simulation", "2", "SURVIVES"]
     noticed = Noticed("tests.unit.journal.test_disk_jobs::test_it", "assert 1 == 2\nmore")
     assert noticed.tier == "unit"
-    assert row(mutation, noticed, 0).endswith(" unit.journal.test_jobs::test_it  assert 1 == 2")
+    assert row(mutation, noticed, 0).endswith(" unit.journal.test_disk_jobs::test_it  assert 1 == 2")
 
 
 def test_the_driver_ends_with_what_came_of_it(

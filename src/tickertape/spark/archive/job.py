@@ -55,7 +55,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be archived."""
 
     servers: tuple[str, ...]
-    """URIs, or what `server_text` (spark/common/servers.py) makes of them: all are reached with the same files."""
+    """URIs, or texts of `server_text` (spark/common/servers.py): all are reached with the same files."""
     place: Place
     topics: str = ""
     """A name or a pattern; empty: all that the log records."""

@@ -20,8 +20,8 @@ BOUND = 16
 @pytest.fixture
 def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Messages of each outcome that was carried out."""
-    for module in ("queue", "work"):
-        monkeypatch.setattr(f"tickertape.engine.queue.{module}.queue_step_outcomes_max", BOUND)
+    for module in ("state.queue", "worker"):
+        monkeypatch.setattr(f"tickertape.engine.queues.{module}.queue_step_outcomes_max", BOUND)
     found: list[int] = []
     apply = Queue.apply
 
