@@ -13,7 +13,7 @@ from tests.bench.registry import Reading, Room, bench
 from tests.bench.stage import A_CALL, FLUSH_SECONDS, fill, publisher, stage, timed, workers
 from tickertape.batch import batch_from_bodies
 from tickertape.engine.matching.filter_context import Subscriber
-from tickertape.engine.matching.interest_compiler import Contents
+from tickertape.engine.matching.interest_compiler import InterestCompiler
 
 SYMBOLS = 10_000
 CONNECTIONS = 100
@@ -41,7 +41,9 @@ assert len(_body(7)) == 200
 )
 def evaluate(room: Room) -> Reading:
     content = (
-        Contents({}).cover("t", "/symbol = 'S0042' AND /price > 10", None, Subscriber(None, "bench")).content
+        InterestCompiler({})
+        .cover("t", "/symbol = 'S0042' AND /price > 10", None, Subscriber(None, "bench"))
+        .content
     )
     assert content is not None
     batches = [batch_from_bodies("t", [_body(i + 512 * n) for i in range(512)]) for n in range(20)]

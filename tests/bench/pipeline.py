@@ -88,11 +88,11 @@ def sink_rows(room: Room) -> Reading:
 
 def _archived(server: Any, directory: Path, count: int) -> float:
     """Archive the whole log; seconds of it."""
-    from tickertape.archive.location import place_of
-    from tickertape.spark.archive.job import Wish, archive_log
+    from tickertape.archive.location import location_of
+    from tickertape.spark.archive.job import ArchiveJobOptions, archive_log
 
     with session() as spark:
-        wish = Wish(servers=(server.uri,), place=place_of(str(directory)))
+        wish = ArchiveJobOptions(servers=(server.uri,), place=location_of(str(directory)))
         spark.range(1).count()
         start = timed()
         report = archive_log(spark, wish)

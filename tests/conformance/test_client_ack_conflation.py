@@ -9,9 +9,9 @@ import pytest
 import tickertape as tt
 from tests.conformance.fronts import Front
 from tickertape.client.publish_store.protocol import Stored
-from tickertape.client.publishing.in_flight import Outstanding
-from tickertape.client.publishing.publisher import Publishing
-from tickertape.client.publishing.send_buffer import Lane
+from tickertape.client.publishing.in_flight import UnansweredFrames
+from tickertape.client.publishing.publisher import Publisher
+from tickertape.client.publishing.send_buffer import SendBuffer
 from tickertape.testing.server import wait_until
 from tickertape.wire.commands import Persisted
 
@@ -23,13 +23,13 @@ LONG = "1h"
 def acks(monkeypatch: pytest.MonkeyPatch) -> list[Persisted]:
     """The persisted acknowledgements that clients received."""
     found: list[Persisted] = []
-    persisted = Publishing.persisted
+    persisted = Publisher.persisted
 
-    def counted(self: Publishing, command: Persisted) -> None:
+    def counted(self: Publisher, command: Persisted) -> None:
         found.append(command)
         persisted(self, command)
 
-    monkeypatch.setattr(Publishing, "persisted", counted)
+    monkeypatch.setattr(Publisher, "persisted", counted)
     return found
 
 
@@ -37,13 +37,13 @@ def acks(monkeypatch: pytest.MonkeyPatch) -> list[Persisted]:
 def frames(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The numbers of the publish frames that clients sent."""
     found: list[int] = []
-    sent = Outstanding.sent
+    sent = UnansweredFrames.sent
 
-    def counted(self: Outstanding, lane: Lane, stored: Stored) -> int:
+    def counted(self: UnansweredFrames, lane: SendBuffer, stored: Stored) -> int:
         found.append(sent(self, lane, stored))
         return found[-1]
 
-    monkeypatch.setattr(Outstanding, "sent", counted)
+    monkeypatch.setattr(UnansweredFrames, "sent", counted)
     return found
 
 

@@ -11,7 +11,7 @@ from random import Random
 
 from tests.helpers.publish_batches import held_messages
 from tickertape.base.interfaces import Now
-from tickertape.client.protocol.core import ClientCore
+from tickertape.client.protocol.core import ClientProtocol
 from tickertape.client.publish_store import FilePublishStore
 
 CYCLES = 20
@@ -29,7 +29,7 @@ def publish_until_killed(path: Path, seed: int, tell: int) -> None:
     """The victim: it says each number only after the call that gave it has returned."""
     rng = Random(seed)
     store = FilePublishStore(path)
-    core = ClientCore("killed")
+    core = ClientProtocol("killed")
     core.set_store(store, Now(1.0, 1))
     say = struct.Struct("<BQ").pack
     os.write(tell, say(RETURNED, 0))

@@ -355,7 +355,7 @@ def _records(data: bytes) -> list[int]:
     places = [records.HEADER_BYTES]
     while places[-1] < len(data):
         _, what, value = records.RECORD.unpack_from(data, places[-1])
-        length = 0 if what & 0xFF == records.Kind.DISCARD else value + -value % 8
+        length = 0 if what & 0xFF == records.RecordKind.DISCARD else value + -value % 8
         places.append(places[-1] + records.RECORD_BYTES + length)
     return places
 

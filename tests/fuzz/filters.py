@@ -9,15 +9,15 @@ from typing import Final
 
 from tests.fuzz.target import Target, taken
 from tickertape.base.errors import BadFilter, BadTopic
-from tickertape.filter import Context, Filter, compile_filter, compile_topic_pattern
+from tickertape.filter import Filter, FilterInputs, compile_filter, compile_topic_pattern
 from tickertape.filter.contained_errors import DEFECTS
 from tickertape.filter.index.filter_index import FilterIndex
 from tickertape.filter.language.parser import parse as parse_filter
-from tickertape.filter.language.unparse import show
+from tickertape.filter.language.unparse import unparse
 from tickertape.payload.registry import message_type
 
 _FILTERED: Final = (b'{"a":[1,"x",null,2.5],"b":{"c":"24"},"d":""}', b"{}", b"[1]", b"no json", b"")
-_CONTEXT: Final = Context(["t"] * 5, ["1|1|"] * 5, [None] * 5, ["k"] * 5, "u", "c", "v", 1.5)
+_CONTEXT: Final = FilterInputs(["t"] * 5, ["1|1|"] * 5, [None] * 5, ["k"] * 5, "u", "c", "v", 1.5)
 
 
 def filter_text(data: bytes) -> str:
@@ -39,9 +39,9 @@ def filter_text(data: bytes) -> str:
 
 
 def _used(found: Filter) -> str:
-    shown = show(found.written)
+    shown = unparse(found.written)
     if len(shown.encode()) < 4096 and shown.count("(") < 40:
-        assert show(parse_filter(shown)) == shown
+        assert unparse(parse_filter(shown)) == shown
     hits = found.select(_FILTERED, _CONTEXT)
     assert hits == sorted(set(hits))
     assert found.unreadable in {0, 2}

@@ -18,8 +18,8 @@ from tickertape.batch import MessageBatch
 from tickertape.journal.format.staging_file import (
     STAGING_DIRECTORY,
     Damaged,
+    StagedFiles,
     StageOpen,
-    Staging,
     find_staged,
     path_of,
 )
@@ -42,7 +42,7 @@ def staging(data: bytes) -> str:
     if not found:
         return "told" if report else "removed"
     assert found[0].label.journal == JOURNAL_ID
-    for block in Staging(disk).run(StageOpen(1)):
+    for block in StagedFiles(disk).run(StageOpen(1)):
         with contextlib.suppress(BadBatch):
             MessageBatch.parse(block)
     return "taken"

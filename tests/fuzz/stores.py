@@ -210,9 +210,13 @@ def mended_log(data: bytes) -> bytes:
     salt, at = _mended_header(out, _BOOT_AT["log"]), records.HEADER_BYTES
     while salt is not None and at + records.RECORD_BYTES <= len(out):
         _, what, value = records.RECORD.unpack_from(out, at)
-        if not 1 <= what & 0xFF <= max(records.Kind):
+        if not 1 <= what & 0xFF <= max(records.RecordKind):
             break
-        end = at + records.RECORD_BYTES + (0 if what & 0xFF == records.Kind.DISCARD else value + -value % 8)
+        end = (
+            at
+            + records.RECORD_BYTES
+            + (0 if what & 0xFF == records.RecordKind.DISCARD else value + -value % 8)
+        )
         if end > len(out):
             break
         CRC.pack_into(out, at, crc32c(bytes(out[at + 4 : end]), (salt + at) & 0xFFFF_FFFF))
@@ -235,7 +239,7 @@ def mended_ring(data: bytes) -> bytes:
         if length <= cells.NAME_LENGTH_MAX and any(out[at : at + cells.NAME_BYTES]):
             text = bytes(out[at + cells.NAME.size : at + cells.NAME.size + length])
             out[at : at + 4] = cells.name(text, epoch, at, salt)[:4]
-        place = cells.Place(number, publishers, epoch, salt)
+        place = cells.RingSlot(number, publishers, epoch, salt)
         for cell in (place.base, *place.spare):
             for slot, seed in ((cell.at, cell.seed), (cell.other, cell.other_seed)):
                 if any(out[slot : slot + cells.SLOT_BYTES]):

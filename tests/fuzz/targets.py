@@ -45,13 +45,13 @@ from tickertape.base.limits import commit_header_bytes, frame_bytes_max, segment
 from tickertape.base.options import format_options, list_value, parse_options
 from tickertape.base.units import parse_interval, parse_size
 from tickertape.batch import MessageBatch, merge, select, select_topic, slice_batch
-from tickertape.client.common.effects import Hangup
+from tickertape.client.common.effects import EndConnection
 from tickertape.client.common.subscribe_arguments import make_request
-from tickertape.client.protocol.core import ClientCore, Lost, Opened
+from tickertape.client.protocol.core import ClientProtocol, ConnectionEnded, ConnectionOpened
 from tickertape.client.publish_store import MemoryPublishStore
-from tickertape.engine.commands.body_validation import Validation
+from tickertape.engine.commands.body_validation import BodyValidation
 from tickertape.journal.format.identity import IDENTITY_FILE, read_identity
-from tickertape.journal.format.retired_state import Highest, Retired, decode_retired, encode_retired
+from tickertape.journal.format.retired_state import Highest, RetiredState, decode_retired, encode_retired
 from tickertape.journal.format.segment import (
     FormatError,
     decode_commit,
@@ -186,9 +186,9 @@ _LOGGED_ON: Final = LoggedOn(
 
 def client(data: bytes) -> str:
     """What a server says, to a client in the middle of its work: no exception, at worst it hangs up."""
-    core = ClientCore("fuzzed")
+    core = ClientProtocol("fuzzed")
     core.set_store(MemoryPublishStore(), _NOW)
-    core.receive(Opened("logon"), _NOW)
+    core.receive(ConnectionOpened("logon"), _NOW)
     core.receive(b"".join(encode_frame(_LOGGED_ON)), _NOW)
     for number in range(6):
         core.publish("orders" if number % 2 else "fills", b"%d" % number)
@@ -196,9 +196,9 @@ def client(data: bytes) -> str:
     core.subscribe("token", make_request("orders", "s", bookmark="0"), "sink")
     core.flush("flush", "persisted")
     core.receive(data, _NOW)
-    hung_up = any(isinstance(effect, Hangup) for effect in core.effects())
-    core.receive(Lost(Disconnected("over")), _NOW)
-    core.receive(Opened("again"), _NOW)
+    hung_up = any(isinstance(effect, EndConnection) for effect in core.effects())
+    core.receive(ConnectionEnded(Disconnected("over")), _NOW)
+    core.receive(ConnectionOpened("again"), _NOW)
     core.receive(b"".join(encode_frame(_LOGGED_ON)), _NOW)
     core.effects()
     return "hung up" if hung_up else "goes on"
@@ -250,7 +250,7 @@ def use(parsed: MessageBatch) -> None:
             assert MessageBatch.parse(part.encode()).count == part.count
         for topic in parsed.topics[:4]:
             select_topic(parsed, topic)
-    split = Validation(dict.fromkeys(parsed.topics[:4], "json")).split(Publish(frame=1), parsed)
+    split = BodyValidation(dict.fromkeys(parsed.topics[:4], "json")).split(Publish(frame=1), parsed)
     assert split is None or split.rejections
 
 
@@ -321,7 +321,7 @@ def retired(data: bytes) -> str:
 
 def _retireds() -> list[bytes]:
     highest = Highest(np.array([11, 12], np.uint64), np.array([5, 9], np.uint64))
-    kept = Retired(
+    kept = RetiredState(
         bytes(range(16)), 3, 40, 7, 123, 8192, 1_700_000_000_000_000, 24_576, highest, (b"a", b"bc")
     )
     return [encode_retired(kept)[16:]]

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from tests.helpers.logs import end_of, random_log
 from tickertape.base.errors import TickertapeError
 from tickertape.base.interfaces import Now
-from tickertape.journal.reading.archive_tier import ArchiveAnswer, Older
+from tickertape.journal.reading.archive_tier import ArchiveAnswer, ArchiveTier
 from tickertape.server.config.archive import ArchiveConfig
 from tickertape.server.storage.archive_reads import ArchiveReads
 
@@ -22,7 +22,7 @@ END = end_of(LOG)
 
 def reads_of(location: Path, journal: str = JOURNAL, refresh: float = 30.0) -> ArchiveReads:
     config = ArchiveConfig(location=str(location), refresh=refresh)
-    return ArchiveReads(config, journal, Older(str(location)))
+    return ArchiveReads(config, journal, ArchiveTier(str(location)))
 
 
 class Broker:

@@ -22,7 +22,7 @@ from tickertape.archive import schema as table
 from tickertape.batch import MessageBatch, slice_batch
 from tickertape.batch.format import Int64s
 from tickertape.journal.disk import SystemDisk
-from tickertape.journal.offline.range_reader import read_outside
+from tickertape.journal.offline.range_reader import read_range
 
 Parts = Iterable[tuple[Sequence[int] | Int64s, MessageBatch]]
 """Positions and their messages."""
@@ -148,7 +148,7 @@ def commits_of(data: Path, journal: str, start: int, end: int, topics: Iterable[
     found: dict[int, Commit] = {}
     try:
         for topic in topics:
-            for stored in read_outside(disk, journal, start, end, topic):
+            for stored in read_range(disk, journal, start, end, topic):
                 first, batch = stored.header.first_position, stored.batch()
                 low, high = max(start - first, 0), min(end - first, batch.count)
                 if low < high:

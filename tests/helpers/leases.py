@@ -7,7 +7,7 @@ from typing import cast
 
 from tickertape.batch import MessageBatch
 from tickertape.batch.message import DeliveryContext
-from tickertape.batch.queue_lease import Action, Gathering, Hold, Lease, Marks
+from tickertape.batch.queue_lease import AckAccumulator, Action, Hold, Lease, Marks
 
 
 class Settled:
@@ -16,7 +16,7 @@ class Settled:
     def __init__(self) -> None:
         self.told: list[tuple[str, str, int, int]] = []
 
-    def acknowledged(self, gathering: Gathering) -> None:
+    def acknowledged(self, gathering: AckAccumulator) -> None:
         """What is gathered is acknowledged."""
         self.told += [(queue, "ack", publisher, sequence) for queue, publisher, sequence in gathering.items]
         gathering.items.clear()
@@ -31,7 +31,9 @@ def out_of(
     queue: str, batch: MessageBatch, *, ends: int = 0, once: bool = False, settled: Settled | None = None
 ) -> MessageBatch:
     """`batch` as it came out of `queue`; `ends`: of the lease, microseconds since 1970."""
-    lease = Lease(queue, ends, once=once, hold=Hold(), gathering=Gathering(), settling=settled or Settled())
+    lease = Lease(
+        queue, ends, once=once, hold=Hold(), gathering=AckAccumulator(), settling=settled or Settled()
+    )
     context = SimpleNamespace(
         sub_id="1", with_bookmark=False, with_timestamp=True, command="publish", store=None, lease=lease
     )

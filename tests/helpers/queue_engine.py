@@ -12,12 +12,12 @@ from tests.simulation.engine_world import EngineWorld
 from tests.simulation.journal_world import drive
 from tickertape.base.interfaces import Now
 from tickertape.engine.broker import Broker
-from tickertape.engine.queues.checkpoints import recover
-from tickertape.engine.queues.snapshot import QueueLook
+from tickertape.engine.queues.checkpoints import recover_queues
+from tickertape.engine.queues.snapshot import QueueSnapshot
 from tickertape.engine.queues.state.checkpoint import decode_covered
 from tickertape.engine.queues.state.definition import QueueDefinition
 from tickertape.engine.queues.state.queue import Queue
-from tickertape.engine.runtime.publisher_ids import load_registry
+from tickertape.engine.runtime.publisher_ids import load_publishers
 from tickertape.journal.disk_jobs import WriteQueues
 from tickertape.journal.format.queue_checkpoint import read_queues, write_queues
 from tickertape.journal.retention import RetentionPolicy
@@ -41,7 +41,7 @@ class QueueEngine(EngineWorld):
         """Start the engine on what the disk holds, as a server does."""
         super().open()
         journal = self.broker.journal
-        registry = drive(self.disk, load_registry(journal))
+        registry = drive(self.disk, load_publishers(journal))
         self.broker = Broker(
             journal,
             registry,
@@ -59,7 +59,7 @@ class QueueEngine(EngineWorld):
             except ValueError as error:
                 self.report.append(str(error))
         recovered = drive(
-            self.disk, recover(self.broker.queues, journal, registry.others, covered, self.now())
+            self.disk, recover_queues(self.broker.queues, journal, registry.others, covered, self.now())
         )
         self.report += recovered.report
         self.read_from = recovered.read_from
@@ -93,7 +93,7 @@ class QueueEngine(EngineWorld):
         (found,) = [work.queue for work in self.broker.queues.works if work.queue.name == name]
         return found
 
-    def look(self, name: str) -> QueueLook:
+    def look(self, name: str) -> QueueSnapshot:
         """What is told of it."""
         (found,) = [look for look in self.broker.queues.looks(self.instant) if look.name == name]
         return found

@@ -11,10 +11,10 @@ from typing import Final
 
 from tickertape.batch import MessageBatch, batch_from_bodies
 from tickertape.journal.format.staging_file import (
-    Label,
+    StagedFiles,
+    StagedPartLabel,
     StagePrepare,
     StageWrite,
-    Staging,
     block_bytes,
     label_bytes,
     prepared_path_of,
@@ -23,7 +23,7 @@ from tickertape.testing.disk import StrictDisk
 
 GOLDEN_PART: Final = Path(__file__).parent.parent / "golden" / "staging-part.bin"
 JOURNAL_ID: Final = bytes(range(16))
-LABEL: Final = Label(journal=JOURNAL_ID, publisher="billing", space="nightly", name="7", part="0")
+LABEL: Final = StagedPartLabel(journal=JOURNAL_ID, publisher="billing", space="nightly", name="7", part="0")
 
 
 def batches() -> list[MessageBatch]:
@@ -35,7 +35,12 @@ def batches() -> list[MessageBatch]:
 
 
 def stage(
-    staging: Staging, file: int, label: Label, parts: list[MessageBatch], *, prepare: bool = True
+    staging: StagedFiles,
+    file: int,
+    label: StagedPartLabel,
+    parts: list[MessageBatch],
+    *,
+    prepare: bool = True,
 ) -> int:
     """Write a part; returns where its blocks end."""
     offset = 0
@@ -51,7 +56,7 @@ def stage(
 def golden_disk() -> StrictDisk:
     """A disk with the golden part as file 1."""
     disk = StrictDisk(Random(1))
-    stage(Staging(disk), 1, LABEL, batches())
+    stage(StagedFiles(disk), 1, LABEL, batches())
     return disk
 
 

@@ -20,13 +20,13 @@ import pytest
 from tickertape.base.interfaces import Now
 from tickertape.base.names import publisher_id
 from tickertape.batch import MessageBatch, Stamp, batch_from_bodies
-from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER, Registry
+from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER, PublisherDirectory
 from tickertape.engine.transactions.records import CommittedTransactions, record_batch
 from tickertape.journal.commit.active_segment import commit_bytes_of
 from tickertape.journal.disk import SystemDisk
 from tickertape.server import startup as opening
-from tickertape.server.config.config import Config, Instance, JournalConfig
-from tickertape.server.startup import Opened, clock, open_instance
+from tickertape.server.config.config import Config, InstanceConfig, JournalConfig
+from tickertape.server.startup import OpenedInstance, clock, open_instance
 from tickertape.wire.commands import Transaction
 
 STEPS: Final = ("recover", "load_registry", "first_message", "Broker", "open_staged")
@@ -52,10 +52,10 @@ class Log:
     """A data directory that is written through the journal itself, and whose server is killed."""
 
     def __init__(self, data: Path) -> None:
-        self.config = Config(instance=Instance(data=str(data)), journal=JournalConfig(sync="never"))
+        self.config = Config(instance=InstanceConfig(data=str(data)), journal=JournalConfig(sync="never"))
         self._opened = open_instance(self.config)
         self._journal = self._opened.broker.journal
-        self._registry = Registry()
+        self._registry = PublisherDirectory()
         self._committed = CommittedTransactions([])
         self._sequence = 0
         self._control = 0
@@ -135,7 +135,7 @@ class Log:
         return self.config
 
 
-def _close(opened: Opened) -> None:
+def _close(opened: OpenedInstance) -> None:
     opened.executor.close()
     opened.disk.close_all()
 

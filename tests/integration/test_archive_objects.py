@@ -17,9 +17,9 @@ import tickertape as tt
 from tests.helpers.admin import stats_of
 from tests.helpers.archive_rows import JOURNAL, SCHEMA, archived, batch_of, log_end, log_rows
 from tests.helpers.object_store import PYTHON, ObjectStore, object_store
-from tickertape.archive.commit import Archive
+from tickertape.archive.commit import ArchiveWriter
 from tickertape.archive.compact import compact
-from tickertape.archive.location import Place, place_of
+from tickertape.archive.location import ArchiveLocation, location_of
 from tickertape.archive.parquet_writer import write_files
 from tickertape.base.errors import ArchiveFailed
 from tickertape.cli.support.command_group import cli
@@ -42,8 +42,8 @@ def store() -> Iterator[ObjectStore]:
         yield running
 
 
-def place(store: ObjectStore, name: str) -> Place:
-    return place_of(store.location(name), store.options)
+def place(store: ObjectStore, name: str) -> ArchiveLocation:
+    return location_of(store.location(name), store.options)
 
 
 def kept(store: ObjectStore, name: str) -> list[dict[str, Any]]:
@@ -63,12 +63,12 @@ def fill(data: Path) -> None:
 def test_of_two_who_commit_the_same_range_one_does(store: ObjectStore) -> None:
     """What a rename is in a directory is a put under a condition here: no commit replaces another."""
     where = place(store, "raced")
-    Archive.create(where, JOURNAL, 0, "")
+    ArchiveWriter.create(where, JOURNAL, 0, "")
     start = threading.Barrier(4)
     outcomes: list[bool | str] = []
 
     def commit() -> None:
-        own = Archive(where)
+        own = ArchiveWriter(where)
         files = write_files(where, [batch_of(range(100))])
         start.wait()
         try:
@@ -83,27 +83,27 @@ def test_of_two_who_commit_the_same_range_one_does(store: ObjectStore) -> None:
         thread.join()
     assert outcomes.count(True) == 1, outcomes
     assert [row["position"] for row in kept(store, "raced")] == list(range(100))
-    assert Archive(where).coverage.end == 100
+    assert ArchiveWriter(where).coverage.end == 100
 
 
 def test_small_files_become_one_and_the_rows_stay(store: ObjectStore) -> None:
     where = place(store, "small")
-    archive = Archive.create(where, JOURNAL, 0, "")
+    archive = ArchiveWriter.create(where, JOURNAL, 0, "")
     for at in range(0, 500, 100):
         assert archive.add(at, at + 100, write_files(where, [batch_of(range(at, at + 100))]))
     before = kept(store, "small")
-    compact(Archive(where))
+    compact(ArchiveWriter(where))
     assert kept(store, "small") == before
     table = DeltaTable(store.location("small"), storage_options=store.options)
     assert len(table.file_uris()) == 1
-    assert Archive(where).coverage.end == 500
+    assert ArchiveWriter(where).coverage.end == 500
 
 
 def test_a_replay_begins_there_and_the_log_may_be_pruned(store: ObjectStore, tmp_path: Path) -> None:
     data = tmp_path / "data"
     fill(data)
     where = place(store, "flights")
-    archive = Archive.create(where, read_identity(SystemDisk(data)).journal, 0, "")
+    archive = ArchiveWriter.create(where, read_identity(SystemDisk(data)).journal, 0, "")
     end, rows = log_end(data), log_rows(data)
     assert archive.add(0, end, write_files(where, [pa.RecordBatch.from_pylist(rows, SCHEMA)]))
     assert kept(store, "flights") == rows
@@ -131,7 +131,7 @@ def test_a_store_that_is_gone_is_told_and_nothing_else_ends(tmp_path: Path) -> N
     with object_store() as store:
         where = place(store, "gone")
         fill(data)
-        archive = Archive.create(where, read_identity(SystemDisk(data)).journal, 0, "")
+        archive = ArchiveWriter.create(where, read_identity(SystemDisk(data)).journal, 0, "")
         files = write_files(where, [pa.RecordBatch.from_pylist(log_rows(data), SCHEMA)])
         assert archive.add(0, log_end(data), files)
         options = [f"--storage-option={key}={value}" for key, value in store.options.items()]

@@ -16,9 +16,9 @@ from tests.helpers.queue_engine import QueueEngine
 from tests.helpers.queues import SECONDS, nothing, numbers, of, publish, queue, state, take, wait_state
 from tickertape.base.errors import ConfigurationError, NotAQueue
 from tickertape.cli.support.command_group import cli
-from tickertape.engine.queues.registry import Queues
+from tickertape.engine.queues.registry import QueueRegistry
 from tickertape.engine.queues.state.definition import QueueDefinition
-from tickertape.engine.queues.worker import Work
+from tickertape.engine.queues.worker import QueueWorker
 from tickertape.engine.sessions.session import Session
 from tickertape.server.config.config import load_config
 from tickertape.testing import RunningServer
@@ -450,11 +450,11 @@ def test_exact_48_permission_is_asked_in_one_place(monkeypatch: pytest.MonkeyPat
     writer = world.connect("writer")
     asked: list[str] = []
 
-    def permit(session: Session, work: Work) -> None:
+    def permit(session: Session, work: QueueWorker) -> None:
         asked.append(f"{session.name} {work.queue.name}")
         raise NotAQueue("not for you")
 
-    monkeypatch.setattr(Queues, "permit", staticmethod(permit))
+    monkeypatch.setattr(QueueRegistry, "permit", staticmethod(permit))
     writer.publish("q", [b"1"])
     world.settle()
     assert (asked, writer.acked_sequence) == ([], 1), "reading is not publishing"

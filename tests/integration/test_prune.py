@@ -15,13 +15,13 @@ from click.testing import CliRunner
 
 from tests.helpers.archive_rows import SCHEMA, archived, log_end, log_rows
 from tests.helpers.processes import files_of
-from tickertape.archive.commit import Archive
+from tickertape.archive.commit import ArchiveWriter
 from tickertape.archive.compact import compact
-from tickertape.archive.location import place_of
+from tickertape.archive.location import location_of
 from tickertape.archive.parquet_writer import write_files
 from tickertape.cli.support.command_group import cli
 from tickertape.client.blocking.client import Client
-from tickertape.engine.queues.state.checkpoint import Covered, encode_covered
+from tickertape.engine.queues.state.checkpoint import QueueCheckpoint, encode_covered
 from tickertape.journal.disk import SystemDisk
 from tickertape.journal.format.identity import read_identity
 from tickertape.journal.format.queue_checkpoint import write_queues
@@ -48,10 +48,10 @@ def fill(data: Path, config: str = CONFIG, rounds: int = 5) -> None:
 
 def archive(
     data: Path, location: Path, *, end: int | None = None, begin: int = 0, topics: str = ""
-) -> Archive:
+) -> ArchiveWriter:
     """An archive of the log up to `end`, written without Spark."""
     journal = read_identity(SystemDisk(data)).journal
-    made = Archive.create(place_of(str(location)), journal, begin, topics)
+    made = ArchiveWriter.create(location_of(str(location)), journal, begin, topics)
     end = log_end(data) if end is None else end
     rows = [row for row in log_rows(data) if begin <= row["position"] < end]
     made.add(begin, end, write_files(made.place, [pa.RecordBatch.from_pylist(rows, SCHEMA)]))
@@ -231,7 +231,7 @@ def test_an_archive_with_other_messages_lets_nothing_go(
     data: Path, tmp_path: Path, column: str, other: object
 ) -> None:
     journal = read_identity(SystemDisk(data)).journal
-    made = Archive.create(place_of(str(tmp_path / "archive")), journal, 0, "")
+    made = ArchiveWriter.create(location_of(str(tmp_path / "archive")), journal, 0, "")
     rows = log_rows(data)
     assert rows[10][column] != other
     rows[10][column] = other
@@ -249,7 +249,7 @@ def test_after_compaction_and_prune_a_replay_is_what_it_was(data: Path, whole: P
     with running_server(data, CONFIG) as server:
         before = replayed(server)
         server.stop()
-    made = Archive(place_of(str(whole)))
+    made = ArchiveWriter(location_of(str(whole)))
     rows = [row for row in log_rows(data) if row["position"] >= made.coverage.end]
     end, files = log_end(data), [pa.RecordBatch.from_pylist(rows, SCHEMA)] if rows else []
     made.add(made.coverage.end, end, write_files(made.place, files))
@@ -317,7 +317,7 @@ def test_what_a_log_that_lost_its_end_says_of_a_queue_counts(tmp_path: Path) -> 
     fill_queue(data, acknowledged=0)
     archive(data, tmp_path / "archive")
     end = log_end(data)
-    covered = [Covered("work", b"", end + 6, end + 6)]
+    covered = [QueueCheckpoint("work", b"", end + 6, end + 6)]
     journal = bytes.fromhex(read_identity(SystemDisk(data)).journal)
     write_queues(SystemDisk(data), journal, encode_covered(covered))
     before = segments(data)

@@ -178,8 +178,8 @@ MUTATIONS: Final = (
     Mutation(
         "a bookmark starts at its message, not after it",
         "engine/subscriptions/start_position.py",
-        "return Extent(min(positions) + (0 if inclusive else 1))",
-        "return Extent(min(positions))",
+        "return ReplayRange(min(positions) + (0 if inclusive else 1))",
+        "return ReplayRange(min(positions))",
         (_HANDOVER,),
         promise="R10",
         tier="simulation",

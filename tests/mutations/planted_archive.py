@@ -44,8 +44,8 @@ ARCHIVE_MUTATIONS: Final = (
     Mutation(
         "who reads from the archive goes together with those who read the log",
         "engine/delivery/shared_cursor.py",
-        "        if not may_join(sub) or self._is_older(sub):\n",
-        "        if not may_join(sub):\n",
+        "        if not can_share(sub) or self._is_older(sub):\n",
+        "        if not can_share(sub):\n",
         (_ENGINE,),
         promise="invariant 13",
         tier="unit",
@@ -80,7 +80,7 @@ ARCHIVE_MUTATIONS: Final = (
     Mutation(
         "at the end of the archive the end of the log is taken to be reached",
         "engine/delivery/cursors.py",
-        " or isinstance(cursor.reader, OlderReader):\n",
+        " or isinstance(cursor.reader, ArchivedLogReader):\n",
         ":\n",
         (_ENGINE,),
         promise="R10",

@@ -186,8 +186,8 @@ DELIVERY_MUTATIONS: Final = (
     Mutation(
         "a server waits for three intervals",
         "engine/sessions/heartbeat.py",
-        "Pulse(interval, heartbeat_missed_intervals * interval, now)",
-        "Pulse(interval, 3 * interval, now)",
+        "HeartbeatState(interval, heartbeat_missed_intervals * interval, now)",
+        "HeartbeatState(interval, 3 * interval, now)",
         (_SILENCE,),
         promise="R22",
         tier="simulation",
@@ -204,8 +204,8 @@ DELIVERY_MUTATIONS: Final = (
     Mutation(
         "subscriptions are placed again before what is left was sent",
         "client/ha/reconnect.py",
-        "        self._effects += (GoOn(), Resubscribe(attempt))\n",
-        "        self._effects += (Resubscribe(attempt), GoOn())\n",
+        "        self._effects += (ResumePublishing(), Resubscribe(attempt))\n",
+        "        self._effects += (Resubscribe(attempt), ResumePublishing())\n",
         ("unit/client/ha/test_reconnect.py", "property/test_ha_session.py"),
         promise="behaviour 21",
         tier="unit",
@@ -213,9 +213,9 @@ DELIVERY_MUTATIONS: Final = (
     Mutation(
         "a logon that nobody waits for any more is kept",
         "client/ha/reconnect.py",
-        "        if self.step is not Step.CONNECTING or attempt != self.attempt:\n"
-        "            self._effects.append(HangUp",
-        "        if False:\n            self._effects.append(HangUp",
+        "        if self.step is not ReconnectStep.CONNECTING or attempt != self.attempt:\n"
+        "            self._effects.append(Disconnect",
+        "        if False:\n            self._effects.append(Disconnect",
         ("unit/client/ha/test_reconnect.py",),
         promise="R8",
         tier="unit",

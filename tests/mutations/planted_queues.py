@@ -77,8 +77,10 @@ QUEUE_MUTATIONS: Final = (
         "RetireSegments | WriteQueues):\n",
         "RetireSegments):\n",
         (
-            "unit/server/storage/test_disk_worker.py"
-            "::test_commit_while_a_checkpoint_is_encoded_is_not_delayed",
+            (
+                "unit/server/storage/test_disk_worker.py"
+                "::test_commit_while_a_checkpoint_is_encoded_is_not_delayed"
+            ),
         ),
         promise="R11",
         tier="unit",

@@ -60,7 +60,7 @@ WORLD_MUTATIONS: Final = (
     Mutation(
         "the task that keeps a connection does not hear that it is lost",
         "client/aio/ha_client.py",
-        "            self._feed(machine.Dropped(lost.error))",
+        "            self._feed(machine.ConnectionLost(lost.error))",
         "            self._changed.wake()",
         (_SMALL,),
         promise="R8",
@@ -90,7 +90,7 @@ WORLD_MUTATIONS: Final = (
         "a flush whose connection is lost says that everything is persisted",
         "client/protocol/calls.py",
         "        tokens.extend(token for _, token in self._flushes)",
-        "        self._effects.extend(Resolve(token, None) for _, token in self._flushes)",
+        "        self._effects.extend(ResolveCall(token, None) for _, token in self._flushes)",
         (_PAIR, _LARGE),
         promise="R9",
         tier="world",

@@ -7,9 +7,9 @@ from random import Random
 from tickertape.base.interfaces import Now
 from tickertape.base.limits import message_cost_bytes
 from tickertape.batch.builder import batch_from_bodies
-from tickertape.client.common.effects import Hand, Send
+from tickertape.client.common.effects import DeliverBatch, Send
 from tickertape.client.common.subscribe_arguments import make_request
-from tickertape.client.protocol.core import ClientCore, Opened
+from tickertape.client.protocol.core import ClientProtocol, ConnectionOpened
 from tickertape.wire.commands import Ack, Command, Credit, Deliver, LoggedOn, Logon, Subscribe
 from tickertape.wire.connection import Connection, Received
 
@@ -23,7 +23,7 @@ class CreditWorld:
         sizes = (0, 10, 300, self.window // 3, self.window, 3 * self.window)
         self.pending = [bytes(self.random.choice(sizes)) for _ in range(self.random.randint(1, 60))]
         self.total = len(self.pending)
-        self.core = ClientCore("credit")
+        self.core = ClientProtocol("credit")
         self.wire = Connection("server")
         self.now = Now(1.0, 0)
         self.credit = 0
@@ -37,7 +37,7 @@ class CreditWorld:
 
     def settle(self) -> None:
         for effect in self.core.effects():
-            if isinstance(effect, Hand):
+            if isinstance(effect, DeliverBatch):
                 self.unconsumed.append(effect.batch.cost)
                 self.delivered += len(effect.batch)
             elif isinstance(effect, Send):
@@ -86,7 +86,7 @@ class CreditWorld:
         return True
 
     def run(self) -> None:
-        self.core.receive(Opened("logon"), self.now)
+        self.core.receive(ConnectionOpened("logon"), self.now)
         self.settle()
         self.say(
             LoggedOn(

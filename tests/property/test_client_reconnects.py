@@ -16,8 +16,8 @@ from tests.helpers.tiers import parts
 from tickertape.base.errors import Disconnected, PublishRejected
 from tickertape.base.interfaces import Now
 from tickertape.batch.message_batch import MessageBatch
-from tickertape.client.common.effects import Down, FailedWrite, Hangup, Resolve, Send
-from tickertape.client.protocol.core import ClientCore, Lost, Opened
+from tickertape.client.common.effects import ConnectionDown, EndConnection, FailedWrite, ResolveCall, Send
+from tickertape.client.protocol.core import ClientProtocol, ConnectionEnded, ConnectionOpened
 from tickertape.client.publish_store import (
     FilePublishStore,
     HybridPublishStore,
@@ -144,7 +144,7 @@ class World:
         self.cuts = seed % 3 != 0
         self.crashes = seed % 5 == 0
         self.server = ModelServer(refuses=not self.cuts)
-        self.core = ClientCore("model")
+        self.core = ClientProtocol("model")
         self.store = MemoryPublishStore() if store is None else store
         self.now = Now(1.0, 1_800_000_000_000_000)
         if self.stored:
@@ -226,12 +226,12 @@ class World:
         self.open = True
         self.connections += 1
         self.this_connection = list(self.accepted.values())
-        self.core.receive(Opened("logon"), self.now)
+        self.core.receive(ConnectionOpened("logon"), self.now)
 
     def lose(self) -> None:
         self.open = False
         self.to_server = b""
-        self.core.receive(Lost(Disconnected("cut")), self.now)
+        self.core.receive(ConnectionEnded(Disconnected("cut")), self.now)
 
     # -- carrying out and checking ----------------------------------------------------------------------
 
@@ -241,7 +241,7 @@ class World:
             if isinstance(effect, Send):
                 assert self.open
                 self.to_server += b"".join(effect.buffers)
-            elif isinstance(effect, Resolve) and effect.token != "logon":
+            elif isinstance(effect, ResolveCall) and effect.token != "logon":
                 self.flush_outcomes += 1
                 asked = self.flushes.pop(effect.token)  # type: ignore[call-overload]
                 if effect.outcome is None:
@@ -254,10 +254,10 @@ class World:
                 assert not self.cuts, effect.error
                 if effect.batch is not None:
                     self.refused += effect.batch.bodies_list()
-            elif isinstance(effect, Down):
+            elif isinstance(effect, ConnectionDown):
                 self.downs += 1
             else:
-                assert not isinstance(effect, Hangup), effect
+                assert not isinstance(effect, EndConnection), effect
 
     def check_store(self) -> None:
         if not self.stored:

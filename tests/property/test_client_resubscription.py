@@ -23,20 +23,20 @@ from tickertape.batch.message import Message
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.bookmark_store import MemoryBookmarkStore
 from tickertape.client.common.effects import (
-    Again,
     CaughtUp,
+    DeliverBatch,
+    DeliverShared,
     End,
-    Hand,
-    HandAll,
-    Hangup,
+    EndConnection,
     Notice,
-    Resolve,
+    ReportError,
+    ResolveCall,
     Send,
-    Tell,
+    WillRedeliver,
 )
 from tickertape.client.common.subscribe_arguments import make_request
-from tickertape.client.protocol.core import ClientCore, Lost, Opened
-from tickertape.client.subscriptions.subscription import Request
+from tickertape.client.protocol.core import ClientProtocol, ConnectionEnded, ConnectionOpened
+from tickertape.client.subscriptions.subscription import SubscribeRequest
 from tickertape.wire.commands import Ack
 
 RUNS = 20
@@ -68,7 +68,7 @@ class Application:
 class Sink:
     """A handler that takes its time."""
 
-    def __init__(self, application: Application, request: Request) -> None:
+    def __init__(self, application: Application, request: SubscribeRequest) -> None:
         self.application = application
         self.request = request
         self.waiting: list[MessageBatch] = []
@@ -84,7 +84,7 @@ class World:
         self.engine = EngineWorld(seed)
         self.begin_publishing()
         self.store = MemoryBookmarkStore() if seed % 2 else None
-        self.core = ClientCore("client")
+        self.core = ClientProtocol("client")
         self.core.keep_subscriptions = True
         self.core.subscriptions.use_store(self.store)
         self.line: Line | None = None
@@ -228,7 +228,7 @@ class World:
             return
         self.counts["lost"] += 1
         line.cut()
-        self.core.receive(Lost(Disconnected("cut")), self.engine.now())
+        self.core.receive(ConnectionEnded(Disconnected("cut")), self.engine.now())
 
     def connect(self) -> None:
         if self.line is not None:
@@ -237,7 +237,7 @@ class World:
         self.placed = False
         for application in self.applications.values():
             application.handed.append([])
-        self.core.receive(Opened("logon"), self.engine.now())
+        self.core.receive(ConnectionOpened("logon"), self.engine.now())
 
     # -- carrying out -----------------------------------------------------------------------------------
 
@@ -246,23 +246,25 @@ class World:
             if isinstance(effect, Send):
                 assert self.line is not None
                 self.line.to_server += b"".join(effect.buffers)
-            elif isinstance(effect, Hand):
+            elif isinstance(effect, DeliverBatch):
                 self.delivered(self.of(effect.sink), effect.batch)
-            elif isinstance(effect, HandAll):
+            elif isinstance(effect, DeliverShared):
                 self.counts["shared"] += 1
                 for sink, share, _ in effect.parts:
                     self.delivered(self.of(sink), share)
-            elif isinstance(effect, Again):
+            elif isinstance(effect, WillRedeliver):
                 sink = self.of(effect.sink)
                 cost = sum(batch.cost for batch in sink.waiting)
                 sink.waiting.clear()
                 self.core.consumed(sink.application.sub_id, cost, sink.request)
             elif isinstance(effect, End):
                 self.ended(self.of(effect.sink), effect)
-            elif isinstance(effect, Resolve):
+            elif isinstance(effect, ResolveCall):
                 self.resolved(effect)
             else:
-                assert isinstance(effect, CaughtUp | Notice) or not isinstance(effect, Hangup | Tell), effect
+                assert isinstance(effect, CaughtUp | Notice) or not isinstance(
+                    effect, EndConnection | ReportError
+                ), effect
 
     @staticmethod
     def delivered(sink: Sink, batch: MessageBatch) -> None:
@@ -284,7 +286,7 @@ class World:
         while sink.waiting:  # what came before it is handed on before what comes behind
             self.take(sink)
 
-    def resolved(self, effect: Resolve) -> None:
+    def resolved(self, effect: ResolveCall) -> None:
         if effect.token == "logon":
             if not isinstance(effect.outcome, TickertapeError):
                 self.rounds += 1

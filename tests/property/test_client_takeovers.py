@@ -15,8 +15,8 @@ import pytest
 from tickertape.base.errors import Disconnected, NameInUse, PublisherTakenOver
 from tickertape.base.interfaces import Now
 from tickertape.batch.message_batch import MessageBatch
-from tickertape.client.common.effects import FailedWrite, Hangup, Resolve, Send
-from tickertape.client.protocol.core import ClientCore, Lost, Opened
+from tickertape.client.common.effects import EndConnection, FailedWrite, ResolveCall, Send
+from tickertape.client.protocol.core import ClientProtocol, ConnectionEnded, ConnectionOpened
 from tickertape.client.publish_store import (
     FilePublishStore,
     HybridPublishStore,
@@ -98,7 +98,7 @@ class Client:
     def begin(self, path: Path | None = None) -> None:
         """A new process: nothing is left of the one before, but for the store at `path`."""
         self.store, self.path = self.world.opened(path)
-        self.core = ClientCore("shared")
+        self.core = ClientProtocol("shared")
         self.core.set_store(self.store, self.now)
         self.given: dict[int, bytes] = {
             int(n): body
@@ -159,7 +159,7 @@ class Client:
             self.open, self.cut = True, False
             self.sent = self.said = b""
             self.far = Connection("server")
-            self.core.receive(Opened("logon"), self.now)
+            self.core.receive(ConnectionOpened("logon"), self.now)
 
     def lose(self) -> None:
         server = self.world.server
@@ -167,7 +167,7 @@ class Client:
             server.holder = None
         if self.open:
             self.open = False
-            self.core.receive(Lost(Disconnected("cut")), self.now)
+            self.core.receive(ConnectionEnded(Disconnected("cut")), self.now)
 
     def die(self) -> None:
         """The process is killed; the next one has its store, or a fresh one under the old name."""
@@ -201,11 +201,11 @@ class Client:
         for effect in self.core.effects():
             if isinstance(effect, Send):
                 self.sent += b"".join(effect.buffers)
-            elif isinstance(effect, Resolve) and effect.token != "logon":
+            elif isinstance(effect, ResolveCall) and effect.token != "logon":
                 promised = self.flushes.pop(effect.token)
                 if effect.outcome is None:
                     self.world.promised.update(promised)
-            elif isinstance(effect, Hangup):
+            elif isinstance(effect, EndConnection):
                 self.cut = True
             assert not isinstance(effect, FailedWrite), effect
 

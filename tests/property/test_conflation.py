@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tickertape.base.limits import conflation_entry_bytes
 from tickertape.batch import BatchBuilder, MessageBatch, merge
-from tickertape.engine.conflation.conflater import Conflated, Conflater
+from tickertape.engine.conflation.conflater import ConflatedMessage, Conflater
 from tickertape.engine.log_reads.selection import Selection
 
 Out = tuple[Any, ...]
@@ -111,7 +111,7 @@ def selection_of(stream: list[Told], gaps: bool) -> Selection:
     return Selection(merge(one_by_one), positions, stream[-1].position + 1, stream[-1].stamp)
 
 
-def outs(results: list[Conflated]) -> list[Out]:
+def outs(results: list[ConflatedMessage]) -> list[Out]:
     found: list[Out] = []
     for batch, positions, stamps in results:
         batch.verify()

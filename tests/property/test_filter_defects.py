@@ -18,7 +18,7 @@ from bson.timestamp import Timestamp
 from tests.helpers.filter_texts import NUMBERS, TEXTS, OddFilterTexts
 from tests.helpers.tiers import parts
 from tickertape.base.errors import BadFilter
-from tickertape.filter import Context, Filter, compile_filter, compile_value
+from tickertape.filter import Filter, FilterInputs, compile_filter, compile_value
 from tickertape.filter.contained_errors import DEFECTS
 from tickertape.filter.functions.registry import FUNCTIONS
 from tickertape.filter.index.filter_index import FilterIndex
@@ -100,7 +100,7 @@ def test_no_filter_raises_whatever_it_is_given(kind: str, part: int, full: bool)
     texts = OddFilterTexts(rng.choice, SIGNATURES)
     bodies = _bodies(kind)
     size = len(bodies)
-    context = Context(["t"] * size, ["1|1|"] * size, [None] * size, [""] * size, None, "c", "", 1e12)
+    context = FilterInputs(["t"] * size, ["1|1|"] * size, [None] * size, [""] * size, None, "c", "", 1e12)
     taken = 0
     for _ in range((FILTERS * (1 + 4 * full)) // 20):
         index: FilterIndex[int] = FilterIndex(message_type(kind))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tickertape.base import limits
 from tickertape.base.errors import BadFilter
-from tickertape.filter import Context, Filter, compile_filter
+from tickertape.filter import Filter, FilterInputs, compile_filter
 from tickertape.filter.index import columns, search
 from tickertape.filter.index import filter_index as index_module
 from tickertape.filter.index import predicates as verdicts
@@ -112,13 +112,13 @@ def _agree(index: FilterIndex[int], have: dict[int, Filter], bodies: list[bytes]
         hits = []
         for at, body in enumerate(bodies):
             before = one.unreadable
-            if one.matches(body, Context(topics=topics[at : at + 1])):
+            if one.matches(body, FilterInputs(topics=topics[at : at + 1])):
                 hits.append(at)
             if one.unreadable > before:
                 unreadable.add(at)
         if hits:
             expected[key] = hits
-    matches = index.match(bodies, Context(topics=topics))
+    matches = index.match(bodies, FilterInputs(topics=topics))
     found = {key: indices.tolist() for key, indices in matches}
     assert found == expected, [
         (have[key].text, [bodies[at] for at in {*found.get(key, []), *expected.get(key, [])}])

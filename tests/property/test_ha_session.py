@@ -13,7 +13,7 @@ from tickertape.base.interfaces import Now
 from tickertape.client.common.effects import State
 from tickertape.client.ha import reconnect as machine
 from tickertape.client.ha.delay_strategy import ExponentialDelayStrategy
-from tickertape.client.ha.reconnect import Session, SessionEffect
+from tickertape.client.ha.reconnect import Action, ReconnectMachine
 from tickertape.client.ha.server_chooser import ConnectionInfo, DefaultServerChooser
 
 RUNS = 300
@@ -45,7 +45,7 @@ class World:
     def __init__(self, random: Random) -> None:
         self.random = random
         self.mono = 0.0
-        self.session = Session()
+        self.session = ReconnectMachine()
         self.chooser = DefaultServerChooser(SERVERS)
         self.delays = ExponentialDelayStrategy(INITIAL, FACTOR, MAXIMUM, 0.0, give_up_after=LIMIT)
         self.trace = ""
@@ -53,10 +53,10 @@ class World:
         self.waits: list[float] = []
         self.asked = 0
         self.expected_uri = SERVERS[0]
-        self.due: list[SessionEffect] = []
+        self.due: list[Action] = []
         self.up = False
 
-    def feed(self, happened: machine.Happened) -> None:
+    def feed(self, happened: machine.Event) -> None:
         self.session.receive(happened, Now(self.mono, 0))
         self.due += self.session.effects()
 
@@ -72,22 +72,22 @@ class World:
             self.due += self.session.effects()
         elif not self.session.trying:
             self.expected_uri = self.chooser.current_uri() or ""
-            self.feed(machine.Begin())
+            self.feed(machine.Start())
         else:
             self.mono += self.random.expovariate(0.5)
 
     def lose(self) -> None:
         self.up = False
         self.trace += "L"
-        self.feed(machine.Dropped(Disconnected("lost")))
+        self.feed(machine.ConnectionLost(Disconnected("lost")))
 
-    def carry(self, effect: SessionEffect) -> None:
+    def carry(self, effect: Action) -> None:
         if isinstance(effect, machine.AskChooser):
             self.trace += "C"
             uri = self.chooser.current_uri()
             assert uri == self.expected_uri, "23: stays on what worked, moves on at a failure"
-            self.feed(machine.Chosen(uri))
-        elif isinstance(effect, machine.Refresh):
+            self.feed(machine.ServerChosen(uri))
+        elif isinstance(effect, machine.ResetDelay):
             self.asked = 0
             self.delays.reset()
         elif isinstance(effect, machine.AskDelay):
@@ -97,7 +97,7 @@ class World:
                 assert wait == pytest.approx(INITIAL * FACTOR**self.asked), "24: afresh after a logon"
             self.asked += 1
             self.waits.append(-1.0 if wait is None else self.mono + wait)
-            self.feed(machine.Delayed(wait))
+            self.feed(machine.DelayChosen(wait))
         elif isinstance(effect, machine.Connect):
             self.trace += "X"
             if self.trace.endswith("DX"):
@@ -120,21 +120,21 @@ class World:
         self.mono += self.random.random() * 0.1
         if self.random.random() < 0.4:
             errors: list[TickertapeError] = [Disconnected("nobody there"), Refused("no")]
-            self.feed(machine.Failed(effect.attempt, self.random.choice(errors)))
+            self.feed(machine.AttemptFailed(effect.attempt, self.random.choice(errors)))
             return
         self.up = True
         if self.random.random() < 0.2:
             self.lose()
-        self.feed(machine.LoggedOn(effect.attempt))
+        self.feed(machine.LogonSucceeded(effect.attempt))
 
-    def carry_connected(self, effect: SessionEffect) -> None:
-        if isinstance(effect, machine.GoOn):
+    def carry_connected(self, effect: Action) -> None:
+        if isinstance(effect, machine.ResumePublishing):
             self.trace += "G" if self.up else ""
         elif isinstance(effect, machine.Resubscribe):
             self.trace += "R" if self.up else ""
             error = None if self.up else Disconnected("lost")
             self.feed(machine.Resubscribed(effect.attempt, error))
-        elif isinstance(effect, machine.Ready):
+        elif isinstance(effect, machine.Established):
             self.trace += "Y" if self.up else ""
         elif isinstance(effect, machine.Stopped):
             self.trace += "P"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tickertape.base.limits import rate_catch_up_seconds, rate_tick_seconds
 from tickertape.batch import MessageBatch, batch_from_bodies, merge
 from tickertape.engine.subscriptions.options import Rate, RateUnit
-from tickertape.engine.subscriptions.pacing import Pacer
+from tickertape.engine.subscriptions.pacing import RateLimiter
 
 _CLOSE = 1e-7
 
@@ -124,7 +124,7 @@ def test_the_schedule_is_that_of_single_messages(
     credit: int,
 ) -> None:
     line = _line(rate, gap, messages)
-    pacer = Pacer(rate, line.max_gap)
+    pacer = RateLimiter(rate, line.max_gap)
     now, low = 1_000.0, 0
     waiting = batches(line, cuts)
     pauses = iter(moments)
@@ -155,7 +155,7 @@ def test_no_stretch_of_time_has_more_than_the_rate_and_what_may_be_caught_up(
     rate: Rate, messages: list[tuple[int, int]], cuts: list[int], moments: list[float]
 ) -> None:
     line = _line(rate, None, messages)
-    pacer = Pacer(rate)
+    pacer = RateLimiter(rate)
     now = 1_000.0
     went: list[tuple[float, float]] = []  # when, and the cost of all before it
     spent = 0.0
@@ -188,7 +188,7 @@ def test_a_pause_anywhere_only_moves_what_is_left(
     (batch,) = batches(line, [len(messages)])
     times: list[list[float]] = []
     for paused in (0.0, length):
-        pacer = Pacer(rate, line.max_gap)
+        pacer = RateLimiter(rate, line.max_gap)
         now, low, went = 1_000.0, 0, list[float]()
         steps = 0
         while low < batch.count:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.simulation.live_life import PEERS, TOPICS, LiveLife
-from tickertape.engine.transient.slow_consumers import SlowLimits
+from tickertape.engine.transient.slow_consumers import SlowConsumerLimits
 
 _publishes = st.tuples(
     st.just("publish"),
@@ -24,7 +24,7 @@ _others = st.tuples(
 )
 _histories = st.lists(st.one_of(_publishes, _others), max_size=60)
 _limits = st.builds(
-    SlowLimits,
+    SlowConsumerLimits,
     memory_bytes=st.sampled_from([0, 9_000, 30_000, 64 << 20]),
     connection_bytes=st.sampled_from([500, 4_000, 16 << 20]),
     disk_bytes=st.sampled_from([0, 5_000, 1 << 30]),
@@ -36,7 +36,7 @@ _limits = st.builds(
 def test_a_subscriber_gets_all_once_and_in_order_or_is_ended(
     history: list[tuple[str, list[tuple[str, int]]] | tuple[str, int, str]],
     step_bytes_max: int,
-    limits: SlowLimits,
+    limits: SlowConsumerLimits,
 ) -> None:
     life = LiveLife(step_bytes_max, limits)
     for number in range(PEERS):

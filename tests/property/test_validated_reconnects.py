@@ -14,8 +14,8 @@ import pytest
 from tests.simulation.engine_world import EngineWorld
 from tests.simulation.line import Line
 from tickertape.base.errors import Disconnected, StoreFull
-from tickertape.client.common.effects import FailedWrite, Hangup, Send
-from tickertape.client.protocol.core import ClientCore, Lost, Opened
+from tickertape.client.common.effects import EndConnection, FailedWrite, Send
+from tickertape.client.protocol.core import ClientProtocol, ConnectionEnded, ConnectionOpened
 from tickertape.client.publish_store import MemoryPublishStore
 
 SCHEDULES = 60
@@ -31,7 +31,7 @@ class Careless:
         self.rng = Random(seed)
         self.world = EngineWorld(seed, validated={"t": "json"})
         self.store = MemoryPublishStore()
-        self.core = ClientCore("careless")
+        self.core = ClientProtocol("careless")
         self.core.set_store(self.store, self.world.now())
         self.good: dict[str, list[bytes]] = {topic: [] for topic in TOPICS}
         self.bad: list[bytes] = []
@@ -41,14 +41,14 @@ class Careless:
 
     def connect(self) -> None:
         self.line = Line(self.world)
-        self.core.receive(Opened("token"), self.world.now())
+        self.core.receive(ConnectionOpened("token"), self.world.now())
         self.collect()
 
     def lose(self, line: Line) -> None:
         self.losses += 1
         self.line = None
         line.cut()
-        self.core.receive(Lost(Disconnected("cut")), self.world.now())
+        self.core.receive(ConnectionEnded(Disconnected("cut")), self.world.now())
         self.collect()
 
     def publish(self) -> None:
@@ -76,7 +76,7 @@ class Careless:
                 assert effect.batch.count == effect.messages
                 self.told += effect.batch.bodies_list()
             else:
-                assert not isinstance(effect, Hangup), effect
+                assert not isinstance(effect, EndConnection), effect
 
     def downstream(self, line: Line, size: int) -> None:
         """So many bytes reach the client."""

@@ -17,7 +17,13 @@ from tests.simulation.engine_world import EngineWorld
 from tests.simulation.journal_world import read_log
 from tickertape.base.errors import TickertapeError
 from tickertape.batch import slice_batch
-from tickertape.journal.reading.archive_tier import ArchiveAnswer, ArchiveRequest, Covered, Older, ReadArchive
+from tickertape.journal.reading.archive_tier import (
+    ArchiveAnswer,
+    ArchiveCoverage,
+    ArchiveRequest,
+    ArchiveTier,
+    ReadArchive,
+)
 from tickertape.journal.retention import RetentionPolicy
 from tickertape.server.config.archive import ArchiveConfig
 from tickertape.server.storage.archive_reads import ArchiveReads
@@ -34,7 +40,7 @@ class ArchiveWorld(EngineWorld):
         journal = self.broker.journal
         self.location = location
         self.topics = topics
-        self.older = journal.view.older = Older(str(location))
+        self.older = journal.view.older = ArchiveTier(str(location))
         self.reading = ArchiveReads(ArchiveConfig(location=str(location)), journal.identity, self.older)
         if require:
             self.broker.retaining.archive = self.older
@@ -85,7 +91,7 @@ class ArchiveWorld(EngineWorld):
     def look(self) -> None:
         """The server looks how far the archive reaches."""
         covered = self.reading._look()
-        assert isinstance(covered, Covered)
+        assert isinstance(covered, ArchiveCoverage)
         self.older.cover(covered)
         self.broker.retaining.freed(self.now())
 

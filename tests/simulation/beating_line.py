@@ -14,12 +14,12 @@ from random import Random
 from typing import Final
 
 from tickertape.base.errors import TickertapeError
-from tickertape.client.protocol.heartbeat import Beats as ClientBeats
-from tickertape.engine.runtime.effects import Effect, Look, Send
-from tickertape.engine.runtime.outbox import Answers
+from tickertape.client.protocol.heartbeat import ClientHeartbeat as ClientBeats
+from tickertape.engine.runtime.effects import Effect, ProbeConnection, Send
+from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.runtime.statistics import Statistics
-from tickertape.engine.sessions.heartbeat import Beats
-from tickertape.wire.heartbeat import Sight
+from tickertape.engine.sessions.heartbeat import HeartbeatMonitor
+from tickertape.wire.heartbeat import Liveness
 
 CONN: Final = 7
 WORD_BYTES: Final = 32
@@ -61,8 +61,8 @@ class Side:
             self.unread = 0
             self.heard_at = self._life.now
 
-    def sight(self) -> Sight:
-        return Sight(self.heard_at, self.taken, self.said_at, unread_bytes=self.unread)
+    def sight(self) -> Liveness:
+        return Liveness(self.heard_at, self.taken, self.said_at, unread_bytes=self.unread)
 
     def work(self, seconds: float) -> None:
         """Read nothing for so long."""
@@ -108,7 +108,7 @@ class Life:
         self.client.other, self.server.other = self.server, self.client
         self.mute = {self.client, self.server}
         self._effects: list[Effect] = []
-        self.engine = Beats(self._effects, Answers(self._effects, Statistics()), self._ended)
+        self.engine = HeartbeatMonitor(self._effects, Outbox(self._effects, Statistics()), self._ended)
         self.machine = ClientBeats()
         self.machine.choose(interval, None)
         self.machine.begin(0.0)
@@ -155,7 +155,7 @@ class Life:
             return
         self.engine.wake(self.now)
         for effect in self._effects[:]:
-            if isinstance(effect, Look):
+            if isinstance(effect, ProbeConnection):
                 self.engine.looked(CONN, self.server.sight(), self.now)
         for effect in self._effects:
             if isinstance(effect, Send):

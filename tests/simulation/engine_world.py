@@ -22,14 +22,14 @@ from tickertape.base.limits import message_cost_bytes
 from tickertape.engine.broker import Broker
 from tickertape.engine.runtime.effects import (
     ArchiveRead,
-    Close,
+    CloseConnection,
     DiskJob,
     Fatal,
-    Happened,
+    LogEvent,
     OfflineStart,
     OfflineStop,
     PauseReading,
-    Read,
+    ReadLog,
     ResumeReading,
     Send,
     SpillRead,
@@ -37,17 +37,17 @@ from tickertape.engine.runtime.effects import (
     SpillWrite,
     StagingJob,
 )
-from tickertape.engine.runtime.publisher_ids import CONTROL_TOPIC, Registry, load_registry
-from tickertape.engine.transient.slow_consumers import SlowLimits
+from tickertape.engine.runtime.publisher_ids import CONTROL_TOPIC, PublisherDirectory, load_publishers
+from tickertape.engine.transient.slow_consumers import SlowConsumerLimits
 from tickertape.journal.commit.persisted import SyncPolicy
-from tickertape.journal.disk_jobs import Executor, Job
+from tickertape.journal.disk_jobs import DiskJobExecutor, JournalJob
 from tickertape.journal.format.identity import open_identity
 from tickertape.journal.format.segment import segment_path
-from tickertape.journal.format.staging_file import Damaged, StageOpen, Staging, find_staged
+from tickertape.journal.format.staging_file import Damaged, StagedFiles, StageOpen, find_staged
 from tickertape.journal.journal import Journal
 from tickertape.journal.reading.archive_tier import ArchiveAnswer, ArchiveRequest
 from tickertape.journal.reading.log_view import ReadRequest
-from tickertape.journal.recovery.recovery import recover
+from tickertape.journal.recovery.recovery import recover_journal
 from tickertape.journal.retention import RetentionPolicy, first_message
 from tickertape.testing.disk import StrictDisk
 from tickertape.wire.commands import (
@@ -69,7 +69,7 @@ class EngineWorld:
         policy: SyncPolicy = SyncPolicy.ALWAYS,
         segment_bytes: int = 32_768,
         retention: RetentionPolicy | None = None,
-        slow_clients: SlowLimits | None = None,
+        slow_clients: SlowConsumerLimits | None = None,
     ) -> None:
         self.rng = Random(seed)
         self.counts: Counter[str] = Counter() if counts is None else counts
@@ -82,7 +82,7 @@ class EngineWorld:
         self.policy = policy
         self.segment_bytes = segment_bytes
         self.retention = retention
-        self.told: list[Happened] = []
+        self.told: list[LogEvent] = []
         self.slow_clients = slow_clients
         self.spilled = SpilledFiles()
         self.peers: dict[int, Peer] = {}
@@ -94,28 +94,28 @@ class EngineWorld:
     def open(self) -> None:
         """Start the engine on what the disk holds."""
         identity = open_identity(self.disk, owner="engine", create=True, new_id=bytes(range(16)))
-        recovered = recover(self.disk, identity.journal_id)
+        recovered = recover_journal(self.disk, identity.journal_id)
         journal = Journal(recovered, self.now(), policy=self.policy, segment_bytes=self.segment_bytes)
-        self._executor = Executor(self.disk, lambda: self.rng.getrandbits(64))
+        self._executor = DiskJobExecutor(self.disk, lambda: self.rng.getrandbits(64))
         while jobs := journal.jobs():
             for job in jobs:
                 journal.done(job, None, self._executor.run(job), self.now())
         journal.take_persisted()
-        self.broker = self.make_broker(journal, drive(self.disk, load_registry(journal)))
+        self.broker = self.make_broker(journal, drive(self.disk, load_publishers(journal)))
         view = journal.view
         view.first = drive(self.disk, first_message(view, view.first_position))
         self.offline: list[OfflineStart | OfflineStop] = []
-        self.jobs: deque[Job] = deque()
-        self._staging = Staging(self.disk)
+        self.jobs: deque[JournalJob] = deque()
+        self._staging = StagedFiles(self.disk)
         self.staging_jobs: list[StagingJob] = []
         found, _ = find_staged(self.disk, identity.journal_id)
         self.broker.transactions.restore(found, self.now())
-        self.reads: list[Read] = []
+        self.reads: list[ReadLog] = []
         self.archive_reads: list[ArchiveRead] = []
         self.pauses: list[PauseReading | ResumeReading] = []
         self.peers = {}
 
-    def make_broker(self, journal: Journal, registry: Registry, **more: Any) -> Broker:
+    def make_broker(self, journal: Journal, registry: PublisherDirectory, **more: Any) -> Broker:
         """The engine of a journal; `more` goes to it."""
         return Broker(
             journal,
@@ -165,13 +165,13 @@ class EngineWorld:
                     self.peers[effect.conn].take(b"".join(effect.buffers))
             elif isinstance(effect, DiskJob):
                 self.jobs.append(effect.job)
-            elif isinstance(effect, Read):
+            elif isinstance(effect, ReadLog):
                 self.reads.append(effect)
             elif isinstance(effect, ArchiveRead):
                 self.archive_reads.append(effect)
             elif isinstance(effect, PauseReading | ResumeReading):
                 self.pauses.append(effect)
-            elif isinstance(effect, Happened):
+            elif isinstance(effect, LogEvent):
                 self.counts[effect.name] += 1
                 self.told.append(effect)
             elif isinstance(effect, SpillWrite | SpillRead | SpillTrim):
@@ -180,7 +180,7 @@ class EngineWorld:
                 self.staging_jobs.append(effect)
             elif isinstance(effect, OfflineStart | OfflineStop):
                 self.offline.append(effect)
-            elif isinstance(effect, Close):
+            elif isinstance(effect, CloseConnection):
                 self.counts["closed"] += 1
                 if effect.conn in self.peers:
                     self.peers[effect.conn].closed = True

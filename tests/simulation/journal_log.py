@@ -14,11 +14,11 @@ from tests.simulation.journal_world import read_log
 from tickertape.base.interfaces import Disk, Now
 from tickertape.batch import Stamp, batch_from_bodies
 from tickertape.journal.commit.persisted import SyncPolicy
-from tickertape.journal.disk_jobs import Executor, WriteCommit
+from tickertape.journal.disk_jobs import DiskJobExecutor, WriteCommit
 from tickertape.journal.format.identity import open_identity
 from tickertape.journal.format.segment import JOURNAL_DIRECTORY
 from tickertape.journal.journal import Journal
-from tickertape.journal.recovery.recovery import recover
+from tickertape.journal.recovery.recovery import recover_journal
 from tickertape.testing.disk import StrictDisk
 
 JOURNAL_ID = bytes(range(16))
@@ -58,10 +58,10 @@ class Driver:
         self.disk = disk
         self.mono = 0.0
         identity = open_identity(disk, owner="test", create=True, new_id=JOURNAL_ID)
-        self.recovered = recover(disk, identity.journal_id)
+        self.recovered = recover_journal(disk, identity.journal_id)
         self.journal = Journal(self.recovered, self.now(), policy=policy, segment_bytes=SEGMENT_BYTES)
         salts = Random(1)
-        self._executor = Executor(disk, lambda: salts.getrandbits(64))
+        self._executor = DiskJobExecutor(disk, lambda: salts.getrandbits(64))
         self.jobs: list[object] = []
         self.run()
 

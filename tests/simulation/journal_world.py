@@ -15,13 +15,13 @@ from typing import Any, TypeVar
 
 from tickertape.base.interfaces import Buffer, Disk, Now
 from tickertape.batch import MessageBatch, Stamp, batch_from_bodies
-from tickertape.journal.commit.accumulator import room_of
+from tickertape.journal.commit.accumulator import encoded_size
 from tickertape.journal.commit.active_segment import commit_bytes_of
 from tickertape.journal.commit.persisted import SyncPolicy
 from tickertape.journal.disk_jobs import (
-    Executor,
-    Job,
-    NoRoom,
+    DiskFull,
+    DiskJobExecutor,
+    JournalJob,
     PrepareSegment,
     RollSegment,
     StartSegment,
@@ -33,7 +33,7 @@ from tickertape.journal.format.segment import segment_path
 from tickertape.journal.journal import Journal
 from tickertape.journal.reading.log_view import ReadRequest
 from tickertape.journal.reading.lookup import find_bookmark
-from tickertape.journal.recovery.recovery import recover
+from tickertape.journal.recovery.recovery import recover_journal
 from tickertape.testing.disk import StrictDisk
 
 T = TypeVar("T")
@@ -188,8 +188,8 @@ class World:
         """Of what was accepted in this life, what is there as a whole or not at all."""
         self._ends: list[int] = []
         self._power_failed = False
-        self._queue: list[Job] = []
-        self._run_job: Callable[[Job], int] | None = None
+        self._queue: list[JournalJob] = []
+        self._run_job: Callable[[JournalJob], int] | None = None
 
     def now(self) -> Now:
         self.mono += self.rng.random() * 0.01
@@ -230,7 +230,7 @@ class World:
     def _open(self, disk: FailingDisk) -> None:
         self.disk.close_all()
         identity = open_identity(disk, owner="world", create=True, new_id=bytes(range(16)))
-        recovered = recover(disk, identity.journal_id)
+        recovered = recover_journal(disk, identity.journal_id)
         self.counts["torn tails"] += sum("unfinished write" in line for line in recovered.report)
         self.counts["chains cut off"] += sum("has no end" in line for line in recovered.report)
         journal = Journal(
@@ -242,7 +242,7 @@ class World:
         )
         journal.view.tail_bytes_max = self.rng.choice((1, 2_000, 1 << 20))
         self._look(journal)
-        executor = Executor(disk, lambda: self.rng.getrandbits(64))
+        executor = DiskJobExecutor(disk, lambda: self.rng.getrandbits(64))
         self.journal, self._run_job = journal, executor.run
         self._queue, self._ends = [], []
         self._pump()
@@ -291,7 +291,7 @@ class World:
         bodies = [self.rng.randbytes(self.rng.choice(sizes)) for _ in keys]
         topic = f"topic{publisher % 3}"
         batch = batch_from_bodies(topic, bodies, first_sequence=first)
-        if not journal.can_accept(room_of(batch)):
+        if not journal.can_accept(encoded_size(batch)):
             self.counts["refused while full"] += 1
             return
         now = self.now()
@@ -348,7 +348,7 @@ class World:
             salt = self._run_job(job)
         except OSError as failed:
             error = failed
-            self.counts["no room" if isinstance(failed, NoRoom) else "disk error"] += 1
+            self.counts["no room" if isinstance(failed, DiskFull) else "disk error"] += 1
         # What was written before the sync of this job is durable now, whether or not anybody was told.
         syncs = not isinstance(job, PrepareSegment) and (not isinstance(job, WriteCommit) or job.sync)
         self._count(job)
@@ -357,7 +357,7 @@ class World:
         if syncs and error is None:
             self.synced = self.written
 
-    def _count(self, job: Job) -> None:
+    def _count(self, job: JournalJob) -> None:
         if isinstance(job, WriteCommit) and len(job.buffers) == 1:
             self.counts["marks"] += 1
         elif isinstance(job, SyncSegment):

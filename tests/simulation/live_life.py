@@ -11,9 +11,9 @@ from tests.simulation.engine_world import EngineWorld
 from tickertape.base.limits import batch_memory_bytes, block_memory_bytes
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.engine.runtime.effects import SpillRead, SpillWrite
-from tickertape.engine.transient.backlog import Backlog, Block
-from tickertape.engine.transient.delivery import Unrecorded
-from tickertape.engine.transient.slow_consumers import SlowLimits
+from tickertape.engine.transient.backlog import Backlog, BacklogBlock
+from tickertape.engine.transient.delivery import TransientDelivery
+from tickertape.engine.transient.slow_consumers import SlowConsumerLimits
 from tickertape.wire.commands import Publish, Unsubscribe
 
 TOPICS = ("a", "b", "c")
@@ -23,9 +23,9 @@ PEERS = 4
 class LiveLife:
     """A few connections, and what each of their subscriptions is to get."""
 
-    def __init__(self, step_bytes_max: int, limits: SlowLimits) -> None:
+    def __init__(self, step_bytes_max: int, limits: SlowConsumerLimits) -> None:
         self.world = EngineWorld(1, recorded=frozenset(), slow_clients=limits)
-        self.unrecorded: Unrecorded = self.world.broker.subscribing.unrecorded
+        self.unrecorded: TransientDelivery = self.world.broker.subscribing.unrecorded
         self.unrecorded.step_bytes_max = step_bytes_max
         self.limits = limits
         self.faults: list[str] = []
@@ -111,7 +111,7 @@ class LiveLife:
             audiences[being_handed_on] = None
         return [audience.backlog for audience in audiences]
 
-    def blocks(self) -> list[Block]:
+    def blocks(self) -> list[BacklogBlock]:
         """Every block of every backlog."""
         found = []
         for backlog in self.backlogs():

@@ -22,11 +22,11 @@ from tickertape.base.interfaces import Now
 from tickertape.base.names import is_pattern
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.engine.broker import Broker
-from tickertape.engine.queues.checkpoints import recover
+from tickertape.engine.queues.checkpoints import recover_queues
 from tickertape.engine.queues.state.checkpoint import decode_covered
 from tickertape.engine.queues.state.definition import QueueDefinition
-from tickertape.engine.runtime.publisher_ids import Registry
-from tickertape.journal.commit.persisted import Persisted
+from tickertape.engine.runtime.publisher_ids import PublisherDirectory
+from tickertape.journal.commit.persisted import PersistedCommit
 from tickertape.journal.format.queue_checkpoint import read_queues, write_queues
 from tickertape.journal.journal import Journal
 from tickertape.wire.commands import (
@@ -288,11 +288,11 @@ class QueueWorld(EngineWorld):
 
     # -- the engine -----------------------------------------------------------------------------------
 
-    def make_broker(self, journal: Journal, registry: Registry, **more: Any) -> Broker:
+    def make_broker(self, journal: Journal, registry: PublisherDirectory, **more: Any) -> Broker:
         broker = super().make_broker(journal, registry, queues=self.definitions, **more)
         take = journal.take_persisted
 
-        def taken() -> list[Persisted]:
+        def taken() -> list[PersistedCommit]:
             commits = take()
             for commit in commits:
                 self._persisted(commit.first_position, commit.batch)
@@ -302,7 +302,7 @@ class QueueWorld(EngineWorld):
         body = read_queues(self.disk, journal.journal_id)
         covered = {} if body is None else {one.queue: one for one in decode_covered(body)}
         self.counts["started with a checkpoint"] += bool(covered)
-        recovering = recover(broker.queues, journal, registry.others, covered, self.now())
+        recovering = recover_queues(broker.queues, journal, registry.others, covered, self.now())
         broker.begin_queues(drive(self.disk, recovering), self.now())
         return broker
 

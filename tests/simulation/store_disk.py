@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from tickertape.client.publish_store.segments import Directory
+from tickertape.client.publish_store.segments import SegmentDirectory
 
 SECTOR: Final = 512
 _SUFFIX: Final = ".segment"
@@ -97,7 +97,7 @@ def _segments(path: Path) -> list[str]:
     return [name for name in os.listdir(path) if name.endswith(_SUFFIX)] if path.exists() else []
 
 
-class StrictDirectory(Directory):
+class StrictDirectory(SegmentDirectory):
     """A store's directory that syncs to a platter."""
 
     def __init__(self, path: str | Path, platter: Platter) -> None:

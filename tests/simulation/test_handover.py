@@ -10,7 +10,7 @@ import pytest
 from tests.helpers.tiers import parts
 from tests.simulation.engine_peer import Heard, Peer
 from tests.simulation.engine_world import EngineWorld
-from tickertape.engine.subscriptions.log_feed import Phase, Subscription
+from tickertape.engine.subscriptions.log_feed import LogFeed, Phase
 
 SCHEDULES = 2_000
 PARTS = 40
@@ -105,7 +105,7 @@ def _check_notices(
             assert told.heard >= len(_expected(below, topic, start))
 
 
-def _count_crossings(world: EngineWorld, phases: dict[Subscription, Phase]) -> None:
+def _count_crossings(world: EngineWorld, phases: dict[LogFeed, Phase]) -> None:
     """Only counts: that a hand-over happened, in which direction, is nothing an outsider can see."""
     for conn in world.broker.sessions:
         for sub in world.broker.subscribing.of(conn).recorded.values():
@@ -140,7 +140,7 @@ def test_handover_has_no_gap_no_duplicate_and_keeps_the_order(part: int) -> None
         subscribers = [world.connect(f"s{i}") for i in range(3)]
         asked: dict[tuple[int, str], tuple[str, int, str]] = {}
         sent: Sent = {}
-        phases: dict[Subscription, Phase] = {}
+        phases: dict[LogFeed, Phase] = {}
         for _ in range(world.rng.randrange(30, 160)):
             _act(world, publishers, subscribers, asked, sent)
             _count_crossings(world, phases)

@@ -17,7 +17,7 @@ from tickertape.base.interfaces import Now
 from tickertape.journal.format.identity import open_identity
 from tickertape.journal.format.last_segment import BEGUN_FILE
 from tickertape.journal.journal import Journal
-from tickertape.journal.recovery.recovery import recover
+from tickertape.journal.recovery.recovery import recover_journal
 from tickertape.testing.disk import StrictDisk
 
 HARMS = ("missing", "empty", "zeros", "unreadable")
@@ -27,7 +27,7 @@ LIVES = 4
 def shown(disk: StrictDisk) -> tuple[list[Key], list[str]]:
     """What a start on a disk shows, and what it tells."""
     identity = open_identity(disk, owner="world", create=False, new_id=bytes(16))
-    recovered = recover(disk, identity.journal_id)
+    recovered = recover_journal(disk, identity.journal_id)
     journal = Journal(recovered, Now(0.0, 1), segment_bytes=16_384)
     found = [
         key

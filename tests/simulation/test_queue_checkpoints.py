@@ -15,7 +15,7 @@ from tests.helpers.queue_engine import QueueEngine
 from tests.helpers.tiers import parts
 from tests.simulation.engine_peer import Peer
 from tickertape.engine.queues.state.checkpoint import (
-    QueueSnapshot,
+    CheckpointSnapshot,
     decode_covered,
     encode_covered,
     encode_snapshots,
@@ -151,7 +151,7 @@ def test_with_and_without_a_checkpoint_a_start_comes_to_the_same(seed: int, file
 def test_snapshot_encoded_after_later_work_has_the_bytes_of_its_time(seed: int) -> None:
     rng = Random(seed)
     world = QueueEngine(*definitions(file_backed=True))
-    taken: list[tuple[list[QueueSnapshot], bytes]] = []
+    taken: list[tuple[list[CheckpointSnapshot], bytes]] = []
     for _ in range(5):
         live(world, rng, 25)
         snapshot = world.broker.queues.snapshot()

@@ -13,12 +13,12 @@ from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
 from tests.simulation.journal_world import FailingDisk, PowerLost, Trace, drive, read_log
 from tickertape.base.names import publisher_id
-from tickertape.engine.runtime.publisher_ids import load_registry
-from tickertape.journal.disk_jobs import Executor, RetireSegments
+from tickertape.engine.runtime.publisher_ids import load_publishers
+from tickertape.journal.disk_jobs import DiskJobExecutor, RetireSegments
 from tickertape.journal.format.identity import read_identity
 from tickertape.journal.format.segment import JOURNAL_DIRECTORY
 from tickertape.journal.journal import Journal
-from tickertape.journal.recovery.recovery import Recovered, recover
+from tickertape.journal.recovery.recovery import RecoveredJournal, recover_journal
 from tickertape.journal.retention import RetentionPolicy
 from tickertape.testing.disk import StrictDisk
 
@@ -53,8 +53,8 @@ def _removal(seed: int) -> tuple[EngineWorld, RetireSegments]:
     return world, job
 
 
-def _opened(disk: StrictDisk) -> tuple[Recovered, Journal]:
-    recovered = recover(disk, read_identity(disk).journal_id)
+def _opened(disk: StrictDisk) -> tuple[RecoveredJournal, Journal]:
+    recovered = recover_journal(disk, read_identity(disk).journal_id)
     world = EngineWorld(0)
     return recovered, Journal(recovered, world.now(), segment_bytes=SEGMENT_BYTES)
 
@@ -63,7 +63,7 @@ def _check_opened(disk: StrictDisk, highest: dict[int, int], positions: dict[int
     """Open what a crash left; True when the removal counts."""
     recovered, journal = _opened(disk)
     assert recovered.publishers == highest
-    registry = drive(disk, load_registry(journal))
+    registry = drive(disk, load_publishers(journal))
     assert all(registry.is_bound(publisher_id(name)) for name in ("early", "late"))
     first = journal.view.first_position
     found = {
@@ -77,7 +77,7 @@ def _check_opened(disk: StrictDisk, highest: dict[int, int], positions: dict[int
 
 def _operations(world: EngineWorld, job: RetireSegments) -> int:
     counted = FailingDisk(world.disk.kill_clone(), operations := 10**9, Trace())
-    Executor(counted, lambda: 0).run(job)
+    DiskJobExecutor(counted, lambda: 0).run(job)
     assert counted.left is not None
     return operations - counted.left
 
@@ -85,7 +85,7 @@ def _operations(world: EngineWorld, job: RetireSegments) -> int:
 def _all_positions(world: EngineWorld) -> dict[int, tuple[int, int]]:
     """By position, read past the view: from the files, before any is removed."""
     disk = world.disk.kill_clone()
-    recovered = recover(disk, read_identity(disk).journal_id)
+    recovered = recover_journal(disk, read_identity(disk).journal_id)
     journal = Journal(recovered, world.now(), segment_bytes=SEGMENT_BYTES)
     return {
         position + i: (batch.publisher(i), batch.sequence(i))
@@ -107,7 +107,7 @@ def test_a_crash_before_every_operation_of_a_removal_loses_nothing() -> None:
         for chance in range(6):
             disk = world.disk.kill_clone()
             try:
-                Executor(FailingDisk(disk, operation, Trace()), lambda: 0).run(job)
+                DiskJobExecutor(FailingDisk(disk, operation, Trace()), lambda: 0).run(job)
                 assert operation == operations
             except PowerLost:
                 pass
@@ -115,14 +115,16 @@ def test_a_crash_before_every_operation_of_a_removal_loses_nothing() -> None:
             disk = disk.crash_clone(rng) if chance else disk.kill_clone(rng)
             counts = _check_opened(disk, highest, positions)
             outcomes[counts] += 1
-            recovered = recover(disk, read_identity(disk).journal_id)
+            recovered = recover_journal(disk, read_identity(disk).journal_id)
             leftovers += bool(recovered.leftovers)
             # The next run removes what is left, and the one after that opens as well.
             if recovered.leftovers:
-                Executor(disk, lambda: 0).run(RetireSegments(retired=None, numbers=recovered.leftovers))
+                DiskJobExecutor(disk, lambda: 0).run(
+                    RetireSegments(retired=None, numbers=recovered.leftovers)
+                )
                 disk = disk.crash_clone(rng)
                 assert _check_opened(disk, highest, positions)
-                assert not recover(disk, read_identity(disk).journal_id).leftovers
+                assert not recover_journal(disk, read_identity(disk).journal_id).leftovers
     assert outcomes[True] > 5
     assert outcomes[False] > 5
     assert leftovers > 5
@@ -198,7 +200,7 @@ def _cut_short(world: EngineWorld) -> None:
             world.counts["cut short"] += 1
             with contextlib.suppress(PowerLost, OSError):
                 disk = FailingDisk(world.disk, world.rng.choice((3, 6, 7, 8, 9)), Trace())
-                Executor(disk, lambda: 0).run(job)
+                DiskJobExecutor(disk, lambda: 0).run(job)
 
 
 def _reopened(world: EngineWorld) -> None:

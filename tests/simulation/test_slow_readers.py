@@ -7,7 +7,7 @@ from collections import Counter
 from random import Random
 
 from tests.simulation.live_life import PEERS, TOPICS, LiveLife
-from tickertape.engine.transient.slow_consumers import SlowLimits
+from tickertape.engine.transient.slow_consumers import SlowConsumerLimits
 
 _ENDS = {
     "memory": "memory_limit",
@@ -23,7 +23,7 @@ _ENDS = {
 
 def _live(seed: int, counts: Counter[str]) -> None:
     rng = Random(seed)
-    limits = SlowLimits(
+    limits = SlowConsumerLimits(
         memory_bytes=rng.choice((40_000, 40_000, 64 << 20)),
         connection_bytes=rng.choice((2_000, 20_000, 16 << 20)),
         disk_bytes=rng.choice((0, 20_000, *[1 << 30] * 4)),

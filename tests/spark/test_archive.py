@@ -16,13 +16,20 @@ from pyspark.sql import SparkSession
 
 from tests.helpers.archive_rows import SCHEMA, archived, check_files, log_end, log_rows
 from tests.helpers.object_store import PYTHON, object_store
-from tickertape.archive.commit import Archive
-from tickertape.archive.location import place_of
+from tickertape.archive.commit import ArchiveWriter
+from tickertape.archive.location import location_of
 from tickertape.archive.parquet_writer import write_files
 from tickertape.archive.schema import Coverage, app_id
 from tickertape.base.errors import ArchiveFailed, BadOption, WrongJournal
 from tickertape.client.blocking.client import Client
-from tickertape.spark.archive.job import Commits, Report, Wish, archive_log, prepare, whole
+from tickertape.spark.archive.job import (
+    ArchiveJobOptions,
+    ArchiveJobReport,
+    Commits,
+    archive_log,
+    prepare,
+    whole,
+)
 from tickertape.testing.fault_proxy import FaultProxy
 from tickertape.testing.server import RunningServer, running_server, wait_until
 
@@ -40,9 +47,9 @@ def location(tmp_path: Path) -> Path:
     return tmp_path / "archive"
 
 
-def wish(server: RunningServer, location: Path, **more: Any) -> Wish:
-    given: dict[str, Any] = {"servers": (server.uri,), "place": place_of(str(location))}
-    return Wish(**(given | more))
+def wish(server: RunningServer, location: Path, **more: Any) -> ArchiveJobOptions:
+    given: dict[str, Any] = {"servers": (server.uri,), "place": location_of(str(location))}
+    return ArchiveJobOptions(**(given | more))
 
 
 def publish(server: RunningServer, name: str, rows: int, body: bytes = b"") -> None:
@@ -79,7 +86,7 @@ def test_everything_recorded_is_there_once_as_it_was_published(
     assert seen[-1] == end
     assert report.files == len(check_files(location))
     table = DeltaTable(location)
-    assert table.transaction_version(app_id(Archive(asked.place).coverage.journal)) == end
+    assert table.transaction_version(app_id(ArchiveWriter(asked.place).coverage.journal)) == end
     publish(log, "second", 500)
     assert archive_log(spark, asked).before == end
     assert archived(location) == log_rows(log.data)
@@ -97,7 +104,9 @@ def test_tasks_write_into_an_object_store(spark: SparkSession, log: RunningServe
     publish(log, "first", 1000)
     with object_store() as store:
         where = store.location("log")
-        asked = Wish(servers=(log.uri,), place=place_of(where, store.options), batch_messages_max=600)
+        asked = ArchiveJobOptions(
+            servers=(log.uri,), place=location_of(where, store.options), batch_messages_max=600
+        )
         assert archive_log(spark, asked).rows == len(log_rows(log.data))
         assert archived(where, store.options) == log_rows(log.data)
         publish(log, "second", 300)
@@ -111,26 +120,26 @@ def test_a_driver_that_dies_around_a_commit_neither_loses_nor_doubles(
 ) -> None:
     publish(log, "one", 1000)
     asked = wish(log, location, batch_messages_max=600)
-    real = Archive.add
+    real = ArchiveWriter.add
 
-    def dies_before(self: Archive, *given: Any) -> bool:
+    def dies_before(self: ArchiveWriter, *given: Any) -> bool:
         raise RuntimeError("died before the commit")
 
-    def dies_after(self: Archive, *given: Any) -> bool:
+    def dies_after(self: ArchiveWriter, *given: Any) -> bool:
         assert real(self, *given)
         raise RuntimeError("died after the commit")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Archive, "add", dies_before)
+        patch.setattr(ArchiveWriter, "add", dies_before)
         with pytest.raises(Exception, match="died before the commit"):
             archive_log(spark, asked)
     assert archived(location) == []
     assert stray_files(location) > 0
     with monkeypatch.context() as patch:
-        patch.setattr(Archive, "add", dies_after)
+        patch.setattr(ArchiveWriter, "add", dies_after)
         with pytest.raises(Exception, match="died after the commit"):
             archive_log(spark, asked)
-    middle = Archive(asked.place).coverage.end
+    middle = ArchiveWriter(asked.place).coverage.end
     assert len(archived(location)) == 600
     report = archive_log(spark, asked)
     assert report.before == middle
@@ -160,7 +169,7 @@ def test_it_goes_on_until_it_is_stopped_and_merges_small_files(
     spark: SparkSession, log: RunningServer, location: Path
 ) -> None:
     stop = threading.Event()
-    reports: list[Report] = []
+    reports: list[ArchiveJobReport] = []
     asked = wish(log, location)
 
     def run() -> None:
@@ -184,8 +193,8 @@ def test_it_goes_on_until_it_is_stopped_and_merges_small_files(
     check_files(location)
 
 
-def ends(asked: Wish) -> list[int]:
-    return [Archive(asked.place).coverage.end] if Archive.exists(asked.place) else []
+def ends(asked: ArchiveJobOptions) -> list[int]:
+    return [ArchiveWriter(asked.place).coverage.end] if ArchiveWriter.exists(asked.place) else []
 
 
 @pytest.mark.full
@@ -204,7 +213,7 @@ def test_some_topics_can_be_archived_and_the_end_is_that_of_the_log(
     rows = [row for row in log_rows(log.data) if row["topic"] != "flights"]
     archive_log(spark, wish(log, location, topics=asked.topics, directory=str(log.data)))
     assert archived(location) == rows
-    coverage = Archive(asked.place).coverage
+    coverage = ArchiveWriter(asked.place).coverage
     assert coverage == Coverage(coverage.journal, 0, log_end(log.data), "^(rare|weather.*)$")
     with pytest.raises(ArchiveFailed, match=r"is the archive of the topics '.*', not of all topics"):
         prepare(wish(log, location))
@@ -253,7 +262,7 @@ def test_a_log_that_was_restored_and_has_grown_beyond_its_archive_is_refused(
         server.stop()
     with running_server(copy) as server:
         publish(server, "one", 60)
-        assert log_end(copy) > Archive(place_of(str(location))).coverage.end
+        assert log_end(copy) > ArchiveWriter(location_of(str(location))).coverage.end
         with pytest.raises(ArchiveFailed, match="and the log does not have it: it has lost messages"):
             prepare(wish(server, location))
 
@@ -308,7 +317,7 @@ def test_what_tasks_read_must_fit_together() -> None:
 def test_a_batch_that_spark_repeats_is_committed_once(log: RunningServer, location: Path) -> None:
     publish(log, "one", 10)
     ready = prepare(wish(log, location))
-    report = Report(0, 0, 0)
+    report = ArchiveJobReport(0, 0, 0)
     commits = Commits(ready.archive, report, compacting=False, told=None)
     commits(_frame((0, 4, "[]"), (4, 7, "[]")), 0)
     commits(_frame((0, 4, "[]"), (4, 7, "[]")), 0)
@@ -317,7 +326,7 @@ def test_a_batch_that_spark_repeats_is_committed_once(log: RunningServer, locati
     with pytest.raises(ArchiveFailed, match="would be missing"):
         commits(_frame((8, 9, "[]")), 2)
     assert isinstance(commits.failure, ArchiveFailed)
-    assert Archive(ready.archive.place).coverage.end == 7
+    assert ArchiveWriter(ready.archive.place).coverage.end == 7
 
 
 def _frame(*parts: tuple[int, int, str]) -> Any:

@@ -15,7 +15,7 @@ from tickertape.client.blocking.client import Client
 from tickertape.spark.common.schema import columns_of
 from tickertape.spark.source.batch_reader import TickertapeReader
 from tickertape.spark.source.options import read_options
-from tickertape.spark.source.partitions import LogPart
+from tickertape.spark.source.partitions import LogPartition
 from tickertape.testing.server import RunningServer, running_server, wait_until
 
 pytestmark = pytest.mark.spark
@@ -26,10 +26,10 @@ def reader_of(uri: str, topic: str, **options: str) -> TickertapeReader:
     return TickertapeReader(read_options(given), columns_of(struct("sequence long, data binary")))
 
 
-def parts_of(reader: TickertapeReader) -> list[LogPart]:
+def parts_of(reader: TickertapeReader) -> list[LogPartition]:
     parts = reader.partitions()
-    assert all(isinstance(part, LogPart) for part in parts)
-    return [part for part in parts if isinstance(part, LogPart)]
+    assert all(isinstance(part, LogPartition) for part in parts)
+    return [part for part in parts if isinstance(part, LogPartition)]
 
 
 def test_positions_are_never_read_from_another_log(server: RunningServer, tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_the_server_that_planned_is_asked_first_by_the_tasks(server: RunningServ
 
 
 def test_an_empty_part_needs_no_server(unused: str) -> None:
-    part = LogPart((unused,), "any", "flights", 7, 7, 1.0)
+    part = LogPartition((unused,), "any", "flights", 7, 7, 1.0)
     assert list(reader_of(unused, "flights").read(part)) == []
 
 
@@ -78,7 +78,7 @@ def test_every_server_that_does_not_answer_is_named(unused: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def bodies_of(reader: TickertapeReader, part: LogPart) -> list[bytes]:
+def bodies_of(reader: TickertapeReader, part: LogPartition) -> list[bytes]:
     return [row["data"] for table in reader.read(part) for row in table.to_pylist()]
 
 

@@ -20,9 +20,17 @@ from tests.simulation.line import Line
 from tickertape.base.bookmarks import EPOCH
 from tickertape.base.errors import Disconnected
 from tickertape.client.bookmark_store import MemoryBookmarkStore
-from tickertape.client.common.effects import Again, Effect, Hand, HandAll, Hangup, Resolve, Send
+from tickertape.client.common.effects import (
+    DeliverBatch,
+    DeliverShared,
+    Effect,
+    EndConnection,
+    ResolveCall,
+    Send,
+    WillRedeliver,
+)
 from tickertape.client.common.subscribe_arguments import make_request
-from tickertape.client.protocol.core import ClientCore, Lost, Opened
+from tickertape.client.protocol.core import ClientProtocol, ConnectionEnded, ConnectionOpened
 from tickertape.client.publish_store import MemoryPublishStore
 from tickertape.wire.commands import Ack
 
@@ -49,7 +57,7 @@ class Client:
 
     def __init__(self, engine: EngineWorld, name: str) -> None:
         self.engine = engine
-        self.core = ClientCore(name)
+        self.core = ClientProtocol(name)
         self.name = name
         self.line: Line | None = None
         self.deaf = False
@@ -57,7 +65,7 @@ class Client:
 
     def connect(self) -> None:
         self.line, self.deaf = Line(self.engine), False
-        self.core.receive(Opened("logon"), self.engine.now())
+        self.core.receive(ConnectionOpened("logon"), self.engine.now())
         self.settle()
 
     def lose(self) -> None:
@@ -65,7 +73,7 @@ class Client:
         if line is None:
             return
         line.cut()
-        self.core.receive(Lost(Disconnected("cut")), self.engine.now())
+        self.core.receive(ConnectionEnded(Disconnected("cut")), self.engine.now())
         self.settle()
 
     def move(self, *, everything: bool = False) -> None:
@@ -97,7 +105,7 @@ class Client:
                 if isinstance(effect, Send):
                     if self.line is not None:
                         self.line.to_server += b"".join(effect.buffers)
-                elif isinstance(effect, Hangup):
+                elif isinstance(effect, EndConnection):
                     self.lose()
                 else:
                     self.asked(effect)
@@ -144,7 +152,7 @@ class Publisher(Client):
             self.settle()
 
     def asked(self, effect: Effect) -> None:
-        if isinstance(effect, Resolve) and effect.token in self._asked:
+        if isinstance(effect, ResolveCall) and effect.token in self._asked:
             upto = self._asked.pop(effect.token)
             if effect.outcome is None:
                 self.engine.counts["flushed"] += 1
@@ -179,19 +187,19 @@ class Reader(Client):
         self._placed = False
 
     def asked(self, effect: Effect) -> None:
-        if isinstance(effect, Hand):
+        if isinstance(effect, DeliverBatch):
             self._seen(effect)
-        elif isinstance(effect, Resolve) and effect.token == "logon":
+        elif isinstance(effect, ResolveCall) and effect.token == "logon":
             if self.core.logged_on is not None:  # else the server hung up in the same breath
                 self._place()
-        elif isinstance(effect, Resolve) and effect.token == "placed":
+        elif isinstance(effect, ResolveCall) and effect.token == "placed":
             self._placed = isinstance(effect.outcome, Ack)
             assert self._placed or isinstance(effect.outcome, Disconnected), effect.outcome
-        elif isinstance(effect, Resolve):
+        elif isinstance(effect, ResolveCall):
             assert effect.outcome == [] or isinstance(effect.outcome, Disconnected), effect.outcome
         else:
-            assert not isinstance(effect, HandAll), "it has one subscription"
-            self.engine.counts["comes again"] += isinstance(effect, Again)
+            assert not isinstance(effect, DeliverShared), "it has one subscription"
+            self.engine.counts["comes again"] += isinstance(effect, WillRedeliver)
 
     def _place(self) -> None:
         if self._placed:
@@ -199,7 +207,7 @@ class Reader(Client):
         else:
             self.core.subscribe("placed", self._request, self)
 
-    def _seen(self, effect: Hand) -> None:
+    def _seen(self, effect: DeliverBatch) -> None:
         for message in effect.batch:
             self.bodies.append(bytes(message.data))
             if self.stored:

@@ -22,9 +22,9 @@ from tests.simulation.journal_world import FailingDisk, PowerLost
 from tests.world.process import Process
 from tickertape.base.errors import JournalError, JournalFailed, JournalLocked, TickertapeError
 from tickertape.server.config.config import Config, load_config
-from tickertape.server.engine_driver import Instance, Workers
-from tickertape.server.network.connection import Peer
-from tickertape.server.startup import Opened, open_on, record_end
+from tickertape.server.engine_driver import EngineDriver, Workers
+from tickertape.server.network.connection import ClientConnection
+from tickertape.server.startup import OpenedInstance, open_on, record_end
 from tickertape.testing.disk import StrictDisk
 
 if TYPE_CHECKING:
@@ -128,8 +128,8 @@ class SimServer:
         """What its disks counted, faults that struck among it."""
         self.disk = FailingDisk(StrictDisk(Random(world.rng.getrandbits(64)), counts=self.struck))
         self.process: Process | None = None
-        self.instance: Instance | None = None
-        self._opened: Opened | None = None
+        self.instance: EngineDriver | None = None
+        self._opened: OpenedInstance | None = None
         self.slow_until = 0.0
         """Until then its disk takes long."""
         self.slow_awaited = False
@@ -199,14 +199,14 @@ class SimServer:
         for line in opened.report:
             world.counts["told at a start"] += 1
             world.note("start", self.name, line)
-        instance = self.instance = Instance(
+        instance = self.instance = EngineDriver(
             opened, world.loop, workers=Workers(lambda work, _: SimLane(self, work), SimPool(self))
         )
         assert self.process is not None
         instance.stopped.add_done_callback(lambda _: self._stopped(instance))
-        world.network.listen(HOST, self.port, self.process, lambda: Peer(instance))
+        world.network.listen(HOST, self.port, self.process, lambda: ClientConnection(instance))
 
-    def _stopped(self, instance: Instance) -> None:
+    def _stopped(self, instance: EngineDriver) -> None:
         """It ended by itself: after a clean stop, or because its disk failed."""
         if self.instance is not instance:
             return
@@ -220,7 +220,7 @@ class SimServer:
         self.world.counts["a disk ended a server"] += 1
         self.sigkill()
 
-    def _end_cleanly(self, instance: Instance) -> None:
+    def _end_cleanly(self, instance: EngineDriver) -> None:
         assert self._opened is not None
         instance.dismiss()
         try:
@@ -245,7 +245,7 @@ class SimServer:
             self.process.run(self.instance.close)
             self.world.at(self.world.loop.time() + patience_seconds, self._stops_at_once, self.instance)
 
-    def _stops_at_once(self, instance: Instance) -> None:
+    def _stops_at_once(self, instance: EngineDriver) -> None:
         if self.instance is instance:
             self.world.counts["a stop was cut short"] += 1
             self.sigkill()

@@ -29,7 +29,7 @@ from tests.world.shelf import SEGMENT_BYTES, Shelf
 from tickertape.base.errors import Disconnected
 from tickertape.base.limits import republish_bytes_max
 from tickertape.batch import MessageBatch
-from tickertape.client.aio.transactions import AsyncTransacting
+from tickertape.client.aio.transactions import AsyncTransactionCalls
 from tickertape.client.common.waiting import Timeout
 from tickertape.client.protocol import transactions as transaction
 from tickertape.client.publish_store import file
@@ -151,7 +151,7 @@ class World:
                 patch.object(backlog, "republish_bytes_max", self._republished),
                 patch.object(transaction, "uuid4", self._uuid4),
                 patch.object(transaction, "stage_frame_bytes", STAGE_FRAME_BYTES),
-                patch.object(AsyncTransacting, "_ask", self._dawdling(AsyncTransacting._ask)),
+                patch.object(AsyncTransactionCalls, "_ask", self._dawdling(AsyncTransactionCalls._ask)),
                 patch.object(Connection, "received", self._counting(Connection.received)),
             ):
                 yield
@@ -177,11 +177,11 @@ class World:
         other work: the connection may be lost there, and another one made."""
 
         async def asked(
-            client: AsyncTransacting,
+            client: AsyncTransactionCalls,
             make: transaction.Make,
             batch: MessageBatch | None,
             timeout: Timeout,
-            same: transaction.SameConnection | None = None,
+            same: transaction.ConnectionPin | None = None,
         ) -> object:
             later = same is not None and same._first is not None
             if later:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tickertape.archive.location import Place, check_files, make_directory, sync
+from tickertape.archive.location import ArchiveLocation, check_files, make_directory, sync
 from tickertape.archive.parquet_writer import Added
 from tickertape.archive.schema import (
     PARTITION_COLUMNS,
@@ -34,20 +34,20 @@ _GUARD: Final = {"delta.appendOnly": "true"}
 """No tool deletes or changes rows; files may still be rewritten with the same rows."""
 
 
-class Archive:
+class ArchiveWriter:
     """The table at a place as of one version, and what may be done to it by who writes.
 
     Raises `ArchiveFailed` for what is no archive or cannot be reached, `WrongJournal` when it is of another
     journal."""
 
-    def __init__(self, place: Place, journal: str | None = None) -> None:
+    def __init__(self, place: ArchiveLocation, journal: str | None = None) -> None:
         self.place = place
         self.table: DeltaTable = _loaded(place)
         self._journal = journal
         self.coverage: Coverage = coverage_of(self.table, journal)
 
     @classmethod
-    def exists(cls, place: Place) -> bool:
+    def exists(cls, place: ArchiveLocation) -> bool:
         """Whether there is a Delta table. Raises `ArchiveFailed`."""
         from deltalake import DeltaTable
 
@@ -57,7 +57,7 @@ class Archive:
             raise _failed(place, error) from error
 
     @classmethod
-    def create(cls, place: Place, journal: str, begin: int, topics: str) -> Archive:
+    def create(cls, place: ArchiveLocation, journal: str, begin: int, topics: str) -> ArchiveWriter:
         """A new archive, empty, or the one that somebody has created meanwhile."""
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
@@ -186,7 +186,7 @@ def add_action(file: Added, *, data_change: bool) -> Any:
     return AddAction(file.path, file.bytes, values, int(time.time() * 1000), data_change, file.statistics)
 
 
-def _loaded(place: Place) -> DeltaTable:
+def _loaded(place: ArchiveLocation) -> DeltaTable:
     from deltalake import DeltaTable
     from deltalake.exceptions import TableNotFoundError
 
@@ -200,5 +200,5 @@ def _loaded(place: Place) -> DeltaTable:
         raise _failed(place, error) from error
 
 
-def _failed(place: Place, error: Exception) -> ArchiveFailed:
+def _failed(place: ArchiveLocation, error: Exception) -> ArchiveFailed:
     return ArchiveFailed(f"{place.location}: {said(error)}")

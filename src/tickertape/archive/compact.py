@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from tickertape.archive.commit import Archive, add_action
-from tickertape.archive.location import Place
+from tickertape.archive.commit import ArchiveWriter, add_action
+from tickertape.archive.location import ArchiveLocation
 from tickertape.archive.parquet_writer import Added, write_files
 from tickertape.archive.schema import FILE_COLUMNS
 from tickertape.base.archive_limits import (
@@ -63,7 +63,7 @@ class Compacted(msgspec.Struct):
     bytes_after: int = 0
 
 
-def stored_files(archive: Archive) -> list[StoredFile]:
+def stored_files(archive: ArchiveWriter) -> list[StoredFile]:
     """The files of the version that is loaded, by day, topic and position. Files that do not say where their
     rows lie are left out."""
     import pyarrow as pa
@@ -117,7 +117,7 @@ def _alike(run: list[StoredFile]) -> list[StoredFile]:
     return run
 
 
-def compact(archive: Archive, *, meanwhile: bool = False, wrote: Wrote | None = None) -> Compacted:
+def compact(archive: ArchiveWriter, *, meanwhile: bool = False, wrote: Wrote | None = None) -> Compacted:
     """Merge small files of `archive`, day by day and topic by topic, a commit for each; others may add and
     read. `meanwhile` as in `plan`. Raises `ArchiveFailed`, `OSError`."""
     done = Compacted()
@@ -139,7 +139,7 @@ def compact(archive: Archive, *, meanwhile: bool = False, wrote: Wrote | None = 
     return done
 
 
-def vacuum(archive: Archive, keep_seconds: float) -> int:
+def vacuum(archive: ArchiveWriter, keep_seconds: float) -> int:
     """Remove files that have been no part of the archive for `keep_seconds`: compacted ones, and those of
     attempts that failed, for which `unknown_seconds_min` is the least. Returns how many.
 
@@ -155,7 +155,7 @@ def vacuum(archive: Archive, keep_seconds: float) -> int:
     return len(removed)
 
 
-def _vacuumed(archive: Archive, keep_seconds: float, *, full: bool) -> list[str]:
+def _vacuumed(archive: ArchiveWriter, keep_seconds: float, *, full: bool) -> list[str]:
     """Remove files that a commit replaced `keep_seconds` ago; with `full` also those of that age that no
     commit names. Returns their paths. Raises `ArchiveFailed`."""
     hours = -int(-keep_seconds // 3600)
@@ -169,7 +169,7 @@ def _vacuumed(archive: Archive, keep_seconds: float, *, full: bool) -> list[str]
     return removed
 
 
-def _rows_of(place: Place, run: Sequence[StoredFile]) -> Iterator[pa.RecordBatch]:
+def _rows_of(place: ArchiveLocation, run: Sequence[StoredFile]) -> Iterator[pa.RecordBatch]:
     """The rows of files one after the other, with the topic as a column."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -195,7 +195,7 @@ def _zeros(count: int) -> pa.Array:
     return pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(bytes(4 * count))])
 
 
-def _replace(archive: Archive, run: Sequence[StoredFile], added: Sequence[Added]) -> bool:
+def _replace(archive: ArchiveWriter, run: Sequence[StoredFile], added: Sequence[Added]) -> bool:
     """Put the new files in the place of the old ones; False when somebody else has replaced one of these."""
     from deltalake.transaction import RemoveAction
 

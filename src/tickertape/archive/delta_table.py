@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _PIECE_BYTES_MIN: Final = 4096
 
 
-class Store:
+class ArchiveTable:
     """A place and how it is reached. `options` are delta-rs's for object stores (credentials, endpoints)."""
 
     def __init__(self, location: str, options: Mapping[str, str] | None = None) -> None:

@@ -25,7 +25,7 @@ _UNSAFE: Final = "aws_s3_allow_unsafe_rename"
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
-class Place(msgspec.Struct, frozen=True):
+class ArchiveLocation(msgspec.Struct, frozen=True):
     """Where an archive lies, in words that mean the same in every process."""
 
     location: str
@@ -53,7 +53,7 @@ class Place(msgspec.Struct, frozen=True):
         return fs.PyFileSystem(DeltaStorageHandler(self.location, self.options))
 
 
-def place_of(location: str, options: Mapping[str, str] | None = None) -> Place:
+def location_of(location: str, options: Mapping[str, str] | None = None) -> ArchiveLocation:
     """The place that a user names: a path (relative to the working directory), `file://PATH`, or a URI such
     as `s3://bucket/archive`. Raises `BadOption`."""
     given = dict(options or {})
@@ -70,7 +70,7 @@ def place_of(location: str, options: Mapping[str, str] | None = None) -> Place:
             "an archive lies in a directory, or at a URI such as s3://bucket/archive; none is named"
         )
     if scheme is not None and scheme[1].lower() != "file":
-        return Place(location.rstrip("/"), given)
+        return ArchiveLocation(location.rstrip("/"), given)
     if given:
         raise BadOption(
             f"storage options are for object stores, and {location} is a directory: leave them out"
@@ -78,11 +78,11 @@ def place_of(location: str, options: Mapping[str, str] | None = None) -> Place:
     path = unquote(location[len(scheme[0]) :]) if scheme else location
     if scheme and not path.startswith("/"):
         raise BadOption(f"{location} names another machine: write file:///PATH")
-    return Place(os.path.abspath(path))
+    return ArchiveLocation(os.path.abspath(path))
 
 
 @contextlib.contextmanager
-def new_file(place: Place, name: str) -> Iterator[pa.NativeFile]:
+def new_file(place: ArchiveLocation, name: str) -> Iterator[pa.NativeFile]:
     """A new file at `place`, open for writing; durable at the end, gone after an exception.
 
     Raises `OSError`, `FileExistsError` for a directory that has it."""
@@ -107,7 +107,7 @@ def new_file(place: Place, name: str) -> Iterator[pa.NativeFile]:
         raise
 
 
-def check_files(place: Place, sizes: Mapping[str, int]) -> None:
+def check_files(place: ArchiveLocation, sizes: Mapping[str, int]) -> None:
     """Check that the files named in `sizes`, by their paths below `place`, exist and have these sizes.
 
     Raises `ArchiveFailed`, naming the first that does not."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from tickertape.archive.delta_table import Store
+from tickertape.archive.delta_table import ArchiveTable
 from tickertape.archive.manifest import ArchiveFile, Int64s, Manifest
 from tickertape.archive.parquet_scan import groups_between, outside
 from tickertape.archive.schema import sequence_bits
@@ -29,7 +29,7 @@ _SIGN: Final = 1 << 63
 _LAST_COLUMNS: Final = ("position", "publisher", "sequence", "timestamp")
 
 
-def find_bookmark(store: Store, manifest: Manifest, bookmark: Bookmark, end: int) -> int | None:
+def find_bookmark(store: ArchiveTable, manifest: Manifest, bookmark: Bookmark, end: int) -> int | None:
     """Position, below `end`, of the message of a bookmark; None when the archive has none."""
     publisher, bits = str(bookmark.publisher), sequence_bits(bookmark.sequence)
 
@@ -49,7 +49,7 @@ def find_bookmark(store: Store, manifest: Manifest, bookmark: Bookmark, end: int
     return None
 
 
-def find_time(store: Store, manifest: Manifest, micros: int, begin: int, end: int) -> int | None:
+def find_time(store: ArchiveTable, manifest: Manifest, micros: int, begin: int, end: int) -> int | None:
     """The least position in `[begin, end)` of a message stamped at `micros` or later; None: there is none.
 
     Log time never goes back, so within a file the rest is later too."""
@@ -85,7 +85,7 @@ class Last(NamedTuple):
     """Microseconds since 1970 UTC."""
 
 
-def last_before(store: Store, manifest: Manifest, position: int) -> Last | None:
+def last_before(store: ArchiveTable, manifest: Manifest, position: int) -> Last | None:
     """The last message before `position`; None when the archive has none there."""
     best, found = -1, None
     candidates = manifest.files(manifest.low < position)
@@ -103,7 +103,9 @@ def last_before(store: Store, manifest: Manifest, position: int) -> Last | None:
     return found
 
 
-def _last_row(store: Store, opened: pq.ParquetFile, path: str, group: int, position: int) -> Last | None:
+def _last_row(
+    store: ArchiveTable, opened: pq.ParquetFile, path: str, group: int, position: int
+) -> Last | None:
     """The last row of a row group below `position`."""
     found = None
     for batch in store.rows(opened, path, group, _LAST_COLUMNS, _ROWS_MAX):
@@ -117,7 +119,7 @@ def _last_row(store: Store, opened: pq.ParquetFile, path: str, group: int, posit
 
 
 def _columns(
-    store: Store,
+    store: ArchiveTable,
     file: ArchiveFile,
     columns: tuple[str, ...],
     may_hold: Callable[[pq.ParquetFile, int], bool],

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from tickertape.archive.delta_table import Store
+from tickertape.archive.delta_table import ArchiveTable
 from tickertape.archive.manifest import ArchiveFile
 from tickertape.archive.rows_to_batches import OUT_OF_ORDER, Rows, merged, rows_of
 from tickertape.archive.schema import FILE_COLUMNS
@@ -37,7 +37,7 @@ _ROW_BYTES: Final = 64
 """What the numbers and offsets of a row take in memory; in a file it may be nearly nothing."""
 
 
-class Piece(NamedTuple):
+class ParquetPiece(NamedTuple):
     """What was read next."""
 
     rows: Rows | None
@@ -46,13 +46,13 @@ class Piece(NamedTuple):
     """Everything that is wanted below this position was given."""
 
 
-class Scan:
+class ParquetScan:
     """The rows of `files`, which are in the order of their least positions, with positions in
     `[begin, end)`."""
 
     def __init__(
         self,
-        store: Store,
+        store: ArchiveTable,
         files: list[ArchiveFile],
         begin: int,
         end: int,
@@ -68,11 +68,11 @@ class Scan:
         self._fetched = fetched_bytes
         self._open: list[_Stream] = []
 
-    def __iter__(self) -> Iterator[Piece]:
+    def __iter__(self) -> Iterator[ParquetPiece]:
         """All pieces, in order; the last one ends at the end. Raises `ArchiveFailed`."""
         while (piece := self._next()) is not None:
             yield piece
-        yield Piece(None, self._end)
+        yield ParquetPiece(None, self._end)
 
     def close(self) -> None:
         """Close the files."""
@@ -81,7 +81,7 @@ class Scan:
             stream.close()
         self._open = []
 
-    def _next(self) -> Piece | None:
+    def _next(self) -> ParquetPiece | None:
         """The rows below the position up to which all of them are known; None at the end."""
         self._begin_files()
         if not self._open:
@@ -93,7 +93,7 @@ class Scan:
         reach = min(reach, self._end)
         found = [rows for stream in self._open if (rows := stream.take_below(reach)) is not None]
         self._fill()
-        return Piece(merged(found) if found else None, reach)
+        return ParquetPiece(merged(found) if found else None, reach)
 
     def _begin_files(self) -> None:
         """Open those that may have what comes next."""
@@ -151,7 +151,7 @@ class Scan:
 class _Stream:
     """One file: a chunk of it that waits to be given, and what comes after it."""
 
-    def __init__(self, store: Store, file: ArchiveFile, begin: int, end: int) -> None:
+    def __init__(self, store: ArchiveTable, file: ArchiveFile, begin: int, end: int) -> None:
         self._store = store
         self._file = file
         self._begin = begin

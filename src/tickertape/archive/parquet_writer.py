@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tickertape.archive.location import Place, new_file
+from tickertape.archive.location import ArchiveLocation, new_file
 from tickertape.archive.schema import FILE_COLUMNS, day_of, file_path, file_schema, file_statistics
 from tickertape.base.archive_limits import (
     archive_page_bytes,
@@ -73,7 +73,7 @@ class _Group(NamedTuple):
 class PartitionFile:
     """One file of a day and a topic, from its first row group to its end. Rows come in log order."""
 
-    def __init__(self, place: Place, day: int, topic: str) -> None:
+    def __init__(self, place: ArchiveLocation, day: int, topic: str) -> None:
         import pyarrow.parquet as pq
 
         self._date, self._topic = day_of(day * _DAY), topic
@@ -121,7 +121,7 @@ class PartitionFile:
             self._stack.__exit__(type(error), error, error.__traceback__)
 
 
-class _Waiting:
+class _WaitingRows:
     """Rows of a day and a topic that are not written yet."""
 
     def __init__(self) -> None:
@@ -152,9 +152,9 @@ class _Waiting:
 class FileWriter:
     """Writes rows that come in the order of the log. `finish` gives the files; `abandon` takes them away."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: ArchiveLocation) -> None:
         self._place = place
-        self._waiting: dict[_Group, _Waiting] = {}
+        self._waiting: dict[_Group, _WaitingRows] = {}
         self._open: dict[_Group, PartitionFile] = {}
         """The one written to last is the last."""
         self._cost = 0
@@ -184,7 +184,7 @@ class FileWriter:
     def _add(self, group: _Group, batch: pa.RecordBatch, body_bytes: int) -> None:
         waiting = self._waiting.get(group)
         if waiting is None:
-            waiting = self._waiting[group] = _Waiting()
+            waiting = self._waiting[group] = _WaitingRows()
         if waiting.rows and not waiting.fits(batch.num_rows, body_bytes):
             self._flush(group)
         before = waiting.cost
@@ -218,7 +218,7 @@ class FileWriter:
 
 
 def write_files(
-    place: Place, batches: Iterable[pa.RecordBatch], wrote: Callable[[int], object] | None = None
+    place: ArchiveLocation, batches: Iterable[pa.RecordBatch], wrote: Callable[[int], object] | None = None
 ) -> list[Added]:
     """Write all of `batches`, of all columns of the table but `date`, whose rows rise by position; `wrote` is
     told of rows as they go. Raises `OSError`, `ArchiveFailed`, and what `batches` raises: then nothing of it

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import numpy as np
 
 from tickertape.archive import lookup as finding
-from tickertape.archive.delta_table import Store
-from tickertape.archive.location import check_files, place_of
+from tickertape.archive.delta_table import ArchiveTable
+from tickertape.archive.location import check_files, location_of
 from tickertape.archive.manifest import Int64s, Manifest
-from tickertape.archive.parquet_scan import Scan
+from tickertape.archive.parquet_scan import ParquetScan
 from tickertape.archive.rows_to_batches import Rows
 from tickertape.archive.schema import Coverage, coverage_of
 from tickertape.base.archive_limits import archive_answer_bytes_max, archive_looks_max
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Archived(NamedTuple):
+class ArchiveExtent(NamedTuple):
     """Messages that follow one another in the archive."""
 
     batch: MessageBatch | None
@@ -43,7 +43,7 @@ class Archived(NamedTuple):
     """Everything that was asked for below this position was given."""
 
 
-class Archive:
+class ArchiveReader:
     """The archive at `location`, a path or the URI of an object store; `options` are delta-rs's for it.
 
     `journal` is the id of the journal that it must be of (None: any). May be used by several threads."""
@@ -51,7 +51,7 @@ class Archive:
     def __init__(
         self, location: str, journal: str | None = None, options: Mapping[str, str] | None = None
     ) -> None:
-        self.store = Store(location, options)
+        self.store = ArchiveTable(location, options)
         self._journal = journal
         self._table: DeltaTable | None = None
         self._looks_left = 0
@@ -106,12 +106,12 @@ class Archive:
         manifest = self._manifest
         return None if manifest is None else manifest.coverage
 
-    def scan(self, begin: int, end: int, topic: str | None = None) -> Scan:
+    def scan(self, begin: int, end: int, topic: str | None = None) -> ParquetScan:
         """The rows with positions in `[begin, end)` of a topic, of the topics that a pattern fits, or (None)
         of all. Raises `ArchiveFailed` when it does not cover them."""
         manifest = self._covering(begin, end)
         files = manifest.overlapping(begin, end, None if topic is None else fits(topic))
-        return Scan(self.store, files, begin, end)
+        return ParquetScan(self.store, files, begin, end)
 
     def messages(
         self,
@@ -121,7 +121,7 @@ class Archive:
         *,
         filter: Filter | None = None,
         bytes_max: int = archive_answer_bytes_max,
-    ) -> Iterator[Archived]:
+    ) -> Iterator[ArchiveExtent]:
         """The messages with positions in `[begin, end)`, as they were published, in the order of the log.
 
         `topic` is a name, a pattern, or None for all; with `filter`, one that needs no context, only those
@@ -159,7 +159,7 @@ class Archive:
         """Check that the files with positions in `[begin, end)` exist with the sizes that the newest version
         of the table names. Raises `ArchiveFailed`, also when it does not cover these positions."""
         self.refresh()
-        place = place_of(self.store.location, self.store.options)
+        place = location_of(self.store.location, self.store.options)
 
         def check(_: Manifest) -> None:
             files = self._covering(begin, end).overlapping(begin, end)
@@ -229,10 +229,10 @@ def pieces(rows: Rows | None, end: int, bytes_max: int) -> Iterator[tuple[Rows |
         low = high
 
 
-def _archived(rows: Rows | None, end: int, filter: Filter | None) -> Archived:
+def _archived(rows: Rows | None, end: int, filter: Filter | None) -> ArchiveExtent:
     if rows is not None and filter is not None:
         passed = np.array(filter.select(rows.bodies()), np.int64)
         rows = rows.take(passed) if len(passed) else None
     if rows is None:
-        return Archived(None, np.empty(0, np.int64), end)
-    return Archived(rows.batch(), rows.positions, end)
+        return ArchiveExtent(None, np.empty(0, np.int64), end)
+    return ArchiveExtent(rows.batch(), rows.positions, end)

@@ -11,7 +11,7 @@ from zlib import crc32
 
 import numpy as np
 
-from tickertape.archive.commit import Archive
+from tickertape.archive.commit import ArchiveWriter
 from tickertape.archive.compact import batches_of, stored_files
 from tickertape.archive.parquet_writer import numbers
 from tickertape.archive.rows_to_batches import rows_of
@@ -70,7 +70,7 @@ def _lengths(labels: Labels | None, count: int) -> UInt64s:
     return np.zeros(count, U8) if labels is None else lengths_of(labels.offsets).astype(U8)
 
 
-def sums_of(archive: Archive, begin: int, end: int) -> Sums:
+def sums_of(archive: ArchiveWriter, begin: int, end: int) -> Sums:
     """The sums of what the archive holds at the positions `begin` to `end` (not included), all columns read.
     Raises `ArchiveFailed` for a file that is missing or damaged."""
     import pyarrow as pa

@@ -28,7 +28,7 @@ Gathered = tuple[str, int, int]
 """Queue, publisher and sequence of a message that was acknowledged."""
 
 
-class Gathering:
+class AckAccumulator:
     """Acknowledgements that are to travel together: of one subscription, which has so many granted.
 
     Any thread appends to `items`; who takes some from the front holds the client's lock.
@@ -60,7 +60,7 @@ class Hold:
 class Settling(Protocol):
     """A client, to which is told what became of messages."""
 
-    def acknowledged(self, gathering: Gathering) -> None:
+    def acknowledged(self, gathering: AckAccumulator) -> None:
         """As many as allowed are gathered, or the first one is."""
 
     def settled(self, queue: str, action: Action, marks: Marks, extend_ms: int = 0) -> None:
@@ -79,7 +79,7 @@ class Lease:
         *,
         once: bool,
         hold: Hold,
-        gathering: Gathering,
+        gathering: AckAccumulator,
         settling: Settling,
         automatic: bool = False,
     ) -> None:
@@ -136,7 +136,7 @@ class Lease:
         return [] if touched is None else [mark for mark in marks if mark not in touched]
 
 
-class Look(Lease):
+class BrowseLease(Lease):
     """Messages that were only looked at: there is nothing to settle."""
 
     __slots__ = ()

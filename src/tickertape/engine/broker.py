@@ -22,38 +22,38 @@ from tickertape.base.interfaces import Buffer, Now
 from tickertape.base.names import is_pattern
 from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch
-from tickertape.engine.commands.asking import Asking
-from tickertape.engine.commands.body_validation import Validation
-from tickertape.engine.commands.publish import Intake
-from tickertape.engine.commands.subscribe import Subscribing
-from tickertape.engine.log_reads.errands import Errands
-from tickertape.engine.matching.interest_compiler import Contents
-from tickertape.engine.queues.checkpoints import Recovered, beginnings
-from tickertape.engine.queues.keeping import Keeping
+from tickertape.engine.commands.asking import SubscriptionChanges
+from tickertape.engine.commands.body_validation import BodyValidation
+from tickertape.engine.commands.publish import PublishHandler
+from tickertape.engine.commands.subscribe import SubscribeHandler
+from tickertape.engine.log_reads.errands import LogLookups
+from tickertape.engine.matching.interest_compiler import InterestCompiler
+from tickertape.engine.queues.checkpoints import RecoveredQueues, beginnings
+from tickertape.engine.queues.keeping import CheckpointWriter
 from tickertape.engine.queues.state.definition import QueueDefinition
-from tickertape.engine.retention import Pin, Retaining
+from tickertape.engine.retention import RetentionManager, RetentionPin
 from tickertape.engine.runtime.effects import (
-    Close,
+    CloseConnection,
     DiskJob,
     Effect,
     Fatal,
-    LoggedOnNow,
+    LogonAccepted,
 )
-from tickertape.engine.runtime.log_writer import Publishing
-from tickertape.engine.runtime.outbox import Answers
-from tickertape.engine.runtime.publisher_ids import Registry
+from tickertape.engine.runtime.log_writer import LogWriter
+from tickertape.engine.runtime.outbox import Outbox
+from tickertape.engine.runtime.publisher_ids import PublisherDirectory
 from tickertape.engine.runtime.statistics import Statistics
-from tickertape.engine.sessions.heartbeat import Beats, heartbeat_seconds
-from tickertape.engine.sessions.read_throttle import Pauses
-from tickertape.engine.sessions.registry import Everybody, Rights, Sessions
+from tickertape.engine.sessions.heartbeat import HeartbeatMonitor, heartbeat_seconds
+from tickertape.engine.sessions.read_throttle import ReadThrottle
+from tickertape.engine.sessions.registry import AllowAll, LogonPolicy, SessionRegistry
 from tickertape.engine.sessions.session import Session
-from tickertape.engine.transactions.coordinator import Transactions
-from tickertape.engine.transactions.staging_area import Staging, StagingLimits
-from tickertape.engine.transient.slow_consumers import SlowLimits
-from tickertape.journal.disk_jobs import Job, RetireSegments, WriteQueues
+from tickertape.engine.transactions.coordinator import TransactionCoordinator
+from tickertape.engine.transactions.staging_area import StagingArea, StagingLimits
+from tickertape.engine.transient.slow_consumers import SlowConsumerLimits
+from tickertape.journal.disk_jobs import JournalJob, RetireSegments, WriteQueues
 from tickertape.journal.journal import Journal
 from tickertape.journal.reading.archive_tier import ArchiveAnswer
-from tickertape.journal.reading.log_view import Part
+from tickertape.journal.reading.log_view import LogPart
 from tickertape.journal.retention import RetentionPolicy
 from tickertape.wire.commands import (
     WIRE_VERSION,
@@ -85,7 +85,7 @@ class Broker:
     def __init__(
         self,
         journal: Journal,
-        registry: Registry,
+        registry: PublisherDirectory,
         *,
         instance: str,
         software: str,
@@ -93,48 +93,50 @@ class Broker:
         validated: Mapping[str, str] | None = None,
         message_types: Mapping[str, str] | None = None,
         retention: RetentionPolicy | None = None,
-        slow_clients: SlowLimits | None = None,
+        slow_clients: SlowConsumerLimits | None = None,
         queues: Sequence[QueueDefinition] = (),
         staging: StagingLimits | None = None,
-        rights: Rights | None = None,
+        rights: LogonPolicy | None = None,
         limits: ClientLimits = DEFAULT,
     ) -> None:
         self.journal = journal
-        self._rights = rights or Everybody()
+        self._rights = rights or AllowAll()
         self.statistics = Statistics()
         self._instance = instance
         self._software = software
         self._recorded = recorded
         self._effects: list[Effect] = []
-        self._answers = Answers(self._effects, self.statistics)
-        self._sessions = Sessions(instance, registry, self.statistics, exclusive=recorded != frozenset())
-        self._publishing = Publishing(journal, registry, recorded)
-        validation = Validation(validated, limits.message_bytes_max)
+        self._answers = Outbox(self._effects, self.statistics)
+        self._sessions = SessionRegistry(
+            instance, registry, self.statistics, exclusive=recorded != frozenset()
+        )
+        self._publishing = LogWriter(journal, registry, recorded)
+        validation = BodyValidation(validated, limits.message_bytes_max)
         self._validated = validation.topics
         self.topic_types: Mapping[str, str] = dict(message_types or {})
         """Topic to the name of its message type; topics that are not in it are JSON."""
-        self._pauses = Pauses(self._effects)
-        self.beats = Beats(self._effects, self._answers, self._goodbye)
-        self.contents = Contents(self.topic_types, limits)
-        self.subscribing = Subscribing(
+        self._pauses = ReadThrottle(self._effects)
+        self.beats = HeartbeatMonitor(self._effects, self._answers, self._goodbye)
+        self.contents = InterestCompiler(self.topic_types, limits)
+        self.subscribing = SubscribeHandler(
             journal,
             self._publishing,
             self._effects,
             self._answers,
             self._pauses,
             self.contents,
-            slow_clients or SlowLimits(),
+            slow_clients or SlowConsumerLimits(),
             self._too_slow,
             queues,
         )
         self.queues = self.subscribing.queues
-        self._keeping = Keeping(self.queues, journal, self._effects)
+        self._keeping = CheckpointWriter(self.queues, journal, self._effects)
         self._publishing.also_recorded |= frozenset(self.queues.names)
         self._delivery = self.subscribing.delivery
         self._publishing.accepted = self._delivery.live.accepted
-        self.errands = Errands(self._effects, self.subscribing.new_token, self.subscribing.budget)
+        self.errands = LogLookups(self._effects, self.subscribing.new_token, self.subscribing.budget)
         self._intake = self._make_intake(validation)
-        self._asking = Asking(self.subscribing, self._answers, lambda: self.draining)
+        self._asking = SubscriptionChanges(self.subscribing, self._answers, lambda: self.draining)
         self.transactions = self._make_transactions(registry, validation, staging or StagingLimits())
         self._pins = [self.queues.oldest_needed, self.subscribing.oldest_needed]
         self.retaining = self._make_retaining(retention or RetentionPolicy())
@@ -143,13 +145,13 @@ class Broker:
         self.statistics.name_topics(sorted(name for name in recorded or () if not is_pattern(name)))
 
     def _make_transactions(
-        self, registry: Registry, validation: Validation, limits: StagingLimits
-    ) -> Transactions:
+        self, registry: PublisherDirectory, validation: BodyValidation, limits: StagingLimits
+    ) -> TransactionCoordinator:
         journal, subscribing = self.journal, self.subscribing
-        staging = Staging(
+        staging = StagingArea(
             journal.journal_id, limits, self._effects, self._answers, self._pauses, subscribing.new_token
         )
-        return Transactions(
+        return TransactionCoordinator(
             journal,
             self._publishing,
             registry,
@@ -161,8 +163,8 @@ class Broker:
             self._instance,
         )
 
-    def _make_retaining(self, policy: RetentionPolicy) -> Retaining:
-        return Retaining(
+    def _make_retaining(self, policy: RetentionPolicy) -> RetentionManager:
+        return RetentionManager(
             self.journal,
             policy,
             self._effects,
@@ -171,8 +173,8 @@ class Broker:
             self.oldest_needed,
         )
 
-    def _make_intake(self, validation: Validation) -> Intake:
-        return Intake(
+    def _make_intake(self, validation: BodyValidation) -> PublishHandler:
+        return PublishHandler(
             self.journal,
             self._publishing,
             validation,
@@ -236,7 +238,7 @@ class Broker:
             self._goodbye(conn, error)
         self._journal_moved(now)
 
-    def disk_done(self, job: Job, error: OSError | None, salt: int, now: Now) -> None:
+    def disk_done(self, job: JournalJob, error: OSError | None, salt: int, now: Now) -> None:
         """The disk's answer to a `DiskJob`."""
         if isinstance(job, RetireSegments):
             self.retaining.done(job, error, now)
@@ -335,18 +337,18 @@ class Broker:
         )
         return min([t for t in deadlines if t is not None], default=None)
 
-    def begin_queues(self, recovered: Recovered, now: Now) -> None:
+    def begin_queues(self, recovered: RecoveredQueues, now: Now) -> None:
         """The queues were recovered: they begin to work. Called once, before anything else."""
         if recovered.begun:
             self.queues.ledger.append(beginnings(recovered.begun), now)
             self._journal_moved(now)
         self.queues.begin(now)
 
-    def pin(self, needed: Callable[[], Pin | None]) -> None:
+    def pin(self, needed: Callable[[], RetentionPin | None]) -> None:
         """Ask `needed` too what of the log may not be removed, each time before something is."""
         self._pins.append(needed)
 
-    def oldest_needed(self) -> Pin | None:
+    def oldest_needed(self) -> RetentionPin | None:
         """The lowest position that somebody needs, and who; None: nobody needs anything."""
         return min([pin for ask in self._pins if (pin := ask()) is not None], default=None)
 
@@ -379,7 +381,7 @@ class Broker:
         self._answers.due(self._publishing.due(), now.mono)
         for commit in commits:
             self.statistics.persisted(commit.batch)
-            part = Part(commit.first_position, commit.batch)
+            part = LogPart(commit.first_position, commit.batch)
             self._delivery.persisted(part)
             self.retaining.persisted(part)
         self.retaining.moved(now)
@@ -423,7 +425,7 @@ class Broker:
             self._goodbye(old.conn, NameInUse(taken))
         self._strangers.discard(conn)
         self.statistics.logons += 1
-        self._effects.append(LoggedOnNow(conn))
+        self._effects.append(LogonAccepted(conn))
         self.beats.begin(conn, command.heartbeat_ms, now.mono)
 
         def logged_on() -> LoggedOn:
@@ -496,5 +498,5 @@ class Broker:
         """Say why, close, and forget the connection now: nothing more is taken from it."""
         self._answers.send(conn, Goodbye(code=error.code, text=str(error)))
         self.statistics.end(error)
-        self._effects.append(Close(conn, error.code, str(error)))
+        self._effects.append(CloseConnection(conn, error.code, str(error)))
         self.disconnected(conn)

@@ -15,16 +15,16 @@ from tickertape.base.errors import TickertapeError
 from tickertape.base.interfaces import Buffer, Now
 from tickertape.base.limits import retention_check_seconds, retention_retry_seconds, retention_segments_max
 from tickertape.engine.log_reads.budget import ReadBudget
-from tickertape.engine.runtime.effects import ArchiveRead, DiskJob, Effect, Happened, Read
+from tickertape.engine.runtime.effects import ArchiveRead, DiskJob, Effect, LogEvent, ReadLog
 from tickertape.journal.disk_jobs import RetireSegments
 from tickertape.journal.journal import Journal
-from tickertape.journal.reading.archive_tier import ArchiveAnswer, CheckArchived, Older
-from tickertape.journal.reading.log_view import Part, ReadRequest
+from tickertape.journal.reading.archive_tier import ArchiveAnswer, ArchiveTier, CheckArchived
+from tickertape.journal.reading.log_view import LogPart, ReadRequest
 from tickertape.journal.retention import (
-    Gathered,
     Gathering,
     LastSearch,
     RetentionPolicy,
+    RetiredFacts,
     due,
     find_last_message,
     first_of,
@@ -37,7 +37,7 @@ _NOBODY: Final = -1
 """What is asked of the archive here is for no connection."""
 
 
-class Pin(NamedTuple):
+class RetentionPin(NamedTuple):
     """A position from which on somebody needs the log."""
 
     position: int
@@ -47,7 +47,7 @@ class Pin(NamedTuple):
     """It is over in a moment: not worth telling."""
 
 
-class Retaining:
+class RetentionManager:
     """Removes what the policy does not keep. `oldest_needed` gives the pin with the lowest position."""
 
     def __init__(
@@ -57,7 +57,7 @@ class Retaining:
         effects: list[Effect],
         new_token: Callable[[], int],
         budget: ReadBudget,
-        oldest_needed: Callable[[], Pin | None],
+        oldest_needed: Callable[[], RetentionPin | None],
     ) -> None:
         self._journal = journal
         self._policy = policy
@@ -70,9 +70,9 @@ class Retaining:
         """Token of the read under way."""
         self._ready = False
         """The gathering let others go first."""
-        self.archive: Older | None = None
+        self.archive: ArchiveTier | None = None
         """Nothing is removed that is not in this archive; None: none is required."""
-        self._checking: tuple[int, Gathered] | None = None
+        self._checking: tuple[int, RetiredFacts] | None = None
         """Token of a check of the archive under way, and what was gathered before it."""
         self._job: RetireSegments | None = None
         """What the disk does, or failed to do and is asked again."""
@@ -102,7 +102,7 @@ class Retaining:
             if self._policy.active:
                 self._look(now)
 
-    def persisted(self, part: Part) -> None:
+    def persisted(self, part: LogPart) -> None:
         """A commit became persisted: it may hold the first message of the log."""
         view = self._journal.view
         if view.first is None and not view.first_unknown:
@@ -159,7 +159,7 @@ class Retaining:
         }
         if view.first is not None:
             fields["first_bookmark"] = str(view.first.bookmark)
-        self._effects.append(Happened("segments_removed", False, fields))
+        self._effects.append(LogEvent("segments_removed", False, fields))
         self._at = now.mono if self._policy.active else None  # there may be more
 
     # -- outputs --------------------------------------------------------------------------------------
@@ -216,12 +216,12 @@ class Retaining:
             self._hold(len(held), sum(s.file_bytes for s in held), pin.who if pin and held else "")
         return min(free, retention_segments_max)
 
-    def _needed(self) -> Pin | None:
+    def _needed(self) -> RetentionPin | None:
         """As `oldest_needed`, with the archive."""
         pin, archive = self._oldest_needed(), self.archive
         if archive is None:
             return pin
-        archived = Pin(archive.end, "archive", brief=not archive.known)
+        archived = RetentionPin(archive.end, "archive", brief=not archive.known)
         return archived if pin is None else min(pin, archived)
 
     def _put_off(self, now: Now) -> bool:
@@ -237,7 +237,7 @@ class Retaining:
             fields: dict[str, str | int] = {}
             if segments:
                 fields = {"segments": segments, "bytes": size, "by": who}
-            self._effects.append(Happened(name, bool(segments), fields))
+            self._effects.append(LogEvent(name, bool(segments), fields))
         self.held_segments, self.held_bytes, self.held_by = segments, size, who
 
     def _advance(self, data: Buffer | TickertapeError | None, now: Now) -> None:
@@ -247,9 +247,9 @@ class Retaining:
                 raise data
             request = next(self._steps) if data is None else self._steps.send(data)
         except StopIteration as done:
-            found: Gathered | int = done.value
+            found: RetiredFacts | int = done.value
             self._finish()
-            if isinstance(found, Gathered):
+            if isinstance(found, RetiredFacts):
                 self._gathered(found, now)
             else:
                 self._found_last(found, now)
@@ -264,7 +264,7 @@ class Retaining:
 
     def _read(self, request: ReadRequest) -> None:
         self._reading = self._new_token()
-        self._effects.append(Read(self._reading, request))
+        self._effects.append(ReadLog(self._reading, request))
 
     def _finish(self) -> None:
         self._steps = None
@@ -277,7 +277,7 @@ class Retaining:
             view.last_message = position
         self._look(now)
 
-    def _gathered(self, gathered: Gathered, now: Now) -> None:
+    def _gathered(self, gathered: RetiredFacts, now: Now) -> None:
         """Everything to be kept is known: what goes must be in the archive, where one is required."""
         archive = self.archive
         begin = self._journal.view.first_position
@@ -291,7 +291,7 @@ class Retaining:
         request = CheckArchived(begin, gathered.retired.first_position)
         self._effects.append(ArchiveRead(token, request, _NOBODY))
 
-    def _remove(self, gathered: Gathered, now: Now) -> None:
+    def _remove(self, gathered: RetiredFacts, now: Now) -> None:
         """The segments leave the view, unless somebody came meanwhile."""
         journal, retired = self._journal, gathered.retired
         pin = self._needed()
@@ -311,5 +311,5 @@ class Retaining:
 
     def _failed(self, text: str, now: Now) -> None:
         self.failures += 1
-        self._effects.append(Happened("retention_failed", True, {"text": text}))
+        self._effects.append(LogEvent("retention_failed", True, {"text": text}))
         self._at = now.mono + retention_check_seconds

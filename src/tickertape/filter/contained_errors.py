@@ -14,7 +14,7 @@ from tickertape.base.text_format import said
 _CHARACTERS_MAX: Final = 200
 
 
-class Defects:
+class ContainedErrors:
     """The number of contained exceptions, and the last one."""
 
     def __init__(self) -> None:
@@ -33,5 +33,5 @@ def described(error: Exception) -> str:
     return f"{type(error).__name__}: {said(error, _CHARACTERS_MAX)}"
 
 
-DEFECTS: Final = Defects()
+DEFECTS: Final = ContainedErrors()
 """Of all filters of a process."""

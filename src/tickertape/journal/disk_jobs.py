@@ -14,9 +14,9 @@ from typing import Final
 import msgspec
 
 from tickertape.base.interfaces import Buffer, Disk
-from tickertape.journal.format.last_segment import BEGUN_FILE, make_begun, reserve_begun
+from tickertape.journal.format.last_segment import BEGUN_FILE, reserve_last_segment, write_last_segment
 from tickertape.journal.format.queue_checkpoint import write_queues
-from tickertape.journal.format.retired_state import Retired, write_retired
+from tickertape.journal.format.retired_state import RetiredState, write_retired
 from tickertape.journal.format.segment import AGAIN, JOURNAL_DIRECTORY, segment_path
 
 _NO_ROOM: Final = {
@@ -29,7 +29,7 @@ _NO_ROOM: Final = {
 _NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
 
 
-class NoRoom(OSError):
+class DiskFull(OSError):
     """There is no room to reserve a segment. Nothing was written, so it may be tried again."""
 
     @property
@@ -39,11 +39,11 @@ class NoRoom(OSError):
         return f"{self.strerror}: {remedy}"
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class JournalJob(msgspec.Struct, frozen=True, kw_only=True):
     """Base of all jobs; jobs of one journal are carried out in the order they were made."""
 
 
-class WriteCommit(Job, frozen=True, kw_only=True):
+class WriteCommit(JournalJob, frozen=True, kw_only=True):
     """Write one commit into the active segment, and make it durable when `sync`."""
 
     segment: int
@@ -53,21 +53,21 @@ class WriteCommit(Job, frozen=True, kw_only=True):
     number: int
 
 
-class SyncSegment(Job, frozen=True, kw_only=True):
+class SyncSegment(JournalJob, frozen=True, kw_only=True):
     """Make everything written to the active segment durable (sync policy `interval`)."""
 
     segment: int
     number: int
 
 
-class StartSegment(Job, frozen=True, kw_only=True):
+class StartSegment(JournalJob, frozen=True, kw_only=True):
     """Put the header into the prepared segment: the first of a run, nothing is open before it."""
 
     number: int
     header: bytes
 
 
-class RollSegment(Job, frozen=True, kw_only=True):
+class RollSegment(JournalJob, frozen=True, kw_only=True):
     """Seal the active segment, cut it to its length, and put the header into the prepared next one.
 
     The seal is durable before the header is written, so a valid header proves that the segment before is
@@ -81,7 +81,7 @@ class RollSegment(Job, frozen=True, kw_only=True):
     header: bytes
 
 
-class SealSegment(Job, frozen=True, kw_only=True):
+class SealSegment(JournalJob, frozen=True, kw_only=True):
     """Seal the active segment at a clean stop; no segment follows."""
 
     segment: int
@@ -90,7 +90,7 @@ class SealSegment(Job, frozen=True, kw_only=True):
     end: int
 
 
-class PrepareSegment(Job, frozen=True, kw_only=True):
+class PrepareSegment(JournalJob, frozen=True, kw_only=True):
     """Create and reserve the next segment (or enlarge it): zeros, durable, not yet a segment. May run beside
     writes."""
 
@@ -98,16 +98,16 @@ class PrepareSegment(Job, frozen=True, kw_only=True):
     bytes: int
 
 
-class RetireSegments(Job, frozen=True, kw_only=True):
+class RetireSegments(JournalJob, frozen=True, kw_only=True):
     """Record what must outlive the segments `numbers`, then remove these, the oldest first.
 
     Without `retired` that is recorded already. Runs beside all others; it may be repeated after an error."""
 
-    retired: Retired | None
+    retired: RetiredState | None
     numbers: tuple[int, ...]
 
 
-class WriteQueues(Job, frozen=True, kw_only=True):
+class WriteQueues(JournalJob, frozen=True, kw_only=True):
     """Replace the checkpoint of the queues. Runs beside all others; it may be repeated after an error.
 
     `encode` makes the contents of the file. That takes long for deep queues, so it is part of the job."""
@@ -116,7 +116,7 @@ class WriteQueues(Job, frozen=True, kw_only=True):
     encode: Callable[[], bytes]
 
 
-class Executor:
+class DiskJobExecutor:
     """Carries out jobs on a disk, keeping the files of the active and the prepared segment open.
 
     `entropy` gives the salt of each prepared segment: 64 unpredictable bits."""
@@ -128,11 +128,11 @@ class Executor:
         self._begun: int | None = None
         """The file that says which segment was begun last; open from the first reserve on."""
 
-    def run(self, job: Job) -> int:
+    def run(self, job: JournalJob) -> int:
         """Carry out one job; returns the salt for a `PrepareSegment`, else 0. Raises `OSError`.
 
-        `NoRoom` is raised only by the reserve itself: a sync that fails for want of room has failed like any
-        other, for what it should have written may be gone from the cache as well."""
+        `DiskFull` is raised only by the reserve itself: a sync that fails for want of room has failed like
+        any other, for what it should have written may be gone from the cache as well."""
         if isinstance(job, WriteCommit):
             handle = self._handle(job.segment)
             self._disk.write(handle, job.offset, job.buffers)
@@ -192,23 +192,23 @@ class Executor:
         try:
             handle = self._reserve(job)
             if self._begun is None:
-                begun = reserve_begun(self._disk)
+                begun = reserve_last_segment(self._disk)
         except OSError as error:
             if error.errno in _NO_ROOM:
-                raise NoRoom(*error.args) from error
+                raise DiskFull(*error.args) from error
             raise
         self._disk.sync(handle)
         try:
             self._disk.sync_directory(JOURNAL_DIRECTORY)
             if begun is not None:
-                make_begun(self._disk, begun)
+                write_last_segment(self._disk, begun)
             if self._begun is None:
                 self._begun = self._disk.open(BEGUN_FILE)
         except OSError as error:
             if (
                 error.errno in _NO_DESCRIPTOR
             ):  # it could not be opened: nothing was lost, it may be tried again
-                raise NoRoom(*error.args) from error
+                raise DiskFull(*error.args) from error
             raise
         return self._entropy()
 

@@ -14,14 +14,14 @@ from tickertape.base.interfaces import Now
 from tickertape.base.limits import batch_memory_bytes, commit_gather_bytes_max, segment_bytes_default
 from tickertape.batch import MessageBatch, Stamp
 from tickertape.journal.commit.group_commit import GroupCommit
-from tickertape.journal.commit.persisted import Persisted, SyncPolicy
-from tickertape.journal.disk_jobs import Job
-from tickertape.journal.format.clean_shutdown import Reached
+from tickertape.journal.commit.persisted import PersistedCommit, SyncPolicy
+from tickertape.journal.disk_jobs import JournalJob
+from tickertape.journal.format.clean_shutdown import CleanShutdown
 from tickertape.journal.index.segment_index import publisher_spans
 from tickertape.journal.reading.log_reader import LogReader
 from tickertape.journal.reading.log_view import LogView
 from tickertape.journal.reading.lookup import next_block_with
-from tickertape.journal.recovery.recovery import Recovered
+from tickertape.journal.recovery.recovery import RecoveredJournal
 
 
 class Journal:
@@ -29,7 +29,7 @@ class Journal:
 
     def __init__(
         self,
-        recovered: Recovered,
+        recovered: RecoveredJournal,
         now: Now,
         *,
         policy: SyncPolicy = SyncPolicy.ALWAYS,
@@ -89,7 +89,7 @@ class Journal:
         reserved."""
         return self._commit.can_accept(nbytes)
 
-    def done(self, job: Job, error: OSError | None, salt: int, now: Now) -> None:
+    def done(self, job: JournalJob, error: OSError | None, salt: int, now: Now) -> None:
         """The disk's answer to one of `jobs()`."""
         self._commit.done(job, error, salt, now)
 
@@ -107,11 +107,11 @@ class Journal:
 
     # -- outputs --------------------------------------------------------------------------------------
 
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[JournalJob]:
         """Drain the jobs for the disk, in order."""
         return self._commit.jobs()
 
-    def take_persisted(self) -> list[Persisted]:
+    def take_persisted(self) -> list[PersistedCommit]:
         """Drain the commits that became persisted; readers see them from now on."""
         for active in self._commit.take_opened():
             self.view.opened(active)
@@ -204,7 +204,7 @@ class Journal:
         return self._commit.closed
 
     @property
-    def reached(self) -> Reached | None:
+    def reached(self) -> CleanShutdown | None:
         """Where the seal of `close` ended the log, once it is `closed`; None when there was none."""
         return self._commit.reached
 
@@ -226,5 +226,5 @@ class Journal:
 
     @property
     def level(self) -> str:
-        """What `Persisted` means under this sync policy: `local` or `written`."""
+        """What `PersistedCommit` means under this sync policy: `local` or `written`."""
         return "local" if self.policy is SyncPolicy.ALWAYS else "written"

@@ -20,13 +20,13 @@ from tickertape.journal.format.retired_state import (
     NOTHING_HIGHEST,
     FirstMessage,
     Numbers,
-    Retired,
+    RetiredState,
     with_records,
 )
 from tickertape.journal.format.segment import CONTROL_TOPIC
 from tickertape.journal.index.segment_index import publisher_spans
 from tickertape.journal.reading.log_reader import LogReader
-from tickertape.journal.reading.log_view import LogSegment, LogView, Part, ReadRequest, last_of
+from tickertape.journal.reading.log_view import LogPart, LogSegment, LogView, ReadRequest, last_of
 
 
 class RetentionPolicy(NamedTuple):
@@ -41,16 +41,16 @@ class RetentionPolicy(NamedTuple):
         return self.age_seconds is not None or self.size_bytes is not None
 
 
-class Gathered(NamedTuple):
+class RetiredFacts(NamedTuple):
     """What is to be recorded before segments go, and the first message behind them."""
 
-    retired: Retired
+    retired: RetiredState
     first: FirstMessage | None
     first_unknown: bool = False
     """That message cannot be read; without this there is none when `first` is None."""
 
 
-Gathering = Generator[ReadRequest | None, Buffer, Gathered]
+Gathering = Generator[ReadRequest | None, Buffer, RetiredFacts]
 """Asks for reads; None lets others go first, and is answered with nothing (`b""`)."""
 LastSearch = Generator[ReadRequest, Buffer, int]
 
@@ -117,8 +117,8 @@ def gather(view: LogView, journal_id: bytes, count: int) -> Gathering:
     except JournalCorrupt:  # whoever reads it gets this error; it is no reason to keep what is old
         first_unknown = True
     header = following.header
-    return Gathered(
-        Retired(
+    return RetiredFacts(
+        RetiredState(
             journal_id=journal_id,
             through=segments[-1].number,
             first_position=header.first_position,
@@ -179,7 +179,7 @@ def first_message(view: LogView, position: int) -> Generator[ReadRequest, Buffer
     return None
 
 
-def first_of(part: Part, position: int) -> FirstMessage | None:
+def first_of(part: LogPart, position: int) -> FirstMessage | None:
     """The first message of a part, from `position` on, that is no control record."""
     batch = part.batch
     low = max(position - part.first_position, 0)
@@ -193,7 +193,7 @@ def first_of(part: Part, position: int) -> FirstMessage | None:
     return FirstMessage(Bookmark(batch.publisher(low), batch.sequence(low)), int(batch.timestamps[low]))
 
 
-def _records(part: Part, stop: int) -> list[bytes]:
+def _records(part: LogPart, stop: int) -> list[bytes]:
     """Bodies of the log's own control records of a part below the position `stop`."""
     kinds = part.batch.kinds
     if kinds is None or CONTROL_TOPIC not in part.batch.topics:
@@ -225,7 +225,7 @@ def _read_highest(
     return np.fromiter(highest, np.uint64, count), np.fromiter(highest.values(), np.uint64, count)
 
 
-def _next(reader: LogReader) -> Generator[ReadRequest, Buffer, list[Part] | None]:
+def _next(reader: LogReader) -> Generator[ReadRequest, Buffer, list[LogPart] | None]:
     """What a reader gives next, perhaps no part; None at the persisted end."""
     step = reader.poll()
     return reader.answer((yield step)) if isinstance(step, ReadRequest) else step

@@ -65,7 +65,7 @@ class Bson:
     def projector(self, select: Select) -> Callable[[bytes], bytes]:
         """See `MessageType`. The deprecated types symbol, undefined and DBPointer come out as those that
         replaced them: string, null and DBRef."""
-        return projector(select, _Documents())
+        return projector(select, _BsonDocuments())
 
 
 class BsonReader:
@@ -82,7 +82,7 @@ class BsonReader:
         return self._walker.read(_decode(body))
 
 
-class _Documents:
+class _BsonDocuments:
     """BSON taken apart for `prune`: documents within stay as they are written."""
 
     def opened(self, body: bytes) -> Any:

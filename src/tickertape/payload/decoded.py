@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol, TypeVar
 import msgspec
 
 from tickertape.payload.paths import Path
-from tickertape.payload.shapes import Shape, shape_of, walk_field
+from tickertape.payload.shapes import PathShape, shape_of, walk_field
 from tickertape.payload.types import unreadable
 from tickertape.payload.walk import Walker
 
@@ -39,7 +39,7 @@ class DecodedReader:
         self._paths = tuple(paths)
         self._decoder = decoder
         self._plain = plain
-        self.shape: Final[Shape] = shape_of(paths, plain)
+        self.shape: Final[PathShape] = shape_of(paths, plain)
         self.access: tuple[str, ...] = self.shape.access
         self.quick: Callable[[bytes], Any] = decoder(self.shape.kind, walk_field)
         self.doubts: tuple[type[Exception], ...] = DECODE_ERRORS

@@ -62,10 +62,10 @@ class Json:
 
     def projector(self, select: Select) -> Callable[[bytes], bytes]:
         """See `MessageType`."""
-        return projector(select, _Documents())
+        return projector(select, _JsonDocuments())
 
 
-class _Documents:
+class _JsonDocuments:
     """JSON taken apart for `prune`."""
 
     def opened(self, body: bytes) -> msgspec.Raw:

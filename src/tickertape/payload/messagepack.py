@@ -50,7 +50,7 @@ class MessagePack:
 
     def projector(self, select: Select) -> Callable[[bytes], bytes]:
         """See `MessageType`."""
-        return projector(select, _Documents())
+        return projector(select, _MessagePackDocuments())
 
 
 class MessagePackReader:
@@ -80,7 +80,7 @@ class MessagePackReader:
         return fields
 
 
-class _Documents:
+class _MessagePackDocuments:
     """MessagePack taken apart for `prune`: the first byte of a value says what it is."""
 
     def opened(self, body: bytes) -> msgspec.Raw:

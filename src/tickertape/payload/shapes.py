@@ -20,7 +20,7 @@ _Wanted = list[tuple[Sequence[str | int], int]]
 """Paths by their steps, each with its number."""
 
 
-class Found:
+class FoundShape:
     """What a walk below one field finds, by the slot of each path that goes through it. The walk is taken
     when something is asked for: a field that comes often in one body is looked into once, the last time."""
 
@@ -39,12 +39,12 @@ class Found:
         return found[slot]
 
 
-def walk_field(kind: type[Found], value: Any) -> Found:
+def walk_field(kind: type[FoundShape], value: Any) -> FoundShape:
     """Reads the fields that need a walk: the `dec_hook` of decoders of shapes."""
     return kind(value)
 
 
-class Shape(NamedTuple):
+class PathShape(NamedTuple):
     """How a set of paths is decoded."""
 
     kind: type[Any]
@@ -63,14 +63,14 @@ class Shape(NamedTuple):
 
 def shape_of(
     paths: Sequence[Path], plain: Callable[[Any], Any] | None = None, *, nested: bool = True
-) -> Shape:
+) -> PathShape:
     """The shape of `paths`, each of which begins with a name. `plain` is as for `Walker`.
 
     With `nested=False` whatever is below a field at the top is found by a walk, so that every object fits.
     """
     access: dict[int, str] = {}
     kind, make = _structure([(path.steps, n) for n, path in enumerate(paths)], "", access, plain, nested)
-    return Shape(kind, tuple(access[n] for n in range(len(paths))), make)
+    return PathShape(kind, tuple(access[n] for n in range(len(paths))), make)
 
 
 def _structure(
@@ -104,9 +104,9 @@ def _structure(
 
 def _walked(
     below: _Wanted, place: str, access: dict[int, str], plain: Callable[[Any], Any] | None
-) -> tuple[type[Found], Values]:
+) -> tuple[type[FoundShape], Values]:
     walker = Walker([steps for steps, _ in below], plain)
-    kind = type("Walked", (Found,), {"walker": walker, "__slots__": ()})
+    kind = type("Walked", (FoundShape,), {"walker": walker, "__slots__": ()})
     numbers = [n for _, n in below]
     access.update((n, f"{place}[{slot}]") for n, slot in zip(numbers, walker.slots, strict=True))
     return kind, lambda values: kind(None, [values[n] for n in numbers])

@@ -13,7 +13,7 @@ FEW: Final = 4
 """Up to so many names, subscripts or paths are looked up one by one."""
 
 
-class Node:
+class WalkedNode:
     """What is wanted of one value: the value itself, what is at names below it, and what at subscripts."""
 
     __slots__ = ("names", "slot", "subscripts")
@@ -21,15 +21,15 @@ class Node:
     def __init__(self) -> None:
         self.slot: int = -1
         """Where the value goes, or -1."""
-        self.names: dict[str, Node] = {}
-        self.subscripts: dict[int, Node] = {}
+        self.names: dict[str, WalkedNode] = {}
+        self.subscripts: dict[int, WalkedNode] = {}
 
     def add(self, steps: Sequence[str | int], slot: int) -> int:
         """Ask for the value at `steps`; gives its slot, an earlier one when it was asked for before."""
         node = self
         for step in steps:
-            children: dict[Any, Node] = node.subscripts if isinstance(step, int) else node.names
-            node = children.setdefault(step, Node())
+            children: dict[Any, WalkedNode] = node.subscripts if isinstance(step, int) else node.names
+            node = children.setdefault(step, WalkedNode())
         if node.slot < 0:
             node.slot = slot
         return node.slot
@@ -44,7 +44,7 @@ class Walker:
     def __init__(
         self, paths: Sequence[Sequence[str | int]], plain: Callable[[Any], Any] | None = None
     ) -> None:
-        self._root = Node()
+        self._root = WalkedNode()
         self._plain = plain
         self.slots: tuple[int, ...] = tuple(self._root.add(steps, n) for n, steps in enumerate(paths))
         """For each path, where in the list that `read` gives its value is."""
@@ -81,7 +81,7 @@ class Walker:
         return found
 
 
-def _take(node: Node, value: Any, found: list[Any]) -> None:
+def _take(node: WalkedNode, value: Any, found: list[Any]) -> None:
     """Put what `node` wants of `value` into `found`."""
     if node.slot >= 0:
         found[node.slot] = value
@@ -95,7 +95,7 @@ def _take(node: Node, value: Any, found: list[Any]) -> None:
             _ask(node.names, [member for member in value if type(member) is dict], found)
 
 
-def _gather(node: Node, values: list[Any], found: list[Any]) -> None:
+def _gather(node: WalkedNode, values: list[Any], found: list[Any]) -> None:
     """As `_take`, for all that a path found through an array: it becomes one list."""
     lists = list in set(map(type, values))
     if node.slot >= 0:
@@ -107,7 +107,7 @@ def _gather(node: Node, values: list[Any], found: list[Any]) -> None:
         _ask_elements(node.subscripts, [value for value in values if type(value) is list], found)
 
 
-def _ask(names: dict[str, Node], members: list[dict[Any, Any]], found: list[Any]) -> None:
+def _ask(names: dict[str, WalkedNode], members: list[dict[Any, Any]], found: list[Any]) -> None:
     """Gather what is below `names` in all of these objects: a member that is null is an element, one that is
     missing is none. Few names are looked up in each of them; many are
     met while going through what the objects have, so that the work does not grow with their number."""
@@ -127,7 +127,7 @@ def _ask(names: dict[str, Node], members: list[dict[Any, Any]], found: list[Any]
             _gather(names[name], values, found)
 
 
-def _ask_elements(subscripts: dict[int, Node], arrays: list[list[Any]], found: list[Any]) -> None:
+def _ask_elements(subscripts: dict[int, WalkedNode], arrays: list[list[Any]], found: list[Any]) -> None:
     """As `_ask`, for the elements of arrays."""
     met: dict[int, list[Any]] = {n: [] for n in subscripts}
     for array in arrays:
@@ -155,13 +155,13 @@ def _spread(values: list[Any]) -> list[Any]:
     return spread
 
 
-def _wanted(names: dict[str, Node], value: dict[Any, Any]) -> list[tuple[Node, Any]]:
+def _wanted(names: dict[str, WalkedNode], value: dict[Any, Any]) -> list[tuple[WalkedNode, Any]]:
     """Who wants which members of an object; the work is that of the smaller of the two."""
     if len(names) <= len(value):
         return [(child, value[name]) for name, child in names.items() if value.get(name) is not None]
     return [(names[name], below) for name, below in value.items() if name in names and below is not None]
 
 
-def _wanted_elements(subscripts: dict[int, Node], value: list[Any]) -> list[tuple[Node, Any]]:
+def _wanted_elements(subscripts: dict[int, WalkedNode], value: list[Any]) -> list[tuple[WalkedNode, Any]]:
     """Who wants which elements of an array."""
     return [(child, value[n]) for n, child in subscripts.items() if n < len(value) and value[n] is not None]

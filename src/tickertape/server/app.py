@@ -33,16 +33,16 @@ from tickertape.base.transaction_limits import staging_files_open_max, transacti
 from tickertape.base.version import __version__
 from tickertape.filter import prepare
 from tickertape.journal.format.clean_shutdown import END_FILE
-from tickertape.server.access.credentials import Admission
+from tickertape.server.access.credentials import CredentialStore
 from tickertape.server.admin.server import AdminServer, admin_server
 from tickertape.server.config.config import Config
-from tickertape.server.engine_driver import Instance
+from tickertape.server.engine_driver import EngineDriver
 from tickertape.server.events import event, logging_to
-from tickertape.server.network.connection import Peer, listen
-from tickertape.server.network.tls_connection import SecurePeer
-from tickertape.server.session_expiry import UserWatch
-from tickertape.server.signals import HangUps, stacks_on_signal
-from tickertape.server.startup import Opened, open_instance, record_end
+from tickertape.server.network.connection import ClientConnection, listen
+from tickertape.server.network.tls_connection import TlsClientConnection
+from tickertape.server.session_expiry import SessionExpiry
+from tickertape.server.signals import ReloadSignal, stacks_on_signal
+from tickertape.server.startup import OpenedInstance, open_instance, record_end
 
 EXIT_STOPPED: Final = 0
 EXIT_ERROR: Final = 1
@@ -73,8 +73,8 @@ def run_server(config: Config, ready: Ready) -> int:
     `ConfigurationError` when certificates or tokens cannot be used, and `OSError` when the path of the data
     directory cannot."""
     _check_clock()
-    admission = Admission(config)
-    hang_ups = HangUps(admission)
+    admission = CredentialStore(config)
+    hang_ups = ReloadSignal(admission)
     hang_ups.hold()
     with stacks_on_signal(), logging_to(None, config.logging.format, config.logging.level):
         began = time.monotonic()
@@ -144,16 +144,16 @@ def _raise_open_files() -> int:
 
 
 async def _serve(
-    opened: Opened,
+    opened: OpenedInstance,
     config: Config,
-    admission: Admission,
-    hang_ups: HangUps,
+    admission: CredentialStore,
+    hang_ups: ReloadSignal,
     ready: Ready,
     connections: int,
     recovery_seconds: float,
 ) -> int:
     loop = asyncio.get_running_loop()
-    instance = Instance(opened, loop, connections=connections)
+    instance = EngineDriver(opened, loop, connections=connections)
     loop.set_exception_handler(instance.crashed)
     servers: list[asyncio.Server] = []
     uris: list[str] = []
@@ -173,7 +173,7 @@ async def _serve(
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _signalled, stop, instance, signal.Signals(number).name)
-    watch = UserWatch(instance, admission)
+    watch = SessionExpiry(instance, admission)
     hang_ups.reload_on(loop, watch)
     watch.start()
     instance.flush()
@@ -204,10 +204,10 @@ async def _serve(
     return code
 
 
-def _peer(instance: Instance, admission: Admission, number: int) -> Peer:
+def _peer(instance: EngineDriver, admission: CredentialStore, number: int) -> ClientConnection:
     """What takes a connection to the transport with this number."""
     context = admission.context_of(number)
-    return Peer(instance) if context is None else SecurePeer(instance, context)
+    return ClientConnection(instance) if context is None else TlsClientConnection(instance, context)
 
 
 def _tell_start(config: Config, connections: int) -> None:
@@ -217,7 +217,11 @@ def _tell_start(config: Config, connections: int) -> None:
 
 
 def _tell_ready(
-    opened: Opened, config: Config, uris: list[str], admin: AdminServer | None, recovery_seconds: float
+    opened: OpenedInstance,
+    config: Config,
+    uris: list[str],
+    admin: AdminServer | None,
+    recovery_seconds: float,
 ) -> None:
     journal = opened.broker.journal
     event(
@@ -233,14 +237,14 @@ def _tell_ready(
     event("ready", listen=" ".join(uris), admin=admin.url if admin is not None else "off")
 
 
-def _signalled(stop: asyncio.Event, instance: Instance, name: str) -> None:
+def _signalled(stop: asyncio.Event, instance: EngineDriver, name: str) -> None:
     if stop.is_set():
         _stop_now(instance, name)
     event("signal", name=name)
     stop.set()
 
 
-def _stop_now(instance: Instance, name: str) -> NoReturn:
+def _stop_now(instance: EngineDriver, name: str) -> NoReturn:
     """End the process as a crash would, which loses nothing that was acknowledged."""
     code = EXIT_STOPPED if instance.broker.journal.closed else EXIT_ERROR
     event("stopped_at_once", logging.WARNING, signal=name, sealed=instance.broker.journal.closed)
@@ -248,11 +252,13 @@ def _stop_now(instance: Instance, name: str) -> NoReturn:
     os._exit(code)
 
 
-async def _watch(instance: Instance) -> None:
+async def _watch(instance: EngineDriver) -> None:
     await asyncio.shield(instance.stopped)
 
 
-async def _end(instance: Instance, servers: list[asyncio.Server], config: Config) -> TickertapeError | None:
+async def _end(
+    instance: EngineDriver, servers: list[asyncio.Server], config: Config
+) -> TickertapeError | None:
     """Stop listening, persist what was accepted, deliver what is persisted, say goodbye, release all; returns
     what ended the run."""
     for server in servers:
@@ -268,7 +274,7 @@ async def _end(instance: Instance, servers: list[asyncio.Server], config: Config
     return ended_by
 
 
-async def _stopped(instance: Instance) -> TickertapeError | None:
+async def _stopped(instance: EngineDriver) -> TickertapeError | None:
     try:
         return await asyncio.wait_for(asyncio.shield(instance.stopped), _PERSIST_SECONDS_MAX)
     except TimeoutError:
@@ -277,7 +283,7 @@ async def _stopped(instance: Instance) -> TickertapeError | None:
         return JournalError("not everything could be persisted before the stop")
 
 
-async def _delivered(instance: Instance, seconds: float) -> None:
+async def _delivered(instance: EngineDriver, seconds: float) -> None:
     """Wait until every subscriber has what is persisted, as long as it moves; whoever has it is dismissed."""
     statistics = instance.broker.statistics
     now = time.monotonic()

@@ -31,15 +31,15 @@ from tickertape.base.limits import (
 )
 from tickertape.engine.runtime.effects import (
     ArchiveRead,
-    Close,
+    CloseConnection,
     DiskJob,
     Effect,
     Fatal,
-    LoggedOnNow,
-    Look,
+    LogonAccepted,
     PauseReading,
     PauseReason,
-    Read,
+    ProbeConnection,
+    ReadLog,
     ResumeReading,
     Send,
     SpillRead,
@@ -48,18 +48,18 @@ from tickertape.engine.runtime.effects import (
     StagingJob,
 )
 from tickertape.journal.commit.persisted import SyncPolicy
-from tickertape.journal.disk_jobs import Job, RetireSegments, WriteCommit
+from tickertape.journal.disk_jobs import JournalJob, RetireSegments, WriteCommit
 from tickertape.journal.reading.log_view import ReadRequest
 from tickertape.server.events import event
-from tickertape.server.network.command_scheduler import CommandTurns
-from tickertape.server.network.connection import Peer
-from tickertape.server.network.connection_events import tell, tell_end
-from tickertape.server.network.inbound_budget import Inbound
-from tickertape.server.startup import Opened, clock
-from tickertape.server.storage.disk_worker import DiskThread
-from tickertape.server.storage.segment_reads import Readers
+from tickertape.server.network.command_scheduler import CommandScheduler
+from tickertape.server.network.connection import ClientConnection
+from tickertape.server.network.connection_events import log_effect, log_end
+from tickertape.server.network.inbound_budget import InboundBudget
+from tickertape.server.startup import OpenedInstance, clock
+from tickertape.server.storage.disk_worker import DiskWorker
+from tickertape.server.storage.segment_reads import SegmentReads
 from tickertape.server.storage.staging_files import StagingFiles
-from tickertape.server.storage.worker_thread import MakeLane, ThreadLane
+from tickertape.server.storage.worker_thread import MakeLane, ThreadWorker
 from tickertape.wire.commands import Publish
 from tickertape.wire.connection import Received, Violation
 
@@ -78,13 +78,13 @@ _LATE_SECONDS_MAX: Final = 1.0
 class Workers(NamedTuple):
     """What does for an instance what would hold up its event loop."""
 
-    make_lane: MakeLane = ThreadLane
+    make_lane: MakeLane = ThreadWorker
     """For what is written, one thing after the other."""
     pool: Executor | None = None
     """For reads, any of them at once; None: threads of its own."""
 
 
-class Instance:
+class EngineDriver:
     """A running instance on the current event loop.
 
     `inbound` bounds the unfinished large frames of its connections; None stands for the product's bounds.
@@ -94,21 +94,21 @@ class Instance:
 
     def __init__(
         self,
-        opened: Opened,
+        opened: OpenedInstance,
         loop: asyncio.AbstractEventLoop,
-        inbound: Inbound | None = None,
+        inbound: InboundBudget | None = None,
         connections: int = connections_max,
         workers: Workers = Workers(),  # noqa: B008 - a constant
     ) -> None:
         self.broker = opened.broker
-        self.inbound = Inbound() if inbound is None else inbound
+        self.inbound = InboundBudget() if inbound is None else inbound
         """Who may go on sending a large frame."""
         self._connections_max = connections
         self._inbound_timer: asyncio.TimerHandle | None = None
         self.stopped: asyncio.Future[TickertapeError | None] = loop.create_future()
         """Done when the instance is finished: None after a clean stop, else what ended it."""
         self._loop = loop
-        self._peers: dict[int, Peer] = {}
+        self._peers: dict[int, ClientConnection] = {}
         self._next_conn = 1
         self.scratch = memoryview(bytearray(receive_buffer_bytes))
         """Where every connection reads to: what one read brings is taken over before the next read begins."""
@@ -117,9 +117,9 @@ class Instance:
         self.empty = asyncio.Event()
         """Set while there is no connection."""
         self.empty.set()
-        self.disk = DiskThread(opened.executor, self._disk_answers, workers.make_lane)
+        self.disk = DiskWorker(opened.executor, self._disk_answers, workers.make_lane)
         self._full = False
-        self._readers = Readers(opened.disk, self._read_answers, workers.pool)
+        self._readers = SegmentReads(opened.disk, self._read_answers, workers.pool)
         self._reads: dict[int, ReadRequest] = {}
         self._spill = opened.spill
         if self._spill is not None:
@@ -130,7 +130,9 @@ class Instance:
             self._archive.start(loop, self)
         self._outgoing: dict[int, list[Buffer]] = {}
         """What the effects of one flush want written, by connection."""
-        self._turns = CommandTurns(self._take, lambda: self.broker.contents.compiled, self._read_for_turns)
+        self._turns = CommandScheduler(
+            self._take, lambda: self.broker.contents.compiled, self._read_for_turns
+        )
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._working = False
@@ -139,7 +141,7 @@ class Instance:
 
     # -- connections ----------------------------------------------------------------------------------
 
-    def connected(self, peer: Peer) -> int:
+    def connected(self, peer: ClientConnection) -> int:
         """A connection was accepted; returns its number."""
         conn = self._next_conn
         self._next_conn += 1
@@ -196,7 +198,7 @@ class Instance:
         self.broker.disconnected(conn)
         if self._archive is not None:
             self._archive.drop(conn)
-        tell_end(conn, peer)
+        log_end(conn, peer)
         self.large_frame_ended(conn)
         self.flush()
 
@@ -246,7 +248,7 @@ class Instance:
 
     # -- disk -----------------------------------------------------------------------------------------
 
-    def _disk_answers(self, job: Job, error: OSError | None, salt: int) -> None:
+    def _disk_answers(self, job: JournalJob, error: OSError | None, salt: int) -> None:
         """Called on the disk's thread."""
         self._loop.call_soon_threadsafe(self._disk_answered, job, error, salt)
 
@@ -270,7 +272,7 @@ class Instance:
         self.broker.spill_done(token, data, clock())
         self.flush()
 
-    def _disk_answered(self, job: Job, error: OSError | None, salt: int) -> None:
+    def _disk_answered(self, job: JournalJob, error: OSError | None, salt: int) -> None:
         self.broker.disk_done(job, error, salt, clock())
         if isinstance(job, RetireSegments):
             self._readers.removed(job.numbers)
@@ -315,7 +317,7 @@ class Instance:
             self._outgoing.setdefault(effect.conn, []).extend(effect.buffers)
         elif isinstance(effect, DiskJob):
             self._run_job(effect.job)
-        elif isinstance(effect, Read):
+        elif isinstance(effect, ReadLog):
             return self._read(effect, budget)
         elif isinstance(effect, ArchiveRead):
             assert self._archive is not None
@@ -325,23 +327,23 @@ class Instance:
             self._spill.submit(effect)
         elif isinstance(effect, StagingJob):
             self._staging.submit(effect)
-        elif isinstance(effect, LoggedOnNow):
+        elif isinstance(effect, LogonAccepted):
             self._logged_on(effect.conn)
-        elif isinstance(effect, Close):
+        elif isinstance(effect, CloseConnection):
             self._close(effect)
-        elif isinstance(effect, PauseReading | ResumeReading | Look):
+        elif isinstance(effect, PauseReading | ResumeReading | ProbeConnection):
             self._turn_to_peer(effect)
         else:
-            tell(effect, self._peers)
+            log_effect(effect, self._peers)
             if isinstance(effect, Fatal):
                 self._finish(effect.error)
         return 0
 
-    def _turn_to_peer(self, effect: PauseReading | ResumeReading | Look) -> None:
+    def _turn_to_peer(self, effect: PauseReading | ResumeReading | ProbeConnection) -> None:
         peer = self._peers.get(effect.conn)
         if peer is None:
             return
-        if isinstance(effect, Look):
+        if isinstance(effect, ProbeConnection):
             self.broker.beats.looked(effect.conn, peer.sight(), time.monotonic())
         else:
             peer.read(enabled=isinstance(effect, ResumeReading), why=effect.why)
@@ -355,13 +357,13 @@ class Instance:
             if peer is not None:
                 peer.send(buffers)
 
-    def _run_job(self, job: Job) -> None:
+    def _run_job(self, job: JournalJob) -> None:
         if isinstance(job, WriteCommit) and self.broker.journal.policy is SyncPolicy.NEVER:
             self.broker.disk_done(job, self.disk.run_inline(job), 0, clock())
         else:
             self.disk.submit(job)
 
-    def _read(self, effect: Read, budget: int) -> int:
+    def _read(self, effect: ReadLog, budget: int) -> int:
         token, request = effect
         try:
             data = self._readers.try_now(request) if budget > 0 else None
@@ -381,7 +383,7 @@ class Instance:
         peer.client = self.broker.sessions[conn].name
         event("logon", conn=conn, client=peer.client)
 
-    def _close(self, effect: Close) -> None:
+    def _close(self, effect: CloseConnection) -> None:
         self._write()  # the goodbye goes out before the close
         peer = self._peers.get(effect.conn)
         if peer is not None:
@@ -469,7 +471,7 @@ class Instance:
                 files.stop()
 
     @property
-    def peers(self) -> Mapping[int, Peer]:
+    def peers(self) -> Mapping[int, ClientConnection]:
         """Open connections by their number."""
         return self._peers
 

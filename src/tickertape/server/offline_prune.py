@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Generator
 from typing import Final, NamedTuple, TypeVar
 
-from tickertape.archive.commit import Archive
+from tickertape.archive.commit import ArchiveWriter
 from tickertape.archive.verify import Sums, sums_of
 from tickertape.base.errors import ArchiveFailed, JournalLocked
 from tickertape.base.interfaces import Buffer, Disk
@@ -20,9 +20,9 @@ from tickertape.base.limits import retention_segments_max
 from tickertape.base.text_format import shown
 from tickertape.engine.queues.state.checkpoint import decode_covered, needed_from
 from tickertape.engine.queues.state.records import begun_in
-from tickertape.engine.retention import Pin
+from tickertape.engine.retention import RetentionPin
 from tickertape.journal.disk import SystemDisk
-from tickertape.journal.disk_jobs import Executor, RetireSegments
+from tickertape.journal.disk_jobs import DiskJobExecutor, RetireSegments
 from tickertape.journal.format.identity import open_identity
 from tickertape.journal.format.queue_checkpoint import read_queues
 from tickertape.journal.format.segment import CONTROL_TOPIC, JOURNAL_DIRECTORY, segment_number, segment_path
@@ -73,7 +73,7 @@ class Pruning:
     Raises `JournalLocked` when a server runs on it, `NotAJournal`, `JournalCorrupt`, `WrongJournal` (the
     archive is of another journal), `ArchiveFailed` (it is none, or does not have all topics)."""
 
-    def __init__(self, directory: str, open_archive: Callable[[str], Archive]) -> None:
+    def __init__(self, directory: str, open_archive: Callable[[str], ArchiveWriter]) -> None:
         self._disk = SystemDisk(directory)
         try:
             self.journal_id, self._view = self._opened()
@@ -133,7 +133,7 @@ class Pruning:
     def remove(self, plan: Plan) -> None:
         """Let the segments of `plan` go. Raises `JournalCorrupt` for what must outlive them and cannot be
         read, `OSError`; it may be done again after any failure."""
-        executor = Executor(self._disk, salt)
+        executor = DiskJobExecutor(self._disk, salt)
         left = len(plan.segments)
         while left:
             count = min(left, retention_segments_max)
@@ -174,7 +174,7 @@ class Pruning:
                 f"{self._view.end_position}: it has lost messages that were archived; nothing was removed"
             )
 
-    def _pins(self) -> list[Pin]:
+    def _pins(self) -> list[RetentionPin]:
         """From where on queues need the log: as their checkpoint says, else from where they began."""
         try:
             body = read_queues(self._disk, self.journal_id)
@@ -182,10 +182,12 @@ class Pruning:
             end = self._view.end_position
             # One that goes beyond a log that has lost its end is not used by a start either.
             if covered is not None and all(max(one.messages, one.records) <= end for one in covered):
-                return [Pin(needed_from(one), f"queue {shown(one.queue)}") for one in covered]
+                return [RetentionPin(needed_from(one), f"queue {shown(one.queue)}") for one in covered]
         except ValueError:
             pass  # a checkpoint that cannot be used costs time at a start, and room here
-        return [Pin(begun.position, f"queue {shown(begun.queue)}") for begun in begun_in(self._control())]
+        return [
+            RetentionPin(begun.position, f"queue {shown(begun.queue)}") for begun in begun_in(self._control())
+        ]
 
     def _control(self) -> list[bytes]:
         """The log's own control records, those of removed segments first."""

@@ -11,15 +11,17 @@ from collections.abc import Collection
 
 from tickertape.base.errors import AuthenticationFailed
 from tickertape.base.security_limits import token_look_seconds
-from tickertape.server.access.credentials import Admission
-from tickertape.server.engine_driver import Instance
+from tickertape.server.access.credentials import CredentialStore
+from tickertape.server.engine_driver import EngineDriver
 from tickertape.server.startup import clock
 
 
-class UserWatch:
+class SessionExpiry:
     """Looks at the users of an instance every `seconds`, and when it is told to."""
 
-    def __init__(self, instance: Instance, admission: Admission, seconds: float = token_look_seconds) -> None:
+    def __init__(
+        self, instance: EngineDriver, admission: CredentialStore, seconds: float = token_look_seconds
+    ) -> None:
         self._instance = instance
         self._admission = admission
         self._seconds = seconds

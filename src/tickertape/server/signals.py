@@ -19,9 +19,9 @@ from types import FrameType
 from typing import Final
 
 from tickertape.base.errors import TickertapeError
-from tickertape.server.access.credentials import Admission
+from tickertape.server.access.credentials import CredentialStore
 from tickertape.server.events import event
-from tickertape.server.session_expiry import UserWatch
+from tickertape.server.session_expiry import SessionExpiry
 
 _STDERR: Final = 2
 _UNEXPECTED: Final = "unexpected"
@@ -50,12 +50,12 @@ def _print_stacks(_number: int, _frame: FrameType | None) -> None:
         faulthandler.dump_traceback(_STDERR, all_threads=True)
 
 
-class HangUps:
+class ReloadSignal:
     """SIGHUP: a reload at each. One that arrives before the event loop runs is made up for as soon as it
     does. A server without anything to reload that was started at a terminal ends with it instead, as other
     programs do."""
 
-    def __init__(self, admission: Admission) -> None:
+    def __init__(self, admission: CredentialStore) -> None:
         self._admission = admission
         self._handled = admission.has_files or not _at_terminal()
         self._arrived = False
@@ -65,7 +65,7 @@ class HangUps:
         if self._handled:
             signal.signal(signal.SIGHUP, self._note)
 
-    def reload_on(self, loop: AbstractEventLoop, watch: UserWatch) -> None:
+    def reload_on(self, loop: AbstractEventLoop, watch: SessionExpiry) -> None:
         """Reload at each from now on."""
         if self._handled:
             loop.add_signal_handler(signal.SIGHUP, reload, self._admission, watch)
@@ -76,7 +76,7 @@ class HangUps:
         self._arrived = True
 
 
-def reload(admission: Admission, watch: UserWatch) -> None:
+def reload(admission: CredentialStore, watch: SessionExpiry) -> None:
     """Read certificates and tokens again, and end the sessions whose token is gone. Connections keep their
     certificates. Never raises: what cannot be used is reported, and what was read before stays."""
     try:

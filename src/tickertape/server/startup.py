@@ -15,22 +15,22 @@ from tickertape.base.errors import JournalCorrupt, NotAJournal
 from tickertape.base.interfaces import Buffer, Disk, Now
 from tickertape.base.version import __version__
 from tickertape.engine.broker import Broker
-from tickertape.engine.queues.checkpoints import recover as recover_queues
-from tickertape.engine.queues.state.checkpoint import Covered, decode_covered
-from tickertape.engine.runtime.publisher_ids import load_registry
-from tickertape.engine.sessions.registry import Rights
+from tickertape.engine.queues.checkpoints import recover_queues
+from tickertape.engine.queues.state.checkpoint import QueueCheckpoint, decode_covered
+from tickertape.engine.runtime.publisher_ids import load_publishers
+from tickertape.engine.sessions.registry import LogonPolicy
 from tickertape.journal.commit.persisted import SyncPolicy
 from tickertape.journal.disk import SystemDisk
-from tickertape.journal.disk_jobs import Executor
-from tickertape.journal.format.clean_shutdown import write_reached
+from tickertape.journal.disk_jobs import DiskJobExecutor
+from tickertape.journal.format.clean_shutdown import write_clean_shutdown
 from tickertape.journal.format.identity import IDENTITY_FILE, open_identity
 from tickertape.journal.format.queue_checkpoint import read_queues, remove_queues, write_queues
 from tickertape.journal.format.segment import segment_path
 from tickertape.journal.format.staging_file import find_staged
 from tickertape.journal.journal import Journal
-from tickertape.journal.reading.archive_tier import Older
+from tickertape.journal.reading.archive_tier import ArchiveTier
 from tickertape.journal.reading.log_view import ReadRequest
-from tickertape.journal.recovery.recovery import recover
+from tickertape.journal.recovery.recovery import recover_journal
 from tickertape.journal.retention import RetentionPolicy, first_message
 from tickertape.server.config.archive import ArchiveConfig
 from tickertape.server.config.config import Config
@@ -46,12 +46,12 @@ _NO_SEGMENT: Final = (
 )
 
 
-class Opened(NamedTuple):
+class OpenedInstance(NamedTuple):
     """An instance that can begin to serve."""
 
     broker: Broker
     disk: CachingDisk
-    executor: Executor
+    executor: DiskJobExecutor
     report: list[str]
     """What recovery found, a line each."""
     spill: SpillFiles | None
@@ -70,7 +70,7 @@ def salt() -> int:
     return int.from_bytes(os.urandom(8), "little")
 
 
-def open_instance(config: Config, rights: Rights | None = None) -> Opened:
+def open_instance(config: Config, rights: LogonPolicy | None = None) -> OpenedInstance:
     """Open the data directory of `config`; `rights` say whose a logon is (see `Broker`). Raises
     `JournalError`s, `WrongJournal`, `OSError`; nothing is served.
     """
@@ -82,12 +82,12 @@ def open_instance(config: Config, rights: Rights | None = None) -> Opened:
 def open_on(
     disk: CachingDisk,
     config: Config,
-    rights: Rights | None = None,
+    rights: LogonPolicy | None = None,
     *,
     owner: str,
     new_id: bytes,
     salt: Callable[[], int],
-) -> Opened:
+) -> OpenedInstance:
     """As `open_instance`, on this disk. `owner` says in the lock who holds it, `new_id` becomes the identity
     of a new journal, and `salt` gives the 64 bits of each new segment."""
     settings = config.journal
@@ -100,7 +100,7 @@ def open_on(
         instance=config.instance.name,
     )
     spill = _spill_files(config, owner, disk)
-    recovered = recover(disk, identity.journal_id)
+    recovered = recover_journal(disk, identity.journal_id)
     journal = Journal(
         recovered,
         clock(),
@@ -108,9 +108,9 @@ def open_on(
         interval_seconds=settings.sync_interval,
         segment_bytes=settings.segment_size,
     )
-    executor = Executor(disk, salt)
+    executor = DiskJobExecutor(disk, salt)
     begin_run(journal, executor)
-    registry = read_all(disk, load_registry(journal))
+    registry = read_all(disk, load_publishers(journal))
     try:
         journal.view.first = read_all(disk, first_message(journal.view, journal.view.first_position))
     except JournalCorrupt:  # whoever reads it is told
@@ -138,7 +138,7 @@ def open_on(
     report.extend(open_queues(broker, disk, registry.others))
     report.extend(open_staged(broker, disk))
     report.extend(f"journal/{name}: not a segment of ours, ignored" for name in recovered.unknown)
-    return Opened(broker, disk, executor, report, spill, archive)
+    return OpenedInstance(broker, disk, executor, report, spill, archive)
 
 
 def _data_directory(config: Config) -> SystemDisk:
@@ -160,7 +160,7 @@ def open_queues(broker: Broker, disk: Disk, control: list[bytes]) -> list[str]:
     if not broker.queues:
         return []
     report: list[str] = []
-    covered: list[Covered] = []
+    covered: list[QueueCheckpoint] = []
     try:
         body = read_queues(disk, broker.journal.journal_id)
         covered = [] if body is None else decode_covered(body)
@@ -196,7 +196,7 @@ def open_staged(broker: Broker, disk: Disk) -> list[str]:
 def _archive(settings: ArchiveConfig, broker: Broker) -> ArchiveReads:
     """Let the engine know of the archive; nothing is read of it yet."""
     journal = broker.journal
-    older = journal.view.older = Older(settings.location)
+    older = journal.view.older = ArchiveTier(settings.location)
     if settings.require:
         broker.retaining.archive = older
     return ArchiveReads(settings, journal.identity, older)
@@ -213,18 +213,18 @@ def _spill_files(config: Config, owner: str, disk: Disk) -> SpillFiles | None:
     return SpillFiles(place, within=disk.descriptor() if isinstance(disk, SystemDisk) else None)
 
 
-def record_end(opened: Opened) -> None:
+def record_end(opened: OpenedInstance) -> None:
     """After a clean stop, record how far the log goes (see `reached.py`). Raises `OSError`."""
     reached = opened.broker.journal.reached
     if reached is not None:
-        write_reached(opened.disk, reached)
+        write_clean_shutdown(opened.disk, reached)
         journal = opened.broker.journal
         # Where a full disk kept back what was accepted, the log does not say what the queues say.
         if opened.broker.queues and journal.accepted_end == journal.persisted_end:
             write_queues(opened.disk, opened.broker.journal.journal_id, opened.broker.queues.covered())
 
 
-def begin_run(journal: Journal, executor: Executor) -> None:
+def begin_run(journal: Journal, executor: DiskJobExecutor) -> None:
     """Prepare and start the first segment of this run; a full disk is no reason not to serve."""
     while jobs := journal.jobs():
         for job in jobs:

@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 
 from tickertape.base.interfaces import Buffer
 from tickertape.journal.disk import lock_held, path_parts
-from tickertape.testing.names import Directory, NameLog, Node
+from tickertape.testing.names import DiskDirectory, NameLog, Node
 from tickertape.testing.pages import FileState, Harm
 
 OPERATIONS: Final = (
@@ -178,7 +178,7 @@ class StrictDisk:
         while waiting:
             prefix, directory = waiting.pop()
             for name, node in directory.view.items():
-                if isinstance(node, Directory):
+                if isinstance(node, DiskDirectory):
                     waiting.append((f"{prefix}{name}/", node))
                 else:
                     found[prefix + name] = node.view.read(0, node.view.size)
@@ -198,8 +198,8 @@ class StrictDisk:
         parent = self._directory(parts[:-1], path)
         there = parent.view.get(parts[-1])
         if there is None:
-            self._names.link(parent, parts[-1], Directory())
-        elif not isinstance(there, Directory):
+            self._names.link(parent, parts[-1], DiskDirectory())
+        elif not isinstance(there, DiskDirectory):
             raise _error(errno.EEXIST, path)
 
     def rename(self, old: str, new: str) -> None:
@@ -215,12 +215,12 @@ class StrictDisk:
             raise _error(errno.EINVAL, new)
         if from_parts[: len(to_parts)] == to_parts:
             raise _error(errno.ENOTEMPTY, new)
-        if isinstance(node, Directory):
+        if isinstance(node, DiskDirectory):
             if isinstance(there, FileState):
                 raise _error(errno.ENOTDIR, new)
             if there is not None and there.view:
                 raise _error(errno.ENOTEMPTY, new)
-        elif isinstance(there, Directory):
+        elif isinstance(there, DiskDirectory):
             raise _error(errno.EISDIR, new)
         if isinstance(there, FileState):
             self._used -= there.allocated
@@ -233,7 +233,7 @@ class StrictDisk:
         file = parent.view.get(parts[-1])
         if file is None:
             raise _error(errno.ENOENT, path)
-        if isinstance(file, Directory):
+        if isinstance(file, DiskDirectory):
             raise _error(errno.EISDIR, path)
         self._used -= file.allocated
         self._names.unlink(parent, parts[-1])
@@ -257,7 +257,7 @@ class StrictDisk:
             self.counts["lock_lost"] += file not in self._locked
             held = file.view.read(0, 4096) if isinstance(file, FileState) else b""
             raise lock_held(held.decode("utf-8", "replace").strip())
-        if isinstance(file, Directory):
+        if isinstance(file, DiskDirectory):
             raise _error(errno.EISDIR, path)
         if file is None:
             file = FileState()
@@ -269,14 +269,14 @@ class StrictDisk:
             self._locked[node] = owner
             self._mine.append(node)
 
-    def _directory(self, parts: tuple[str, ...], path: str) -> Directory:
+    def _directory(self, parts: tuple[str, ...], path: str) -> DiskDirectory:
         node: Node = self._names.root
         for part in parts:
-            below = node.view.get(part) if isinstance(node, Directory) else None
+            below = node.view.get(part) if isinstance(node, DiskDirectory) else None
             if below is None:
-                raise _error(errno.ENOENT if isinstance(node, Directory) else errno.ENOTDIR, path)
+                raise _error(errno.ENOENT if isinstance(node, DiskDirectory) else errno.ENOTDIR, path)
             node = below
-        if not isinstance(node, Directory):
+        if not isinstance(node, DiskDirectory):
             raise _error(errno.ENOTDIR, path)
         return node
 
@@ -294,7 +294,7 @@ class StrictDisk:
             self._names.link(parent, parts[-1], file)
         if file is None:
             raise _error(errno.ENOENT, path)
-        if isinstance(file, Directory):
+        if isinstance(file, DiskDirectory):
             raise _error(errno.EISDIR, path)
         self._last_handle += 1
         self._handles[self._last_handle] = _Handle(file, write)

@@ -14,7 +14,7 @@ from random import Random
 from tickertape.testing.pages import FileState
 
 
-class Directory:
+class DiskDirectory:
     """One directory: the names a reader sees and those a crash cannot take."""
 
     __slots__ = ("durable", "view")
@@ -24,8 +24,8 @@ class Directory:
         self.view: dict[str, Node] = {}
 
 
-Node = FileState | Directory
-_Entry = tuple[Directory, str]
+Node = FileState | DiskDirectory
+_Entry = tuple[DiskDirectory, str]
 
 
 class _NameChange:
@@ -57,26 +57,26 @@ class NameLog:
     """All names of one disk: the root directory and the changes that are not durable yet."""
 
     def __init__(self) -> None:
-        self.root = Directory()
+        self.root = DiskDirectory()
         self._changes: list[_NameChange] = []
 
-    def link(self, directory: Directory, name: str, node: Node) -> None:
+    def link(self, directory: DiskDirectory, name: str, node: Node) -> None:
         """Give a new `node` its name."""
         directory.view[name] = node
         self._changes.append(_NameChange(node, (directory, name), None))
 
-    def rename(self, source: Directory, old: str, target: Directory, new: str) -> None:
+    def rename(self, source: DiskDirectory, old: str, target: DiskDirectory, new: str) -> None:
         """Move a name; the caller has checked that both sides allow it."""
         node = source.view.pop(old)
         target.view[new] = node
         self._changes.append(_NameChange(node, (target, new), (source, old)))
 
-    def unlink(self, directory: Directory, name: str) -> None:
+    def unlink(self, directory: DiskDirectory, name: str) -> None:
         """Take away a name."""
         node = directory.view.pop(name)
         self._changes.append(_NameChange(node, None, (directory, name)))
 
-    def sync(self, directory: Directory) -> None:
+    def sync(self, directory: DiskDirectory) -> None:
         """Make the names in `directory` durable, with the earlier changes that they rest on."""
         for change in self._changes:
             change.waits = [d for d in change.waits if d is not directory]
@@ -91,7 +91,7 @@ class NameLog:
         done = set(settled)
         self._changes = [change for change in self._changes if change not in done]
 
-    def fail_sync(self, directory: Directory) -> int:
+    def fail_sync(self, directory: DiskDirectory) -> int:
         """A failed sync of `directory`: its changes count as clean and only a later change of the same name
         makes them durable. Returns how many there were."""
         hit = [change for change in self._changes if directory in change.waits]
@@ -108,14 +108,14 @@ class NameLog:
                 if isinstance(node, FileState):
                     twins[node] = node.kill_clone()
                 else:
-                    twins[node] = copy = Directory()
+                    twins[node] = copy = DiskDirectory()
                     copy.view = {name: twin(below) for name, below in node.view.items()}
                     copy.durable = {name: twin(below) for name, below in node.durable.items()}
             return twins[node]
 
-        def directory(original: Directory) -> Directory:
+        def directory(original: DiskDirectory) -> DiskDirectory:
             copy = twin(original)
-            assert isinstance(copy, Directory)
+            assert isinstance(copy, DiskDirectory)
             return copy
 
         clone = NameLog()
@@ -140,11 +140,11 @@ class NameLog:
                     twins[node] = file = FileState(node.crash(rng, counts))
                     file.harm = node.harm
                 else:
-                    twins[node] = copy = Directory()
+                    twins[node] = copy = DiskDirectory()
                     fill(copy, node)
             return twins[node]
 
-        def fill(copy: Directory, original: Directory) -> None:
+        def fill(copy: DiskDirectory, original: DiskDirectory) -> None:
             left = names.get(original, original.durable)
             copy.durable = {name: twin(below) for name, below in left.items()}
             copy.view = dict(copy.durable)
@@ -153,8 +153,8 @@ class NameLog:
         fill(clone.root, self.root)
         return clone
 
-    def _crash_names(self, rng: Random, counts: Counter[str]) -> dict[Directory, dict[str, Node]]:
-        names: dict[Directory, dict[str, Node]] = {}
+    def _crash_names(self, rng: Random, counts: Counter[str]) -> dict[DiskDirectory, dict[str, Node]]:
+        names: dict[DiskDirectory, dict[str, Node]] = {}
         lost: set[_Entry] = set()
         chance = rng.choice((0.0, 0.5, 0.5, 1.0))
         for change in self._changes:
@@ -174,14 +174,14 @@ class NameLog:
         waiting = [self.root]
         while waiting:
             for node in waiting.pop().view.values():
-                if isinstance(node, Directory):
+                if isinstance(node, DiskDirectory):
                     waiting.append(node)
                 else:
                     found[node] = None
         return list(found)
 
 
-def _apply(change: _NameChange, names_of: Callable[[Directory], dict[str, Node]]) -> None:
+def _apply(change: _NameChange, names_of: Callable[[DiskDirectory], dict[str, Node]]) -> None:
     if change.source is not None:
         source = names_of(change.source[0])
         if source.get(change.source[1]) is change.node:

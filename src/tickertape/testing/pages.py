@@ -20,7 +20,7 @@ _ZERO_PAGE: Final = bytes(PAGE_BYTES)
 _ZERO_SECTOR: Final = bytes(SECTOR_BYTES)
 
 
-class Pages:
+class DiskPages:
     """Bytes of a file, sparse, copied on write. What lies beyond `size` is zeros, except inside a crash."""
 
     __slots__ = ("_pages", "_shared", "size")
@@ -30,9 +30,9 @@ class Pages:
         self._pages: dict[int, bytes] = {}
         self._shared = False
 
-    def fork(self) -> Pages:
+    def fork(self) -> DiskPages:
         """An independent copy that shares memory until either side changes."""
-        twin = Pages()
+        twin = DiskPages()
         twin.size = self.size
         twin._pages = self._pages
         twin._shared = self._shared = True
@@ -142,8 +142,8 @@ class FileState:
 
     __slots__ = ("allocated", "changes", "dropped", "durable", "harm", "view")
 
-    def __init__(self, contents: Pages | None = None) -> None:
-        self.durable = contents or Pages()
+    def __init__(self, contents: DiskPages | None = None) -> None:
+        self.durable = contents or DiskPages()
         self.view = self.durable.fork()
         self.changes: list[_Change] = []
         self.dropped: dict[int, bytes] = {}
@@ -155,7 +155,7 @@ class FileState:
         """Let the medium do it: `zeros` and `empty` replace what is there, `unreadable` leaves it."""
         self.harm = Harm(how, start, stop, self.kill_clone())
         if how != "unreadable":
-            pages = Pages()
+            pages = DiskPages()
             pages.size = self.view.size if how == "zeros" else 0
             self.become(FileState(pages))
 
@@ -226,7 +226,7 @@ class FileState:
         self.changes = sizes
         return len(self.dropped) - before
 
-    def crash(self, rng: Random, counts: Counter[str]) -> Pages:
+    def crash(self, rng: Random, counts: Counter[str]) -> DiskPages:
         """The contents as power loss could leave them; this file stays as it is."""
         pages = self.durable.fork()
         if self.dropped:
@@ -251,7 +251,7 @@ class FileState:
             pages.cut(pages.size)
         return pages
 
-    def _crash_write(self, pages: Pages, change: _Change, rng: Random, counts: Counter[str]) -> None:
+    def _crash_write(self, pages: DiskPages, change: _Change, rng: Random, counts: Counter[str]) -> None:
         sectors = change.sectors()
         chance = _chance(rng)
         if chance >= 1.0:

@@ -13,7 +13,7 @@ from tickertape.base.names import publisher_id
 from tickertape.batch.builder import BatchBuilder
 from tickertape.batch.select import slice_batch
 from tickertape.client.publish_store.protocol import AppendingPublishStore, PublishStore, Stored
-from tickertape.client.publishing.store_limits import room_in
+from tickertape.client.publishing.store_limits import free_bytes
 from tickertape.testing.verdicts import must, same
 
 NAME: Final = "checked"
@@ -29,7 +29,7 @@ Make = Callable[[], PublishStore]
 Kill = Callable[[PublishStore], None]
 
 
-class Message(NamedTuple):
+class SampleMessage(NamedTuple):
     """All that a store has to give back of a message."""
 
     sequence: int
@@ -159,12 +159,12 @@ def _seals_what_was_appended(store: AppendingPublishStore) -> None:
 
 def _fills_up(store: PublishStore) -> None:
     """As a client does: it puts what there is room for, by what the store says, and then waits or raises."""
-    messages: list[Message] = []
+    messages: list[SampleMessage] = []
     taken, bound = 0, store.bytes_max
     while taken <= min(bound, FILLED_BYTES_MAX):
         message = _labelled(store.last_sequence + 1, bytes(_BODY_BYTES))
         stored = _stored(message)
-        if room_in(store) < stored.batch.nbytes:
+        if free_bytes(store) < stored.batch.nbytes:
             break
         try:
             store.put(stored)
@@ -186,7 +186,7 @@ def _fills_up(store: PublishStore) -> None:
     _is_empty(store)
 
 
-def _three_batches(store: PublishStore) -> tuple[list[Message], list[Message]]:
+def _three_batches(store: PublishStore) -> tuple[list[SampleMessage], list[SampleMessage]]:
     """Put three batches, settle one in part, and let something take the place of part of another; all that
     was put, and what is held now."""
     first = store.last_sequence + 1
@@ -262,20 +262,22 @@ def _is_empty(store: PublishStore) -> None:
     same("everything is settled, and the messages and bytes held are", found, _NOTHING)
 
 
-def _plain(sequence: int, body: bytes) -> Message:
-    return Message(sequence, body)
+def _plain(sequence: int, body: bytes) -> SampleMessage:
+    return SampleMessage(sequence, body)
 
 
-def _labelled(sequence: int, body: bytes) -> Message:
-    return Message(sequence, body, "trades", 60_000 + sequence, f"correlation-{sequence}", f"key-{sequence}")
+def _labelled(sequence: int, body: bytes) -> SampleMessage:
+    return SampleMessage(
+        sequence, body, "trades", 60_000 + sequence, f"correlation-{sequence}", f"key-{sequence}"
+    )
 
 
-def _append(store: AppendingPublishStore, message: Message) -> None:
+def _append(store: AppendingPublishStore, message: SampleMessage) -> None:
     sequence, body, topic, expiration_ms, correlation_id, key = message
     store.append(sequence, topic, body, expiration_ms, correlation_id, key)
 
 
-def _stored(*messages: Message) -> Stored:
+def _stored(*messages: SampleMessage) -> Stored:
     builder = BatchBuilder()
     for sequence, body, topic, expiration_ms, correlation_id, key in messages:
         builder.add(
@@ -290,12 +292,12 @@ def _stored(*messages: Message) -> Stored:
     return Stored(messages[0].sequence, messages[-1].sequence, batch)
 
 
-def _contents(store: PublishStore) -> Sequence[Message]:
-    found: list[Message] = []
+def _contents(store: PublishStore) -> Sequence[SampleMessage]:
+    found: list[SampleMessage] = []
     for first, last, batch in store.held():
         batch.verify()
         messages = [
-            Message(
+            SampleMessage(
                 batch.sequence(i),
                 batch.body(i),
                 batch.topic(i),

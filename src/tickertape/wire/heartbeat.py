@@ -15,7 +15,7 @@ Verdict = Literal["alive", "beat", "silent"]
 """`beat`: alive, and a beat is to be sent; `silent`: nothing came for too long."""
 
 
-class Sight(NamedTuple):
+class Liveness(NamedTuple):
     """What the driver of a connection sees of it. Times are monotonic seconds."""
 
     heard_at: float
@@ -32,7 +32,7 @@ class Sight(NamedTuple):
     """We do not read, for a reason that is ours and not the peer's."""
 
 
-class Pulse:
+class HeartbeatState:
     """The heartbeat of a connection from `now` on. A beat is due when nothing was sent for `interval`
     seconds; the peer is silent when nothing came for `idle` seconds."""
 
@@ -50,7 +50,7 @@ class Pulse:
         """When to look at the connection at the latest; later than now once it was looked at."""
         return min(self._said_at + self._interval, self._heard_at + self._idle)
 
-    def look(self, sight: Sight, now: float) -> Verdict:
+    def look(self, sight: Liveness, now: float) -> Verdict:
         """How the connection stands, as its driver sees it now."""
         # Reading late what had arrived at the last look is no new sign of life.
         arrived = sight.read_bytes + sight.unread_bytes

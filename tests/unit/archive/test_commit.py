@@ -9,52 +9,52 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tests.helpers.archive_rows import JOURNAL, SCHEMA, archived, batch_of, rows_of
-from tickertape.archive.commit import Archive
-from tickertape.archive.location import Place, place_of
+from tickertape.archive.commit import ArchiveWriter
+from tickertape.archive.location import ArchiveLocation, location_of
 from tickertape.archive.parquet_writer import Added, write_files
 from tickertape.archive.schema import COLUMNS, Coverage, app_id
 from tickertape.base.errors import ArchiveFailed, WrongJournal
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return place_of(str(tmp_path / "archive"))
+def place(tmp_path: Path) -> ArchiveLocation:
+    return location_of(str(tmp_path / "archive"))
 
 
-def files_of(place: Place, begin: int, end: int) -> list[Added]:
+def files_of(place: ArchiveLocation, begin: int, end: int) -> list[Added]:
     return write_files(place, [batch_of(range(begin, end))])
 
 
-def test_a_new_archive_says_of_which_journal_it_is_and_covers_nothing(place: Place) -> None:
-    assert not Archive.exists(place)
-    archive = Archive.create(place, JOURNAL, 7, "flights")
-    assert Archive.exists(place)
+def test_a_new_archive_says_of_which_journal_it_is_and_covers_nothing(place: ArchiveLocation) -> None:
+    assert not ArchiveWriter.exists(place)
+    archive = ArchiveWriter.create(place, JOURNAL, 7, "flights")
+    assert ArchiveWriter.exists(place)
     assert archive.coverage == Coverage(JOURNAL, 7, 7, "flights")
     table = DeltaTable(place.location)
     assert tuple(table.schema().to_arrow().names) == COLUMNS
     assert table.metadata().partition_columns == ["date", "topic"]
 
 
-def test_what_is_added_is_there_with_its_end(place: Place) -> None:
-    archive = Archive.create(place, JOURNAL, 0, "")
+def test_what_is_added_is_there_with_its_end(place: ArchiveLocation) -> None:
+    archive = ArchiveWriter.create(place, JOURNAL, 0, "")
     assert archive.add(0, 12, files_of(place, 0, 10))  # positions 10 and 11 are of control records
     assert archive.coverage.end == 12
     assert archive.add(12, 20, files_of(place, 12, 20))
     assert DeltaTable(place.location).transaction_version(app_id(JOURNAL)) == 20
     assert archived(place.location) == rows_of([batch_of([*range(10), *range(12, 20)])])
-    assert Archive(place, JOURNAL).coverage == Coverage(JOURNAL, 0, 20, "")
+    assert ArchiveWriter(place, JOURNAL).coverage == Coverage(JOURNAL, 0, 20, "")
 
 
-def test_nothing_but_control_records_moves_the_end_too(place: Place) -> None:
-    archive = Archive.create(place, JOURNAL, 0, "")
+def test_nothing_but_control_records_moves_the_end_too(place: ArchiveLocation) -> None:
+    archive = ArchiveWriter.create(place, JOURNAL, 0, "")
     assert archive.add(0, 3, [])
     assert archive.add(3, 9, [])
-    assert Archive(place).coverage.end == 9
+    assert ArchiveWriter(place).coverage.end == 9
     assert archived(place.location) == []
 
 
-def test_a_batch_that_is_tried_again_is_there_once(place: Place) -> None:
-    first = Archive.create(place, JOURNAL, 0, "")
+def test_a_batch_that_is_tried_again_is_there_once(place: ArchiveLocation) -> None:
+    first = ArchiveWriter.create(place, JOURNAL, 0, "")
     assert first.add(0, 10, files_of(place, 0, 10))
     assert not first.add(0, 10, files_of(place, 0, 10))
     assert not first.add(0, 4, files_of(place, 0, 4))
@@ -62,8 +62,8 @@ def test_a_batch_that_is_tried_again_is_there_once(place: Place) -> None:
 
 
 @pytest.mark.parametrize("size", [None, 10])
-def test_a_file_that_is_missing_or_cut_short_is_not_added(place: Place, size: int | None) -> None:
-    archive = Archive.create(place, JOURNAL, 0, "")
+def test_a_file_that_is_missing_or_cut_short_is_not_added(place: ArchiveLocation, size: int | None) -> None:
+    archive = ArchiveWriter.create(place, JOURNAL, 0, "")
     files = files_of(place, 0, 10)
     path = Path(place.path(files[0].path))
     if size is None:
@@ -74,30 +74,30 @@ def test_a_file_that_is_missing_or_cut_short_is_not_added(place: Place, size: in
     with pytest.raises(ArchiveFailed, match=f"{files[0].path} {found}") as caught:
         archive.add(0, 10, files)
     assert caught.value.missing is (size is None)
-    assert Archive(place, JOURNAL).coverage.end == 0
+    assert ArchiveWriter(place, JOURNAL).coverage.end == 0
     assert archive.add(0, 10, files_of(place, 0, 10)), "the next attempt writes them again"
 
 
-def test_of_two_that_add_the_same_one_does(place: Place) -> None:
-    one = Archive.create(place, JOURNAL, 0, "")
-    two = Archive(place, JOURNAL)
+def test_of_two_that_add_the_same_one_does(place: ArchiveLocation) -> None:
+    one = ArchiveWriter.create(place, JOURNAL, 0, "")
+    two = ArchiveWriter(place, JOURNAL)
     assert one.add(0, 10, files_of(place, 0, 10))
     assert not two.add(0, 10, files_of(place, 0, 10))  # it had seen an empty archive
     assert two.coverage.end == 10
     assert archived(place.location) == rows_of([batch_of(range(10))])
 
 
-def test_a_commit_beside_that_of_another_kind_is_made_on_top_of_it(place: Place) -> None:
-    one = Archive.create(place, JOURNAL, 0, "")
-    two = Archive(place, JOURNAL)
+def test_a_commit_beside_that_of_another_kind_is_made_on_top_of_it(place: ArchiveLocation) -> None:
+    one = ArchiveWriter.create(place, JOURNAL, 0, "")
+    two = ArchiveWriter(place, JOURNAL)
     two.table.alter.set_table_properties({"delta.logRetentionDuration": "interval 60 days"})
     version = DeltaTable(place.location).version()
     assert one.add(0, 10, files_of(place, 0, 10))
     assert DeltaTable(place.location).version() == version + 1
 
 
-def test_a_gap_is_refused_and_says_what_is_missing(place: Place) -> None:
-    archive = Archive.create(place, JOURNAL, 5, "")
+def test_a_gap_is_refused_and_says_what_is_missing(place: ArchiveLocation) -> None:
+    archive = ArchiveWriter.create(place, JOURNAL, 5, "")
     with pytest.raises(ArchiveFailed, match="positions 5 to 6 would be missing"):
         archive.add(6, 10, files_of(place, 6, 10))
     archive.add(5, 10, files_of(place, 5, 10))
@@ -106,48 +106,50 @@ def test_a_gap_is_refused_and_says_what_is_missing(place: Place) -> None:
     assert archived(place.location) == rows_of([batch_of(range(5, 10))])
 
 
-def test_what_overlaps_is_refused(place: Place) -> None:
-    archive = Archive.create(place, JOURNAL, 0, "")
+def test_what_overlaps_is_refused(place: ArchiveLocation) -> None:
+    archive = ArchiveWriter.create(place, JOURNAL, 0, "")
     archive.add(0, 10, files_of(place, 0, 10))
     with pytest.raises(ArchiveFailed, match="somebody else archives this journal"):
         archive.add(5, 15, files_of(place, 5, 15))
 
 
-def test_the_archive_of_another_journal_is_refused(place: Place) -> None:
-    Archive.create(place, JOURNAL, 0, "")
+def test_the_archive_of_another_journal_is_refused(place: ArchiveLocation) -> None:
+    ArchiveWriter.create(place, JOURNAL, 0, "")
     other = "f" * 32
     with pytest.raises(WrongJournal):
-        Archive(place, other)
+        ArchiveWriter(place, other)
     with pytest.raises(WrongJournal):
-        Archive.create(place, other, 0, "")
+        ArchiveWriter.create(place, other, 0, "")
 
 
-def test_a_place_with_something_else_is_refused_and_left_alone(place: Place, tmp_path: Path) -> None:
+def test_a_place_with_something_else_is_refused_and_left_alone(
+    place: ArchiveLocation, tmp_path: Path
+) -> None:
     with pytest.raises(ArchiveFailed, match="has no Delta table"):
-        Archive(place)
+        ArchiveWriter(place)
     (tmp_path / "archive").mkdir()
     (tmp_path / "archive" / "notes").write_text("mine")
     with pytest.raises(ArchiveFailed, match=r"not empty and no Delta table \(found notes\)"):
-        Archive.create(place, JOURNAL, 0, "")
+        ArchiveWriter.create(place, JOURNAL, 0, "")
     foreign = tmp_path / "foreign"
     write_deltalake(foreign, batch_of(range(3)))
     with pytest.raises(ArchiveFailed, match="is no archive"):
-        Archive.create(place_of(str(foreign)), JOURNAL, 0, "")
+        ArchiveWriter.create(location_of(str(foreign)), JOURNAL, 0, "")
     assert DeltaTable(foreign).version() == 0
 
 
-def test_a_table_whose_creation_died_is_created_by_the_next(place: Place, tmp_path: Path) -> None:
+def test_a_table_whose_creation_died_is_created_by_the_next(place: ArchiveLocation, tmp_path: Path) -> None:
     log = tmp_path / "archive" / "_delta_log"
     log.mkdir(parents=True)
     (log / "_commit_4f0c.json.tmp").write_text("{")
-    archive = Archive.create(place, JOURNAL, 3, "")
+    archive = ArchiveWriter.create(place, JOURNAL, 3, "")
     assert archive.coverage == Coverage(JOURNAL, 3, 3, "")
     assert archive.add(3, 10, files_of(place, 3, 10))
-    assert Archive(place, JOURNAL).coverage.end == 10
+    assert ArchiveWriter(place, JOURNAL).coverage.end == 10
 
 
-def test_the_end_outlives_a_checkpoint_of_the_table(place: Place) -> None:
-    archive = Archive.create(place, JOURNAL, 0, "")
+def test_the_end_outlives_a_checkpoint_of_the_table(place: ArchiveLocation) -> None:
+    archive = ArchiveWriter.create(place, JOURNAL, 0, "")
     archive.table.alter.set_table_properties({"delta.checkpointInterval": "3"})
     for at in range(0, 50, 5):
         assert archive.add(at, at + 5, files_of(place, at, at + 5))
@@ -155,13 +157,13 @@ def test_the_end_outlives_a_checkpoint_of_the_table(place: Place) -> None:
     assert len(list(log.glob("*.checkpoint.parquet"))) >= 3
     for version in range(9):  # what a checkpoint holds is cleaned away in time
         (log / f"{version:020}.json").unlink()
-    assert Archive(place, JOURNAL).coverage == Coverage(JOURNAL, 0, 50, "")
+    assert ArchiveWriter(place, JOURNAL).coverage == Coverage(JOURNAL, 0, 50, "")
     assert archived(place.location) == rows_of([batch_of(range(50))])
-    assert Archive(place).add(50, 55, files_of(place, 50, 55))
+    assert ArchiveWriter(place).add(50, 55, files_of(place, 50, 55))
 
 
-def test_others_cannot_delete_rows(place: Place) -> None:
-    archive = Archive.create(place, JOURNAL, 0, "")
+def test_others_cannot_delete_rows(place: ArchiveLocation) -> None:
+    archive = ArchiveWriter.create(place, JOURNAL, 0, "")
     archive.add(0, 10, files_of(place, 0, 10))
     with pytest.raises(Exception, match=r"(?i)append"):
         DeltaTable(place.location).delete("position = 3")

@@ -12,9 +12,9 @@ from deltalake import DeltaTable
 
 from tests.helpers.archive_rows import JOURNAL, archived, batch_of, check_files
 from tickertape.archive import compact as compacting
-from tickertape.archive.commit import Archive
+from tickertape.archive.commit import ArchiveWriter
 from tickertape.archive.compact import StoredFile, compact, plan, stored_files, vacuum
-from tickertape.archive.location import Place, place_of
+from tickertape.archive.location import ArchiveLocation, location_of
 from tickertape.archive.parquet_writer import Added, write_files
 from tickertape.base.archive_limits import archive_row_group_bytes_max
 from tickertape.base.errors import ArchiveFailed, BadOption
@@ -23,18 +23,18 @@ TOPICS = ("a", "b", "rare topic/%")
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return place_of(str(tmp_path / "archive"))
+def place(tmp_path: Path) -> ArchiveLocation:
+    return location_of(str(tmp_path / "archive"))
 
 
-def filled(place: Place, batches: int = 6, rows: int = 50) -> Archive:
-    archive = Archive.create(place, JOURNAL, 0, "")
+def filled(place: ArchiveLocation, batches: int = 6, rows: int = 50) -> ArchiveWriter:
+    archive = ArchiveWriter.create(place, JOURNAL, 0, "")
     for n in range(batches):
         add(archive, n * rows, (n + 1) * rows)
     return archive
 
 
-def add(archive: Archive, begin: int, end: int) -> None:
+def add(archive: ArchiveWriter, begin: int, end: int) -> None:
     files = write_files(archive.place, [batch_of(range(begin, end), TOPICS)])
     assert archive.add(begin, end, files)
 
@@ -43,7 +43,7 @@ def file_of(first: int, last: int, size: int, topic: str = "a", day: str = "2026
     return StoredFile(day, topic, first, last, f"{topic}{first}", size, last - first + 1)
 
 
-def test_rows_and_order_stay_and_files_become_few(place: Place) -> None:
+def test_rows_and_order_stay_and_files_become_few(place: ArchiveLocation) -> None:
     archive = filled(place)
     before = archived(place.location)
     end = archive.coverage
@@ -53,14 +53,14 @@ def test_rows_and_order_stay_and_files_become_few(place: Place) -> None:
     assert sum(seen) == 300
     assert archived(place.location) == before
     assert len(check_files(place.location)) == 3
-    assert Archive(place, JOURNAL).coverage == end
+    assert ArchiveWriter(place, JOURNAL).coverage == end
     assert compact(archive).files_before == 0  # nothing is left to do
     add(archive, 300, 310)
     assert archive.coverage.end == 310
 
 
-def test_large_bodies_are_merged_a_row_group_at_a_time(place: Place) -> None:
-    archive = Archive.create(place, JOURNAL, 0, "")
+def test_large_bodies_are_merged_a_row_group_at_a_time(place: ArchiveLocation) -> None:
+    archive = ArchiveWriter.create(place, JOURNAL, 0, "")
     for at in range(0, 120, 60):
         files = write_files(place, [batch_of(range(at, at + 60), body=b"x" * 1_000_000)])
         assert archive.add(at, at + 60, files)
@@ -106,9 +106,9 @@ def test_files_that_overlap_are_left_alone() -> None:
     assert plan([file_of(0, 9, 1), file_of(9, 19, 1)]) == []
 
 
-def test_what_is_added_meanwhile_stays(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_added_meanwhile_stays(place: ArchiveLocation, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = filled(place)
-    other = Archive(place, JOURNAL)
+    other = ArchiveWriter(place, JOURNAL)
     real = write_files
 
     def beside(*given: object) -> object:
@@ -122,14 +122,16 @@ def test_what_is_added_meanwhile_stays(place: Place, monkeypatch: pytest.MonkeyP
     check_files(place.location)
 
 
-def test_two_that_compact_the_same_do_not_double_rows(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_that_compact_the_same_do_not_double_rows(
+    place: ArchiveLocation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     archive = filled(place)
     real = write_files
 
     def beside(*given: object) -> object:
         with monkeypatch.context() as undone:
             undone.setattr(compacting, "write_files", real)
-            compact(Archive(place, JOURNAL))
+            compact(ArchiveWriter(place, JOURNAL))
         return real(*given)  # type: ignore[arg-type]
 
     monkeypatch.setattr(compacting, "write_files", beside)
@@ -138,7 +140,7 @@ def test_two_that_compact_the_same_do_not_double_rows(place: Place, monkeypatch:
     assert [row["position"] for row in archived(place.location)] == list(range(300))
 
 
-def test_a_file_that_is_not_what_the_table_says_is_left_alone(place: Place) -> None:
+def test_a_file_that_is_not_what_the_table_says_is_left_alone(place: ArchiveLocation) -> None:
     archive = filled(place, batches=2)
     version = archive.table.version()
     victim = stored_files(archive)[1]
@@ -150,7 +152,7 @@ def test_a_file_that_is_not_what_the_table_says_is_left_alone(place: Place) -> N
     assert DeltaTable(place.location).version() == version
 
 
-def test_a_reader_of_the_version_before_goes_on(place: Place) -> None:
+def test_a_reader_of_the_version_before_goes_on(place: ArchiveLocation) -> None:
     archive = filled(place)
     reader = DeltaTable(place.location)
     data = reader.to_pyarrow_dataset()
@@ -159,7 +161,7 @@ def test_a_reader_of_the_version_before_goes_on(place: Place) -> None:
     assert sorted(data.to_table(["position"]).column(0).to_pylist()) == list(range(300))
 
 
-def test_vacuum_removes_old_files_that_are_no_part_of_the_archive(place: Place) -> None:
+def test_vacuum_removes_old_files_that_are_no_part_of_the_archive(place: ArchiveLocation) -> None:
     archive = filled(place)
     write_files(place, [batch_of(range(5))])  # of an attempt that failed
     compact(archive)
@@ -178,7 +180,7 @@ def test_vacuum_removes_old_files_that_are_no_part_of_the_archive(place: Place) 
     assert [row["position"] for row in archived(place.location)] == list(range(300))
 
 
-def test_while_it_is_written_only_many_small_files_are_merged(place: Place) -> None:
+def test_while_it_is_written_only_many_small_files_are_merged(place: ArchiveLocation) -> None:
     archive = filled(place, batches=7)
     assert compact(archive, meanwhile=True).files_before == 0
     add(archive, 350, 400)
@@ -186,7 +188,7 @@ def test_while_it_is_written_only_many_small_files_are_merged(place: Place) -> N
     assert len(check_files(place.location)) == 3
 
 
-def test_vacuum_keeps_files_of_a_batch_under_way_for_a_day(place: Place) -> None:
+def test_vacuum_keeps_files_of_a_batch_under_way_for_a_day(place: ArchiveLocation) -> None:
     archive = filled(place, batches=1)
     (written,) = write_files(place, [batch_of(range(50, 55), ("a",))])  # not committed yet
     path = Path(place.path(written.path))
@@ -203,7 +205,7 @@ def test_vacuum_keeps_files_of_a_batch_under_way_for_a_day(place: Place) -> None
 
 
 def test_vacuum_removes_replaced_files_after_the_hours_to_keep(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: ArchiveLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive = filled(place)
     hours_ago = time.time() - 3 * 3600
@@ -215,7 +217,9 @@ def test_vacuum_removes_replaced_files_after_the_hours_to_keep(
     assert len(check_files(place.location)) == 3
 
 
-def test_compaction_names_no_file_that_is_gone(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compaction_names_no_file_that_is_gone(
+    place: ArchiveLocation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     archive = filled(place)
 
     def lost(*arguments: Any) -> list[Added]:
@@ -227,7 +231,7 @@ def test_compaction_names_no_file_that_is_gone(place: Place, monkeypatch: pytest
     version = archive.table.version()
     with pytest.raises(ArchiveFailed, match="is missing"):
         compact(archive)
-    assert Archive(place).table.version() == version
+    assert ArchiveWriter(place).table.version() == version
 
 
 def aged(path: Path, seconds: float) -> None:

@@ -14,8 +14,8 @@ import pytest
 from tests.helpers.archives import ArchiveWriter
 from tests.helpers.logs import DAY, Commit, Told, end_of, messages_of, random_log, told
 from tests.unit.archive.test_reader import JOURNAL, archived, read
-from tickertape.archive.parquet_scan import Scan
-from tickertape.archive.reader import Archive, fits
+from tickertape.archive.parquet_scan import ParquetScan
+from tickertape.archive.reader import ArchiveReader, fits
 from tickertape.batch import batch_from_bodies
 
 pytestmark = pytest.mark.slow
@@ -39,7 +39,7 @@ def test_little_memory_gives_the_same(tmp_path: Path) -> None:
     archive = archived(tmp_path, log)
     manifest = archive._covering(0, end_of(log))
     files = manifest.overlapping(0, end_of(log))
-    scan = Scan(archive.store, files, 0, end_of(log), memory_bytes=1)
+    scan = ParquetScan(archive.store, files, 0, end_of(log), memory_bytes=1)
     pieces = [piece for piece in scan if piece.rows is not None]
     assert [m for p in pieces if p.rows for m in told(p.rows.positions, p.rows.batch())] == messages_of(log)
     assert max(len(p.rows.positions) for p in pieces if p.rows) <= 3  # a row of each topic
@@ -57,13 +57,13 @@ def test_large_messages_of_many_topics_are_held_by_bytes_not_by_files(tmp_path: 
         log.append(Commit(np.arange(1) + at, batch))
     writer = ArchiveWriter(tmp_path, JOURNAL)
     writer.add(log, end_of(log), rows_per_group=1)
-    archive = Archive(str(tmp_path))
+    archive = ArchiveReader(str(tmp_path))
     archive.refresh()
     manifest = archive._covering(0, end_of(log))
     files = manifest.overlapping(0, end_of(log))
     assert len(files) == topics
     before = pa.total_allocated_bytes()
-    scan = Scan(archive.store, files, 0, end_of(log), memory_bytes=memory)
+    scan = ParquetScan(archive.store, files, 0, end_of(log), memory_bytes=memory)
     found: list[Told] = []
     most = 0
     for piece in scan:
@@ -85,10 +85,10 @@ def test_files_of_many_topics_are_each_opened_once(tmp_path: Path) -> None:
         log.append(Commit(np.arange(at, topics * each, topics), batch))
     writer = ArchiveWriter(tmp_path, JOURNAL)
     writer.add(log, topics * each)
-    archive = Archive(str(tmp_path))
+    archive = ArchiveReader(str(tmp_path))
     archive.refresh()
     files = archive._covering(0, topics * each).overlapping(0, topics * each)
-    scan = Scan(archive.store, files, 0, topics * each, memory_bytes=1 << 19)
+    scan = ParquetScan(archive.store, files, 0, topics * each, memory_bytes=1 << 19)
     assert sum(len(piece.rows.positions) for piece in scan if piece.rows is not None) == topics * each
     assert archive.store.files_opened == topics
 
@@ -117,7 +117,7 @@ def test_what_many_files_in_an_object_store_have_fetched_is_bounded(
         log.append(Commit(np.arange(at, topics * each, topics), batch))
     end = topics * each
     ArchiveWriter(tmp_path, JOURNAL).add(log, end)
-    archive = Archive(str(tmp_path))
+    archive = ArchiveReader(str(tmp_path))
     archive.refresh()
     store = archive.store
     store.root = None
@@ -130,7 +130,7 @@ def test_what_many_files_in_an_object_store_have_fetched_is_bounded(
     for count in (topics, 1):
         fits_topic = f"^t({'|'.join(map(str, range(count)))})$"
         files = archive._covering(0, end).overlapping(0, end, fits(fits_topic))
-        scan = Scan(store, files, 0, end, memory_bytes=1 << 20, fetched_bytes=bound)
+        scan = ParquetScan(store, files, 0, end, memory_bytes=1 << 20, fetched_bytes=bound)
         rows = 0
         fetched.clear()
         for piece in scan:

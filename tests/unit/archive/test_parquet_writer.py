@@ -14,9 +14,9 @@ import pytest
 
 from tests.helpers.archive_rows import JOURNAL, archived, batch_of, check_files, rows_of
 from tickertape.archive import parquet_writer as writing
-from tickertape.archive.commit import Archive
+from tickertape.archive.commit import ArchiveWriter
 from tickertape.archive.delta_table import local_path
-from tickertape.archive.location import Place, new_file, place_of
+from tickertape.archive.location import ArchiveLocation, location_of, new_file
 from tickertape.archive.parquet_writer import Added, FileWriter, write_files
 from tickertape.base.archive_limits import archive_page_bytes, archive_page_messages_max
 from tickertape.base.errors import ArchiveFailed, BadOption
@@ -25,8 +25,8 @@ DAY = 86_400_000_000
 
 
 def written(tmp_path: Path, batches: list[pa.RecordBatch], end: int) -> list[Added]:
-    place = place_of(str(tmp_path / "archive"))
-    archive = Archive.create(place, JOURNAL, 0, "")
+    place = location_of(str(tmp_path / "archive"))
+    archive = ArchiveWriter.create(place, JOURNAL, 0, "")
     files = write_files(place, batches)
     assert archive.add(0, end, files)
     return files
@@ -106,8 +106,8 @@ def test_what_waits_is_bounded_however_many_topics_there_are(
     monkeypatch.setattr(writing, "files_open_max", 3)
     topics = [f"t{n}" for n in range(20)]
     batches = [batch_of(range(start, start + 100), topics, body=b"x" * 200) for start in range(0, 2000, 100)]
-    place = place_of(str(tmp_path / "archive"))
-    archive = Archive.create(place, JOURNAL, 0, "")
+    place = location_of(str(tmp_path / "archive"))
+    archive = ArchiveWriter.create(place, JOURNAL, 0, "")
     writer = FileWriter(place)
     for batch in batches:
         writer.write(batch)
@@ -133,7 +133,7 @@ def test_a_file_that_is_large_enough_is_closed(tmp_path: Path, monkeypatch: pyte
 
 
 def test_rows_out_of_order_are_refused_and_leave_no_file(tmp_path: Path) -> None:
-    place = place_of(str(tmp_path / "archive"))
+    place = location_of(str(tmp_path / "archive"))
     for batches in ([batch_of([1, 3, 2])], [batch_of([1, 1])]):
         with pytest.raises(ArchiveFailed, match="positions do not rise"):
             write_files(place, batches)
@@ -153,35 +153,35 @@ def test_rows_that_cannot_be_read_on_leave_no_open_file(tmp_path: Path) -> None:
         raise OSError("the server went away")
 
     with pytest.raises(OSError, match="the server went away"):
-        write_files(place_of(str(tmp_path / "archive")), broken())
+        write_files(location_of(str(tmp_path / "archive")), broken())
     assert [path for path in (tmp_path / "archive").rglob("*") if path.is_file()] == []
 
 
 def test_no_rows_make_no_file(tmp_path: Path) -> None:
-    assert write_files(place_of(str(tmp_path)), [batch_of([])]) == []
+    assert write_files(location_of(str(tmp_path)), [batch_of([])]) == []
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_place_is_the_same_for_every_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert place_of("archive").location == str(tmp_path / "archive")
-    assert place_of("file:///srv/archive").location == "/srv/archive"
-    assert place_of((tmp_path / "a b%").as_uri()).location == str(local_path((tmp_path / "a b%").as_uri()))
-    assert place_of("s3://bucket/archive/", {"AWS_REGION": "x"}).options == {"AWS_REGION": "x"}
-    assert not place_of("s3://bucket/archive").is_directory
+    assert location_of("archive").location == str(tmp_path / "archive")
+    assert location_of("file:///srv/archive").location == "/srv/archive"
+    assert location_of((tmp_path / "a b%").as_uri()).location == str(local_path((tmp_path / "a b%").as_uri()))
+    assert location_of("s3://bucket/archive/", {"AWS_REGION": "x"}).options == {"AWS_REGION": "x"}
+    assert not location_of("s3://bucket/archive").is_directory
     for location, options in (("", {}), ("archive", {"a": "b"}), ("file://host/x", {})):
         with pytest.raises(BadOption):
-            place_of(location, options)
+            location_of(location, options)
 
 
 def test_a_store_that_lets_commits_replace_each_other_is_refused() -> None:
     with pytest.raises(BadOption, match="lets two commits replace each other"):
-        place_of("s3://bucket/archive", {"aws_s3_allow_unsafe_rename": "true"})
-    assert not place_of("s3://bucket/archive", {"AWS_S3_ALLOW_UNSAFE_RENAME": "false"}).is_directory
+        location_of("s3://bucket/archive", {"aws_s3_allow_unsafe_rename": "true"})
+    assert not location_of("s3://bucket/archive", {"AWS_S3_ALLOW_UNSAFE_RENAME": "false"}).is_directory
 
 
 def test_a_file_is_never_replaced(tmp_path: Path) -> None:
-    place = place_of(str(tmp_path))
+    place = location_of(str(tmp_path))
     with new_file(place, "date=2026-01-01/x.parquet") as file:
         file.write(b"one")
     with pytest.raises(FileExistsError), new_file(place, "date=2026-01-01/x.parquet") as file:
@@ -192,9 +192,9 @@ def test_a_file_is_never_replaced(tmp_path: Path) -> None:
 def test_an_object_store_is_written_through_delta_rs(tmp_path: Path) -> None:
     """No store is at hand: delta-rs takes a directory for one when it is named by a URI."""
     (tmp_path / "archive").mkdir()
-    place = Place(f"file://{tmp_path}/archive")
+    place = ArchiveLocation(f"file://{tmp_path}/archive")
     assert not place.is_directory
-    archive = Archive.create(place, JOURNAL, 0, "")
+    archive = ArchiveWriter.create(place, JOURNAL, 0, "")
     batches = [batch_of(range(100), ("a", "b"))]
     assert archive.add(0, 100, write_files(place, batches))
     assert archived(tmp_path / "archive") == rows_of(batches)
@@ -202,7 +202,7 @@ def test_an_object_store_is_written_through_delta_rs(tmp_path: Path) -> None:
 
 
 def test_what_is_not_finished_never_comes_to_be_in_an_object_store(tmp_path: Path) -> None:
-    place = Place(f"file://{tmp_path}")
+    place = ArchiveLocation(f"file://{tmp_path}")
 
     def broken() -> Iterator[pa.RecordBatch]:
         yield batch_of(range(70_000))

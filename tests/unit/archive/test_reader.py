@@ -16,7 +16,7 @@ from deltalake.transaction import RemoveAction
 
 from tests.helpers.archives import ArchiveWriter
 from tests.helpers.logs import DAY, Commit, Told, end_of, messages_of, random_log, told
-from tickertape.archive.reader import Archive, fits
+from tickertape.archive.reader import ArchiveReader, fits
 from tickertape.base.archive_limits import archive_looks_max
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import ArchiveFailed, WrongJournal
@@ -29,19 +29,19 @@ pytestmark = pytest.mark.slow
 JOURNAL = "0123456789abcdef" * 2
 
 
-def archived(location: Path, log: list[Commit], splits: int = 3, rows_per_group: int = 20) -> Archive:
+def archived(location: Path, log: list[Commit], splits: int = 3, rows_per_group: int = 20) -> ArchiveReader:
     """The archive of a log, which was written in so many batches."""
     writer = ArchiveWriter(location, JOURNAL, begin=int(log[0].positions[0]))
     for part in np.array_split(np.arange(len(log)), splits):
         some = [log[i] for i in part.tolist()]
         writer.add(some, end_of(some), rows_per_group=rows_per_group, rows_per_file=50)
-    archive = Archive(str(location), JOURNAL)
+    archive = ArchiveReader(str(location), JOURNAL)
     archive.refresh()
     return archive
 
 
 def read(
-    archive: Archive, begin: int, end: int, topic: str | None = None, bytes_max: int = 1 << 20
+    archive: ArchiveReader, begin: int, end: int, topic: str | None = None, bytes_max: int = 1 << 20
 ) -> list[Told]:
     found: list[Told] = []
     reached = begin
@@ -109,7 +109,7 @@ def test_only_files_and_row_groups_that_can_hold_it_are_read(tmp_path: Path) -> 
     writer = ArchiveWriter(tmp_path, JOURNAL)
     for commit in log:
         writer.add([commit], end_of([commit]), rows_per_group=100)
-    archive = Archive(str(tmp_path))
+    archive = ArchiveReader(str(tmp_path))
     store = archive.store
     assert len(read(archive, 4150, 4250)) == 100
     assert (store.files_opened, store.groups_read) == (1, 2)
@@ -150,7 +150,7 @@ def test_files_without_statistics_are_read_whenever_they_may_hold_it(tmp_path: P
     writer = ArchiveWriter(tmp_path, JOURNAL)
     for commit in log:
         writer.add([commit], end_of([commit]), statistics=False)
-    archive = Archive(str(tmp_path))
+    archive = ArchiveReader(str(tmp_path))
     everything = messages_of(log)
     assert read(archive, 0, end_of(log)) == everything
     position, publisher, sequence, stamp, *_ = everything[30]
@@ -172,7 +172,7 @@ def test_what_is_not_covered_is_refused(tmp_path: Path) -> None:
 
 
 def test_no_table_yet(tmp_path: Path) -> None:
-    archive = Archive(str(tmp_path / "none"))
+    archive = ArchiveReader(str(tmp_path / "none"))
     assert archive.refresh() is None
     with pytest.raises(ArchiveFailed, match="there is no table yet"):
         archive.scan(0, 1)
@@ -184,7 +184,7 @@ def test_no_table_yet(tmp_path: Path) -> None:
 def test_the_archive_of_another_journal_is_refused(tmp_path: Path) -> None:
     archived(tmp_path, random_log(Random(1), 10))
     with pytest.raises(WrongJournal):
-        Archive(str(tmp_path), "f" * 32).refresh()
+        ArchiveReader(str(tmp_path), "f" * 32).refresh()
 
 
 def test_a_missing_file_is_told_not_passed_over(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_a_damaged_page_is_told(tmp_path: Path) -> None:
 
 def _read_what_is_cut_short(location: Path) -> None:
     """In a process of its own: what is mapped and not there ends a process by a signal."""
-    archive = Archive(str(location), JOURNAL)
+    archive = ArchiveReader(str(location), JOURNAL)
     pieces = archive.messages(0, 8000, bytes_max=4096)
     next(pieces)
     for path in location.rglob("*.parquet"):
@@ -276,7 +276,7 @@ def test_a_position_twice_is_told(tmp_path: Path) -> None:
     writer.add(log, 1)
     writer.add(log, end_of(log))
     with pytest.raises(ArchiveFailed, match="is in two files"):
-        read(Archive(str(tmp_path)), 0, end_of(log))
+        read(ArchiveReader(str(tmp_path)), 0, end_of(log))
 
 
 def test_compaction_while_it_is_read_is_not_noticed(tmp_path: Path) -> None:
@@ -284,7 +284,7 @@ def test_compaction_while_it_is_read_is_not_noticed(tmp_path: Path) -> None:
     writer = ArchiveWriter(tmp_path, JOURNAL)
     for commit in log:
         writer.add([commit], end_of([commit]))
-    archive = Archive(str(tmp_path))
+    archive = ArchiveReader(str(tmp_path))
     reading = archive.messages(0, end_of(log))
     first = next(reading)
     old = writer.table.get_add_actions(flatten=True)
@@ -318,7 +318,7 @@ def test_a_table_whose_old_versions_are_cleaned_up_is_opened_anew(tmp_path: Path
     log = random_log(Random(1), 12)
     writer = ArchiveWriter(tmp_path, JOURNAL)
     writer.add(log[:6], end_of(log[:6]))
-    archive = Archive(str(tmp_path), JOURNAL)
+    archive = ArchiveReader(str(tmp_path), JOURNAL)
     archive.refresh()
     writer.add(log[6:], end_of(log))
     writer.table.create_checkpoint()
@@ -378,7 +378,7 @@ def test_statistics_of_another_type_prune_nothing(tmp_path: Path) -> None:
 def test_a_uri_of_a_directory_is_a_path(tmp_path: Path) -> None:
     log = random_log(Random(1), 10)
     archived(tmp_path / "a b", log)
-    archive = Archive((tmp_path / "a b").as_uri())
+    archive = ArchiveReader((tmp_path / "a b").as_uri())
     assert archive.store.root == tmp_path / "a b"
     assert read(archive, 0, end_of(log)) == messages_of(log)
 
@@ -387,7 +387,7 @@ def test_an_object_store_is_read_as_a_path_is(tmp_path: Path, monkeypatch: pytes
     """By the file system that delta-rs has for every store; a directory is one of them."""
     log = random_log(Random(1), 30)
     archived(tmp_path, log)
-    archive = Archive(tmp_path.as_uri(), options={"timeout": "5s"})
+    archive = ArchiveReader(tmp_path.as_uri(), options={"timeout": "5s"})
     archive.store.root = None
     assert read(archive, 0, end_of(log)) == messages_of(log)
     gone = min(tmp_path.rglob("*.parquet"))

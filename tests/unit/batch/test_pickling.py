@@ -13,20 +13,20 @@ import pytest
 from tickertape.base.errors import UsageError
 from tickertape.batch import Message, MessageBatch
 from tickertape.batch.builder import BatchBuilder
-from tickertape.batch.queue_lease import Gathering, Hold, Lease
+from tickertape.batch.queue_lease import AckAccumulator, Hold, Lease
 from tickertape.client.bookmark_store import MemoryBookmarkStore
-from tickertape.client.subscriptions.routing import Shared
-from tickertape.client.subscriptions.subscription import DeliveryContext
+from tickertape.client.subscriptions.routing import SharedBatch
+from tickertape.client.subscriptions.subscription import SubscriptionContext
 
 
 class Nobody:
-    def acknowledged(self, gathering: Gathering) -> None:
+    def acknowledged(self, gathering: AckAccumulator) -> None:
         raise AssertionError
 
     settled = acknowledged
 
 
-def batch_of(count: int, context: DeliveryContext | None = None) -> MessageBatch:
+def batch_of(count: int, context: SubscriptionContext | None = None) -> MessageBatch:
     builder = BatchBuilder()
     for number in range(count):
         body = b"body %d" % number
@@ -36,10 +36,10 @@ def batch_of(count: int, context: DeliveryContext | None = None) -> MessageBatch
     return batch
 
 
-def leased() -> DeliveryContext:
+def leased() -> SubscriptionContext:
     nobody: Any = Nobody()
-    lease = Lease("q", 60_000_000, once=False, hold=Hold(), gathering=Gathering(), settling=nobody)
-    return DeliveryContext("s", lease=lease)
+    lease = Lease("q", 60_000_000, once=False, hold=Hold(), gathering=AckAccumulator(), settling=nobody)
+    return SubscriptionContext("s", lease=lease)
 
 
 FIELDS = (
@@ -54,7 +54,7 @@ def shown(message: Message) -> list[object]:
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_pickled_message_has_all_its_fields(protocol: int) -> None:
-    for context in (None, DeliveryContext("s", True, True, "publish", MemoryBookmarkStore()), leased()):
+    for context in (None, SubscriptionContext("s", True, True, "publish", MemoryBookmarkStore()), leased()):
         for message in batch_of(3, context):
             again = pickle.loads(pickle.dumps(message, protocol))
             assert isinstance(again, Message)
@@ -67,7 +67,7 @@ def test_pickled_message_leaves_its_batch_behind() -> None:
 
 
 def test_pickled_batch_is_equal() -> None:
-    batch = batch_of(5, DeliveryContext("s", True, True))
+    batch = batch_of(5, SubscriptionContext("s", True, True))
     batch.positions = np.arange(5, dtype=np.uint64)
     again = pickle.loads(pickle.dumps(batch))
     assert isinstance(again, MessageBatch)
@@ -78,9 +78,9 @@ def test_pickled_batch_is_equal() -> None:
 
 
 def test_pickled_share_of_a_batch_for_several_has_its_own_messages() -> None:
-    share = Shared(batch_of(6)).share([1, 4], 0, DeliveryContext("s", True))
+    share = SharedBatch(batch_of(6)).share([1, 4], 0, SubscriptionContext("s", True))
     assert [message.data for message in pickle.loads(pickle.dumps(share))] == [b"body 1", b"body 4"]
-    share = Shared(batch_of(6)).share([1, 4], 0, DeliveryContext("s", True))
+    share = SharedBatch(batch_of(6)).share([1, 4], 0, SubscriptionContext("s", True))
     assert pickle.loads(pickle.dumps(list(share)[1])).bookmark == "7|14|"
 
 
@@ -94,7 +94,7 @@ def test_copy_in_this_process_is_the_message_itself() -> None:
 
 
 def test_pickled_message_cannot_be_discarded_where_the_original_can() -> None:
-    batch = batch_of(1, DeliveryContext("s", True, store=MemoryBookmarkStore()))
+    batch = batch_of(1, SubscriptionContext("s", True, store=MemoryBookmarkStore()))
     with pytest.raises(UsageError, match="Discard the original"):
         pickle.loads(pickle.dumps(next(iter(batch)))).discard()
     with pytest.raises(UsageError, match="Discard the original"):

@@ -10,8 +10,8 @@ from typing import TypeVar
 from tickertape.base.errors import Disconnected
 from tickertape.base.interfaces import Now
 from tickertape.batch.message_batch import MessageBatch
-from tickertape.client.common.effects import Effect, Resolve, Send
-from tickertape.client.protocol.core import ClientCore, Lost, Opened
+from tickertape.client.common.effects import Effect, ResolveCall, Send
+from tickertape.client.protocol.core import ClientProtocol, ConnectionEnded, ConnectionOpened
 from tickertape.client.publish_store.protocol import PublishStore
 from tickertape.wire.commands import Command, LoggedOn, Logon, Publish
 from tickertape.wire.connection import Connection, Received
@@ -27,7 +27,7 @@ class Peer:
     """A client machine and the server it talks to, without anything between them."""
 
     def __init__(self, store: PublishStore | None = None, *, name: str = "pricing-1") -> None:
-        self.core = ClientCore(name, user="ann", password="secret")
+        self.core = ClientProtocol(name, user="ann", password="secret")
         self.now = START
         self.commands: list[tuple[Command, MessageBatch | None]] = []
         self.effects: list[Effect] = []
@@ -38,7 +38,7 @@ class Peer:
     def open(self) -> Logon:
         """Bring a connection up as far as the client's logon."""
         self._server = Connection("server")
-        self.core.receive(Opened("logon"), self.now)
+        self.core.receive(ConnectionOpened("logon"), self.now)
         ((logon, _),) = self.sent()
         assert isinstance(logon, Logon)
         return logon
@@ -72,7 +72,7 @@ class Peer:
 
     def lose(self) -> None:
         """The connection breaks."""
-        self.core.receive(Lost(Disconnected("broken")), self.now)
+        self.core.receive(ConnectionEnded(Disconnected("broken")), self.now)
 
     def later(self, seconds: float) -> None:
         """Time passes, and the machine is woken if it wanted that."""
@@ -105,7 +105,7 @@ class Peer:
 
     def outcome(self, token: object) -> object:
         """What the call with this token was resolved with; exactly one outcome."""
-        outcomes = [effect.outcome for effect in self.took(Resolve) if effect.token == token]
+        outcomes = [effect.outcome for effect in self.took(ResolveCall) if effect.token == token]
         assert len(outcomes) == 1, outcomes
         return outcomes[0]
 

@@ -12,11 +12,11 @@ from itertools import count
 from tests.unit.client.peer import Peer
 from tickertape.batch import batch_from_bodies
 from tickertape.batch.message_batch import MessageBatch
-from tickertape.client.api.queue_calls import SettlingPort
-from tickertape.client.common.effects import Hand
+from tickertape.client.api.queue_calls import QueueCallsPort
+from tickertape.client.common.effects import DeliverBatch
 from tickertape.client.common.subscribe_arguments import make_request
 from tickertape.client.publish_store.protocol import PublishStore
-from tickertape.client.subscriptions.registry import Request
+from tickertape.client.subscriptions.registry import SubscribeRequest
 from tickertape.wire.commands import Ack, Deliver, Persisted, Publish, Subscribe
 from tickertape.wire.settlement import QUEUE_TOPIC, decode_settlement
 
@@ -29,7 +29,7 @@ class QueuePeer(Peer):
 
     def __init__(self, store: PublishStore | None = None) -> None:
         super().__init__(store)
-        self.core.settler.settling = SettlingPort(self.core.settler, self.step, lambda: self.now)
+        self.core.settler.settling = QueueCallsPort(self.core.settler, self.step, lambda: self.now)
         self._sequences = count(1)
         self.frames = 0
 
@@ -44,7 +44,7 @@ class QueuePeer(Peer):
         sink: object = "sink",
         sub_id: str = "s",
         options: str = "",
-    ) -> Request:
+    ) -> SubscribeRequest:
         """Subscribe, and be granted a backlog."""
         request = make_request(topic, sub_id, options=options or f"max_backlog={backlog}")
         self.core.subscribe("token", request, sink)
@@ -62,7 +62,7 @@ class QueuePeer(Peer):
             next(self._sequences)
         batch = batch_from_bodies("jobs", [b"x"] * messages, publisher=5, first_sequence=first)
         self.say(Deliver(sub_id=sub_id, queue=queue, lease=lease, once=once), batch)
-        (hand,) = self.took(Hand)
+        (hand,) = self.took(DeliverBatch)
         return hand.batch
 
     def settled(self) -> list[Settled]:

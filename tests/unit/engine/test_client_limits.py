@@ -9,10 +9,10 @@ from tickertape.base.client_limits import ClientLimits
 from tickertape.base.errors import BadFilter, MessageTooLarge
 from tickertape.base.limits import filter_bytes_max
 from tickertape.batch import BatchBuilder, MessageBatch
-from tickertape.engine.commands.body_validation import Validation
+from tickertape.engine.commands.body_validation import BodyValidation
 from tickertape.engine.matching.filter_context import Subscriber
-from tickertape.engine.matching.interest_compiler import Contents
-from tickertape.engine.queues.state.admission import Entrance
+from tickertape.engine.matching.interest_compiler import InterestCompiler
+from tickertape.engine.queues.state.admission import QueueAdmission
 from tickertape.engine.queues.state.definition import QueueDefinition
 from tickertape.wire.commands import Publish
 from tickertape.wire.settlement import QUEUE_TOPIC
@@ -28,7 +28,7 @@ def _batch(*messages: tuple[str, bytes], first: int = 100) -> MessageBatch:
 
 
 def test_messages_above_the_limit_are_refused_and_the_others_stored() -> None:
-    validation = Validation({}, 10)
+    validation = BodyValidation({}, 10)
     batch = _batch(("t", b"1" * 10), ("t", b"2" * 11), ("u", b"3" * 12), ("t", b"4"))
     found = validation.split(Publish(frame=1, sequenced=True), batch)
     assert found is not None
@@ -41,21 +41,21 @@ def test_messages_above_the_limit_are_refused_and_the_others_stored() -> None:
 
 
 def test_a_frame_of_messages_above_the_limit_is_refused_whole() -> None:
-    found = Validation({}, 10).split(Publish(frame=1, sequenced=True), _batch(("t", b"2" * 11)))
+    found = BodyValidation({}, 10).split(Publish(frame=1, sequenced=True), _batch(("t", b"2" * 11)))
     assert found is not None
     assert found.rest is None
     assert [one.code for one in found.rejections] == ["message_too_large"]
 
 
 def test_messages_within_the_limit_and_settlements_pass() -> None:
-    validation = Validation({}, 10)
+    validation = BodyValidation({}, 10)
     assert validation.split(Publish(frame=1, sequenced=True), _batch(*[("t", b"1" * 10)] * 5)) is None
     assert validation.split(Publish(frame=1, sequenced=True), _batch((QUEUE_TOPIC, b"1" * 11))) is None
 
 
 def test_a_frame_with_long_and_with_invalid_messages_refuses_both() -> None:
     batch = _batch(("t", b"1" * 11), ("t", b"{"), ("t", b"{}"))
-    found = Validation({"t": "json"}, 10).split(Publish(frame=1, sequenced=True), batch)
+    found = BodyValidation({"t": "json"}, 10).split(Publish(frame=1, sequenced=True), batch)
     assert found is not None
     assert [(one.code, one.refused) for one in found.rejections] == [
         ("message_too_large", (100,)),
@@ -67,13 +67,13 @@ def test_a_frame_with_long_and_with_invalid_messages_refuses_both() -> None:
 
 def test_a_filter_is_read_up_to_the_configured_length() -> None:
     short, long = (
-        Contents({}, ClientLimits(filter_bytes_max=100)),
-        Contents({}, ClientLimits(filter_bytes_max=9_000)),
+        InterestCompiler({}, ClientLimits(filter_bytes_max=100)),
+        InterestCompiler({}, ClientLimits(filter_bytes_max=9_000)),
     )
     text = "/a = 1 OR /b IN (" + ", ".join(f"'{number:08}'" for number in range(600)) + ")"
     assert filter_bytes_max < len(text) < 9_000
     assert long.cover("t", text, None, SUBSCRIBER).content is not None
-    for contents, most in ((short, "100"), (Contents({}), "4,096")):
+    for contents, most in ((short, "100"), (InterestCompiler({}), "4,096")):
         with pytest.raises(BadFilter, match=rf"at most {most} are read .filter_bytes_max"):
             contents.cover("t", text, None, SUBSCRIBER)
     assert short.cover("t", "/a = 1", None, SUBSCRIBER).content is not None
@@ -81,10 +81,10 @@ def test_a_filter_is_read_up_to_the_configured_length() -> None:
 
 @pytest.mark.parametrize("most", [64, 16_384])
 def test_filters_of_queues_are_not_bounded_by_the_limit_of_clients(most: int) -> None:
-    contents = Contents({}, ClientLimits(filter_bytes_max=most))
+    contents = InterestCompiler({}, ClientLimits(filter_bytes_max=most))
     long = "/a = 1 OR " * 20 + "/b = 2"
     definition = QueueDefinition("q", "t", filter=long, barrier_expression=f"{long} OR /c = 3")
-    content = Entrance(definition, contents, None).cover.content
+    content = QueueAdmission(definition, contents, None).cover.content
     assert content is not None
     batch = _batch(("t", b'{"b": 2}'), ("t", b'{"b": 3}'))
     assert content.passing(batch, np.arange(2)).tolist() == [0]

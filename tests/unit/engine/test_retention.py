@@ -9,7 +9,7 @@ from tests.simulation.engine_world import EngineWorld
 from tests.simulation.journal_world import drive
 from tickertape.base.names import publisher_id
 from tickertape.base.timestamps import format_timestamp
-from tickertape.engine.retention import Pin
+from tickertape.engine.retention import RetentionPin
 from tickertape.journal.disk_jobs import RetireSegments
 from tickertape.journal.retention import RetentionPolicy, due, gather, removable, unneeded
 from tickertape.wire.commands import Ack, Completed, Ended, Resolve, Resolved
@@ -250,7 +250,7 @@ def test_who_comes_while_it_is_gathered_keeps_everything() -> None:
 def test_a_later_pin_is_asked_too() -> None:
     world, _ = world_of(HOUR)
     second = world.broker.journal.view.segments[1]
-    pins: list[Pin | None] = [Pin(second.first_position, "the queue 'work'")]
+    pins: list[RetentionPin | None] = [RetentionPin(second.first_position, "the queue 'work'")]
     world.broker.pin(lambda: pins[0])
     expire(world)
     assert numbers(world)[0] == 2

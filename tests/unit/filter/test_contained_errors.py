@@ -9,14 +9,14 @@ import pytest
 
 from tests.helpers.planted_filters import defective
 from tickertape.base.errors import BadFilter
-from tickertape.filter import Context, compile_filter, compile_value
+from tickertape.filter import FilterInputs, compile_filter, compile_value
 from tickertape.filter.compiler import compile as compiling
 from tickertape.filter.contained_errors import DEFECTS
 from tickertape.filter.functions import registry as functions
 from tickertape.filter.functions.strings import strptime
 from tickertape.filter.index import predicates as verdicts
 from tickertape.filter.index import range as intervals
-from tickertape.filter.index.columns import Columns, Reading
+from tickertape.filter.index.columns import ColumnReading, ValueColumns
 from tickertape.filter.index.filter_index import FilterIndex
 from tickertape.payload import message_type
 from tickertape.payload.types import FieldReader
@@ -99,7 +99,7 @@ def test_a_body_for_which_a_value_raises_has_none_and_is_counted() -> None:
 
 def test_a_filter_without_fields_that_raises_matches_nothing() -> None:
     found = compile_filter("LENGTH(TOPIC_NAME()) = 3", JSON)
-    assert found.select(BODIES, Context(topics=["abc", "boom", "abc", "abc"])) == [0, 2, 3]
+    assert found.select(BODIES, FilterInputs(topics=["abc", "boom", "abc", "abc"])) == [0, 2, 3]
     assert found.unreadable == 1
 
 
@@ -162,7 +162,7 @@ def _index() -> FilterIndex[str]:
 
 def _check(index: FilterIndex[str]) -> None:
     """It finds what the filters find by themselves, twice: what it remembers makes no difference."""
-    context = Context(topics=["t"] * len(BODIES))
+    context = FilterInputs(topics=["t"] * len(BODIES))
     for _ in range(3):
         matches = index.match(BODIES, context)
         found = {key: indices.tolist() for key, indices in matches}
@@ -211,7 +211,7 @@ def test_an_index_finds_what_the_filters_find_when_its_columns_raise(
     def raising(*_: Any) -> Any:
         raise RuntimeError("a defect")
 
-    monkeypatch.setattr(Columns, place, raising)
+    monkeypatch.setattr(ValueColumns, place, raising)
     _check(index)
 
 
@@ -224,5 +224,5 @@ def test_an_index_finds_what_the_filters_find_when_bodies_cannot_be_taken_apart(
         yield 1
         raise RuntimeError("a defect")
 
-    monkeypatch.setattr(Reading, "columns", raising)
+    monkeypatch.setattr(ColumnReading, "columns", raising)
     _check(index)

@@ -17,9 +17,9 @@ from tests.simulation.journal_log import JOURNAL_ID
 from tests.simulation.journal_world import FailingDisk, PowerLost, Trace
 from tickertape.journal.disk import SystemDisk
 from tickertape.journal.disk_jobs import (
-    Executor,
-    Job,
-    NoRoom,
+    DiskFull,
+    DiskJobExecutor,
+    JournalJob,
     PrepareSegment,
     RollSegment,
     SealSegment,
@@ -27,7 +27,7 @@ from tickertape.journal.disk_jobs import (
     SyncSegment,
     WriteCommit,
 )
-from tickertape.journal.format.last_segment import read_begun
+from tickertape.journal.format.last_segment import read_last_segment
 from tickertape.journal.format.segment import (
     JOURNAL_DIRECTORY,
     SegmentHeader,
@@ -61,10 +61,10 @@ NOTED = ["create", "preallocate", "write"]
 NAMED = ["sync", "rename", "sync_directory"]
 
 
-def bench() -> tuple[StrictDisk, Executor, Calls]:
+def bench() -> tuple[StrictDisk, DiskJobExecutor, Calls]:
     disk, calls = StrictDisk(Random(1)), Calls()
     disk.make_directory("journal")
-    return disk, Executor(FailingDisk(disk, 10**9, calls), lambda: 42), calls
+    return disk, DiskJobExecutor(FailingDisk(disk, 10**9, calls), lambda: 42), calls
 
 
 @pytest.mark.parametrize(
@@ -83,9 +83,9 @@ def bench() -> tuple[StrictDisk, Executor, Calls]:
             ["write", "truncate", "sync", *["write", "sync"] * 2],
         ),
     ],
-    ids=lambda value: type(value).__name__ if isinstance(value, Job) else "",
+    ids=lambda value: type(value).__name__ if isinstance(value, JournalJob) else "",
 )
-def test_calls_of_each_job_in_order(before: list[Job], job: Job, calls: list[str]) -> None:
+def test_calls_of_each_job_in_order(before: list[JournalJob], job: JournalJob, calls: list[str]) -> None:
     _, executor, trace = bench()
     for earlier in before:
         executor.run(earlier)
@@ -107,7 +107,7 @@ def test_what_the_jobs_leave() -> None:
 def test_a_reserve_left_by_an_earlier_run_is_taken() -> None:
     disk, executor, _ = bench()
     executor.run(PREPARE)
-    assert Executor(disk, lambda: 43).run(PREPARE) == 43
+    assert DiskJobExecutor(disk, lambda: 43).run(PREPARE) == 43
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_no_room_for_a_reserve_may_be_tried_again_and_its_cause_is_told(
 ) -> None:
     disk, executor, _ = bench()
     disk.fail(operation, 1, number)
-    with pytest.raises(NoRoom) as caught:
+    with pytest.raises(DiskFull) as caught:
         executor.run(PREPARE)
     assert caught.value.errno == number
     assert remedy in caught.value.reason
@@ -137,7 +137,7 @@ def test_a_directory_that_cannot_be_opened_is_tried_again(number: int) -> None:
     disk, executor, _ = bench()
     disk.sync_directory(".")
     disk.fail("sync_directory", 1, number)
-    with pytest.raises(NoRoom) as caught:
+    with pytest.raises(DiskFull) as caught:
         executor.run(PREPARE)
     assert "more open files" in caught.value.reason
     assert executor.run(PREPARE) == 42
@@ -169,8 +169,8 @@ def descriptors(left: int) -> Iterator[None]:
 def test_few_descriptors_are_no_failure_however_few(tmp_path: Path, left: int) -> None:
     disk = SystemDisk(tmp_path)
     disk.make_directory(JOURNAL_DIRECTORY)
-    executor = Executor(disk, lambda: 42)
-    with descriptors(left), suppress(NoRoom):
+    executor = DiskJobExecutor(disk, lambda: 42)
+    with descriptors(left), suppress(DiskFull):
         assert executor.run(PREPARE) == 42
     assert executor.run(PREPARE) == 42
     executor.close()
@@ -181,7 +181,7 @@ def test_few_descriptors_are_no_failure_however_few(tmp_path: Path, left: int) -
     ("job", "operation"),
     [(PREPARE, "sync"), (PREPARE, "sync_directory"), (START, "write"), (START, "sync"), (SEAL, "truncate")],
 )
-def test_no_room_anywhere_else_is_a_failure_like_any_other(job: Job, operation: str) -> None:
+def test_no_room_anywhere_else_is_a_failure_like_any_other(job: JournalJob, operation: str) -> None:
     """A failed sync may have dropped what it should have written: a retry would only look like success."""
     disk, executor, _ = bench()
     for earlier in [] if job is PREPARE else [PREPARE, START]:
@@ -189,7 +189,7 @@ def test_no_room_anywhere_else_is_a_failure_like_any_other(job: Job, operation: 
     disk.fail(operation, 1, errno.ENOSPC)
     with pytest.raises(OSError, match="No space") as caught:
         executor.run(job)
-    assert not isinstance(caught.value, NoRoom)
+    assert not isinstance(caught.value, DiskFull)
 
 
 def test_another_failure_of_the_reserve_is_a_failure() -> None:
@@ -197,31 +197,31 @@ def test_another_failure_of_the_reserve_is_a_failure() -> None:
     disk.fail("preallocate", 1, errno.EIO)
     with pytest.raises(OSError, match="Input/output") as caught:
         executor.run(PREPARE)
-    assert not isinstance(caught.value, NoRoom)
+    assert not isinstance(caught.value, DiskFull)
 
 
 def test_which_segment_was_begun_is_durable_with_it() -> None:
     disk, executor, _ = bench()
     disk.sync_directory(".")
     header = SegmentHeader(JOURNAL_ID, 1, 1, 0, 1, 7, 0, 0, 0)
-    assert read_begun(disk, JOURNAL_ID) == 0
+    assert read_last_segment(disk, JOURNAL_ID) == 0
     executor.run(PREPARE)
-    assert read_begun(disk, JOURNAL_ID) == 0
+    assert read_last_segment(disk, JOURNAL_ID) == 0
     executor.run(StartSegment(number=1, header=encode_segment_header(header)[0]))
     executor.run(PrepareSegment(number=2, bytes=4096))
     second = encode_segment_header(header._replace(number=2))[0]
     for seed in range(20):
-        assert read_begun(disk.crash_clone(Random(seed)), JOURNAL_ID) == 1
+        assert read_last_segment(disk.crash_clone(Random(seed)), JOURNAL_ID) == 1
     disk.fail("write", 3, errno.EIO)  # seal, header, and then the note
     with pytest.raises(OSError, match="Input/output"):
         executor.run(msgspec.structs.replace(ROLL, header=second))
     for seed in range(20):
         crashed = disk.crash_clone(Random(seed))
         with suppress(ValueError):  # half of it was written: that is told
-            assert read_begun(crashed, JOURNAL_ID) in (1, 2)
+            assert read_last_segment(crashed, JOURNAL_ID) in (1, 2)
         assert crashed.contents()[segment_path(2)].startswith(second), "the header is durable before it"
     with pytest.raises(ValueError, match="of another journal"):
-        read_begun(disk.crash_clone(Random(1)), bytes(16))
+        read_last_segment(disk.crash_clone(Random(1)), bytes(16))
 
 
 def test_the_file_that_says_so_survives_every_crash_of_its_making() -> None:
@@ -230,11 +230,11 @@ def test_the_file_that_says_so_survives_every_crash_of_its_making() -> None:
         disk.make_directory("journal")
         disk.sync_directory(".")
         with suppress(PowerLost):
-            Executor(FailingDisk(disk, operations), lambda: 1).run(PREPARE)
+            DiskJobExecutor(FailingDisk(disk, operations), lambda: 1).run(PREPARE)
         for seed in range(10):
             crashed = disk.crash_clone(Random(seed))
-            assert read_begun(crashed, JOURNAL_ID) == 0, "never unreadable"
-            assert Executor(crashed, lambda: 2).run(PREPARE) == 2
+            assert read_last_segment(crashed, JOURNAL_ID) == 0, "never unreadable"
+            assert DiskJobExecutor(crashed, lambda: 2).run(PREPARE) == 2
 
 
 def test_a_prepared_segment_whose_name_was_not_synced_is_named_anew_after_a_restart() -> None:
@@ -243,8 +243,8 @@ def test_a_prepared_segment_whose_name_was_not_synced_is_named_anew_after_a_rest
     disk.sync_directory(".")
     disk.fail("sync_directory", 1, errno.EIO)
     with pytest.raises(OSError, match="Input/output"):
-        Executor(disk, lambda: 1).run(PREPARE)
+        DiskJobExecutor(disk, lambda: 1).run(PREPARE)
     restarted = disk.kill_clone()
-    Executor(restarted, lambda: 2).run(PREPARE)
+    DiskJobExecutor(restarted, lambda: 2).run(PREPARE)
     for seed in range(40):
         assert segment_path(PREPARE.number) in restarted.crash_clone(Random(seed)).contents()

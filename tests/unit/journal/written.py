@@ -12,12 +12,12 @@ from tests.simulation.journal_world import drive
 from tickertape.base.interfaces import Now
 from tickertape.batch import MessageBatch, Stamp, batch_from_bodies
 from tickertape.journal.commit.active_segment import commit_bytes_of
-from tickertape.journal.disk_jobs import Executor, RetireSegments, WriteCommit
+from tickertape.journal.disk_jobs import DiskJobExecutor, RetireSegments, WriteCommit
 from tickertape.journal.format.identity import open_identity
-from tickertape.journal.format.retired_state import Retired
-from tickertape.journal.format.staging_file import Label, Staging
+from tickertape.journal.format.retired_state import RetiredState
+from tickertape.journal.format.staging_file import StagedFiles, StagedPartLabel
 from tickertape.journal.journal import Journal
-from tickertape.journal.recovery.recovery import recover
+from tickertape.journal.recovery.recovery import recover_journal
 from tickertape.journal.retention import gather
 from tickertape.testing.disk import StrictDisk
 
@@ -43,9 +43,9 @@ class Written:
         """Open the journal in a new process: locks and handles of the one before are gone."""
         self.disk = self.disk.kill_clone()
         identity = open_identity(self.disk, owner="test", create=True, new_id=self._new_id)
-        recovered = recover(self.disk, identity.journal_id)
+        recovered = recover_journal(self.disk, identity.journal_id)
         self.journal = Journal(recovered, self._now(), segment_bytes=self._segment_bytes)
-        self._executor = Executor(self.disk, lambda: self.rng.getrandbits(64))
+        self._executor = DiskJobExecutor(self.disk, lambda: self.rng.getrandbits(64))
         self.work()
 
     def publish(self, count: int = 3, size: int = 100, publisher: int = 7) -> None:
@@ -69,8 +69,10 @@ class Written:
         batches = [batch_from_bodies("orders", [self.rng.randbytes(size) for _ in range(n)]) for n in counts]
         if jobs is not None and staged:
             self.staged += 1
-            label = Label(journal=self._new_id, publisher="p", space="", name=str(self.staged), part="0")
-            stage(Staging(self.disk), self.staged, label, batches)
+            label = StagedPartLabel(
+                journal=self._new_id, publisher="p", space="", name=str(self.staged), part="0"
+            )
+            stage(StagedFiles(self.disk), self.staged, label, batches)
         for batch, count in zip(batches, counts, strict=True):
             parts.append((batch, Stamp(9, first, journal.log_time(self._now()))))
             first += count
@@ -101,7 +103,7 @@ class Written:
         assert self.journal.closed
         self._executor.close()
 
-    def retire(self, count: int) -> Retired:
+    def retire(self, count: int) -> RetiredState:
         """Remove the oldest segments as retention does, without asking anybody."""
         view = self.journal.view
         steps = gather(view, self.journal.journal_id, count)

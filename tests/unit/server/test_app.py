@@ -20,7 +20,7 @@ from tests.helpers.processes import source_environment
 from tickertape.base.errors import ConfigurationError, JournalCorrupt, JournalFailed
 from tickertape.server import app
 from tickertape.server.config.config import Config
-from tickertape.server.engine_driver import Instance
+from tickertape.server.engine_driver import EngineDriver
 
 
 @pytest.mark.parametrize(("sealed", "code"), [(True, 0), (False, 1)])
@@ -33,7 +33,7 @@ def test_a_second_signal_ends_the_process_and_says_whether_the_log_was_sealed(
     monkeypatch.setattr(os, "_exit", end)
     monkeypatch.setattr(logging, "shutdown", lambda: None)
     journal = SimpleNamespace(closed=sealed)
-    instance = cast("Instance", SimpleNamespace(broker=SimpleNamespace(journal=journal)))
+    instance = cast("EngineDriver", SimpleNamespace(broker=SimpleNamespace(journal=journal)))
     with pytest.raises(SystemExit) as ended:
         app._stop_now(instance, signal.SIGTERM.name)
     assert ended.value.code == code

@@ -13,7 +13,7 @@ from tickertape.base.errors import ConfigurationError
 from tickertape.security.certificates import not_after
 from tickertape.server import diagnosis
 from tickertape.server.config.archive import ArchiveConfig
-from tickertape.server.config.config import Config, Instance, JournalConfig
+from tickertape.server.config.config import Config, InstanceConfig, JournalConfig
 from tickertape.server.config.transports import Authentication, Transport
 from tickertape.server.diagnosis import Finding, clock, diagnose, existing, file_system, space, synced_write
 from tickertape.server.sync_cost import SyncCost, measure
@@ -22,7 +22,7 @@ HASH = "0" * 64
 
 
 def config(tmp_path: Path) -> Config:
-    return Config(instance=Instance(data=str(tmp_path / "data")))
+    return Config(instance=InstanceConfig(data=str(tmp_path / "data")))
 
 
 def test_measure_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_certificates_and_tokens_that_expire_are_reported(tmp_path: Path) -> Non
     wrong = tmp_path / "wrong.pem"
     wrong.write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
     settings = Config(
-        instance=Instance(data=str(tmp_path)),
+        instance=InstanceConfig(data=str(tmp_path)),
         transports=[
             Transport(listen="tls://127.0.0.1:0", certificate=certificate, key="k"),
             Transport(listen="tls://127.0.0.1:0", certificate=str(wrong), key="k"),
@@ -134,5 +134,5 @@ def test_directory_that_cannot_be_written_fails(tmp_path: Path, monkeypatch: pyt
 
 
 def test_archive_is_no_part_of_a_diagnosis(tmp_path: Path) -> None:
-    settings = Config(instance=Instance(data=str(tmp_path)), archive=ArchiveConfig(location="s3://b/p"))
+    settings = Config(instance=InstanceConfig(data=str(tmp_path)), archive=ArchiveConfig(location="s3://b/p"))
     assert levels(list(diagnose(settings, 0.0, lambda _: None)), "archive") == []

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 from tickertape.base.errors import AuthenticationFailed, TickertapeError
 from tickertape.base.interfaces import Now
-from tickertape.server.access.credentials import Admission
-from tickertape.server.engine_driver import Instance
-from tickertape.server.session_expiry import UserWatch
+from tickertape.server.access.credentials import CredentialStore
+from tickertape.server.engine_driver import EngineDriver
+from tickertape.server.session_expiry import SessionExpiry
 
 
 class FakeInstance:
@@ -41,8 +41,8 @@ class FakeAdmission:
         return user in self.good
 
 
-def watch(instance: FakeInstance, admission: FakeAdmission, seconds: float = 0.01) -> UserWatch:
-    return UserWatch(cast("Instance", instance), cast("Admission", admission), seconds)
+def watch(instance: FakeInstance, admission: FakeAdmission, seconds: float = 0.01) -> SessionExpiry:
+    return SessionExpiry(cast("EngineDriver", instance), cast("CredentialStore", admission), seconds)
 
 
 async def until(condition: Any) -> None:

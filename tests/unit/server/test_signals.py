@@ -106,7 +106,7 @@ def handled(*, has_files: bool) -> bool:
     loop: Any = Loop()
     admission: Any = Admission(frozenset(), has_files=has_files)
     watch: Any = Watch()
-    signals.HangUps(admission).reload_on(loop, watch)
+    signals.ReloadSignal(admission).reload_on(loop, watch)
     return bool(loop.handled)
 
 
@@ -146,7 +146,7 @@ def test_a_hang_up_before_the_event_loop_runs_is_made_up_for(caplog: pytest.LogC
     loop: Any = Loop()
     admission: Any = Admission(frozenset({"spark"}))
     watch: Any = Watch()
-    hang_ups = signals.HangUps(admission)
+    hang_ups = signals.ReloadSignal(admission)
     before = signal.getsignal(signal.SIGHUP)
     try:
         hang_ups.hold()

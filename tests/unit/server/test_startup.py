@@ -13,11 +13,11 @@ from tickertape.batch import BatchBuilder, Stamp
 from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER, CONTROL_TOPIC
 from tickertape.journal.format.clean_shutdown import END_FILE
 from tickertape.journal.format.last_segment import BEGUN_FILE
-from tickertape.server.config.config import Config, Instance, TopicConfig
-from tickertape.server.startup import Opened, clock, open_instance, record_end
+from tickertape.server.config.config import Config, InstanceConfig, TopicConfig
+from tickertape.server.startup import OpenedInstance, clock, open_instance, record_end
 
 
-def persisted(opened: Opened) -> None:
+def persisted(opened: OpenedInstance) -> None:
     """Everything accepted reaches the disk, and the files are closed."""
     journal = opened.broker.journal
     journal.close(clock())
@@ -30,7 +30,7 @@ def persisted(opened: Opened) -> None:
 
 
 def test_a_malformed_record_does_not_keep_an_instance_from_starting(tmp_path: Path) -> None:
-    config = Config(instance=Instance(data=str(tmp_path / "data")))
+    config = Config(instance=InstanceConfig(data=str(tmp_path / "data")))
     opened = open_instance(config)
     assert opened.report == []
     builder = BatchBuilder()
@@ -48,7 +48,7 @@ def test_a_malformed_record_does_not_keep_an_instance_from_starting(tmp_path: Pa
 
 def test_a_log_that_lost_its_end_since_a_clean_stop_is_refused_until_that_is_accepted(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    config = Config(instance=Instance(data=str(data)))
+    config = Config(instance=InstanceConfig(data=str(data)))
     for _ in range(2):
         opened = open_instance(config)
         assert opened.report == []
@@ -58,7 +58,7 @@ def test_a_log_that_lost_its_end_since_a_clean_stop_is_refused_until_that_is_acc
     refused = tmp_path / "refused"  # in this process its lock stays held
     shutil.copytree(data, refused)
     with pytest.raises(JournalCorrupt, match=f"segment at 0: a clean stop sealed it.*remove {END_FILE}"):
-        open_instance(Config(instance=Instance(data=str(refused))))
+        open_instance(Config(instance=InstanceConfig(data=str(refused))))
     for name in (END_FILE, BEGUN_FILE):
         (data / name).unlink()
     opened = open_instance(config)
@@ -75,6 +75,6 @@ def test_a_log_that_lost_its_end_since_a_clean_stop_is_refused_until_that_is_acc
 
 def test_the_engine_knows_the_message_types_of_topics(tmp_path: Path) -> None:
     topics = [TopicConfig(name="a", message_type="fix"), TopicConfig(name="b", validate=True)]
-    opened = open_instance(Config(instance=Instance(data=str(tmp_path / "data")), topics=topics))
+    opened = open_instance(Config(instance=InstanceConfig(data=str(tmp_path / "data")), topics=topics))
     assert opened.broker.topic_types == {"a": "fix", "b": "json"}
     persisted(opened)

@@ -12,7 +12,7 @@ import pytest
 
 import tickertape as tt
 from tickertape.base.bookmarks import Bookmark
-from tickertape.client.bookmark_store.filed import FiledStore
+from tickertape.client.bookmark_store.filed import FileBackedStore
 from tickertape.client.bookmark_store.progress import Mask, Publishers, UInt64s
 from tickertape.testing import check_bookmark_store
 
@@ -187,7 +187,7 @@ def test_what_is_no_store_is_told() -> None:
 
 
 def process_ended(store: tt.BookmarkStore) -> None:
-    assert isinstance(store, FiledStore)
+    assert isinstance(store, FileBackedStore)
     store._file.forked()
 
 

@@ -15,7 +15,7 @@ from tickertape.cli.support.tables import counted
 from tickertape.engine.queues.state.definition import QueueDefinition
 from tickertape.server.config.archive import ArchiveConfig
 from tickertape.server.config.config import ADMIN_DEFAULT, Config, JournalConfig, examine
-from tickertape.server.config.document import Place, Problem, Problems
+from tickertape.server.config.document import ConfigProblem, ConfigProblems, SourceLocation
 
 
 @click.command(short_help="Check a configuration file, starting nothing.")
@@ -40,7 +40,7 @@ def check(ctx: click.Context, config: str, as_json: bool) -> None:
     if settings is not None:
         unusable, warnings = _looked_at(settings)
         if unusable:
-            problems.append(Problem(Place(config, 0), "", unusable))
+            problems.append(ConfigProblem(SourceLocation(config, 0), "", unusable))
             settings = None
     if as_json:
         click.echo(_document(config, settings, problems, warnings))
@@ -60,10 +60,10 @@ def check(ctx: click.Context, config: str, as_json: bool) -> None:
 def _looked_at(settings: Config) -> tuple[str, list[str]]:
     """The first problem of the files of certificates and tokens that it names, empty when there is none; and
     warnings."""
-    from tickertape.server.access.credentials import Admission
+    from tickertape.server.access.credentials import CredentialStore
 
     try:
-        unrestricted = Admission(settings).tokens_for_any_client
+        unrestricted = CredentialStore(settings).tokens_for_any_client
     except ConfigurationError as error:
         return str(error), []
     return "", [
@@ -72,12 +72,12 @@ def _looked_at(settings: Config) -> tuple[str, list[str]]:
     ]
 
 
-def told(problems: Iterable[Problem]) -> list[str]:
+def told(problems: Iterable[ConfigProblem]) -> list[str]:
     """A line for each problem."""
     return [printable(str(problem)) for problem in problems]
 
 
-def how_many(problems: Problems) -> str:
+def how_many(problems: ConfigProblems) -> str:
     """How many problems there are."""
     # Above the bound the last one only says how many more.
     count = len(problems) + problems.more - (1 if problems.more else 0)
@@ -89,7 +89,7 @@ def printable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def _document(config: str, settings: Config | None, problems: Problems, warnings: list[str]) -> bytes:
+def _document(config: str, settings: Config | None, problems: ConfigProblems, warnings: list[str]) -> bytes:
     rows = [
         {
             "file": printable(problem.place.file),

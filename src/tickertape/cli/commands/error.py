@@ -11,7 +11,7 @@ import click
 from tickertape.base.text_format import shown
 
 
-class Explanation(NamedTuple):
+class ErrorExplanation(NamedTuple):
     """A row of `error_codes.tsv`, which docs/reference/errors.md repeats."""
 
     code: str
@@ -22,10 +22,10 @@ class Explanation(NamedTuple):
     cure: str
 
 
-def explanations() -> dict[str, Explanation]:
+def explanations() -> dict[str, ErrorExplanation]:
     """Return all error codes with their explanations, in the order of the documentation."""
     lines = files("tickertape.cli").joinpath("error_codes.tsv").read_text("utf-8").splitlines()
-    rows = (Explanation(*line.split("\t")) for line in lines[1:])
+    rows = (ErrorExplanation(*line.split("\t")) for line in lines[1:])
     return {row.code: row for row in rows}
 
 

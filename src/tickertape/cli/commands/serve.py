@@ -12,7 +12,7 @@ import click
 from tickertape.base.errors import ConfigurationError
 from tickertape.cli.commands.check import how_many, printable, told
 from tickertape.server.config.config import COMMAND_LINE, Config, examine
-from tickertape.server.config.document import Problem
+from tickertape.server.config.document import ConfigProblem
 
 
 @click.command(short_help="Start a server.")
@@ -90,7 +90,7 @@ def _settings(
     return settings
 
 
-def _of_option(problem: Problem) -> str:
+def _of_option(problem: ConfigProblem) -> str:
     table, _, key = problem.key.rpartition(".")
     return printable(f"--{table if table == 'admin' else key}: {problem.text}")
 

@@ -25,7 +25,7 @@ from tickertape.server.admin.schema import (
     Syncs,
     TransactionsState,
 )
-from tickertape.server.admin.snapshot_queues import QueueState
+from tickertape.server.admin.snapshot_queues import QueueStats
 
 
 def _watched(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
@@ -162,7 +162,7 @@ def _transactions(transactions: TransactionsState) -> Iterator[tuple[str, str]]:
         )
 
 
-def _queues(queues: list[QueueState]) -> Iterator[tuple[str, str]]:
+def _queues(queues: list[QueueStats]) -> Iterator[tuple[str, str]]:
     if queues:
         depth, leased = sum(queue.depth for queue in queues), sum(queue.leased for queue in queues)
         yield "queues", f"{len(queues):,} with {counted(depth, 'message')}, {leased:,} of them leased"

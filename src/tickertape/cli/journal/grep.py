@@ -60,7 +60,7 @@ def grep(
     tickertape journal grep data -c '"price":1[0-9]{3}\\b' --from 20261120T090000
     tickertape journal grep data --in topic '^orders/eu/' -m 1
     """
-    search = Search(_compiled(pattern, ignore_case), pattern, where)
+    search = GrepSearch(_compiled(pattern, ignore_case), pattern, where)
     matched = 0
     out = message_output()
     for selected in LogExtent(directory, first, last, topic, unsynced).selected("grep"):
@@ -94,7 +94,7 @@ def _compiled(pattern: str, ignore_case: bool) -> Any:
         raise click.BadParameter(f"not an RE2 regular expression: {shown}", param_hint="PATTERN") from None
 
 
-class Search:
+class GrepSearch:
     """An expression and where it is looked for."""
 
     def __init__(self, expression: Any, pattern: str, where: str) -> None:

@@ -18,7 +18,7 @@ from tickertape.cli.support.tables import counted
 from tickertape.cli.support.terminal import progress
 
 if TYPE_CHECKING:
-    from tickertape.journal.offline.report import Report, SegmentSummary
+    from tickertape.journal.offline.report import SegmentSummary, VerifyReport
 
 _COLUMNS = ("segment", "state", "epoch", "first", "end", "messages", "publishers", "bytes", "begun", "last")
 
@@ -95,7 +95,7 @@ def verify(ctx: click.Context, directory: str, as_json: bool) -> None:
         ctx.exit(1)
 
 
-def _print_findings(report: Report) -> None:
+def _print_findings(report: VerifyReport) -> None:
     for finding in report.damage:
         click.echo(f"DAMAGE  {finding}")
     for finding in report.notes:
@@ -119,7 +119,7 @@ def _row(segment: SegmentSummary) -> Sequence[str]:
     )
 
 
-def _total(report: Report) -> str:
+def _total(report: VerifyReport) -> str:
     segments = report.segments
     state = "whole" if report.whole else f"DAMAGED in {len(report.damage)}"
     sums = (

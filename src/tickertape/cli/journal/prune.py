@@ -21,7 +21,7 @@ from tickertape.cli.support.tables import counted
 from tickertape.cli.support.terminal import progress
 
 if TYPE_CHECKING:
-    from tickertape.archive.commit import Archive
+    from tickertape.archive.commit import ArchiveWriter
     from tickertape.archive.schema import Coverage
     from tickertape.server.offline_prune import Plan
 
@@ -75,14 +75,14 @@ def prune(
     tickertape journal prune data --archived s3://bucket/log --keep-age 7d
     """
     require_deltalake()
-    from tickertape.archive.commit import Archive
+    from tickertape.archive.commit import ArchiveWriter
     from tickertape.journal.retention import RetentionPolicy
     from tickertape.server.offline_prune import Pruning
 
     where = place(location, storage)
 
-    def opened(journal: str) -> Archive:
-        return Archive(where, journal)
+    def opened(journal: str) -> ArchiveWriter:
+        return ArchiveWriter(where, journal)
 
     with closing(Pruning(directory, opened)) as pruning:
         plan = pruning.plan(RetentionPolicy(keep_age, keep_size), time.time_ns() // 1000)

@@ -23,7 +23,7 @@ from tickertape.cli.support.terminal import progress, remark
 
 if TYPE_CHECKING:
     from tickertape.archive.compact import Compacted
-    from tickertape.spark.archive.job import Report
+    from tickertape.spark.archive.job import ArchiveJobReport
 
 _INTERVAL_SECONDS_DEFAULT: Final = 30.0
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
@@ -101,9 +101,9 @@ def archive(
         raise click.UsageError("--once and --interval exclude each other")
     require_spark()
     require_deltalake()
-    from tickertape.spark.archive.job import Wish, archive_log, prepare
+    from tickertape.spark.archive.job import ArchiveJobOptions, archive_log, prepare
 
-    wish = Wish(
+    wish = ArchiveJobOptions(
         servers=(server.for_spark(),),
         place=place(location, storage),
         topics=topics,
@@ -154,11 +154,11 @@ def compact(location: str, keep: float, storage: dict[str, str], as_json: bool) 
     tickertape pipeline compact s3://bucket/log --keep 1d
     """
     require_deltalake()
-    from tickertape.archive.commit import Archive
+    from tickertape.archive.commit import ArchiveWriter
     from tickertape.archive.compact import compact as merge
     from tickertape.archive.compact import vacuum
 
-    opened = Archive(place(location, storage))
+    opened = ArchiveWriter(place(location, storage))
     with progress("compact", None) as advance:
         done = merge(opened, wrote=advance)
     removed = vacuum(opened, keep)
@@ -176,7 +176,7 @@ def _echo_compacted(done: Compacted) -> None:
     )
 
 
-def _told(report: Report) -> None:
+def _told(report: ArchiveJobReport) -> None:
     remark(f"archived to position {report.end:,}: {counted(report.rows, 'message')} by this run")
 
 

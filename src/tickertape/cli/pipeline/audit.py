@@ -17,7 +17,7 @@ from tickertape.cli.support.connect_options import access_options
 from tickertape.cli.support.option_types import answer_timeout_option, start
 
 if TYPE_CHECKING:
-    from tickertape.spark.audit.audit import Report
+    from tickertape.spark.audit.audit import AuditReport
 
 SHOWN_DEFAULT: Final = 20
 _PIPE_CHARACTERS: Final = 300
@@ -113,7 +113,7 @@ def audit(
 # -- for people ---------------------------------------------------------------------------------------
 
 
-def _print(report: Report) -> None:
+def _print(report: AuditReport) -> None:
     from rich.console import Console
 
     # What reads a pipe wants a row to be a line.
@@ -130,7 +130,7 @@ def _print(report: Report) -> None:
     console.print(report.verdict)
 
 
-def _print_publishers(console: Any, report: Report) -> None:
+def _print_publishers(console: Any, report: AuditReport) -> None:
     columns = ("publisher", "first", "last", "messages", "missing", "twice", "out of order", "begun anew")
     rows = [_cells(row, report.publisher_columns) for row in report.publishers]
     _table(console, columns, rows)
@@ -143,7 +143,7 @@ def _print_publishers(console: Any, report: Report) -> None:
         )
 
 
-def _print_equality(console: Any, report: Report) -> None:
+def _print_equality(console: Any, report: AuditReport) -> None:
     assert report.equality is not None
     if report.equality.differences:
         columns = ("publisher", "sequence", "difference", "what", "here", "there")

@@ -10,7 +10,7 @@ import msgspec
 
 from tickertape.cli.support.admin_client import admin_option, stats_of
 from tickertape.cli.support.tables import echo_table, number, safe
-from tickertape.server.admin.snapshot_queues import QueueState
+from tickertape.server.admin.snapshot_queues import QueueStats
 
 _COLUMNS = (
     "queue", "topics", "ready", "leased", "inactive", "consumers", "oldest", "entered", "acknowledged",
@@ -53,7 +53,7 @@ def ls(admin: str, output: str) -> None:
             click.echo(f"queue {safe(queue.name)} has stopped: {safe(queue.failure)}", err=True)
 
 
-def _row(queue: QueueState) -> tuple[str, ...]:
+def _row(queue: QueueStats) -> tuple[str, ...]:
     return (
         safe(queue.name),
         safe(queue.underlying),

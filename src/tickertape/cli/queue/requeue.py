@@ -28,7 +28,7 @@ _BACKLOG: Final = 1_000
 """Dead letters that are under way at a time."""
 
 
-class Label(msgspec.Struct):
+class DeadLetterLabel(msgspec.Struct):
     """What the correlation id of a dead letter says of the message that it was."""
 
     topic: str
@@ -150,10 +150,10 @@ def _publish(client: Client, message: Message, to: str | None) -> bool:
     return True
 
 
-def label_of(correlation_id: str | None) -> Label | None:
+def label_of(correlation_id: str | None) -> DeadLetterLabel | None:
     """Return the label of a dead letter, None for any other text."""
     try:
-        label = msgspec.json.decode(correlation_id or "", type=Label)
+        label = msgspec.json.decode(correlation_id or "", type=DeadLetterLabel)
         check_topic(label.topic)
     except (*NOT_JSON, BadTopic):
         return None

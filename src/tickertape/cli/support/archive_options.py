@@ -14,7 +14,7 @@ from tickertape.cli.pipeline.session import INSTALL
 from tickertape.cli.support.command_group import Failure
 
 if TYPE_CHECKING:
-    from tickertape.archive.location import Place
+    from tickertape.archive.location import ArchiveLocation
 
 
 def _storage(
@@ -43,12 +43,12 @@ storage_option = click.option(
 )
 
 
-def place(location: str, storage: dict[str, str]) -> Place:
+def place(location: str, storage: dict[str, str]) -> ArchiveLocation:
     """Where the archive is, as options say it."""
-    from tickertape.archive.location import place_of
+    from tickertape.archive.location import location_of
 
     try:
-        return place_of(location, storage)
+        return location_of(location, storage)
     except BadOption as error:
         raise click.UsageError(str(error)) from None
 

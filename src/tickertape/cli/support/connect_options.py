@@ -140,7 +140,7 @@ def _server(
     uri: str, token_file: str | None, ca: str | None, certificate: str | None, key: str | None
 ) -> Server:
     from tickertape.client.blocking.connection import parse_uri
-    from tickertape.client.common.credentials import ways_of
+    from tickertape.client.common.credentials import credentials_of
 
     token = os.environ.get(TOKEN_VARIABLE) or None
     if token_file is not None:
@@ -152,5 +152,5 @@ def _server(
         address = parse_uri(uri)
     except BadOption as error:
         raise click.BadParameter(str(error), param_hint="--server") from None
-    ways_of(tls, token).check(address)
+    credentials_of(tls, token).check(address)
     return Server(uri, token, tls, _files(token_file, ca, certificate, key))

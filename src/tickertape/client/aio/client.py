@@ -16,20 +16,20 @@ import msgspec
 from tickertape.base.errors import Closed, Disconnected, StoreFull, TickertapeError, TimedOut
 from tickertape.base.limits import client_timeout_seconds
 from tickertape.base.units import within
-from tickertape.client.aio.handler_order import Convoy
+from tickertape.client.aio.handler_order import HandlerOrder
 from tickertape.client.aio.streams import AsyncHandledStream, AsyncMessageStream
-from tickertape.client.aio.transactions import AsyncTransacting
+from tickertape.client.aio.transactions import AsyncTransactionCalls
 from tickertape.client.api.command import Command, naming
 from tickertape.client.api.frontend import FailedWriteHandler, extras
-from tickertape.client.api.queue_calls import AcknowledgingClient
-from tickertape.client.api.read_calls import Handler, SubscribingClient
+from tickertape.client.api.queue_calls import QueueCalls
+from tickertape.client.api.read_calls import Handler, ReadCalls
 from tickertape.client.bookmark_store.protocol import BookmarkStore, bind, refuse_own_client
-from tickertape.client.common.credentials import password_of, ways_of
-from tickertape.client.common.effects import HandAll
+from tickertape.client.common.credentials import credentials_of, password_of
+from tickertape.client.common.effects import DeliverShared
 from tickertape.client.common.waiting import DEFAULT, Timeout, now
 from tickertape.client.publish_store.protocol import PublishStore
-from tickertape.client.publishing.bulk import Chunk, chunks_of_messages, chunks_of_table
-from tickertape.client.subscriptions.registry import Request
+from tickertape.client.publishing.bulk import Chunk, chunks_from_arrow, chunks_of_messages
+from tickertape.client.subscriptions.registry import SubscribeRequest
 from tickertape.payload.bodies import encode
 from tickertape.security.contexts import TLS
 from tickertape.wire.commands import Resolve, Resolved
@@ -39,14 +39,14 @@ EVERY_TASK: Final = 1
 
 
 class AsyncClient(
-    AsyncTransacting,
-    SubscribingClient[
+    AsyncTransactionCalls,
+    ReadCalls[
         Coroutine[Any, Any, AsyncMessageStream],
         Coroutine[Any, Any, tuple[str, int, int]],
         Coroutine[Any, Any, Resolved],
         Coroutine[Any, Any, None],
     ],
-    AcknowledgingClient[Coroutine[Any, Any, None]],
+    QueueCalls[Coroutine[Any, Any, None]],
 ):
     """A connection to one server for asyncio, on its own loop or on uvloop; the names are those of `Client`.
 
@@ -85,13 +85,13 @@ class AsyncClient(
         bookmark_store: BookmarkStore | None = None,
         timeout: float | str | None = client_timeout_seconds,
     ) -> None:
-        super().__init__(name, uri, user, password_of(password, token), timeout, ways_of(tls, token))
+        super().__init__(name, uri, user, password_of(password, token), timeout, credentials_of(tls, token))
         self._begin_settling()
         if bookmark_store is not None:
             self.set_bookmark_store(bookmark_store)
         if publish_store is not None:
             self._core.set_store(publish_store, now())
-        self._convoy = Convoy()
+        self._convoy = HandlerOrder()
 
     # -- publishing -------------------------------------------------------------------------------------
 
@@ -170,7 +170,7 @@ class AsyncClient(
         `publish` raises; messages before may have been published.
         """
         return await self._publish_chunks(
-            topic, chunks_of_table(topic, table, column, lambda: self._publishing.chunk_bytes), timeout
+            topic, chunks_from_arrow(topic, table, column, lambda: self._publishing.chunk_bytes), timeout
         )
 
     def unpersisted_count(self) -> int:
@@ -248,7 +248,12 @@ class AsyncClient(
                 return sequence
 
     async def _open(
-        self, request: Request, timeout: Timeout, on_message: Handler | None, *, limited: bool = False
+        self,
+        request: SubscribeRequest,
+        timeout: Timeout,
+        on_message: Handler | None,
+        *,
+        limited: bool = False,
     ) -> AsyncMessageStream:
         request = msgspec.structs.replace(request, handled=on_message is not None)
         sub_id = request.context.sub_id
@@ -267,7 +272,9 @@ class AsyncClient(
             self._spawn(stream.hand_on())
         return stream
 
-    def _stream(self, request: Request, on_message: Handler | None, *, limited: bool) -> AsyncMessageStream:
+    def _stream(
+        self, request: SubscribeRequest, on_message: Handler | None, *, limited: bool
+    ) -> AsyncMessageStream:
         sub_id = request.context.sub_id
         common: dict[str, Any] = {
             "consumed": partial(self._consumed, request=request),
@@ -323,13 +330,13 @@ class AsyncClient(
         begin = self._naming(command)
         await self._call(lambda call: begin(call, sub_ids), timeout, command)
 
-    def _leave(self, request: Request) -> None:
+    def _leave(self, request: SubscribeRequest) -> None:
         # It may have ended meanwhile, and a lost connection has ended it.
         with suppress(Disconnected, Closed):
             self._core.leave(request)
             self._drive()
 
-    def _hand_all(self, effect: HandAll) -> None:
+    def _hand_all(self, effect: DeliverShared) -> None:
         together = []
         for sink, share, rows in effect.parts:
             if isinstance(sink, AsyncHandledStream) and not sink.free:
@@ -345,7 +352,7 @@ class AsyncClient(
         if len(handled) < 2:
             return
         if self._convoy.over:
-            self._convoy = Convoy()
+            self._convoy = HandlerOrder()
             self._convoy.over = False
             self._spawn(self._convoy.hand_on())
         self._convoy.join([sink for sink in handled if sink.free])

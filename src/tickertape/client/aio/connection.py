@@ -14,19 +14,19 @@ from typing import Final, Protocol, cast
 from tickertape.base.errors import Disconnected
 from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import KIB, client_outbox_bytes_max
-from tickertape.client.aio.waiting import Waiters
+from tickertape.client.aio.waiting import Notifier
 from tickertape.client.blocking.connection import Address, unread_bytes
 from tickertape.client.common.fork_safety import let_go
-from tickertape.wire.heartbeat import Sight
+from tickertape.wire.heartbeat import Liveness
 
 JOINED_BYTES_MAX: Final = 16 * KIB
 """Up to here one write of a copy costs less than a write of each buffer as it lies."""
 
 
-class LoopDriven(Protocol):
+class AsyncioHandler(Protocol):
     """The one side of a client that its link calls."""
 
-    def opened(self, link: LoopLink) -> None:
+    def opened(self, link: AsyncioConnection) -> None:
         """The connection stands."""
 
     def buffer(self) -> memoryview:
@@ -35,17 +35,17 @@ class LoopDriven(Protocol):
     def arrived(self, count: int) -> None:
         """That many bytes came."""
 
-    def written(self, link: LoopLink, frame: int) -> None:
+    def written(self, link: AsyncioConnection, frame: int) -> None:
         """Every publish frame up to `frame`, as `report_written` was given it, was written."""
 
-    def lost(self, link: LoopLink, error: Disconnected) -> None:
+    def lost(self, link: AsyncioConnection, error: Disconnected) -> None:
         """The connection is gone; the last call that counts."""
 
 
-class LoopLink(asyncio.BufferedProtocol):
+class AsyncioConnection(asyncio.BufferedProtocol):
     """One connection. After `hang_up`, `discard` or a loss it is used up."""
 
-    def __init__(self, address: Address, driven: LoopDriven) -> None:
+    def __init__(self, address: Address, driven: AsyncioHandler) -> None:
         self._address = address
         self._driven = driven
         self._transport: asyncio.Transport | None = None
@@ -57,7 +57,7 @@ class LoopLink(asyncio.BufferedProtocol):
         """The frame to report when the transport takes more; 0 when there is none."""
         self._heard_at = self._said_at = time.monotonic()
         self._read_bytes = 0
-        self.changed = Waiters()
+        self.changed = Notifier()
         """Who waits until it takes more, or is gone."""
         self.gone = False
         self.gently = False
@@ -100,10 +100,10 @@ class LoopLink(asyncio.BufferedProtocol):
                 loop.call_soon(loop.call_soon, self._report, frame)
             self._reported = frame
 
-    def sight(self) -> Sight:
+    def sight(self) -> Liveness:
         """What the connection looks like to a heartbeat."""
         transport = self._transport
-        return Sight(
+        return Liveness(
             heard_at=self._heard_at,
             read_bytes=self._read_bytes,
             said_at=self._said_at,

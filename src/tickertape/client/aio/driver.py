@@ -17,24 +17,24 @@ from tickertape.base.errors import Closed, Disconnected, StoreFull, TickertapeEr
 from tickertape.base.limits import cancelled_handler_seconds_max
 from tickertape.base.units import within
 from tickertape.batch.message_batch import MessageBatch
-from tickertape.client.aio.connection import LoopLink
-from tickertape.client.aio.tls_connection import SecureLoopLink
-from tickertape.client.aio.waiting import LoopCall, Waiters, left
+from tickertape.client.aio.connection import AsyncioConnection
+from tickertape.client.aio.tls_connection import AsyncioTlsConnection
+from tickertape.client.aio.waiting import AsyncioWaiter, Notifier, remaining
 from tickertape.client.api import exit_flush as exits
-from tickertape.client.api.frontend import DisconnectHandler, Driver
+from tickertape.client.api.frontend import ClientFrontend, DisconnectHandler
 from tickertape.client.blocking.connection import not_connected
 from tickertape.client.common import fork_safety as forks
-from tickertape.client.common.credentials import DEFAULT_WAYS, Ways
-from tickertape.client.common.effects import Down, Effect, Send
+from tickertape.client.common.credentials import DEFAULT_WAYS, Credentials
+from tickertape.client.common.effects import ConnectionDown, Effect, Send
 from tickertape.client.common.waiting import DEFAULT, Timeout, now
-from tickertape.client.protocol.core import Arrived, Lost, Opened
+from tickertape.client.protocol.core import BytesReceived, ConnectionEnded, ConnectionOpened
 from tickertape.client.protocol.heartbeat import Interval
 from tickertape.client.subscriptions.duplicates import Handler
-from tickertape.client.subscriptions.registry import Request
+from tickertape.client.subscriptions.registry import SubscribeRequest
 from tickertape.wire.commands import LoggedOn
 
 
-class LoopDriver(Driver):
+class AsyncioDriver(ClientFrontend):
     """The half of `AsyncClient` that connects, waits and carries out. One event loop at a time may use it."""
 
     def __init__(
@@ -44,16 +44,16 @@ class LoopDriver(Driver):
         user: str | None,
         password: str | None,
         timeout: float | str | None,
-        ways: Ways = DEFAULT_WAYS,
+        ways: Credentials = DEFAULT_WAYS,
     ) -> None:
         super().__init__(name, uri, user, password, timeout, ways)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._link: LoopLink | None = None
-        self._logon: LoopCall | None = None
+        self._link: AsyncioConnection | None = None
+        self._logon: AsyncioWaiter | None = None
         self._connecting = asyncio.Lock()
         self._handling_loss = asyncio.Lock()
         self._loss_handled_in: asyncio.Task[Any] | None = None
-        self._room = Waiters()
+        self._room = Notifier()
         self._turn_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._beat_timer: asyncio.TimerHandle | None = None
@@ -122,7 +122,7 @@ class LoopDriver(Driver):
         self._shut()
         try:
             if link is not None and self._loop is loop:
-                await link.changed.wait_for(lambda: link.gone, left(deadline))
+                await link.changed.wait_for(lambda: link.gone, remaining(deadline))
         finally:
             if link is not None and not link.gone:
                 link.discard(Disconnected("the server did not take what was sent"))
@@ -176,7 +176,9 @@ class LoopDriver(Driver):
         while True:
             try:
                 await self._call(
-                    lambda call: self._core.flush(call, level), left(deadline), f"publish_flush ({level})"
+                    lambda call: self._core.flush(call, level),
+                    remaining(deadline),
+                    f"publish_flush ({level})",
                 )
                 break
             except StoreFull as full:
@@ -188,7 +190,7 @@ class LoopDriver(Driver):
 
     # -- called by the link and the loop ----------------------------------------------------------------
 
-    def opened(self, link: LoopLink) -> None:
+    def opened(self, link: AsyncioConnection) -> None:
         """Internal: the connection stands."""
         assert self._logon is not None
         if self._core.closed:
@@ -196,7 +198,7 @@ class LoopDriver(Driver):
             link.discard(Disconnected("the client was closed"))
             return
         self._link = link
-        self._core.receive(Opened(self._logon), now())
+        self._core.receive(ConnectionOpened(self._logon), now())
         self._drive()
         self._arm_beats()
 
@@ -206,17 +208,17 @@ class LoopDriver(Driver):
 
     def arrived(self, count: int) -> None:
         """Internal: bytes came."""
-        self._core.receive(Arrived(count), now())
+        self._core.receive(BytesReceived(count), now())
         self._drive()
         self._arm()
 
-    def written(self, link: LoopLink, frame: int) -> None:
+    def written(self, link: AsyncioConnection, frame: int) -> None:
         """Internal: publish frames were written."""
         if link is self._link:
             self._core.written(frame)
             self._drive()
 
-    def lost(self, link: LoopLink, error: Disconnected) -> None:
+    def lost(self, link: AsyncioConnection, error: Disconnected) -> None:
         """Internal: the connection is gone."""
         if link is not self._link:
             return
@@ -226,7 +228,7 @@ class LoopDriver(Driver):
             self._publishing.interrupted()  # a second Ctrl-C may have ended the loop in the middle of a step
         finally:
             try:
-                self._core.receive(Lost(error), now())
+                self._core.receive(ConnectionEnded(error), now())
             finally:  # whatever comes in between: the loss is told
                 self._drive()
                 self._room.wake()
@@ -245,7 +247,7 @@ class LoopDriver(Driver):
         with self._ending():
             await self.close(timeout=self._at_most(seconds))
 
-    def end_with_program(self, seconds: float) -> exits.Ended | None:
+    def end_with_program(self, seconds: float) -> exits.ProgramEnd | None:
         """Internal: the program ends, and nobody closed the client; its loop may have ended before."""
         if not self._may_end():
             return None
@@ -262,7 +264,7 @@ class LoopDriver(Driver):
                 self._core.close()
                 if link is not None:
                     link.discard(Disconnected("the event loop of the connection ended"))
-        return exits.Ended(self.name, self._unsent)
+        return exits.ProgramEnd(self.name, self._unsent)
 
     def forked(self) -> None:
         """Internal: this is a forked child, which has no part in the parent's event loop."""
@@ -277,7 +279,7 @@ class LoopDriver(Driver):
         """Connect to `_address` and log on; where that fails, there is no connection afterwards."""
         await exits.watch(self)
         link = self._new_link()
-        self._logon = LoopCall()
+        self._logon = AsyncioWaiter()
         try:
             async with asyncio.timeout(seconds):
                 await link.dial()
@@ -296,11 +298,11 @@ class LoopDriver(Driver):
         assert isinstance(outcome, LoggedOn)
         return outcome
 
-    def _new_link(self) -> LoopLink:
+    def _new_link(self) -> AsyncioConnection:
         address = self._address
         if not address.tls:
-            return LoopLink(address, self)
-        return SecureLoopLink(address, self, self._ways.context(), self._ways.name_of(address))
+            return AsyncioConnection(address, self)
+        return AsyncioTlsConnection(address, self, self._ways.context(), self._ways.name_of(address))
 
     def _drive(self) -> None:
         """Carry out what the machine asks for: sends first, in the order in which frames were made."""
@@ -371,15 +373,15 @@ class LoopDriver(Driver):
                 timer.cancel()
         self._timer = self._beat_timer = None
 
-    async def _call(self, begin: Callable[[LoopCall], None], timeout: Timeout, what: str) -> object:
+    async def _call(self, begin: Callable[[AsyncioWaiter], None], timeout: Timeout, what: str) -> object:
         seconds = self._seconds(timeout)
         self._check_usable()
         deadline = None if seconds is None else asyncio.get_running_loop().time() + seconds
         await self._until_ready(deadline, seconds, what)
-        call = LoopCall()
+        call = AsyncioWaiter()
         begin(call)
         self._drive()
-        return await call.wait(left(deadline), what, seconds)
+        return await call.wait(remaining(deadline), what, seconds)
 
     async def _wait_for_store(self, full: StoreFull, seconds: float | None, deadline: float | None) -> None:
         """Wait until there may be room for what was refused with `full`; `deadline` is where `seconds` end.
@@ -397,7 +399,7 @@ class LoopDriver(Driver):
         """Wait while somebody is connecting; `deadline` is where the `seconds` of the call `what` end. Here
         nobody is: a call on a lost connection raises."""
 
-    def _consumed(self, sub_id: str, cost: int, request: Request | None = None) -> None:
+    def _consumed(self, sub_id: str, cost: int, request: SubscribeRequest | None = None) -> None:
         self._check_not_forked()
         self._core.consumed(sub_id, cost, request)
         if self._waiting:
@@ -451,7 +453,7 @@ class LoopDriver(Driver):
         waiting = self._tasks - {asyncio.current_task()}
         if not waiting:
             return
-        _, late = await asyncio.wait(waiting, timeout=left(deadline))
+        _, late = await asyncio.wait(waiting, timeout=remaining(deadline))
         for task in late:
             task.cancel()
         if late:
@@ -480,7 +482,7 @@ class LoopDriver(Driver):
     def _room_again(self) -> None:
         self._room.wake()
 
-    def _down(self, lost: Down) -> None:  # noqa: ARG002 - for those who override it
+    def _down(self, lost: ConnectionDown) -> None:  # noqa: ARG002 - for those who override it
         if self._disconnect_handler is not None:
             self._spawn(self._run_disconnect_handler())
 

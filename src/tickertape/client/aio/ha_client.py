@@ -20,21 +20,21 @@ from tickertape.base.errors import (
 )
 from tickertape.client.aio.client import AsyncClient
 from tickertape.client.aio.streams import AsyncHandledStream, AsyncMessageStream
-from tickertape.client.aio.waiting import LoopCall, Waiters, left
-from tickertape.client.api.ha_frontend import Consulting, Keeping
+from tickertape.client.aio.waiting import AsyncioWaiter, Notifier, remaining
+from tickertape.client.api.ha_frontend import Consulting, HAFrontend
 from tickertape.client.api.read_calls import Handler
 from tickertape.client.bookmark_store import BookmarkStore
-from tickertape.client.common.effects import Down, End, SinkEffect, State
+from tickertape.client.common.effects import ConnectionDown, End, SinkEffect, State
 from tickertape.client.common.waiting import DEFAULT, Timeout, now
 from tickertape.client.ha import reconnect as machine
 from tickertape.client.ha.policies import as_failure, request_of, stored_of
-from tickertape.client.ha.reconnect import SessionEffect, Step
+from tickertape.client.ha.reconnect import Action, ReconnectStep
 from tickertape.client.ha.subscription_manager import StoredSubscription
 from tickertape.client.publish_store import PublishStore
-from tickertape.client.subscriptions.registry import Request
+from tickertape.client.subscriptions.registry import SubscribeRequest
 
 
-class AsyncHAClient(Keeping, AsyncClient):
+class AsyncHAClient(HAFrontend, AsyncClient):
     """An `AsyncClient` that gets itself a connection to one of several servers, and another when it is lost.
 
     The parameters, and what it does, are those of `HAClient`, in a task of its own. What the chooser, the
@@ -63,9 +63,9 @@ class AsyncHAClient(Keeping, AsyncClient):
         self._home: asyncio.AbstractEventLoop | None = None
         """The loop on which it was told to connect."""
         self._keeper: asyncio.Task[None] | None = None
-        self._beginners: dict[LoopCall, int] = {}
+        self._beginners: dict[AsyncioWaiter, int] = {}
         """Who waits in `connect_and_logon`, and for which beginning of the session."""
-        self._changed = Waiters()
+        self._changed = Notifier()
         """The session has something to do, or has come where calls may be made, or nowhere."""
 
     # -- connection -------------------------------------------------------------------------------------
@@ -86,8 +86,8 @@ class AsyncHAClient(Keeping, AsyncClient):
         self._move_to_loop()
         if self._session.ready:
             return
-        call = LoopCall()
-        self._feed(machine.Begin())
+        call = AsyncioWaiter()
+        self._feed(machine.Start())
         self._beginners[call] = self._session.begun
         try:
             await call.wait(seconds, "connect_and_logon")
@@ -114,7 +114,7 @@ class AsyncHAClient(Keeping, AsyncClient):
         deadline = None if seconds is None else asyncio.get_running_loop().time() + seconds
         while True:
             try:
-                await super().publish_flush(left(deadline), level)
+                await super().publish_flush(remaining(deadline), level)
             except Disconnected:
                 if self._publishing.store is None or not self._session.trying:
                     raise
@@ -126,7 +126,7 @@ class AsyncHAClient(Keeping, AsyncClient):
         """Wait while a connection is over whose loss was not told yet."""
         link = self._link
         if link is not None and self._core.standing.ending is not None:
-            await link.changed.wait_for(lambda: link.gone, left(deadline))
+            await link.changed.wait_for(lambda: link.gone, remaining(deadline))
 
     async def close(self, *, timeout: Timeout = DEFAULT) -> None:
         """Send what was published, wait until the server has it, and disconnect for good.
@@ -140,13 +140,13 @@ class AsyncHAClient(Keeping, AsyncClient):
             return
         loop, seconds = asyncio.get_running_loop(), self._seconds(timeout)
         deadline = None if seconds is None else loop.time() + seconds
-        self._take_in(machine.Close())
+        self._take_in(machine.CloseRequested())
         keeper = self._end_keeper()
         self._carry_at_once()
         try:
             await super().close(timeout=seconds)
             if keeper is not None and keeper.get_loop() is loop:
-                await asyncio.wait((keeper,), timeout=left(deadline))
+                await asyncio.wait((keeper,), timeout=remaining(deadline))
         finally:
             self._close_own()
 
@@ -160,12 +160,12 @@ class AsyncHAClient(Keeping, AsyncClient):
 
     # -- inside: the callers ----------------------------------------------------------------------------
 
-    def _abandon_beginning(self, call: LoopCall, error: TickertapeError) -> None:
+    def _abandon_beginning(self, call: AsyncioWaiter, error: TickertapeError) -> None:
         """Nobody waits for `call` any more, because of `error`."""
         self._beginners.pop(call, None)
         if self._beginners:
             return
-        self._take_in(machine.Abandoned(error))
+        self._take_in(machine.Cancelled(error))
         if not self._session.trying:
             self._end_keeper()
             if self._link is not None:
@@ -193,7 +193,7 @@ class AsyncHAClient(Keeping, AsyncClient):
         self._beginners.clear()
         ended = Disconnected("the event loop of the connection ended")
         if self._session.trying:
-            self._take_in(machine.Broken(ended))
+            self._take_in(machine.DriverFailed(ended))
             self._session.effects()
         if self._link is not None:
             self._link.discard(ended)
@@ -213,7 +213,12 @@ class AsyncHAClient(Keeping, AsyncClient):
             raise UsageError(f"{what} would wait for the task that connects, which it was called in")
 
     async def _open(
-        self, request: Request, timeout: Timeout, on_message: Handler | None, *, limited: bool = False
+        self,
+        request: SubscribeRequest,
+        timeout: Timeout,
+        on_message: Handler | None,
+        *,
+        limited: bool = False,
     ) -> AsyncMessageStream:
         stream = await super()._open(request, timeout, on_message, limited=limited)
         if on_message is not None and not limited:
@@ -222,7 +227,7 @@ class AsyncHAClient(Keeping, AsyncClient):
 
     async def _name(self, command: str, sub_ids: tuple[str, ...], timeout: Timeout) -> None:
         if self._drops_kept(command, sub_ids):
-            self._core.unsubscribe(LoopCall(), sub_ids)
+            self._core.unsubscribe(AsyncioWaiter(), sub_ids)
             self._drive()
         else:
             await super()._name(command, sub_ids, timeout)
@@ -240,14 +245,14 @@ class AsyncHAClient(Keeping, AsyncClient):
         ):
             self._counsel.unsubscribed(effect.sink.sub_id)
 
-    def _down(self, lost: Down) -> None:
+    def _down(self, lost: ConnectionDown) -> None:
         if self._concerns_session(lost):
-            self._feed(machine.Dropped(lost.error))
+            self._feed(machine.ConnectionLost(lost.error))
         super()._down(lost)
 
     # -- inside: the task that connects -----------------------------------------------------------------
 
-    def _feed(self, happened: machine.Happened) -> None:
+    def _feed(self, happened: machine.Event) -> None:
         """Tell the session, and have it carried out."""
         self._take_in(happened)
         if self._keeper is None and self._session.trying:
@@ -285,7 +290,7 @@ class AsyncHAClient(Keeping, AsyncClient):
         except BaseException as error:
             # Nothing should come here; if it does, nobody is left waiting.
             failure = Disconnected(f"the task that connects failed: {error!r}")
-            self._take_in(machine.Broken(failure))
+            self._take_in(machine.DriverFailed(failure))
             if self._link is not None:
                 self._link.discard(failure)
             self._carry_at_once()
@@ -296,7 +301,7 @@ class AsyncHAClient(Keeping, AsyncClient):
 
     def _keeper_was_cancelled(self) -> None:
         """By somebody else, who may be about to end the loop: nothing is begun that takes time."""
-        self._take_in(machine.Broken(Disconnected("the task that connects was cancelled")))
+        self._take_in(machine.DriverFailed(Disconnected("the task that connects was cancelled")))
         for effect in self._session.effects():
             if isinstance(effect, machine.Stopped):
                 self._carry_now(effect)
@@ -306,7 +311,7 @@ class AsyncHAClient(Keeping, AsyncClient):
         for effect in self._session.effects():
             self._carry_now(effect)
 
-    async def _carry(self, effect: SessionEffect) -> None:
+    async def _carry(self, effect: Action) -> None:
         if isinstance(effect, machine.Connect):
             self._feed(await self._attempt(effect))
         elif isinstance(effect, machine.Resubscribe):
@@ -314,18 +319,18 @@ class AsyncHAClient(Keeping, AsyncClient):
         else:
             self._carry_now(effect)
 
-    def _carry_now(self, effect: SessionEffect) -> None:
+    def _carry_now(self, effect: Action) -> None:
         if isinstance(effect, Consulting):
             self._consult(effect)
-        elif isinstance(effect, machine.GoOn):
+        elif isinstance(effect, machine.ResumePublishing):
             self._core.go_on(now())
             self._drive()
-        elif isinstance(effect, machine.HangUp):
+        elif isinstance(effect, machine.Disconnect):
             if self._link is not None:
                 self._link.discard(effect.error)
         elif isinstance(effect, State):
             self._tell(effect.state)
-        elif isinstance(effect, machine.Ready):
+        elif isinstance(effect, machine.Established):
             self._settle_beginners(self._session.begun, None)
         elif isinstance(effect, machine.Stopped):
             told = self._settle_beginners(effect.begun, effect.error)
@@ -342,7 +347,7 @@ class AsyncHAClient(Keeping, AsyncClient):
         self._room.wake()
         return bool(calls)
 
-    async def _attempt(self, effect: machine.Connect) -> machine.Happened:
+    async def _attempt(self, effect: machine.Connect) -> machine.Event:
         counsel, seconds = self._counsel, self._attempt_seconds
         try:
             if self._link is not None:
@@ -350,22 +355,22 @@ class AsyncHAClient(Keeping, AsyncClient):
             self._address, user, password = counsel.begin_attempt(effect.uri)
             if inspect.isawaitable(password):
                 password = await _given(password, seconds)
-            if self._session.step is not Step.CONNECTING:
-                return machine.Failed(effect.attempt, Disconnected("it is not wanted any more"))
+            if self._session.step is not ReconnectStep.CONNECTING:
+                return machine.AttemptFailed(effect.attempt, Disconnected("it is not wanted any more"))
             self._core.standing.set_credentials(user, password)
             counsel.uses(user, password)
             self._loop = asyncio.get_running_loop()
             self._instance = (await self._log_on(seconds)).instance
         except Exception as error:  # noqa: BLE001 - an authenticator and a resolver may raise anything
-            return machine.Failed(effect.attempt, as_failure(error, effect.uri))
-        return machine.LoggedOn(effect.attempt)
+            return machine.AttemptFailed(effect.attempt, as_failure(error, effect.uri))
+        return machine.LogonSucceeded(effect.attempt)
 
-    async def _resubscribe(self, attempt: int) -> machine.Happened:
+    async def _resubscribe(self, attempt: int) -> machine.Event:
         try:
             if not self._restored:
                 await self._restore()
                 self._restored = True
-            call = LoopCall()
+            call = AsyncioWaiter()
             self._core.resubscribe(call)
             self._drive()
             await call.wait_idle(self._attempt_seconds, "resubscribing")

@@ -14,14 +14,14 @@ from typing import Protocol
 from tickertape.base.limits import batch_bytes_target
 from tickertape.batch.message import Message
 from tickertape.batch.message_batch import MessageBatch
-from tickertape.client.aio.waiting import Waiters
+from tickertape.client.aio.waiting import Notifier
 from tickertape.client.subscriptions.routing import in_order
 
 
 class Member(Protocol):
     """A subscription with a handler."""
 
-    def join(self, convoy: Convoy) -> None:
+    def join(self, convoy: HandlerOrder) -> None:
         """What comes from now on is the convoy's."""
 
     async def caught_up_by_itself(self) -> None:
@@ -45,13 +45,13 @@ Item = Sequence[tuple[Member, Sequence[int]]]
 """Who got something at a time, and which rows of the batch; for one alone they do not matter."""
 
 
-class Convoy:
+class HandlerOrder:
     """Subscriptions whose handlers are called in one order. A slow one holds up the others."""
 
     def __init__(self) -> None:
         self._members: list[Member] = []
         self._items: deque[Item] = deque()
-        self._changed = Waiters()
+        self._changed = Notifier()
         self.over = True
         """Whether it needs a task that runs `hand_on`: it has none yet, or that one has ended."""
 

@@ -19,16 +19,16 @@ from tickertape.base.limits import batch_bytes_target
 from tickertape.batch.arrow import check_columns, table_of
 from tickertape.batch.message import Message
 from tickertape.batch.message_batch import MessageBatch
-from tickertape.client.aio.handler_order import Convoy
-from tickertape.client.aio.waiting import Waiters
-from tickertape.client.api.auto_ack import Reading, async_handler, bare, is_gone, lease_in
+from tickertape.client.aio.handler_order import HandlerOrder
+from tickertape.client.aio.waiting import Notifier
+from tickertape.client.api.auto_ack import AutoAckReader, async_handler, bare, is_gone, lease_in
 from tickertape.client.api.read_calls import Handler
 from tickertape.client.common import fork_safety as forks
-from tickertape.client.common.handlers import Handlers
+from tickertape.client.common.handlers import HandlerRunner
 from tickertape.client.common.waiting import DEFAULT, Timeout, seconds_of
 from tickertape.client.subscriptions.duplicates import is_over
-from tickertape.client.subscriptions.message_buffer import Inbox, rest_of
-from tickertape.client.subscriptions.message_buffer_conflation import let_go
+from tickertape.client.subscriptions.message_buffer import MessageBuffer, rest_of
+from tickertape.client.subscriptions.message_buffer_conflation import discard_superseded
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,12 +63,12 @@ class AsyncMessageStream:
         self._client_seconds = client_seconds
         self._report = consumed
         self._unsubscribe = unsubscribe
-        self._changed = Waiters()
-        self._inbox = Inbox(sub_id, limited=limited)
+        self._changed = Notifier()
+        self._inbox = MessageBuffer(sub_id, limited=limited)
         self._forked = False
         self._in_a_row_bytes = 0
         self._current: Iterator[Message] = iter(())
-        self._reading = Reading()
+        self._reading = AutoAckReader()
         self._iterator = self._iterate()
         forks.register(self)
 
@@ -301,7 +301,7 @@ class AsyncMessageStream:
 
     def _let_go(self) -> None:
         superseded = self._inbox.take_superseded()
-        error = None if superseded is None else let_go(superseded)
+        error = None if superseded is None else discard_superseded(superseded)
         if error is not None:
             self.end(error.code, error)
 
@@ -318,7 +318,7 @@ class AsyncHandledStream(AsyncMessageStream):
 
     The client runs `hand_on` in a task. The handler is a function or a coroutine function; whatever it
     raises, the next message is handed on all the same. A slow one holds up its own subscription only, and
-    those that were resumed together with it: their handlers are called by a `Convoy`, in one order.
+    those that were resumed together with it: their handlers are called by a `HandlerOrder`, in one order.
     """
 
     def __init__(
@@ -328,7 +328,7 @@ class AsyncHandledStream(AsyncMessageStream):
         consumed: Callable[[str, int], None],
         unsubscribe: Callable[[str], None],
         handler: Handler,
-        handlers: Handlers,
+        handlers: HandlerRunner,
         client_seconds: float | None = None,
     ) -> None:
         super().__init__(sub_id, consumed=consumed, unsubscribe=unsubscribe, client_seconds=client_seconds)
@@ -336,7 +336,7 @@ class AsyncHandledStream(AsyncMessageStream):
         self._handlers = handlers
         self._settles = False
         """Whether messages come out of queues, so that the handler is looked after."""
-        self._convoy: Convoy | None = None
+        self._convoy: HandlerOrder | None = None
         self._own_batches = 0
         """Those that came before it joined the convoy, and are still to be taken here."""
         self._by_itself = True
@@ -383,7 +383,7 @@ class AsyncHandledStream(AsyncMessageStream):
         """Internal: whether it is in no convoy."""
         return self._convoy is None
 
-    def join(self, convoy: Convoy) -> None:
+    def join(self, convoy: HandlerOrder) -> None:
         """Internal: what comes from now on is handed on there."""
         self._convoy = convoy
         self._own_batches = self._inbox.waiting

@@ -15,16 +15,16 @@ from collections.abc import Sequence
 from tickertape.base.errors import Disconnected, TlsFailed
 from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import receive_buffer_bytes
-from tickertape.client.aio.connection import LoopDriven, LoopLink
+from tickertape.client.aio.connection import AsyncioConnection, AsyncioHandler
 from tickertape.client.blocking.connection import Address
-from tickertape.client.blocking.tls_connection import cut_off, told
+from tickertape.client.blocking.tls_connection import cut_off, tls_error
 from tickertape.security.channel import Channel, portions
 
 
-class SecureLoopLink(LoopLink):
-    """A `LoopLink` over TLS; `name` is what the certificate of the server must say."""
+class AsyncioTlsConnection(AsyncioConnection):
+    """A `AsyncioConnection` over TLS; `name` is what the certificate of the server must say."""
 
-    def __init__(self, address: Address, driven: LoopDriven, context: ssl.SSLContext, name: str) -> None:
+    def __init__(self, address: Address, driven: AsyncioHandler, context: ssl.SSLContext, name: str) -> None:
         super().__init__(address, driven)
         self._channel = Channel(context, server_name=name)
         self._cipher_in = memoryview(bytearray(receive_buffer_bytes))
@@ -47,7 +47,7 @@ class SecureLoopLink(LoopLink):
         try:
             super().send([self._channel.encrypted(portion) for portion in portions(buffers)])
         except TlsFailed as error:
-            self.discard(TlsFailed(told(self._address.uri, error)))
+            self.discard(TlsFailed(tls_error(self._address.uri, error)))
 
     def hang_up(self) -> None:
         """As without TLS; the server is told that nothing more comes."""
@@ -75,7 +75,7 @@ class SecureLoopLink(LoopLink):
             if self._channel.established:
                 self._hand_on()
         except TlsFailed as error:
-            self._fail(TlsFailed(told(self._address.uri, error)))
+            self._fail(TlsFailed(tls_error(self._address.uri, error)))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone."""

@@ -16,13 +16,13 @@ from typing import Self
 from tickertape.base.errors import Disconnected, TickertapeError
 from tickertape.base.transaction_limits import block_abort_seconds_max
 from tickertape.batch import MessageBatch
-from tickertape.client.aio.driver import LoopDriver
-from tickertape.client.common.waiting import DEFAULT, Timeout, left, no_answer
+from tickertape.client.aio.driver import AsyncioDriver
+from tickertape.client.common.waiting import DEFAULT, Timeout, no_answer, remaining
 from tickertape.client.protocol.transactions import (
     CommittedTransaction,
-    Gathering,
+    ConnectionPin,
     Make,
-    SameConnection,
+    TransactionBuffer,
     asking,
     before_retry,
     onward,
@@ -45,10 +45,10 @@ async def _alone(lock: Lock, seconds: float | None) -> AsyncIterator[None]:
         lock.release()
 
 
-class AsyncClientTransaction(Gathering):
+class AsyncClientTransaction(TransactionBuffer):
     """As `ClientTransaction`, on an event loop: an `async with` block, and `commit` is awaited."""
 
-    _front: AsyncTransacting
+    _front: AsyncTransactionCalls
     _one_call: Lock
     """Held by the task that commits or aborts it."""
 
@@ -74,7 +74,7 @@ class AsyncClientTransaction(Gathering):
             await self.abort(timeout=block_abort_seconds_max)
 
 
-class AsyncTransacting(LoopDriver):
+class AsyncTransactionCalls(AsyncioDriver):
     """The part of `AsyncClient` that commits transactions."""
 
     def transaction(
@@ -105,19 +105,19 @@ class AsyncTransacting(LoopDriver):
             make = gathered.aborting()
             if make is not None:
                 with suppress(TickertapeError):  # it is over in any case
-                    await self._ask(make, None, left(deadline))
+                    await self._ask(make, None, remaining(deadline))
 
     async def _commit_alone(
-        self, gathered: Gathering, seconds: float | None, deadline: float | None
+        self, gathered: TransactionBuffer, seconds: float | None, deadline: float | None
     ) -> CommittedTransaction:
         while True:
-            steps, same = gathered.committing(), SameConnection()
+            steps, same = gathered.committing(), ConnectionPin()
             answer: object = None
             try:
                 while True:
                     make, batch = onward(steps, answer)
                     try:
-                        answer = await self._ask(make, batch, left(deadline), same)
+                        answer = await self._ask(make, batch, remaining(deadline), same)
                     except TickertapeError as error:
                         answer = error
             except StopIteration as done:
@@ -130,7 +130,7 @@ class AsyncTransacting(LoopDriver):
                 await asyncio.sleep(before_retry(deadline, seconds, lost))
 
     async def _ask(
-        self, make: Make, batch: MessageBatch | None, timeout: Timeout, same: SameConnection | None = None
+        self, make: Make, batch: MessageBatch | None, timeout: Timeout, same: ConnectionPin | None = None
     ) -> object:
         """Ask the server something, and wait for its answer; over the `same` connection as before."""
         return await self._call(asking(self._core, make, batch, same), timeout, "a transaction")

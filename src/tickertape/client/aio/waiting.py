@@ -12,7 +12,7 @@ from tickertape.base.errors import TickertapeError
 from tickertape.client.common.waiting import LOOKS, no_answer
 
 
-class LoopCall:
+class AsyncioWaiter:
     """The outcome of one call."""
 
     __slots__ = ("_future",)
@@ -52,12 +52,12 @@ class LoopCall:
         return outcome
 
 
-def left(deadline: float | None) -> float | None:
+def remaining(deadline: float | None) -> float | None:
     """Seconds until `deadline`, a time of the running loop; None without one."""
     return None if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
 
 
-class Waiters:
+class Notifier:
     """Those who wait for something to change."""
 
     __slots__ = ("_futures",)

@@ -96,7 +96,7 @@ def async_handler(handler: Handler) -> Callable[[Message], Awaitable[None]]:
 # -- streams ------------------------------------------------------------------------------------------
 
 
-class Reading:
+class AutoAckReader:
     """What the reader of one stream was given last and nobody has settled: asking for the next says that it
     is done, leaving by an exception that it is not."""
 
@@ -152,7 +152,7 @@ class _Leased:
 
     __slots__ = ("_lease", "_reading", "messages")
 
-    def __init__(self, reading: Reading, lease: Lease, messages: Iterator[Message]) -> None:
+    def __init__(self, reading: AutoAckReader, lease: Lease, messages: Iterator[Message]) -> None:
         self._reading = reading
         self._lease = lease
         self.messages = messages

@@ -13,7 +13,7 @@ import msgspec
 from tickertape.base.errors import BadOption, UsageError
 from tickertape.base.options import parse_options
 from tickertape.client.common.subscribe_arguments import StartPoint, check_sub_ids, make_request
-from tickertape.client.subscriptions.subscription import Request
+from tickertape.client.subscriptions.subscription import SubscribeRequest
 
 BUILT: Final = {
     "publish": ("topic", "data", "expiration", "correlation_id", "sow_key"),
@@ -94,7 +94,7 @@ def check_command(command: Command) -> None:
         raise UsageError("a publish needs data")
 
 
-def request_of(command: Command, sub_id: str) -> tuple[Request, bool]:
+def request_of(command: Command, sub_id: str) -> tuple[SubscribeRequest, bool]:
     """The subscription that a subscribe asks for, and whether it is a limited reading."""
     bookmark = command.bookmark
     if not isinstance(command.until_caught_up, bool):

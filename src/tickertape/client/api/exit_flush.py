@@ -25,7 +25,7 @@ from typing import Final, NamedTuple, Protocol
 from tickertape.base.limits import client_timeout_seconds
 
 
-class Ended(NamedTuple):
+class ProgramEnd(NamedTuple):
     """A client that nobody had closed: its name, and how many messages could not be sent."""
 
     name: str
@@ -35,7 +35,7 @@ class Ended(NamedTuple):
 class Unclosed(Protocol):
     """A client that may be open when its program ends."""
 
-    def end_with_program(self, seconds: float) -> Ended | None:
+    def end_with_program(self, seconds: float) -> ProgramEnd | None:
         """Close it within `seconds`; None when it was closed or never had anything to do. Never raises."""
 
 
@@ -76,7 +76,7 @@ def close_all() -> None:
     """Close every open client at the end of the program. When all are closed, raises the first
     failure of a publish store of the application."""
     left = _time_for_all()
-    ended, failures = list[Ended | None](), list[Exception]()
+    ended, failures = list[ProgramEnd | None](), list[Exception]()
     for client in list(_clients):
         try:
             ended.append(client.end_with_program(left()))
@@ -105,7 +105,7 @@ def _time_for_all() -> Callable[[], float]:
     return lambda: max(0.0, end - time.monotonic())
 
 
-def _report(ended: Iterable[Ended | None]) -> None:
+def _report(ended: Iterable[ProgramEnd | None]) -> None:
     some = [one for one in ended if one is not None]
     for name, unsent in some:
         if unsent:

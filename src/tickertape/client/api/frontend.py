@@ -18,29 +18,29 @@ from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.blocking.connection import Address, parse_uri
 from tickertape.client.common import fork_safety as forks
 from tickertape.client.common.connection_state import ConnectionState, StateListener, StateListeners
-from tickertape.client.common.credentials import DEFAULT_WAYS, Ways
+from tickertape.client.common.credentials import DEFAULT_WAYS, Credentials
 from tickertape.client.common.effects import (
     CaughtUp,
-    Down,
-    Dropped,
+    ConnectionDown,
+    DeliverBatch,
+    DeliverShared,
+    DuplicatesDropped,
     Effect,
     End,
+    EndConnection,
     FailedWrite,
-    Hand,
-    HandAll,
-    Hangup,
-    Joined,
     Notice,
-    Resolve,
-    Room,
+    OrderTogether,
+    ReportError,
+    ResolveCall,
     SinkEffect,
     Started,
     State,
-    Tell,
+    StoreHasRoom,
 )
-from tickertape.client.common.handlers import ExceptionListener, Handlers
+from tickertape.client.common.handlers import ExceptionListener, HandlerRunner
 from tickertape.client.common.waiting import DEFAULT, Timeout, seconds_of
-from tickertape.client.protocol.core import ClientCore
+from tickertape.client.protocol.core import ClientProtocol
 from tickertape.client.publishing.send_buffer import CLOSED
 from tickertape.client.subscriptions.duplicates import Handler
 from tickertape.wire.commands import LoggedOn
@@ -58,11 +58,11 @@ class Connected(Protocol):
         """End it."""
 
 
-class Driver(ABC):
+class ClientFrontend(ABC):
     """The base of a client's front: its machine, its handlers, and effects that need no connection."""
 
-    _core: ClientCore
-    _handlers: Handlers
+    _core: ClientProtocol
+    _handlers: HandlerRunner
     _timeout: float | None
 
     def __init__(
@@ -72,11 +72,11 @@ class Driver(ABC):
         user: str | None,
         password: str | None,
         timeout: float | str | None,
-        ways: Ways = DEFAULT_WAYS,
+        ways: Credentials = DEFAULT_WAYS,
     ) -> None:
         self._ways = ways
         self._address = self._first_address(uri)
-        self._core = ClientCore(
+        self._core = ClientProtocol(
             name,
             user=user if user is not None else self._address.user,
             password=password if password is not None else self._address.password,
@@ -85,7 +85,7 @@ class Driver(ABC):
         self._publishing = self._core.publishing
         self._publish: Callable[..., int | None] = self._publishing.publish
         self._waiting = self._core.waiting
-        self._handlers = Handlers()
+        self._handlers = HandlerRunner()
         self._states = StateListeners()
         self._timeout = seconds_of(timeout)
         self._failed_write_handler: FailedWriteHandler | None = None
@@ -161,26 +161,26 @@ class Driver(ABC):
     def _settle(self, effects: Iterable[Effect], connected: Connected | None) -> None:
         """Carry out effects, all but `Send`, in order."""
         for effect in effects:
-            if isinstance(effect, Hand):
+            if isinstance(effect, DeliverBatch):
                 effect.sink.push(effect.batch)  # type: ignore[attr-defined]
-            elif isinstance(effect, HandAll):
+            elif isinstance(effect, DeliverShared):
                 self._hand_all(effect)
-            elif isinstance(effect, Resolve):
+            elif isinstance(effect, ResolveCall):
                 effect.token.settle(effect.outcome)  # type: ignore[attr-defined]
             elif isinstance(effect, SinkEffect):
                 self._tell_sink(effect)
-            elif isinstance(effect, Joined):
+            elif isinstance(effect, OrderTogether):
                 self._joined(effect.sinks)
-            elif isinstance(effect, Tell):
+            elif isinstance(effect, ReportError):
                 self._handlers.tell(effect.error)
-            elif isinstance(effect, FailedWrite | Dropped):
+            elif isinstance(effect, FailedWrite | DuplicatesDropped):
                 self._tell_handler(effect)
-            elif isinstance(effect, Room):
+            elif isinstance(effect, StoreHasRoom):
                 self._room_again()
-            elif isinstance(effect, Hangup):
+            elif isinstance(effect, EndConnection):
                 if connected is not None:
                     connected.hang_up()
-            elif isinstance(effect, Down):
+            elif isinstance(effect, ConnectionDown):
                 self._down(effect)
             elif isinstance(effect, State):
                 self._tell(effect.state)
@@ -202,8 +202,8 @@ class Driver(ABC):
         for listener in self._states.listeners:
             self._handle(listener, state)
 
-    def _tell_handler(self, effect: FailedWrite | Dropped) -> None:
-        if isinstance(effect, Dropped):
+    def _tell_handler(self, effect: FailedWrite | DuplicatesDropped) -> None:
+        if isinstance(effect, DuplicatesDropped):
             if self._duplicate_handler is not None:
                 self._handle_each(self._duplicate_handler, effect.batch)
         elif self._failed_write_handler is not None:
@@ -214,7 +214,7 @@ class Driver(ABC):
         self._publishing.refusals.report = handler is None
 
     @abstractmethod
-    def _hand_all(self, effect: HandAll) -> None:
+    def _hand_all(self, effect: DeliverShared) -> None:
         """Give each sink its share of a batch; handlers are called in the order of the batch."""
 
     @abstractmethod
@@ -234,7 +234,7 @@ class Driver(ABC):
         """The publish store has room: whoever waits may try again."""
 
     @abstractmethod
-    def _down(self, lost: Down) -> None:
+    def _down(self, lost: ConnectionDown) -> None:
         """A connection is lost, and not because the application closed the client."""
 
     # -- decisions both fronts make ---------------------------------------------------------------------

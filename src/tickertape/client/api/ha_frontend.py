@@ -18,38 +18,38 @@ from tickertape.base.limits import client_timeout_seconds, connect_attempt_secon
 from tickertape.base.units import within
 from tickertape.client.blocking.connection import NOWHERE, Address
 from tickertape.client.bookmark_store import BookmarkStore, LoggedBookmarkStore, MemoryBookmarkStore
-from tickertape.client.common.credentials import Ways, password_of, ways_of
-from tickertape.client.common.effects import Down
-from tickertape.client.common.handlers import Handlers
+from tickertape.client.common.credentials import Credentials, credentials_of, password_of
+from tickertape.client.common.effects import ConnectionDown
+from tickertape.client.common.handlers import HandlerRunner
 from tickertape.client.common.waiting import now
 from tickertape.client.ha.delay_strategy import DelayStrategy, delay_strategy
-from tickertape.client.ha.policies import Counsel, chooser_of
+from tickertape.client.ha.policies import ApplicationPolicies, chooser_of
 from tickertape.client.ha.reconnect import (
     AskChooser,
     AskDelay,
-    Happened,
-    Refresh,
+    Event,
+    ReconnectMachine,
     ReportFailure,
     ReportSuccess,
-    Session,
+    ResetDelay,
 )
 from tickertape.client.ha.server_chooser import ServerChooser
 from tickertape.client.ha.subscription_manager import SubscriptionManager
-from tickertape.client.protocol.core import ClientCore
+from tickertape.client.protocol.core import ClientProtocol
 from tickertape.client.publish_store import FilePublishStore, MemoryPublishStore, PublishStore
 from tickertape.security.contexts import TLS
 
-Consulting = Refresh | AskChooser | AskDelay | ReportSuccess | ReportFailure
+Consulting = ResetDelay | AskChooser | AskDelay | ReportSuccess | ReportFailure
 """What the session has told to the application's objects, or asked of them."""
 
 
-class Keeping(ABC):
+class HAFrontend(ABC):
     """The half of an HA client that is neither blocking nor awaited."""
 
-    _core: ClientCore
-    _handlers: Handlers
+    _core: ClientProtocol
+    _handlers: HandlerRunner
     _timeout: float | None
-    _ways: Ways
+    _ways: Credentials
 
     def __init__(
         self,
@@ -71,14 +71,14 @@ class Keeping(ABC):
         chooser = chooser_of(servers, server_chooser)
         delays = delay_strategy(reconnect_delay)
         store = MemoryPublishStore() if publish_store == "memory" else publish_store
-        ways, password = ways_of(tls, token), password_of(password, token)
+        ways, password = credentials_of(tls, token), password_of(password, token)
         self._make_front(name, store, bookmark_store, timeout)
         self._ways = ways
         core = self._core
         core.step_by_step = core.keep_subscriptions = True
         core.standing.advice_first = "call connect_and_logon() first"
         core.standing.advice = "the client connects again"
-        self._counsel = Counsel(
+        self._counsel = ApplicationPolicies(
             core.name,
             chooser,
             delays,
@@ -89,7 +89,7 @@ class Keeping(ABC):
             chance=random,
             tell=self._handlers.tell,
         )
-        self._session = Session()
+        self._session = ReconnectMachine()
         self._restored = False
         self._instance = ""
         self._connection = 1
@@ -135,7 +135,7 @@ class Keeping(ABC):
         """Make the client that the HA client is too, without a connection."""
 
     @abstractmethod
-    def _feed(self, happened: Happened) -> None:
+    def _feed(self, happened: Event) -> None:
         """Tell the session, and have it carried out."""
 
     # -- what they have in common -----------------------------------------------------------------------
@@ -161,7 +161,7 @@ class Keeping(ABC):
     def _attempt_seconds(self) -> float:
         return connect_attempt_seconds_default if self._timeout is None else self._timeout
 
-    def _take_in(self, happened: Happened) -> None:
+    def _take_in(self, happened: Event) -> None:
         """Tell the session, and the client machine whether anybody connects."""
         session, standing = self._session, self._core.standing
         trying, attempt = session.trying, session.attempt
@@ -184,7 +184,7 @@ class Keeping(ABC):
 
     def _consult(self, effect: Consulting) -> None:
         counsel = self._counsel
-        if isinstance(effect, Refresh):
+        if isinstance(effect, ResetDelay):
             counsel.refresh()
         elif isinstance(effect, AskChooser):
             self._feed(counsel.choose())
@@ -207,7 +207,7 @@ class Keeping(ABC):
         except StoreError as error:
             self._handlers.tell(error)
 
-    def _concerns_session(self, lost: Down) -> bool:
+    def _concerns_session(self, lost: ConnectionDown) -> bool:
         """Whether that connection is not what an earlier attempt left."""
         return lost.connection >= self._connection
 

@@ -16,31 +16,31 @@ from tickertape.base.errors import UsageError
 from tickertape.base.interfaces import Now
 from tickertape.batch.message import Message
 from tickertape.batch.message_batch import MessageBatch
-from tickertape.batch.queue_lease import Action, Gathering, Lease, Marks
+from tickertape.batch.queue_lease import AckAccumulator, Action, Lease, Marks
 from tickertape.client.api.auto_ack import lease_in
 from tickertape.client.common.waiting import now
-from tickertape.client.protocol.core import ClientCore
-from tickertape.client.queues.ack_batcher import Settler
-from tickertape.client.queues.settlements import Bookmarks, action_of, check_filter, check_queue, marks_in
+from tickertape.client.protocol.core import ClientProtocol
+from tickertape.client.queues.ack_batcher import AckBatcher
+from tickertape.client.queues.settlements import Bookmarks, action_of, bookmarks_in, check_filter, check_queue
 
 Done = TypeVar("Done")
 """None, or what is awaited until it is done."""
 Step = Callable[[], None]
 
 
-class SettlingPort:
+class QueueCallsPort:
     """Where the leases of one client tell what became of messages; `take` takes a step of the machine."""
 
     __slots__ = ("_clock", "_settler", "_take")
 
     def __init__(
-        self, settler: Settler, take: Callable[[Step], None], clock: Callable[[], Now] = now
+        self, settler: AckBatcher, take: Callable[[Step], None], clock: Callable[[], Now] = now
     ) -> None:
         self._settler = settler
         self._take = take
         self._clock = clock
 
-    def acknowledged(self, gathering: Gathering) -> None:
+    def acknowledged(self, gathering: AckAccumulator) -> None:
         """As `Settling.acknowledged`."""
         self._take(partial(self._settler.acknowledged, gathering, self._clock()))
 
@@ -49,10 +49,10 @@ class SettlingPort:
         self._take(partial(self._settler.settle, queue, action, marks, extend_ms))
 
 
-class AcknowledgingClient(ABC, Generic[Done]):
+class QueueCalls(ABC, Generic[Done]):
     """The half of `Client` and of `AsyncClient` that settles messages of queues."""
 
-    _core: ClientCore
+    _core: ClientProtocol
 
     @property
     def ack_batch_size(self) -> int:
@@ -147,7 +147,7 @@ class AcknowledgingClient(ABC, Generic[Done]):
 
     def _begin_settling(self) -> None:
         settler = self._core.settler
-        settler.settling = SettlingPort(settler, self._settle_now)
+        settler.settling = QueueCallsPort(settler, self._settle_now)
 
     @abstractmethod
     def _settle_now(self, step: Step) -> None:
@@ -164,7 +164,7 @@ class AcknowledgingClient(ABC, Generic[Done]):
     def _acknowledging(self, topic: str, bookmarks: Bookmarks, option: str | None) -> Step:
         queue, (action, extend_ms) = check_queue(topic), action_of(option)
         lease = _lease_on(bookmarks)
-        marks = marks_in(bookmarks)
+        marks = bookmarks_in(bookmarks)
         settler = self._core.settler
         if action != "ack":
             return partial(settler.settle, queue, action, marks, extend_ms)

@@ -26,8 +26,8 @@ from tickertape.client.common.subscribe_arguments import (
     wire_text,
 )
 from tickertape.client.common.waiting import DEFAULT, Timeout
-from tickertape.client.protocol.core import ClientCore
-from tickertape.client.subscriptions.registry import Request
+from tickertape.client.protocol.core import ClientProtocol
+from tickertape.client.subscriptions.registry import SubscribeRequest
 from tickertape.wire.commands import Resolve
 
 Handler = Callable[[Message], object]
@@ -41,10 +41,10 @@ Done = TypeVar("Done")
 """None, or what is awaited until it is done."""
 
 
-class SubscribingClient(ABC, Generic[Opened, Found, Located, Done]):
+class ReadCalls(ABC, Generic[Opened, Found, Located, Done]):
     """The reading half of `Client` and of `AsyncClient`, whose calls are awaited."""
 
-    _core: ClientCore
+    _core: ClientProtocol
     _made_ids: Iterator[int]
 
     def subscribe(
@@ -326,7 +326,12 @@ class SubscribingClient(ABC, Generic[Opened, Found, Located, Done]):
 
     @abstractmethod
     def _open(
-        self, request: Request, timeout: Timeout, on_message: Handler | None, *, limited: bool = False
+        self,
+        request: SubscribeRequest,
+        timeout: Timeout,
+        on_message: Handler | None,
+        *,
+        limited: bool = False,
     ) -> Opened:
         """Send a subscribe and wait until it stands."""
 
@@ -351,7 +356,7 @@ class SubscribingClient(ABC, Generic[Opened, Found, Located, Done]):
             return self._core.pause
         return self._core.resume if command == "resume" else self._core.unsubscribe
 
-    def _asked_for(self, command: Command) -> tuple[Request, bool]:
+    def _asked_for(self, command: Command) -> tuple[SubscribeRequest, bool]:
         return request_of(command, self._sub_id(one_sub_id(command)))
 
     def _sub_id(self, sub_id: str | None) -> str:

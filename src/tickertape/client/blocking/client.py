@@ -17,26 +17,24 @@ from tickertape.base.errors import Disconnected, TickertapeError, TimedOut
 from tickertape.base.limits import client_timeout_seconds
 from tickertape.client.api.command import Command, naming
 from tickertape.client.api.frontend import FailedWriteHandler, extras
-from tickertape.client.api.read_calls import Handler, SubscribingClient
-from tickertape.client.blocking.settle_steps import SettleSteps
+from tickertape.client.api.read_calls import Handler, ReadCalls
+from tickertape.client.blocking.settle_steps import QueueSteps
 from tickertape.client.blocking.streams import HandledPart, HandledStream, MessageStream, push_all
-from tickertape.client.blocking.transactions import Transacting
+from tickertape.client.blocking.transactions import TransactionCalls
 from tickertape.client.bookmark_store.protocol import BookmarkStore, bind, refuse_own_client
-from tickertape.client.common.credentials import password_of, ways_of
-from tickertape.client.common.effects import HandAll
+from tickertape.client.common.credentials import credentials_of, password_of
+from tickertape.client.common.effects import DeliverShared
 from tickertape.client.common.waiting import DEFAULT, Timeout, now
 from tickertape.client.publish_store.protocol import PublishStore
-from tickertape.client.publishing.bulk import Chunk, chunks_of_messages, chunks_of_table
+from tickertape.client.publishing.bulk import Chunk, chunks_from_arrow, chunks_of_messages
 from tickertape.client.publishing.send_buffer import NOBODY
-from tickertape.client.subscriptions.registry import Request
+from tickertape.client.subscriptions.registry import SubscribeRequest
 from tickertape.payload.bodies import encode
 from tickertape.security.contexts import TLS
 from tickertape.wire.commands import Resolve, Resolved
 
 
-class Client(
-    Transacting, SettleSteps, SubscribingClient[MessageStream, tuple[str, int, int], Resolved, None]
-):
+class Client(TransactionCalls, QueueSteps, ReadCalls[MessageStream, tuple[str, int, int], Resolved, None]):
     """A connection to one server that blocks its callers; any number of threads may use it.
 
     `name`: the client name; the same name gives the same publisher id on every run and instance.
@@ -74,7 +72,7 @@ class Client(
         timeout: float | str | None = client_timeout_seconds,
         connect: bool = True,
     ) -> None:
-        super().__init__(name, uri, user, password_of(password, token), timeout, ways_of(tls, token))
+        super().__init__(name, uri, user, password_of(password, token), timeout, credentials_of(tls, token))
         self._begin_settling()
         if bookmark_store is not None:
             self.set_bookmark_store(bookmark_store)
@@ -171,7 +169,7 @@ class Client(
         `publish` raises; messages before may have been published.
         """
         return self._publish_chunks(
-            topic, chunks_of_table(topic, table, column, lambda: self._publishing.chunk_bytes), timeout
+            topic, chunks_from_arrow(topic, table, column, lambda: self._publishing.chunk_bytes), timeout
         )
 
     def unpersisted_count(self) -> int:
@@ -219,7 +217,12 @@ class Client(
         return sequence
 
     def _open(
-        self, request: Request, timeout: Timeout, on_message: Handler | None, *, limited: bool = False
+        self,
+        request: SubscribeRequest,
+        timeout: Timeout,
+        on_message: Handler | None,
+        *,
+        limited: bool = False,
     ) -> MessageStream:
         request = msgspec.structs.replace(request, handled=on_message is not None)
         sub_id = request.context.sub_id
@@ -259,12 +262,12 @@ class Client(
         else:
             self._call(lambda call: begin(call, sub_ids), timeout, command)
 
-    def _leave(self, request: Request) -> None:
+    def _leave(self, request: SubscribeRequest) -> None:
         # It may have ended meanwhile, and a lost connection has ended it.
         with suppress(Disconnected):
             self._post(lambda _: self._core.leave(request))
 
-    def _hand_all(self, effect: HandAll) -> None:
+    def _hand_all(self, effect: DeliverShared) -> None:
         handled: list[HandledPart] = []
         for sink, share, rows in effect.parts:
             if type(sink) is HandledStream:

@@ -25,7 +25,7 @@ from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import client_outbox_bytes_max
 from tickertape.base.units import within
 from tickertape.client.common.fork_safety import let_go
-from tickertape.wire.heartbeat import Sight
+from tickertape.wire.heartbeat import Liveness
 
 POLL_SECONDS_MAX: Final = 86_400.0
 """The longest wait for a socket at a time: the system counts milliseconds in 31 bits, 24 days."""
@@ -106,7 +106,7 @@ def _address(uri: str) -> Address | None:
     return Address(shown, host + mark + zone, port, "", user, password, parts.scheme != "tcp")
 
 
-def dial(address: Address, timeout: float | None) -> socket.socket:
+def open_socket(address: Address, timeout: float | None) -> socket.socket:
     """A connected, non-blocking socket. `timeout` in seconds. Raises `Disconnected`, `TimedOut`."""
     try:
         if address.path:
@@ -155,7 +155,7 @@ def unread_bytes(descriptor: int) -> int:
     return int.from_bytes(size, sys.byteorder)
 
 
-class Driven(Protocol):
+class SocketHandler(Protocol):
     """The one side of a client that its link calls, on the receive thread."""
 
     def buffer(self) -> memoryview:
@@ -171,10 +171,10 @@ class Driven(Protocol):
         """The connection is gone; the last call."""
 
 
-class Link:
+class SocketConnection:
     """One connection. `start` begins the receive thread; after `hang_up` or a loss the link is used up."""
 
-    def __init__(self, connection: socket.socket, uri: str, driven: Driven) -> None:
+    def __init__(self, connection: socket.socket, uri: str, driven: SocketHandler) -> None:
         self._socket = connection
         self._uri = uri
         self._driven = driven
@@ -244,9 +244,9 @@ class Link:
             self._added_bytes += len(buffer)
         self._said_at = time.monotonic()
 
-    def sight(self) -> Sight:
+    def sight(self) -> Liveness:
         """What the connection looks like to a heartbeat."""
-        return Sight(
+        return Liveness(
             heard_at=self._heard_at,
             read_bytes=self._read_bytes,
             said_at=self._said_at,

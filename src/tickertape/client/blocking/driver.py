@@ -18,26 +18,26 @@ from tickertape.base.errors import Closed, Disconnected, StoreFull, TickertapeEr
 from tickertape.base.units import within
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.api import exit_flush as exits
-from tickertape.client.api.frontend import DisconnectHandler, Driver
-from tickertape.client.blocking.connection import Link, dial
-from tickertape.client.blocking.timer_thread import Beater
-from tickertape.client.blocking.tls_connection import SecureLink, shake
+from tickertape.client.api.frontend import ClientFrontend, DisconnectHandler
+from tickertape.client.blocking.connection import SocketConnection, open_socket
+from tickertape.client.blocking.timer_thread import TimerThread
+from tickertape.client.blocking.tls_connection import TlsConnection, shake
 from tickertape.client.blocking.write_notifier import WriteNotifier
 from tickertape.client.common import fork_safety as forks
 from tickertape.client.common.connection_state import ConnectionState
-from tickertape.client.common.credentials import DEFAULT_WAYS, Ways
-from tickertape.client.common.effects import Down, Effect, Resolve, Send, State
-from tickertape.client.common.waiting import DEFAULT, Call, Timeout, left, now
-from tickertape.client.protocol.core import Arrived, Lost, Opened
+from tickertape.client.common.credentials import DEFAULT_WAYS, Credentials
+from tickertape.client.common.effects import ConnectionDown, Effect, ResolveCall, Send, State
+from tickertape.client.common.waiting import DEFAULT, Timeout, Waiter, now, remaining
+from tickertape.client.protocol.core import BytesReceived, ConnectionEnded, ConnectionOpened
 from tickertape.client.protocol.heartbeat import Interval
 from tickertape.client.publishing.send_buffer import NOBODY
 from tickertape.client.subscriptions.duplicates import Handler
-from tickertape.client.subscriptions.registry import Request
+from tickertape.client.subscriptions.registry import SubscribeRequest
 from tickertape.security.channel import Channel
 from tickertape.wire.commands import LoggedOn
 
 
-class ThreadDriver(Driver):
+class ThreadDriver(ClientFrontend):
     """The half of `Client` that connects, waits and carries out. Any number of threads may call it."""
 
     def __init__(
@@ -47,15 +47,15 @@ class ThreadDriver(Driver):
         user: str | None,
         password: str | None,
         timeout: float | str | None,
-        ways: Ways = DEFAULT_WAYS,
+        ways: Credentials = DEFAULT_WAYS,
     ) -> None:
         super().__init__(name, uri, user, password, timeout, ways)
         self._lock = threading.RLock()
         # Python's own conditions ask a lock this way; there is no public name for it.
         self._owns_lock: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]
         self._room = threading.Condition(self._lock)
-        self._link: Link | None = None
-        self._beater: Beater | None = None
+        self._link: SocketConnection | None = None
+        self._beater: TimerThread | None = None
         self._notifier: WriteNotifier | None = None
         self._connecting = threading.Lock()
         self._handling_loss = threading.RLock()
@@ -128,7 +128,7 @@ class ThreadDriver(Driver):
             if link.discard():  # another thread was just about to let it receive
                 self.lost(Disconnected("the client was closed"))
             else:
-                link.thread.join(left(deadline))
+                link.thread.join(remaining(deadline))
 
     def __enter__(self) -> Self:
         return self
@@ -177,11 +177,11 @@ class ThreadDriver(Driver):
         seconds = self._seconds(timeout)
         deadline = None if seconds is None else time.monotonic() + seconds
         self._not_on_receive_thread(what)
-        call = Call()
+        call = Waiter()
         link = self._begin_flush(call, level, deadline, seconds, what)
         if link is not None and not call.settled:
             link.read_until(lambda: call.settled or not self._reads_answers(), deadline)
-        call.wait(left(deadline), what, seconds)
+        call.wait(remaining(deadline), what, seconds)
         if self._publishing.refusals.count:
             with self._lock:
                 refused = self._publishing.refusals.take()
@@ -189,8 +189,8 @@ class ThreadDriver(Driver):
                 raise refused
 
     def _begin_flush(
-        self, call: Call, level: str, deadline: float | None, seconds: float | None, what: str
-    ) -> Link | None:
+        self, call: Waiter, level: str, deadline: float | None, seconds: float | None, what: str
+    ) -> SocketConnection | None:
         """Ask for it, as soon as the publish store has room for what is to be sent before."""
         while True:
             full: StoreFull | None = None
@@ -217,7 +217,7 @@ class ThreadDriver(Driver):
         moment = now()
         with self._lock:
             if count:
-                self._core.receive(Arrived(count), moment)
+                self._core.receive(BytesReceived(count), moment)
             deadline = self._core.next_deadline()
             if deadline is not None and deadline <= moment.mono:
                 self._core.wake(moment)
@@ -226,7 +226,7 @@ class ThreadDriver(Driver):
             self._carry_out(link, later)
         except BaseException:
             for effect in later:  # a Ctrl-C in a caller that reads: others still get their answers
-                if isinstance(effect, Resolve):
+                if isinstance(effect, ResolveCall):
                     effect.token.settle(effect.outcome)  # type: ignore[attr-defined]
             raise
         return self._core.next_deadline()
@@ -237,7 +237,7 @@ class ThreadDriver(Driver):
         try:
             with self._lock:
                 try:
-                    self._core.receive(Lost(error), now())
+                    self._core.receive(ConnectionEnded(error), now())
                 finally:  # whatever comes in between: there is no link, and the loss is told
                     self._link = None
                     beater, self._beater = self._beater, None
@@ -255,12 +255,14 @@ class ThreadDriver(Driver):
             finally:
                 self._end_telling_loss()
 
-    def end_with_program(self, seconds: float) -> exits.Ended | None:
+    def end_with_program(self, seconds: float) -> exits.ProgramEnd | None:
         """Internal: the program ends, and nobody closed it."""
         if self._core.closed or self._forked:
             return None
         if not self._lock.acquire(timeout=seconds):  # by a daemon thread that will never go on
-            return exits.Ended(self.name, self._publishing.unanswered_count()) if self._may_end() else None
+            return (
+                exits.ProgramEnd(self.name, self._publishing.unanswered_count()) if self._may_end() else None
+            )
         try:
             if not self._may_end():
                 return None
@@ -268,7 +270,7 @@ class ThreadDriver(Driver):
             self._lock.release()
         with self._ending():
             self.close(timeout=self._at_most(seconds))
-        return exits.Ended(self.name, self._unsent)
+        return exits.ProgramEnd(self.name, self._unsent)
 
     def forked(self) -> None:
         """Internal: this is a forked child, where the receive thread does not exist and locks may be held."""
@@ -294,10 +296,10 @@ class ThreadDriver(Driver):
                 beater.changed()
             elif link is not None and self._core.beats.next_deadline() is not None:
                 name = f"tickertape beats {self._address.uri}"
-                beater = self._beater = Beater(lambda: self._look(link), name)
+                beater = self._beater = TimerThread(lambda: self._look(link), name)
                 beater.start()
 
-    def _look(self, link: Link) -> float | None:
+    def _look(self, link: SocketConnection) -> float | None:
         """On the thread for it: do what is due; when to look again."""
         later: list[Effect] = []
         with self._lock:
@@ -327,7 +329,7 @@ class ThreadDriver(Driver):
                 notifier.start()
                 self._notifier = notifier
 
-    def _written(self, link: Link, frame: int) -> None:
+    def _written(self, link: SocketConnection, frame: int) -> None:
         """On the thread for it: `frame` was handed to the socket of `link`."""
         link.wait_unblocked()
         with self._lock:
@@ -340,18 +342,18 @@ class ThreadDriver(Driver):
 
     # -- inside -----------------------------------------------------------------------------------------
 
-    def _dial(self, seconds: float | None) -> Link:
+    def _dial(self, seconds: float | None) -> SocketConnection:
         """A connection to `_address`, and with TLS the handshake, within `seconds`."""
         address = self._address
         if not address.tls:
-            return Link(dial(address, seconds), address.uri, self)
+            return SocketConnection(open_socket(address, seconds), address.uri, self)
         deadline = None if seconds is None else time.monotonic() + seconds
         channel = Channel(self._ways.context(), server_name=self._ways.name_of(address))
-        connection = dial(address, seconds)
+        connection = open_socket(address, seconds)
         try:
             shake(connection, channel, address.uri, deadline, seconds)
             connection.setblocking(False)
-            return SecureLink(connection, address.uri, self, channel)
+            return TlsConnection(connection, address.uri, self, channel)
         except BaseException:
             connection.close()
             raise
@@ -359,20 +361,20 @@ class ThreadDriver(Driver):
     def _log_on(self, seconds: float | None) -> LoggedOn:
         """Connect to `_address` and log on; where that fails, there is no connection afterwards."""
         deadline = None if seconds is None else time.monotonic() + seconds
-        call = Call()
+        call = Waiter()
         link = self._dial(seconds)
         try:
             with self._lock:
                 if self._core.closed:
                     raise Closed("the client was closed")
                 self._link = link
-                self._core.receive(Opened(call), now())
+                self._core.receive(ConnectionOpened(call), now())
                 later = self._sends()
             link.start()
             self._keep_beating()
             self._keep_notifying()
             self._carry_out(link, later)
-            answer = call.wait(left(deadline), "the logon", seconds)
+            answer = call.wait(remaining(deadline), "the logon", seconds)
         except BaseException as error:
             why = str(error) if isinstance(error, TimedOut) else "connecting was interrupted"
             self._abandon(link, Disconnected(why))
@@ -386,7 +388,7 @@ class ThreadDriver(Driver):
             if not self._room.wait_for(lambda: self._core.standing.ending is None, seconds):
                 raise TimedOut(f"a handler did not let go of the connection that was lost {within(seconds)}")
 
-    def _abandon(self, link: Link, why: Disconnected) -> None:
+    def _abandon(self, link: SocketConnection, why: Disconnected) -> None:
         """End a connection that nobody got to use, so that another one can be made; not one that logged on.
 
         It waits for the loss, not for the thread, which may have to wait for the caller's handler.
@@ -417,7 +419,7 @@ class ThreadDriver(Driver):
                 later.append(effect)
         return later
 
-    def _carry_out(self, link: Link | None, effects: Sequence[Effect]) -> None:
+    def _carry_out(self, link: SocketConnection | None, effects: Sequence[Effect]) -> None:
         if link is not None:
             link.push()
             if (frame := self._publishing.unwritten_frame) and self._notifier is not None:
@@ -465,7 +467,7 @@ class ThreadDriver(Driver):
     def _end_telling_loss(self) -> None:
         """That is done, or the disconnect handler is next, who may connect again."""
 
-    def _down(self, lost: Down) -> None:  # noqa: ARG002 - for those who override it
+    def _down(self, lost: ConnectionDown) -> None:  # noqa: ARG002 - for those who override it
         handler = self._disconnect_handler
         if handler is not None:
             with self._handling_loss:
@@ -473,11 +475,11 @@ class ThreadDriver(Driver):
                 self._handlers.run(handler, self)
                 self._loss_handled_on = NOBODY
 
-    def _call(self, begin: Callable[[Call], None], timeout: Timeout, what: str) -> object:
+    def _call(self, begin: Callable[[Waiter], None], timeout: Timeout, what: str) -> object:
         seconds = self._seconds(timeout)
         self._not_on_receive_thread(what)
         deadline = None if seconds is None else time.monotonic() + seconds
-        call = Call()
+        call = Waiter()
         with self._lock:
             self._until_ready(deadline, seconds, what)
             begin(call)
@@ -485,21 +487,21 @@ class ThreadDriver(Driver):
         self._carry_out(link, later)
         return self._answer(call, deadline, seconds, what)
 
-    def _answer(self, call: Call, deadline: float | None, seconds: float | None, what: str) -> object:
+    def _answer(self, call: Waiter, deadline: float | None, seconds: float | None, what: str) -> object:
         """Wait for the answer to the call `what`; `deadline` is where its `seconds` end."""
-        return call.wait(left(deadline), what, seconds)
+        return call.wait(remaining(deadline), what, seconds)
 
     def _until_ready(self, deadline: float | None, seconds: float | None, what: str) -> None:
         """Wait, under the lock, while somebody is connecting; `deadline` is where the `seconds` of the call
         `what` end. Here nobody is: a call on a lost connection raises."""
 
-    def _post(self, begin: Callable[[Call], None]) -> None:
+    def _post(self, begin: Callable[[Waiter], None]) -> None:
         with self._lock:
-            begin(Call())
+            begin(Waiter())
             link, later = self._link, self._sends()
         self._carry_out(link, later)
 
-    def _consumed(self, sub_id: str, cost: int, request: Request | None = None) -> None:
+    def _consumed(self, sub_id: str, cost: int, request: SubscribeRequest | None = None) -> None:
         """Report what a stream owes. When a signal handler raises in here, nothing was reported, or the
         connection ends, as nobody knows what of it was; the stream then says so.
         """

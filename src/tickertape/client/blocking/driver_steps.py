@@ -12,19 +12,19 @@ from collections.abc import Callable, Sequence
 
 from tickertape.base.errors import Disconnected, StoreFull, TickertapeError, TimedOut, UsageError
 from tickertape.base.units import within
-from tickertape.client.blocking.connection import Link
+from tickertape.client.blocking.connection import SocketConnection
 from tickertape.client.common.effects import Effect
-from tickertape.client.protocol.core import ClientCore
-from tickertape.client.publishing.publisher import Publishing
+from tickertape.client.protocol.core import ClientProtocol
+from tickertape.client.publishing.publisher import Publisher
 
 
 class PublishSteps(ABC):
     """The half of `Client` that takes the publishing machine a step further."""
 
-    _core: ClientCore
-    _publishing: Publishing
+    _core: ClientProtocol
+    _publishing: Publisher
     _waiting: Sequence[Effect]
-    _link: Link | None
+    _link: SocketConnection | None
     _lock: threading.RLock
     _owns_lock: Callable[[], bool]
 
@@ -33,7 +33,7 @@ class PublishSteps(ABC):
         """Take the effects, put what is to be sent on the link, and return the others; under the lock."""
 
     @abstractmethod
-    def _carry_out(self, link: Link | None, effects: Sequence[Effect]) -> None:
+    def _carry_out(self, link: SocketConnection | None, effects: Sequence[Effect]) -> None:
         """Write what waits, and carry out the other effects; not under the lock."""
 
     @abstractmethod
@@ -84,7 +84,7 @@ class PublishSteps(ABC):
             raise
         return sequence
 
-    def _give_back(self, link: Link | None, *, refused: bool) -> None:
+    def _give_back(self, link: SocketConnection | None, *, refused: bool) -> None:
         """After an exception in `_step`: `refused` by the machine, which is whole then, or out of nowhere."""
         later: Sequence[Effect] = ()
         if self._owns_lock():
@@ -98,6 +98,6 @@ class PublishSteps(ABC):
             self._lock.release()
         self._carry_out(link, later)
 
-    def _wait_for_socket(self, link: Link, seconds: float | None) -> None:
+    def _wait_for_socket(self, link: SocketConnection, seconds: float | None) -> None:
         if not self._on_receive_thread() and not link.wait_room(seconds):
             raise TimedOut(f"the server took no more {within(seconds)}; the message was not published")

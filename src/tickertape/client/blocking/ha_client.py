@@ -19,26 +19,26 @@ from tickertape.base.errors import (
     TimedOut,
     UsageError,
 )
-from tickertape.client.api.ha_frontend import Consulting, Keeping
+from tickertape.client.api.ha_frontend import Consulting, HAFrontend
 from tickertape.client.api.read_calls import Handler
 from tickertape.client.blocking.client import Client
-from tickertape.client.blocking.connection import Link
+from tickertape.client.blocking.connection import SocketConnection
 from tickertape.client.blocking.streams import HandledStream, MessageStream
 from tickertape.client.bookmark_store import BookmarkStore
 from tickertape.client.common import fork_safety as forks
 from tickertape.client.common import waiting
-from tickertape.client.common.effects import Down, Effect, End, SinkEffect, State
-from tickertape.client.common.waiting import DEFAULT, Call, Timeout, now
+from tickertape.client.common.effects import ConnectionDown, Effect, End, SinkEffect, State
+from tickertape.client.common.waiting import DEFAULT, Timeout, Waiter, now
 from tickertape.client.ha import reconnect as machine
 from tickertape.client.ha.policies import as_failure, request_of, stored_of
-from tickertape.client.ha.reconnect import SessionEffect, Step
+from tickertape.client.ha.reconnect import Action, ReconnectStep
 from tickertape.client.ha.subscription_manager import StoredSubscription
 from tickertape.client.publish_store import PublishStore
 from tickertape.client.publishing.send_buffer import NOBODY
-from tickertape.client.subscriptions.registry import Request
+from tickertape.client.subscriptions.registry import SubscribeRequest
 
 
-class HAClient(Keeping, Client):
+class HAClient(HAFrontend, Client):
     """A `Client` that gets itself a connection to one of several servers, and another one when it is lost.
 
     `servers`: one address or several, in the order of preference, or `server_chooser`: an object that says
@@ -82,9 +82,9 @@ class HAClient(Keeping, Client):
         self._keeper: threading.Thread | None = None
         self._dialling = False
         self._restoring = False
-        self._placing: Call | None = None
+        self._placing: Waiter | None = None
         """What the thread that connects waits for while it resubscribes; None once the client is closed."""
-        self._beginners: dict[Call, int] = {}
+        self._beginners: dict[Waiter, int] = {}
         """Who waits in `connect_and_logon`, and for which beginning of the session."""
         self._changed = threading.Condition(self._lock)
         """The session has something to do, or has come where calls may be made, or nowhere."""
@@ -104,13 +104,13 @@ class HAClient(Keeping, Client):
         """
         seconds = self._seconds(timeout)
         self._not_on_receive_thread("connect_and_logon")
-        call = Call()
+        call = Waiter()
         with self._lock:
             if self._core.closed:
                 raise Closed("the client was closed")
             if self._session.ready:
                 return
-            self._feed(machine.Begin())
+            self._feed(machine.Start())
             self._beginners[call] = self._session.begun
         try:
             call.wait(seconds, "connect_and_logon")
@@ -139,11 +139,11 @@ class HAClient(Keeping, Client):
         deadline = None if seconds is None else time.monotonic() + seconds
         while True:
             try:
-                super().publish_flush(waiting.left(deadline), level)
+                super().publish_flush(waiting.remaining(deadline), level)
             except Disconnected:
                 if self._publishing.store is None or not self._session.trying:
                     raise
-                self._wait_for_loss(waiting.left(deadline))
+                self._wait_for_loss(waiting.remaining(deadline))
             else:
                 return
 
@@ -161,14 +161,14 @@ class HAClient(Keeping, Client):
         apart = not self._on_receive_thread()
         with self._lock:
             keeper = self._keeper
-            self._feed(machine.Close())
+            self._feed(machine.CloseRequested())
         super().close(timeout=seconds)
         if (placing := self._placing) is not None:
             # Its answer would have to wait for the handler that keeps the receive thread.
             placing.settle(Closed("the client was closed"))
         # It may be waiting for a connection or an object of the application, which nobody can cut short.
         if keeper is not None and apart and not self._dialling:
-            keeper.join(waiting.left(deadline))
+            keeper.join(waiting.remaining(deadline))
         self._close_own()
 
     def __enter__(self) -> Self:
@@ -187,12 +187,12 @@ class HAClient(Keeping, Client):
 
     # -- inside: the callers ----------------------------------------------------------------------------
 
-    def _abandon_beginning(self, call: Call, error: TickertapeError) -> None:
+    def _abandon_beginning(self, call: Waiter, error: TickertapeError) -> None:
         """Nobody waits for `call` any more, because of `error`."""
         with self._lock:
             self._beginners.pop(call, None)
             if not self._beginners:
-                self._feed(machine.Abandoned(error))
+                self._feed(machine.Cancelled(error))
             link = None if self._session.trying else self._link
         if link is not None:
             link.hang_up(Disconnected(str(error)))
@@ -221,7 +221,12 @@ class HAClient(Keeping, Client):
         super()._not_on_receive_thread(what)
 
     def _open(
-        self, request: Request, timeout: Timeout, on_message: Handler | None, *, limited: bool = False
+        self,
+        request: SubscribeRequest,
+        timeout: Timeout,
+        on_message: Handler | None,
+        *,
+        limited: bool = False,
     ) -> MessageStream:
         stream = super()._open(request, timeout, on_message, limited=limited)
         if on_message is not None and not limited:
@@ -250,8 +255,8 @@ class HAClient(Keeping, Client):
         # Before anybody hears of the loss: whoever calls because of it then waits for the next connection.
         self._loss_told_on = get_ident()
         for effect in effects:
-            if isinstance(effect, Down) and self._concerns_session(effect):
-                self._feed(machine.Dropped(effect.error))
+            if isinstance(effect, ConnectionDown) and self._concerns_session(effect):
+                self._feed(machine.ConnectionLost(effect.error))
 
     def _end_telling_loss(self) -> None:
         with self._lock:
@@ -259,13 +264,13 @@ class HAClient(Keeping, Client):
                 self._loss_told_on = NOBODY
                 self._changed.notify_all()
 
-    def _down(self, lost: Down) -> None:
+    def _down(self, lost: ConnectionDown) -> None:
         self._end_telling_loss()
         super()._down(lost)
 
     # -- inside: the thread that connects ---------------------------------------------------------------
 
-    def _feed(self, happened: machine.Happened) -> None:
+    def _feed(self, happened: machine.Event) -> None:
         """Tell the session, under the lock or for a moment under it, and have it carried out."""
         with self._lock:
             self._take_in(happened)
@@ -284,7 +289,7 @@ class HAClient(Keeping, Client):
             # Nothing should come here; if it does, nobody is left waiting.
             failure = Disconnected(f"the thread that connects failed: {error!r}")
             with self._lock:
-                self._take_in(machine.Broken(failure))
+                self._take_in(machine.DriverFailed(failure))
                 self._keeper = None
                 link = self._link
             if link is not None:
@@ -293,7 +298,7 @@ class HAClient(Keeping, Client):
                 self._carry(effect)
             raise
 
-    def _next_effects(self) -> Sequence[SessionEffect]:
+    def _next_effects(self) -> Sequence[Action]:
         """What is to be done next, when it is time; nothing when the session is over."""
         session = self._session
         with self._lock:
@@ -313,31 +318,31 @@ class HAClient(Keeping, Client):
                     self._changed.wait(left)
                 self._wake_session()
 
-    def _carry(self, effect: SessionEffect) -> None:
+    def _carry(self, effect: Action) -> None:
         if isinstance(effect, Consulting):
             self._consult(effect)
         elif isinstance(effect, machine.Connect):
             self._feed(self._attempt(effect))
-        elif isinstance(effect, machine.GoOn):
+        elif isinstance(effect, machine.ResumePublishing):
             with self._lock:
                 self._core.go_on(now())
                 link, later = self._link, self._sends()
             self._carry_out(link, later)
         elif isinstance(effect, machine.Resubscribe):
             self._feed(self._resubscribe(effect.attempt))
-        elif isinstance(effect, machine.HangUp):
+        elif isinstance(effect, machine.Disconnect):
             link = self._link
             if link is not None:
                 link.hang_up(effect.error)
         elif isinstance(effect, State):
             self._due_states.append(effect.state)
             self._tell_states()
-        elif isinstance(effect, machine.Ready):
+        elif isinstance(effect, machine.Established):
             self._ready()
         else:
             self._stopped(effect)
 
-    def _attempt(self, effect: machine.Connect) -> machine.Happened:
+    def _attempt(self, effect: machine.Connect) -> machine.Event:
         link = self._link
         try:
             if link is not None:
@@ -347,30 +352,30 @@ class HAClient(Keeping, Client):
                 raise UsageError(f"an authenticator gives a password, not {type(password).__name__}")
             self._address = address
             with self._lock:
-                if self._session.step is not Step.CONNECTING:
-                    return machine.Failed(effect.attempt, Disconnected("it is not wanted any more"))
+                if self._session.step is not ReconnectStep.CONNECTING:
+                    return machine.AttemptFailed(effect.attempt, Disconnected("it is not wanted any more"))
                 self._core.standing.set_credentials(user, password)
                 self._dialling = True
             self._counsel.uses(user, password)
             self._instance = self._log_on(self._attempt_seconds).instance
         except Exception as error:  # noqa: BLE001 - an authenticator and a resolver may raise anything
-            return machine.Failed(effect.attempt, as_failure(error, effect.uri))
+            return machine.AttemptFailed(effect.attempt, as_failure(error, effect.uri))
         finally:
             self._dialling = False
-        return machine.LoggedOn(effect.attempt)
+        return machine.LogonSucceeded(effect.attempt)
 
-    def _dial(self, seconds: float | None) -> Link:
+    def _dial(self, seconds: float | None) -> SocketConnection:
         try:
             return super()._dial(seconds)
         finally:
             self._dialling = False
 
-    def _resubscribe(self, attempt: int) -> machine.Happened:
+    def _resubscribe(self, attempt: int) -> machine.Event:
         try:
             if not self._restored:
                 self._restore()
                 self._restored = True
-            call = Call()
+            call = Waiter()
             with self._lock:
                 self._core.resubscribe(call)
                 link, later = self._link, self._sends()
@@ -380,7 +385,7 @@ class HAClient(Keeping, Client):
             return machine.Resubscribed(attempt, error)
         return machine.Resubscribed(attempt)
 
-    def _answer(self, call: Call, deadline: float | None, seconds: float | None, what: str) -> object:
+    def _answer(self, call: Waiter, deadline: float | None, seconds: float | None, what: str) -> object:
         if self._keeper is not current_thread() or seconds is None:
             return super()._answer(call, deadline, seconds, what)
         # Subscriptions that were placed already have their handlers called before the next answer is read.

@@ -10,17 +10,17 @@ from collections.abc import Callable, Sequence
 from math import inf
 
 from tickertape.base.queue_limits import acknowledger_idle_seconds
-from tickertape.client.api.queue_calls import AcknowledgingClient
+from tickertape.client.api.queue_calls import QueueCalls
 from tickertape.client.blocking.driver_steps import PublishSteps
-from tickertape.client.blocking.timer_thread import Beater
+from tickertape.client.blocking.timer_thread import TimerThread
 from tickertape.client.common.effects import Effect
 from tickertape.client.common.waiting import now
 
 
-class SettleSteps(PublishSteps, AcknowledgingClient[None]):
+class QueueSteps(PublishSteps, QueueCalls[None]):
     """The half of `Client` that settles messages of queues. Any thread may call it."""
 
-    _acknowledger: Beater | None = None
+    _acknowledger: TimerThread | None = None
     _looks_at = inf
     """When that thread looks again, monotonic seconds."""
     _idle = False
@@ -45,7 +45,7 @@ class SettleSteps(PublishSteps, AcknowledgingClient[None]):
             acknowledger = self._acknowledger
             if acknowledger is None:
                 name = f"tickertape acknowledgements {self._core.name}"
-                self._acknowledger = Beater(self._look_at_settlements, name)
+                self._acknowledger = TimerThread(self._look_at_settlements, name)
                 self._acknowledger.start()
             else:
                 acknowledger.changed()

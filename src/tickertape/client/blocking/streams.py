@@ -22,15 +22,15 @@ from tickertape.base.errors import TickertapeError, UsageError
 from tickertape.batch.arrow import table_of
 from tickertape.batch.message import Message
 from tickertape.batch.message_batch import MessageBatch
-from tickertape.client.api.auto_ack import Reading, bare, handler_for, is_gone
+from tickertape.client.api.auto_ack import AutoAckReader, bare, handler_for, is_gone
 from tickertape.client.api.read_calls import Handler
 from tickertape.client.common import fork_safety as forks
-from tickertape.client.common.handlers import Handlers
+from tickertape.client.common.handlers import HandlerRunner
 from tickertape.client.common.waiting import DEFAULT, Timeout, seconds_of
 from tickertape.client.subscriptions.duplicates import unless_over
-from tickertape.client.subscriptions.message_buffer import NOWHERE, Inbox, Place
-from tickertape.client.subscriptions.message_buffer_conflation import Superseded, let_go
-from tickertape.client.subscriptions.registry import Request
+from tickertape.client.subscriptions.message_buffer import NOWHERE, MessageBuffer, ReadPosition
+from tickertape.client.subscriptions.message_buffer_conflation import Superseded, discard_superseded
+from tickertape.client.subscriptions.registry import SubscribeRequest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,10 +70,10 @@ class MessageStream:
         # Python's own conditions ask a lock this way; there is no public name for it.
         self._owns_lock: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]
         self._changed = threading.Condition(self._lock)
-        self._inbox = Inbox(sub_id, limited=limited)
+        self._inbox = MessageBuffer(sub_id, limited=limited)
         self._forked = False
         self._place = NOWHERE
-        self._reading = Reading()
+        self._reading = AutoAckReader()
         self._iterator = self._iterate()
         forks.register(self)
 
@@ -143,7 +143,7 @@ class MessageStream:
             yield rest
             reading.done()
         while (batch := self._next_batch(timeout)) is not None:
-            self._place = Place.end(batch)
+            self._place = ReadPosition.end(batch)
             reading.batch(batch)
             yield batch
             reading.done()
@@ -282,7 +282,7 @@ class MessageStream:
             self._begin(batch)
 
     def _begin(self, batch: MessageBatch, rest: MessageBatch | None = None) -> None:
-        place = Place.begin(batch, rest)
+        place = ReadPosition.begin(batch, rest)
         messages = self._reading.over(place.messages, batch)
         self._place = place if messages is place.messages else place._replace(messages=messages)
 
@@ -308,7 +308,7 @@ class MessageStream:
         if rest is not None and place.at_hand is not None:
             try:
                 deque(bare(place.messages), maxlen=0)  # a loop may be in the middle of it
-                self._place = Place.end(place.at_hand)
+                self._place = ReadPosition.end(place.at_hand)
             except BaseException:
                 deque(bare(place.messages), maxlen=0)
                 self._begin(place.at_hand, rest)
@@ -340,7 +340,7 @@ class MessageStream:
         return inbox.take_superseded()
 
     def _let_go(self, superseded: Superseded | None) -> None:
-        error = None if superseded is None else let_go(superseded)
+        error = None if superseded is None else discard_superseded(superseded)
         if error is not None:
             self.end(error.code, error)
 
@@ -367,7 +367,7 @@ class MessageStream:
 
     def _drop_current(self) -> None:
         deque(bare(self._place.messages), maxlen=0)  # a loop may be in the middle of it
-        self._place = Place.end(self._inbox.at_hand)
+        self._place = ReadPosition.end(self._inbox.at_hand)
 
 
 class HandledStream(MessageStream):
@@ -383,8 +383,8 @@ class HandledStream(MessageStream):
         consumed: Callable[[str, int], None],
         unsubscribe: Callable[[str], None],
         handler: Handler,
-        handlers: Handlers,
-        request: Request | None = None,
+        handlers: HandlerRunner,
+        request: SubscribeRequest | None = None,
         client_seconds: float | None = None,
     ) -> None:
         super().__init__(sub_id, consumed=consumed, unsubscribe=unsubscribe, client_seconds=client_seconds)
@@ -430,7 +430,7 @@ def push_all(
     """Shares of one batch with these `bodies` were delivered: hand all messages on, in its order.
 
     What handlers raise is told. What was consumed is not reported here."""
-    order: list[tuple[int, int, MessageBatch, Inbox, int, Handler]] = []
+    order: list[tuple[int, int, MessageBatch, MessageBuffer, int, Handler]] = []
     for stream, share, rows in parts:
         inbox = stream.inbox
         handler, voids = unless_over(stream.handler, share), inbox.voids

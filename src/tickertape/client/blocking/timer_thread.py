@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 
-class Beater:
+class TimerThread:
     """Calls `look()` at the moment (monotonic seconds) that the last call gave, or when `changed` is called;
     ends when it gives None."""
 

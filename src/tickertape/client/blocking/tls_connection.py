@@ -15,7 +15,12 @@ from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import receive_buffer_bytes
 from tickertape.base.security_limits import encrypted_at_once_bytes_max
 from tickertape.base.units import within
-from tickertape.client.blocking.connection import BUFFERS_A_WRITE, Driven, Link, socket_timeout
+from tickertape.client.blocking.connection import (
+    BUFFERS_A_WRITE,
+    SocketConnection,
+    SocketHandler,
+    socket_timeout,
+)
 from tickertape.security.channel import Channel
 
 _HANDSHAKE_BYTES: Final = 16 * 1024
@@ -44,14 +49,14 @@ def shake(
                     raise TlsFailed(f"{uri} closed the connection during the TLS handshake")
                 channel.feed(data)
     except TlsFailed as error:
-        raise TlsFailed(told(uri, error)) from None
+        raise TlsFailed(tls_error(uri, error)) from None
     except TimeoutError as error:
         raise TimedOut(f"no TLS handshake with {uri} {within(seconds)}") from error
     except OSError as error:
         raise Disconnected(f"the TLS handshake with {uri} failed: {error.strerror or error}") from error
 
 
-def told(uri: str, error: TlsFailed) -> str:
+def tls_error(uri: str, error: TlsFailed) -> str:
     """What an application is told of a failure, with the address and what can be done."""
     text = str(error)
     if uri in text:
@@ -74,10 +79,10 @@ def _left(deadline: float | None) -> float | None:
     return socket_timeout(left)
 
 
-class SecureLink(Link):
-    """A `Link` whose handshake is done."""
+class TlsConnection(SocketConnection):
+    """A `SocketConnection` whose handshake is done."""
 
-    def __init__(self, connection: socket.socket, uri: str, driven: Driven, channel: Channel) -> None:
+    def __init__(self, connection: socket.socket, uri: str, driven: SocketHandler, channel: Channel) -> None:
         super().__init__(connection, uri, driven)
         self._channel = channel
         self._cipher_in = memoryview(bytearray(receive_buffer_bytes))
@@ -138,7 +143,7 @@ class SecureLink(Link):
             data = some[0] if len(some) == 1 else b"".join(some)
             self._cipher_out = memoryview(self._channel.encrypted(data))
         except TlsFailed as error:
-            self._fail(TlsFailed(told(self._uri, error)))
+            self._fail(TlsFailed(tls_error(self._uri, error)))
             return False
         self._encrypted = len(some)
         return True
@@ -178,7 +183,7 @@ class SecureLink(Link):
             try:
                 count = channel.read_into(self._driven.buffer())
             except TlsFailed as error:
-                return TlsFailed(told(self._uri, error))
+                return TlsFailed(tls_error(self._uri, error))
             if count:
                 self._deadline = self._driven.arrived(count)
             if channel.closed:  # perhaps with the same bytes

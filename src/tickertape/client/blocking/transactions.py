@@ -17,12 +17,12 @@ from tickertape.base.errors import Disconnected, TickertapeError
 from tickertape.base.transaction_limits import block_abort_seconds_max
 from tickertape.batch import MessageBatch
 from tickertape.client.blocking.driver import ThreadDriver
-from tickertape.client.common.waiting import DEFAULT, Timeout, left, no_answer
+from tickertape.client.common.waiting import DEFAULT, Timeout, no_answer, remaining
 from tickertape.client.protocol.transactions import (
     CommittedTransaction,
-    Gathering,
+    ConnectionPin,
     Make,
-    SameConnection,
+    TransactionBuffer,
     asking,
     before_retry,
     onward,
@@ -31,13 +31,13 @@ from tickertape.client.protocol.transactions import (
 from tickertape.wire.commands import Committed
 
 
-class ClientTransaction(Gathering):
+class ClientTransaction(TransactionBuffer):
     """Messages that are published all at once or not at all; `Client.transaction` makes it.
 
     At the end of its `with` block it is committed, or aborted when that raises; when a commit in the block
     did not come to know what came of it (`uncertain`), it can be committed again."""
 
-    _front: Transacting
+    _front: TransactionCalls
     _one_call: Lock
     """Held by the thread that commits or aborts it."""
 
@@ -75,7 +75,7 @@ class ClientTransaction(Gathering):
             self.abort(timeout=block_abort_seconds_max)
 
 
-class Transacting(ThreadDriver):
+class TransactionCalls(ThreadDriver):
     """The part of `Client` that commits transactions."""
 
     def transaction(
@@ -111,7 +111,7 @@ class Transacting(ThreadDriver):
             make = gathered.aborting()
             if make is not None:
                 with suppress(TickertapeError):  # it is over in any case
-                    self._ask(make, None, left(deadline))
+                    self._ask(make, None, remaining(deadline))
 
     @contextmanager
     def _alone(self, lock: Lock, seconds: float | None) -> Iterator[None]:
@@ -126,16 +126,16 @@ class Transacting(ThreadDriver):
             lock.release()
 
     def _commit_alone(
-        self, gathered: Gathering, seconds: float | None, deadline: float | None
+        self, gathered: TransactionBuffer, seconds: float | None, deadline: float | None
     ) -> CommittedTransaction:
         while True:
-            steps, same = gathered.committing(), SameConnection()
+            steps, same = gathered.committing(), ConnectionPin()
             answer: object = None
             try:
                 while True:
                     make, batch = onward(steps, answer)
                     try:
-                        answer = self._ask(make, batch, left(deadline), same)
+                        answer = self._ask(make, batch, remaining(deadline), same)
                     except TickertapeError as error:
                         answer = error
             except StopIteration as done:
@@ -147,7 +147,7 @@ class Transacting(ThreadDriver):
                 time.sleep(before_retry(deadline, seconds, lost))
 
     def _ask(
-        self, make: Make, batch: MessageBatch | None, timeout: Timeout, same: SameConnection | None = None
+        self, make: Make, batch: MessageBatch | None, timeout: Timeout, same: ConnectionPin | None = None
     ) -> object:
         """Ask the server something, and wait for its answer; over the `same` connection as before."""
         return self._call(asking(self._core, make, batch, same), timeout, "a transaction")

@@ -23,7 +23,7 @@ Numbers = range | array  # type: ignore[type-arg]  # array[int] exists for type 
 _AGAIN: Final = bytes([EXPECTED, DISCARDED, EXPECTED]) + bytes(range(3, 256))
 
 
-class Block:
+class ProgressBlock:
     """`count` messages from the ordinal `base` on. `left` of them are not discarded."""
 
     __slots__ = (

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 
 from tickertape.base.errors import BadOption, StoreCorrupt, StoreOfAnother
 from tickertape.client.bookmark_store.base import ProgressStore
-from tickertape.client.bookmark_store.heads import not_ours
+from tickertape.client.bookmark_store.heads import check_owner
 from tickertape.client.bookmark_store.owner import OWNER_AT, OWNER_END, mark, owner_named
 from tickertape.client.bookmark_store.protocol import RecoveryPointAdapter
 from tickertape.client.bookmark_store.store_file import StoreFile
@@ -19,7 +19,7 @@ from tickertape.client.bookmark_store.store_file import StoreFile
 Sync = Literal["never", "always"]
 
 
-class FiledStore(ProgressStore, ABC):
+class FileBackedStore(ProgressStore, ABC):
     """A bookmark store in one file. Its constructor ends with `_take`."""
 
     _kind: ClassVar[str]
@@ -84,7 +84,7 @@ class FiledStore(ProgressStore, ABC):
     def _content(self, magic: bytes, version: int, kind: str) -> bytes:
         """What the file has. Raises `StoreCorrupt` when it is not this store's to write over."""
         content = self._file.read() if self._file.exists else b""
-        foreign = not_ours(content, magic, version, kind)
+        foreign = check_owner(content, magic, version, kind)
         if foreign is not None:
             raise self._unusable(foreign, "")
         return content

@@ -11,7 +11,7 @@ _MAGIC_BYTES: Final = 8
 _VERSION_END: Final = 10
 
 
-def not_ours(content: bytes, magic: bytes, version: int, kind: str) -> str | None:
+def check_owner(content: bytes, magic: bytes, version: int, kind: str) -> str | None:
     """Why a file may not be written over whatever else is wrong with it; None when it is ours.
 
     A beginning of `magic`, and zeros alone, are taken for ours: nobody else has anything to lose there. The

@@ -44,7 +44,7 @@ assert EXPECTED == 2
 _NONE: Final = 2**64 - 1
 
 
-class Kind(IntEnum):
+class RecordKind(IntEnum):
     """What a record says of a subscription."""
 
     DISCARD = 1
@@ -58,7 +58,7 @@ class Kind(IntEnum):
     PROGRESS = 9
 
 
-class Log(NamedTuple):
+class BookmarkLog(NamedTuple):
     """What the records of a file say. `end` is where they stop; `beyond`: where the next valid one stands."""
 
     subscriptions: dict[str, Progress]
@@ -79,7 +79,7 @@ def header(salt: int, boot: bytes) -> bytes:
     return (head + struct.pack("<I", crc32c(head))).ljust(HEADER_BYTES, b"\0")
 
 
-def record(kind: Kind, number: int, payload: bytes, at: int, salt: int) -> bytes:
+def record(kind: RecordKind, number: int, payload: bytes, at: int, salt: int) -> bytes:
     """The record that stands at `at`."""
     body = BODY.pack(kind | number << 8, len(payload)) + payload + bytes(-len(payload) % 8)
     return struct.pack("<I", crc32c(body, (salt + at) & _CRC_MASK)) + body
@@ -128,21 +128,21 @@ def snapshot(subscriptions: dict[str, Progress], salt: int, boot: bytes) -> byte
     parts = [header(salt, boot)]
     at = HEADER_BYTES
 
-    def add(kind: Kind, number: int, payload: bytes) -> None:
+    def add(kind: RecordKind, number: int, payload: bytes) -> None:
         nonlocal at
         parts.append(record(kind, number, payload, at, salt))
         at += len(parts[-1])
 
     for sub_id, progress in subscriptions.items():
-        add(Kind.NAME, progress.number, sub_id.encode())
-        add(Kind.PROGRESS, progress.number, _state(progress))
+        add(RecordKind.NAME, progress.number, sub_id.encode())
+        add(RecordKind.PROGRESS, progress.number, _state(progress))
         for block in progress.blocks:
             low = max(0, progress.head - block.base)
             mixed = None if block.publishers is None else block.publishers[low:]
             rest = block.sequences[low:]
             states = bytes(block.states[low:])
             payload = _block(block.base + low, block.publisher, mixed, rest, states)
-            add(Kind.DELIVERY, progress.number, payload)
+            add(RecordKind.DELIVERY, progress.number, payload)
     return b"".join(parts)
 
 
@@ -168,7 +168,7 @@ def read_header(content: bytes) -> tuple[int, bytes] | str:
     return salt, boot
 
 
-def read_log(content: bytes, salt: int) -> Log:
+def read_log(content: bytes, salt: int) -> BookmarkLog:
     """What the records say, up to the first that is not whole. Raises `BadRecord`."""
     subscriptions: dict[str, Progress] = {}
     names: dict[int, str] = {}
@@ -176,14 +176,14 @@ def read_log(content: bytes, salt: int) -> Log:
     while (found := _record_at(content, at, salt)) is not None:
         kind, number, value, end = found
         try:
-            if kind == Kind.NAME:
+            if kind == RecordKind.NAME:
                 name = content[at + RECORD_BYTES : at + RECORD_BYTES + value].decode()
                 names[number] = name
                 subscriptions[name] = Progress()
                 subscriptions[name].number = number
-            elif kind == Kind.DISCARD:
+            elif kind == RecordKind.DISCARD:
                 subscriptions[names[number]].discard_ordinals(value, value + 1)
-            elif kind == Kind.PURGE:
+            elif kind == RecordKind.PURGE:
                 del subscriptions[names.pop(number)]
             else:
                 payload = content[at + RECORD_BYTES : at + RECORD_BYTES + value]
@@ -192,7 +192,7 @@ def read_log(content: bytes, salt: int) -> Log:
         except (KeyError, ValueError, IndexError, struct.error) as error:
             raise BadRecord(f"the record at byte {at} makes no sense ({said(error, 200)})") from error
         at = end
-    return Log(subscriptions, at, _next_record(content, at, salt))
+    return BookmarkLog(subscriptions, at, _next_record(content, at, salt))
 
 
 def _record_at(content: bytes, at: int, salt: int) -> tuple[int, int, int, int] | None:
@@ -201,10 +201,10 @@ def _record_at(content: bytes, at: int, salt: int) -> tuple[int, int, int, int] 
         return None
     crc, what, value = RECORD.unpack_from(content, at)
     kind = what & 0xFF
-    if not Kind.DISCARD <= kind <= Kind.PROGRESS:
+    if not RecordKind.DISCARD <= kind <= RecordKind.PROGRESS:
         return None
     end = at + RECORD_BYTES
-    if kind != Kind.DISCARD:
+    if kind != RecordKind.DISCARD:
         if value > len(content) - end:
             return None
         end += value + -value % 8
@@ -225,21 +225,21 @@ def _starts(content: bytes, at: int) -> Iterator[int]:
     words = np.frombuffer(content, np.uint8, (len(content) - at) // 8 * 8, at) if at < len(content) else None
     if words is not None:
         kinds = words[4::8]
-        found = np.flatnonzero((kinds >= Kind.DISCARD) & (kinds <= Kind.PROGRESS))
+        found = np.flatnonzero((kinds >= RecordKind.DISCARD) & (kinds <= RecordKind.PROGRESS))
         yield from (found * 8 + at).tolist()
 
 
 def _apply(kind: int, payload: bytes, progress: Progress) -> Progress:
-    if kind == Kind.DELIVERY:
+    if kind == RecordKind.DELIVERY:
         _deliver(payload, progress)
-    elif kind == Kind.DISCARDS:
+    elif kind == RecordKind.DISCARDS:
         for low, high in _PAIR.iter_unpack(payload):
             progress.discard_ordinals(low, high)
-    elif kind == Kind.START:
+    elif kind == RecordKind.START:
         progress.point.start(_bookmarks(payload))
-    elif kind == Kind.NOTICE:
+    elif kind == RecordKind.NOTICE:
         progress.point.notice(_bookmarks(payload)[0], progress.delivered, progress.head)
-    elif kind == Kind.FORGET:
+    elif kind == RecordKind.FORGET:
         progress.resume(forget=True)
     else:
         return _progress(payload, progress.number)

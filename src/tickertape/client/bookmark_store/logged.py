@@ -21,8 +21,8 @@ from tickertape.base.limits import (
 )
 from tickertape.base.units import parse_size
 from tickertape.client.bookmark_store import log_format as records
-from tickertape.client.bookmark_store.filed import FiledStore, Sync
-from tickertape.client.bookmark_store.log_format import BODY, RECORD, RECORD_BYTES, BadRecord, Kind
+from tickertape.client.bookmark_store.filed import FileBackedStore, Sync
+from tickertape.client.bookmark_store.log_format import BODY, RECORD, RECORD_BYTES, BadRecord, RecordKind
 from tickertape.client.bookmark_store.owner import marked, owner_of
 from tickertape.client.bookmark_store.progress import Progress, Publishers, Ranges, UInt64s
 from tickertape.client.bookmark_store.protocol import RecoveryPointAdapter
@@ -30,7 +30,7 @@ from tickertape.client.bookmark_store.store_file import boot_id, random_salt
 
 ResizeHandler = Callable[["LoggedBookmarkStore", int], None]
 _MASK: Final = 0xFFFFFFFF
-_DISCARD: Final = int(Kind.DISCARD)
+_DISCARD: Final = int(RecordKind.DISCARD)
 _body: Final = BODY.pack
 _pack_into: Final = RECORD.pack_into
 _REMEDY: Final = (
@@ -39,7 +39,7 @@ _REMEDY: Final = (
 )
 
 
-class LoggedBookmarkStore(FiledStore):
+class LoggedBookmarkStore(FileBackedStore):
     """Remembers in a file what was delivered and discarded; see `BookmarkStore`.
 
     `path`: the file; it is created when missing (its directory is not), and `path.lock` beside it. One store
@@ -188,35 +188,35 @@ class LoggedBookmarkStore(FiledStore):
         progress.number = self._numbers
         self._numbers += 1
         if self._size:
-            self._write(Kind.NAME, progress, sub_id.encode())
+            self._write(RecordKind.NAME, progress, sub_id.encode())
 
     def _keep_point(self, progress: Progress) -> None:
-        self._write(Kind.START, progress, records.bookmarks(progress.point.base))
+        self._write(RecordKind.START, progress, records.bookmarks(progress.point.base))
 
     def _keep_delivery(
         self, progress: Progress, base: int, publishers: Publishers, sequences: UInt64s
     ) -> None:
-        self._write(Kind.DELIVERY, progress, records.delivery(base, publishers, sequences))
+        self._write(RecordKind.DELIVERY, progress, records.delivery(base, publishers, sequences))
 
     def _keep_discards(self, progress: Progress, done: Ranges) -> None:
-        self._write(Kind.DISCARDS, progress, records.ranges(done))
+        self._write(RecordKind.DISCARDS, progress, records.ranges(done))
 
     def _keep_notice(self, progress: Progress, bookmark: Bookmark) -> None:
-        self._write(Kind.NOTICE, progress, records.bookmarks([bookmark]))
+        self._write(RecordKind.NOTICE, progress, records.bookmarks([bookmark]))
 
     def _keep_forgetting(self, progress: Progress) -> None:
-        self._write(Kind.FORGET, progress, b"")
+        self._write(RecordKind.FORGET, progress, b"")
 
     def _keep_purge(self, gone: Mapping[str, Progress]) -> None:
         if self._has_room(RECORD_BYTES * len(gone)):
             for progress in gone.values():
-                self._put(Kind.PURGE, progress, b"")
+                self._put(RecordKind.PURGE, progress, b"")
             self._file.sync(0, self._at)  # whatever `sync` is: who comes next under such an id may read else
             self._behind = False
 
     # -- inside -----------------------------------------------------------------------------------------
 
-    def _write(self, kind: Kind, progress: Progress, payload: bytes) -> None:
+    def _write(self, kind: RecordKind, progress: Progress, payload: bytes) -> None:
         """Record what memory has already."""
         if self._has_room(RECORD_BYTES + len(payload) + -len(payload) % 8):
             at = self._put(kind, progress, payload)
@@ -235,7 +235,7 @@ class LoggedBookmarkStore(FiledStore):
             self._grow(need)
         return self._behind
 
-    def _put(self, kind: Kind, progress: Progress, payload: bytes) -> int:
+    def _put(self, kind: RecordKind, progress: Progress, payload: bytes) -> int:
         """Write a record, for which there is room; where it begins."""
         at = self._at
         record = records.record(kind, progress.number, payload, at, self._salt)

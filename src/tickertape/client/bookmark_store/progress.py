@@ -21,7 +21,14 @@ from tickertape.base.limits import (
     bookmark_publishers_max,
     bookmark_window_messages_max,
 )
-from tickertape.client.bookmark_store.blocks import DELIVERED, DISCARDED, EXPECTED, MIXED, Block, Numbers
+from tickertape.client.bookmark_store.blocks import (
+    DELIVERED,
+    DISCARDED,
+    EXPECTED,
+    MIXED,
+    Numbers,
+    ProgressBlock,
+)
 from tickertape.client.bookmark_store.recovery_point import Moved, RecoveryPoint
 
 UInt64s = NDArray[np.uint64]
@@ -56,7 +63,7 @@ class Known:
         self.seen = -1
         """Highest sequence delivered."""
         self.firsts: list[int] = []
-        self.blocks: list[Block] = []
+        self.blocks: list[ProgressBlock] = []
 
 
 class Progress:
@@ -73,10 +80,10 @@ class Progress:
         self.publishers: dict[int, Known] = {}
         self.changed: dict[int, Known] = {}
         """Whose watermark has moved, since somebody cleared this."""
-        self.blocks: list[Block] = []
+        self.blocks: list[ProgressBlock] = []
         self._bases: list[int] = []
         self._next = head
-        self._hint = Block(0, 0, None, range(0), 0)
+        self._hint = ProgressBlock(0, 0, None, range(0), 0)
         self._hint_at = 0
 
     @property
@@ -132,7 +139,7 @@ class Progress:
             tail.extend(publisher, mixed, numbers)
             self._register(tail, low)
         else:
-            block = Block(self._next, publisher, mixed, numbers, self.connection)
+            block = ProgressBlock(self._next, publisher, mixed, numbers, self.connection)
             self.blocks.append(block)
             self._bases.append(block.base)
             self._register(block, 0)
@@ -140,7 +147,7 @@ class Progress:
         if len(self.publishers) > bookmark_publishers_max:
             self._forget_publishers()
 
-    def _register(self, block: Block, low: int) -> None:
+    def _register(self, block: ProgressBlock, low: int) -> None:
         for publisher, row in block.last_of_each(low, block.count).items():
             known = self.publishers.get(publisher)
             if known is None:
@@ -290,7 +297,7 @@ class Progress:
                 begin = row + 1
             self._mark(block, begin, end)
 
-    def _mark(self, block: Block, low: int, high: int) -> None:
+    def _mark(self, block: ProgressBlock, low: int, high: int) -> None:
         if low >= high:
             return
         block.states[low:high] = bytes([DISCARDED]) * (high - low)
@@ -320,7 +327,7 @@ class Progress:
             block = self.blocks[0]
             self._settle(block, self.head - block.base)
 
-    def _settle(self, block: Block, high: int) -> None:
+    def _settle(self, block: ProgressBlock, high: int) -> None:
         low = max(0, self._settled - block.base)
         if low < high:
             for publisher, row in block.last_of_each(low, high).items():
@@ -329,7 +336,7 @@ class Progress:
                 self.changed[publisher] = known
             self._settled = block.base + high
 
-    def _retire(self, block: Block) -> None:
+    def _retire(self, block: ProgressBlock) -> None:
         self._settle(block, block.count)
         del self.blocks[0], self._bases[0]
         for publisher in block.first_of_each():
@@ -372,7 +379,7 @@ class Progress:
 
     # -- inside -----------------------------------------------------------------------------------------
 
-    def _find(self, known: Known, publisher: int, sequence: int) -> tuple[Block | None, int]:
+    def _find(self, known: Known, publisher: int, sequence: int) -> tuple[ProgressBlock | None, int]:
         place = bisect_right(known.firsts, sequence) - 1
         if place < 0:
             return None, _NO_ROW

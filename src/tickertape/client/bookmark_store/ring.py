@@ -16,7 +16,7 @@ from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import BadOption, BookmarkStoreFull
 from tickertape.base.limits import bookmark_ring_cells_max
 from tickertape.client.bookmark_store import ring_format as cells
-from tickertape.client.bookmark_store.filed import FiledStore, Sync
+from tickertape.client.bookmark_store.filed import FileBackedStore, Sync
 from tickertape.client.bookmark_store.owner import marked, owner_of
 from tickertape.client.bookmark_store.progress import Progress, Ranges
 from tickertape.client.bookmark_store.protocol import RecoveryPointAdapter
@@ -25,8 +25,8 @@ from tickertape.client.bookmark_store.ring_format import (
     NAME_LENGTH_MAX,
     SLOT,
     SLOT_BYTES,
-    Cell,
-    Place,
+    RingCell,
+    RingSlot,
 )
 from tickertape.client.bookmark_store.store_file import boot_id, random_salt
 
@@ -34,7 +34,7 @@ _body: Final = cells.BODY.pack
 _pack_into: Final = SLOT.pack_into
 
 
-class RingBookmarkStore(FiledStore):
+class RingBookmarkStore(FileBackedStore):
     """Remembers in a file of fixed size up to where messages are discarded; see `BookmarkStore`.
 
     Needs no pruning, and filters after a reconnect like the other stores; but after a restart everything
@@ -66,8 +66,8 @@ class RingBookmarkStore(FiledStore):
             )
         self._subscriptions, self._publishers = subscriptions, publishers
         self._version = 0
-        self._places: dict[str, Place] = {}
-        self._numbered: dict[int, Place] = {}
+        self._places: dict[str, RingSlot] = {}
+        self._numbered: dict[int, RingSlot] = {}
         self._free: list[int] = []
         self._take(path)
 
@@ -151,7 +151,7 @@ class RingBookmarkStore(FiledStore):
             )
         number = self._free.pop()
         self._version += 1
-        place = self._places[sub_id] = Place(number, self._publishers, self._version, self._salt)
+        place = self._places[sub_id] = RingSlot(number, self._publishers, self._version, self._salt)
         progress.number = number
         self._numbered[number] = place
         begin, size = place.start, cells.place_bytes(self._publishers)
@@ -193,16 +193,16 @@ class RingBookmarkStore(FiledStore):
             self._clear(places, NAME_BYTES, cells.place_bytes(self._publishers))
             self._file.sync(0, self.size_bytes)
 
-    def _clear(self, places: Iterable[Place], low: int, high: int) -> None:
+    def _clear(self, places: Iterable[RingSlot], low: int, high: int) -> None:
         for place in places:
             self._file.map[place.start + low : place.start + high] = bytes(high - low)
 
     # -- inside -----------------------------------------------------------------------------------------
 
-    def _place_of(self, progress: Progress) -> Place:
+    def _place_of(self, progress: Progress) -> RingSlot:
         return self._numbered[progress.number]
 
-    def _write_prefix(self, place: Place, progress: Progress) -> None:
+    def _write_prefix(self, place: RingSlot, progress: Progress) -> None:
         """Record what has moved."""
         progress.settle()
         changed = sorted(progress.changed.items(), key=lambda entry: entry[1].moved)
@@ -218,7 +218,7 @@ class RingBookmarkStore(FiledStore):
             place.base_written = state
             self._write(place.base, *point.base[0], point.at, point.floor)
 
-    def _write(self, cell: Cell, publisher: int, sequence: int, third: int, fourth: int) -> None:
+    def _write(self, cell: RingCell, publisher: int, sequence: int, third: int, fourth: int) -> None:
         self._version = version = self._version + 1
         at = cell.at
         crc = crc32c(_body(0, version, publisher, sequence, third, fourth), cell.seed)

@@ -38,7 +38,7 @@ _COUNT_MAX: Final = (1 << 63) - 1
 _SEED: Final = struct.Struct("<QQI")
 
 
-class Cell:
+class RingCell:
     """A pair of slots. `at` is where the next value goes, `other` where the present one is."""
 
     __slots__ = ("at", "moved", "other", "other_seed", "publisher", "seed")
@@ -55,7 +55,7 @@ class Cell:
         self.seed, self.other_seed = self.other_seed, self.seed
 
 
-class Value(NamedTuple):
+class RingValue(NamedTuple):
     """What a slot says."""
 
     version: int
@@ -65,19 +65,19 @@ class Value(NamedTuple):
     fourth: int
 
 
-class Place:
+class RingSlot:
     """The part of the file that one subscription has."""
 
     def __init__(self, number: int, publishers: int, epoch: int, salt: int) -> None:
         self.number = number
         self.start = place_at(number, publishers)
         first = self.start + NAME_BYTES
-        self.base = Cell(first, epoch, salt)
+        self.base = RingCell(first, epoch, salt)
         self.base_written: tuple[object, ...] = ()
-        self.spare = [Cell(first + 2 * SLOT_BYTES * n, epoch, salt) for n in range(publishers, 0, -1)]
-        self.cells: dict[int, Cell] = {}
+        self.spare = [RingCell(first + 2 * SLOT_BYTES * n, epoch, salt) for n in range(publishers, 0, -1)]
+        self.cells: dict[int, RingCell] = {}
 
-    def cell_for(self, publisher: int) -> Cell:
+    def cell_for(self, publisher: int) -> RingCell:
         """The cell of a publisher; of more publishers than there are, the one that came least lately gives
         its own up."""
         cell = self.cells.get(publisher)
@@ -99,7 +99,7 @@ class Ring(NamedTuple):
     subscriptions: int
     publishers: int
     flags: int
-    held: dict[str, tuple[Place, Progress]]
+    held: dict[str, tuple[RingSlot, Progress]]
     mended: bytearray | None
     """What has to be in the file, behind its header, before anything is written to it; None: what it has."""
 
@@ -140,7 +140,7 @@ def read_ring(content: bytes, boot: bytes) -> Ring | str:
         return f"it has {len(content)} bytes instead of {place_at(subscriptions, publishers)}"
     may_lose = its_boot != boot and not flags & SYNCED
     mended: bytearray | None = None
-    held: dict[str, tuple[Place, Progress]] = {}
+    held: dict[str, tuple[RingSlot, Progress]] = {}
     highest = bad = 0
     for number in range(subscriptions):
         at = place_at(number, publishers)
@@ -153,7 +153,7 @@ def read_ring(content: bytes, boot: bytes) -> Ring | str:
             mended = _zeroed(content, mended, at, at + place_bytes(publishers))
             continue
         sub_id, epoch = named
-        place = Place(number, publishers, epoch, salt)
+        place = RingSlot(number, publishers, epoch, salt)
         found = _read_place(content, place)
         highest, bad = max(highest, epoch, found.newest), bad + found.bad
         if found.lost and may_lose:
@@ -161,7 +161,7 @@ def read_ring(content: bytes, boot: bytes) -> Ring | str:
             # subscription went on last time, and others may be further: what lies between would be skipped.
             first = at + NAME_BYTES + (0 if place.base in found.lost else 2 * SLOT_BYTES)
             mended = _zeroed(content, mended, first, at + place_bytes(publishers))
-            place = Place(number, publishers, epoch, salt)
+            place = RingSlot(number, publishers, epoch, salt)
             found = _read_place(mended, place)
         held[sub_id] = place, found.progress
     if bad > 1 and its_boot == boot:
@@ -204,14 +204,14 @@ class _Read(NamedTuple):
     """The highest version."""
     bad: int
     """Slots that are not whole."""
-    lost: list[Cell]
+    lost: list[RingCell]
     """Cells of which a slot is not whole, and the other says nothing."""
 
 
-def _read_place(content: bytes | bytearray, place: Place) -> _Read:
-    values: list[tuple[int, Value]] = []
+def _read_place(content: bytes | bytearray, place: RingSlot) -> _Read:
+    values: list[tuple[int, RingValue]] = []
     newest = bad = 0
-    start = Value(0, 0, 0, 0, 0)
+    start = RingValue(0, 0, 0, 0, 0)
     spare = []
     lost = []
     for cell in [place.base, *reversed(place.spare)]:
@@ -243,20 +243,20 @@ def _read_place(content: bytes | bytearray, place: Place) -> _Read:
     return _Read(progress, newest, bad, lost)
 
 
-def _slots(content: bytes | bytearray, cell: Cell) -> Iterator[Value | None]:
+def _slots(content: bytes | bytearray, cell: RingCell) -> Iterator[RingValue | None]:
     """The values of a cell; None for a slot that is not whole, a value of version 0 for an empty one."""
     for at, seed in ((cell.at, cell.seed), (cell.other, cell.other_seed)):
         crc, _, *numbers = SLOT.unpack_from(content, at)
         if content[at : at + SLOT_BYTES] == EMPTY:
-            yield Value(0, 0, 0, 0, 0)
+            yield RingValue(0, 0, 0, 0, 0)
         elif crc32c(memoryview(content)[at + 4 : at + SLOT_BYTES], seed) == crc:
-            value = Value(*numbers)
+            value = RingValue(*numbers)
             counted = max(value.version, value.third, value.fourth) <= _COUNT_MAX
             yield value if counted else None
         else:
             yield None
 
 
-def _is_at(content: bytes | bytearray, cell: Cell, value: Value) -> bool:
+def _is_at(content: bytes | bytearray, cell: RingCell, value: RingValue) -> bool:
     """Whether the present value lies where the next one would go."""
     return SLOT.unpack_from(content, cell.at)[2:] == tuple(value)

@@ -14,7 +14,7 @@ from tickertape.client.blocking.connection import Address
 from tickertape.security.contexts import TLS, client_context
 
 
-class Ways(NamedTuple):
+class Credentials(NamedTuple):
     """What an application said of how to reach servers. `tls`: for `tls://` addresses; None: the certificates
     of the system are trusted. `has_token`: the password is a token."""
 
@@ -40,7 +40,7 @@ class Ways(NamedTuple):
         return (self.tls.server_name if self.tls is not None else None) or address.host
 
 
-DEFAULT_WAYS: Final = Ways()
+DEFAULT_WAYS: Final = Credentials()
 """Nothing was said."""
 
 
@@ -55,11 +55,11 @@ def password_of(password: str | None, token: str | None) -> str | None:
     return token
 
 
-def ways_of(tls: TLS | None, token: str | None) -> Ways:
+def credentials_of(tls: TLS | None, token: str | None) -> Credentials:
     """What the arguments of a client say. Raises `BadOption`."""
     if tls is not None and not isinstance(tls, TLS):
         raise BadOption(f"tls is a tickertape.TLS, not {type(tls).__name__}")
-    return Ways(tls, token is not None)
+    return Credentials(tls, token is not None)
 
 
 def _is_here(address: Address) -> bool:

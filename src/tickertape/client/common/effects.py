@@ -12,7 +12,7 @@ from tickertape.base.errors import PublishRejected, TickertapeError
 from tickertape.base.interfaces import Buffer
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.common.connection_state import ConnectionState
-from tickertape.client.subscriptions.routing import Shared
+from tickertape.client.subscriptions.routing import SharedBatch
 
 Part = tuple[object, MessageBatch, Sequence[int]]
 """What one sink gets of a batch for several: its share, and which rows of the batch these are."""
@@ -24,40 +24,40 @@ class Send(NamedTuple):
     buffers: list[Buffer]
 
 
-class Hangup(NamedTuple):
+class EndConnection(NamedTuple):
     """Close the connection; the driver then tells the machine that it is lost, with this error."""
 
     error: TickertapeError
 
 
-class Resolve(NamedTuple):
+class ResolveCall(NamedTuple):
     """The call with this token has its outcome: a value, or the error to raise."""
 
     token: object
     outcome: object
 
 
-class Hand(NamedTuple):
+class DeliverBatch(NamedTuple):
     """Give `batch` to `sink`, the object that came with the subscription."""
 
     sink: object
     batch: MessageBatch
 
 
-class HandAll(NamedTuple):
+class DeliverShared(NamedTuple):
     """Give each sink its share of one batch. Handlers are called in the order of the batch."""
 
-    shared: Shared
+    shared: SharedBatch
     parts: list[Part]
 
 
-class Joined(NamedTuple):
+class OrderTogether(NamedTuple):
     """The subscriptions of `sinks` were resumed together: from here on their handlers keep one order."""
 
     sinks: list[object]
 
 
-class Dropped(NamedTuple):
+class DuplicatesDropped(NamedTuple):
     """The messages of `batch` are not handed on: they were delivered before. The application wants to see
     them."""
 
@@ -98,13 +98,13 @@ class End(NamedTuple):
     error: TickertapeError | None
 
 
-class Again(NamedTuple):
+class WillRedeliver(NamedTuple):
     """The connection of a subscription that is kept is lost: what `sink` has not handed on comes again."""
 
     sink: object
 
 
-class Tell(NamedTuple):
+class ReportError(NamedTuple):
     """The application's exception listener is to hear of this."""
 
     error: TickertapeError
@@ -118,11 +118,11 @@ class FailedWrite(NamedTuple):
     batch: MessageBatch | None
 
 
-class Room(NamedTuple):
+class StoreHasRoom(NamedTuple):
     """The publish store has more room than before: publishes that wait may try again."""
 
 
-class Down(NamedTuple):
+class ConnectionDown(NamedTuple):
     """A connection that was logged on is lost, and not because the application closed the client."""
 
     error: TickertapeError
@@ -136,24 +136,24 @@ class State(NamedTuple):
     state: ConnectionState
 
 
-SinkEffect: TypeAlias = Started | CaughtUp | Notice | End | Again
+SinkEffect: TypeAlias = Started | CaughtUp | Notice | End | WillRedeliver
 """What a sink is told."""
 Effect = (
     Send
-    | Hangup
-    | Resolve
-    | Hand
-    | HandAll
-    | Joined
-    | Dropped
+    | EndConnection
+    | ResolveCall
+    | DeliverBatch
+    | DeliverShared
+    | OrderTogether
+    | DuplicatesDropped
     | Started
     | CaughtUp
     | Notice
     | End
-    | Again
-    | Tell
+    | WillRedeliver
+    | ReportError
     | FailedWrite
-    | Room
-    | Down
+    | StoreHasRoom
+    | ConnectionDown
     | State
 )

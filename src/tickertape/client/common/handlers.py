@@ -13,7 +13,7 @@ from threading import current_thread, main_thread
 ExceptionListener = Callable[[BaseException], object]
 
 
-class Handlers:
+class HandlerRunner:
     """Runs handlers one by one. `listener` is told what they raise; None prints it on standard error."""
 
     def __init__(self) -> None:

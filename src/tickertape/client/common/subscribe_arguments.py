@@ -20,7 +20,7 @@ from tickertape.base.limits import (
 from tickertape.base.options import format_options
 from tickertape.base.units import parse_size
 from tickertape.client.common.option_string import merge_options
-from tickertape.client.subscriptions.subscription import DeliveryContext, Request
+from tickertape.client.subscriptions.subscription import SubscribeRequest, SubscriptionContext
 from tickertape.wire.commands import Resolve
 
 StartPoint = str | datetime | Bookmark | Sequence[str | Bookmark]
@@ -63,7 +63,7 @@ def make_request(
     journal: str | None = None,
     numbered: bool = False,
     given: Mapping[str, object] | None = None,
-) -> Request:
+) -> SubscribeRequest:
     """The request of a subscription. Raises `BadTopic`, `BadBookmark`, `BadOption`.
 
     `options` is the option string of the reference, `given` are keywords named like options: what is in both
@@ -89,9 +89,9 @@ def make_request(
         raise BadOption("bookmark_not_found needs a bookmark")
     if bookmark is not None or positions is not None:
         _check_no_queue(asked)
-    return Request(
+    return SubscribeRequest(
         topic=topic,
-        context=DeliveryContext(
+        context=SubscriptionContext(
             sub_id=str(sub_id), with_bookmark="bookmark" in wire, with_timestamp="timestamp" in wire
         ),
         bookmark=None if bookmark is None else start_text(bookmark),

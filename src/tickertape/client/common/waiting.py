@@ -51,12 +51,12 @@ def now() -> Now:
     return Now(time.monotonic(), time.time_ns() // 1000)
 
 
-def left(deadline: float | None) -> float | None:
+def remaining(deadline: float | None) -> float | None:
     """Seconds until `deadline`, a time of the monotonic clock; None without one."""
     return None if deadline is None else max(0.0, deadline - time.monotonic())
 
 
-class Call:
+class Waiter:
     """The outcome of one call, set on one thread and waited for on another."""
 
     __slots__ = ("_outcome", "_settled")

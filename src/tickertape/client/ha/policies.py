@@ -17,22 +17,22 @@ from tickertape.base.options import parse_options
 from tickertape.client.api.read_calls import Handler
 from tickertape.client.blocking.connection import Address, parse_uri
 from tickertape.client.bookmark_store.protocol import BookmarkStore
-from tickertape.client.common.credentials import Ways
+from tickertape.client.common.credentials import Credentials
 from tickertape.client.ha.authenticator import Authenticator, DefaultAuthenticator, PasswordGiven
 from tickertape.client.ha.delay_strategy import DelayStrategy
-from tickertape.client.ha.reconnect import Chosen, Delayed
+from tickertape.client.ha.reconnect import DelayChosen, ServerChosen
 from tickertape.client.ha.server_chooser import ConnectionInfo, DefaultServerChooser, ServerChooser
 from tickertape.client.ha.subscription_manager import (
     MemorySubscriptionManager,
     StoredSubscription,
     SubscriptionManager,
 )
-from tickertape.client.subscriptions.bookmark_tracker import StoredTrail
-from tickertape.client.subscriptions.registry import DeliveryContext, Request
-from tickertape.client.subscriptions.resubscribe import Replay, Terms
+from tickertape.client.subscriptions.bookmark_tracker import StoredBookmarkTracker
+from tickertape.client.subscriptions.registry import SubscribeRequest, SubscriptionContext
+from tickertape.client.subscriptions.resubscribe import ReplayState, ServerTerms
 
 
-class Counsel:
+class ApplicationPolicies:
     """The application's objects of one client.
 
     `chance` draws a number of 0 <= chance < 1; `tell` is told what the objects raise. Raises `BadOption` for
@@ -48,7 +48,7 @@ class Counsel:
         *,
         user: str | None,
         password: str | None,
-        ways: Ways,
+        ways: Credentials,
         chance: Callable[[], float],
         tell: Callable[[BaseException], None],
     ) -> None:
@@ -76,27 +76,27 @@ class Counsel:
         """The delay strategy begins afresh."""
         self._run(self._delays.reset)
 
-    def choose(self) -> Chosen:
+    def choose(self) -> ServerChosen:
         """Where the chooser wants to connect."""
         try:
             return self._ask_chooser()
         except Exception as error:  # noqa: BLE001 - code of the application may raise anything
             self._tell(error)
-            return Chosen(None, f"it raised {type(error).__name__}: {error}")
+            return ServerChosen(None, f"it raised {type(error).__name__}: {error}")
 
-    def _ask_chooser(self) -> Chosen:
+    def _ask_chooser(self) -> ServerChosen:
         with plainly("the server chooser"):
             uri = self._chooser.current_uri()
             if not uri:
-                return Chosen(None, str(self._chooser.error()))
+                return ServerChosen(None, str(self._chooser.error()))
             authenticator: object = self._chooser.current_authenticator() or DefaultAuthenticator()
             if not isinstance(authenticator, Authenticator):
                 kind = type(authenticator).__name__
                 raise BadOption(f"a {kind} is no Authenticator: it lacks methods of it")
             self._authenticator = authenticator
-            return Chosen(uri)
+            return ServerChosen(uri)
 
-    def delay(self, uri: str, mono: float) -> Delayed:
+    def delay(self, uri: str, mono: float) -> DelayChosen:
         """How long to wait before connecting there."""
         try:
             with plainly("the delay strategy"):
@@ -105,8 +105,8 @@ class Counsel:
                 raise UsageError(f"the delay strategy said {seconds!r}, which is no number of seconds")
         except Exception as error:  # noqa: BLE001 - code of the application may raise anything
             self._tell(error)
-            return Delayed(None, f"the delay strategy raised {type(error).__name__}: {error}")
-        return Delayed(seconds)
+            return DelayChosen(None, f"the delay strategy raised {type(error).__name__}: {error}")
+        return DelayChosen(seconds)
 
     def begin_attempt(self, uri: str) -> tuple[Address, str | None, PasswordGiven]:
         """The address, the user, and the password or what is to be awaited for it."""
@@ -223,7 +223,7 @@ def as_failure(error: Exception, uri: str) -> TickertapeError:
     return failure
 
 
-def stored_of(request: Request) -> StoredSubscription:
+def stored_of(request: SubscribeRequest) -> StoredSubscription:
     """A subscription as a manager is told of it."""
     return StoredSubscription(
         command="subscribe",
@@ -236,17 +236,17 @@ def stored_of(request: Request) -> StoredSubscription:
     )
 
 
-def request_of(stored: StoredSubscription, store: BookmarkStore | None) -> Request:
+def request_of(stored: StoredSubscription, store: BookmarkStore | None) -> SubscribeRequest:
     """The request that brings it back: a bookmark subscription goes on where the store knows it to be."""
     options = parse_options(stored.options)
     bookmark = stored.bookmark
     if bookmark is not None and store is not None:
-        trail = StoredTrail(store, stored.sub_id)
-        replay = Replay(bookmark, stored.options, trail, until_caught_up=False)
-        bookmark = replay.again(conflated=Terms(stored.options).conflated, live=False)
-    return Request(
+        trail = StoredBookmarkTracker(store, stored.sub_id)
+        replay = ReplayState(bookmark, stored.options, trail, until_caught_up=False)
+        bookmark = replay.again(conflated=ServerTerms(stored.options).conflated, live=False)
+    return SubscribeRequest(
         topic=stored.topic,
-        context=DeliveryContext(
+        context=SubscriptionContext(
             sub_id=stored.sub_id, with_bookmark="bookmark" in options, with_timestamp="timestamp" in options
         ),
         bookmark=bookmark,

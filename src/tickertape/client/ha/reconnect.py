@@ -32,31 +32,31 @@ from tickertape.client.common.effects import State
 # -- what happened ------------------------------------------------------------------------------------
 
 
-class Begin(NamedTuple):
+class Start(NamedTuple):
     """The application wants a connection. Nothing happens when there is one, or one is being made."""
 
 
-class Chosen(NamedTuple):
+class ServerChosen(NamedTuple):
     """The chooser's answer: where to connect, or why nowhere."""
 
     uri: str | None
     error: str = ""
 
 
-class Delayed(NamedTuple):
+class DelayChosen(NamedTuple):
     """The delay strategy's answer: seconds to wait, or None and why it gives up."""
 
     seconds: float | None
     error: str = ""
 
 
-class LoggedOn(NamedTuple):
+class LogonSucceeded(NamedTuple):
     """The attempt succeeded: the server has accepted the logon."""
 
     attempt: int
 
 
-class Failed(NamedTuple):
+class AttemptFailed(NamedTuple):
     """The attempt failed; there is no connection."""
 
     attempt: int
@@ -70,49 +70,60 @@ class Resubscribed(NamedTuple):
     error: TickertapeError | None = None
 
 
-class Dropped(NamedTuple):
+class ConnectionLost(NamedTuple):
     """The connection that was logged on is lost."""
 
     error: TickertapeError
 
 
-class Abandoned(NamedTuple):
-    """Nobody waits any more for the first connection since `Begin`: stop, unless it is there."""
+class Cancelled(NamedTuple):
+    """Nobody waits any more for the first connection since `Start`: stop, unless it is there."""
 
     error: TickertapeError
 
 
-class Close(NamedTuple):
+class CloseRequested(NamedTuple):
     """The application closed the client."""
 
 
-class Broken(NamedTuple):
+class DriverFailed(NamedTuple):
     """The driver cannot go on, for a reason that should not be."""
 
     error: TickertapeError
 
 
-Happened = Begin | Chosen | Delayed | LoggedOn | Failed | Resubscribed | Dropped | Abandoned | Close | Broken
+Event = (
+    Start
+    | ServerChosen
+    | DelayChosen
+    | LogonSucceeded
+    | AttemptFailed
+    | Resubscribed
+    | ConnectionLost
+    | Cancelled
+    | CloseRequested
+    | DriverFailed
+)
 
 # -- what is to be done -------------------------------------------------------------------------------
 
 
-class Refresh(NamedTuple):
+class ResetDelay(NamedTuple):
     """Let the delay strategy begin afresh."""
 
 
 class AskChooser(NamedTuple):
-    """Ask for a URI and an authenticator; answered by `Chosen`."""
+    """Ask for a URI and an authenticator; answered by `ServerChosen`."""
 
 
 class AskDelay(NamedTuple):
-    """Ask the delay strategy; answered by `Delayed`."""
+    """Ask the delay strategy; answered by `DelayChosen`."""
 
     uri: str
 
 
 class Connect(NamedTuple):
-    """Connect and log on; answered by `LoggedOn` or `Failed`."""
+    """Connect and log on; answered by `LogonSucceeded` or `AttemptFailed`."""
 
     attempt: int
     uri: str
@@ -131,7 +142,7 @@ class ReportFailure(NamedTuple):
     uri: str
 
 
-class GoOn(NamedTuple):
+class ResumePublishing(NamedTuple):
     """Let the client machine take in the last persisted sequence, discard and republish."""
 
 
@@ -141,13 +152,13 @@ class Resubscribe(NamedTuple):
     attempt: int
 
 
-class HangUp(NamedTuple):
+class Disconnect(NamedTuple):
     """End the connection that there is."""
 
     error: Disconnected
 
 
-class Ready(NamedTuple):
+class Established(NamedTuple):
     """Everything may be called: let those go on who wait for that."""
 
 
@@ -158,26 +169,26 @@ class Stopped(NamedTuple):
     error: TickertapeError
     known: bool
     begun: int
-    """The `Begin` that comes to its end with it."""
+    """The `Start` that comes to its end with it."""
 
 
-SessionEffect = (
-    Refresh
+Action = (
+    ResetDelay
     | AskChooser
     | AskDelay
     | Connect
     | ReportSuccess
     | ReportFailure
-    | GoOn
+    | ResumePublishing
     | Resubscribe
-    | HangUp
+    | Disconnect
     | State
-    | Ready
+    | Established
     | Stopped
 )
 
 
-class Step(enum.Enum):
+class ReconnectStep(enum.Enum):
     """Where a session is."""
 
     IDLE = "not connecting"
@@ -190,29 +201,29 @@ class Step(enum.Enum):
     CLOSED = "closed"
 
 
-class Session:
+class ReconnectMachine:
     """The machine of an HA client. Its verbs are those of every machine: `receive`, `effects`,
     `next_deadline`, `wake`."""
 
     def __init__(self) -> None:
-        self.step = Step.IDLE
+        self.step = ReconnectStep.IDLE
         self.last_error: TickertapeError | None = None
         """Why the last attempt failed or the last connection ended; None after one that is ready."""
         self.stopped: TickertapeError | None = None
-        """Why there is no further attempt since the last `Begin`."""
+        """Why there is no further attempt since the last `Start`."""
         self.begun = 0
         """How often it began."""
-        self._effects: list[SessionEffect] = []
+        self._effects: list[Action] = []
         self._until = 0.0
         self._uri = ""
         self.attempt = 0
         """The number of the last attempt."""
         self._untried = True
-        """Whether nothing was tried since `Begin`: then there is nothing to wait for."""
+        """Whether nothing was tried since `Start`: then there is nothing to wait for."""
         self._tried: set[str] = set()
-        """Where it tried since `Begin` or the last connection that was ready."""
+        """Where it tried since `Start` or the last connection that was ready."""
         self._never_ready = True
-        """Whether no connection was ready since `Begin`."""
+        """Whether no connection was ready since `Start`."""
         self._dropped: TickertapeError | None = None
         """The connection was lost before its logon was told of."""
         self._came_back = False
@@ -223,31 +234,31 @@ class Session:
 
     # -- the contract of a machine ----------------------------------------------------------------------
 
-    def receive(self, happened: Happened, now: Now) -> None:
+    def receive(self, happened: Event, now: Now) -> None:
         """Take in what happened. Never waits, never raises."""
-        if isinstance(happened, Begin):
+        if isinstance(happened, Start):
             self._begin()
-        elif isinstance(happened, Chosen):
+        elif isinstance(happened, ServerChosen):
             self._chosen(happened)
-        elif isinstance(happened, Delayed):
+        elif isinstance(happened, DelayChosen):
             self._delayed(happened, now)
-        elif isinstance(happened, LoggedOn):
+        elif isinstance(happened, LogonSucceeded):
             self._logged_on(happened.attempt)
-        elif isinstance(happened, Failed):
+        elif isinstance(happened, AttemptFailed):
             self._failed(happened)
         elif isinstance(happened, Resubscribed):
             self._resubscribed(happened, now)
-        elif isinstance(happened, Dropped):
+        elif isinstance(happened, ConnectionLost):
             self._drop(happened.error, now)
-        elif isinstance(happened, Abandoned):
+        elif isinstance(happened, Cancelled):
             self._abandon(happened.error)
-        elif isinstance(happened, Broken):
+        elif isinstance(happened, DriverFailed):
             self._stop(happened.error)
         else:
-            self.step = Step.CLOSED
+            self.step = ReconnectStep.CLOSED
             self._effects[:] = [Stopped(Closed("the client was closed"), known=True, begun=self.begun)]
 
-    def effects(self) -> list[SessionEffect]:
+    def effects(self) -> list[Action]:
         """What is to be done, in order; asking takes it."""
         taken = self._effects[:]
         self._effects.clear()
@@ -255,11 +266,11 @@ class Session:
 
     def next_deadline(self) -> float | None:
         """When `wake` wants to be called (monotonic seconds), or None."""
-        return self._until if self.step is Step.WAITING else None
+        return self._until if self.step is ReconnectStep.WAITING else None
 
     def wake(self, now: Now) -> None:
         """That moment has come."""
-        if self.step is Step.WAITING and now.mono >= self._until:
+        if self.step is ReconnectStep.WAITING and now.mono >= self._until:
             self._connect()
 
     @property
@@ -270,31 +281,31 @@ class Session:
     @property
     def ready(self) -> bool:
         """Whether everything may be called."""
-        return self.step is Step.READY
+        return self.step is ReconnectStep.READY
 
     @property
     def trying(self) -> bool:
         """Whether there is a connection, or one is being made."""
-        return self.step not in (Step.IDLE, Step.CLOSED)
+        return self.step not in (ReconnectStep.IDLE, ReconnectStep.CLOSED)
 
     # -- inside -----------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        if self.step is Step.IDLE:
+        if self.step is ReconnectStep.IDLE:
             self._untried = self._never_ready = True
             self._came_back = False
             self._tried.clear()
             self.stopped = None
             self.begun += 1
-            self._effects.append(Refresh())
+            self._effects.append(ResetDelay())
             self._choose()
 
     def _choose(self) -> None:
-        self.step = Step.CHOOSING
+        self.step = ReconnectStep.CHOOSING
         self._effects.append(AskChooser())
 
-    def _chosen(self, answer: Chosen) -> None:
-        if self.step is not Step.CHOOSING:
+    def _chosen(self, answer: ServerChosen) -> None:
+        if self.step is not ReconnectStep.CHOOSING:
             return
         if not answer.uri:
             self._stop(self._giving_up(f"the server chooser has no server: {answer.error}"))
@@ -304,11 +315,11 @@ class Session:
             self._untried = False
             self._connect()
         else:
-            self.step = Step.DELAYING
+            self.step = ReconnectStep.DELAYING
             self._effects.append(AskDelay(answer.uri))
 
-    def _delayed(self, answer: Delayed, now: Now) -> None:
-        if self.step is not Step.DELAYING:
+    def _delayed(self, answer: DelayChosen, now: Now) -> None:
+        if self.step is not ReconnectStep.DELAYING:
             return
         if answer.seconds is None:
             self._stop(self._giving_up(answer.error or "the delay strategy gives up"))
@@ -316,13 +327,13 @@ class Session:
         again = self._uri in self._tried or len(self._tried) >= servers_hurried_max
         seconds = max(answer.seconds, reconnect_seconds_min) if self._hasty or again else answer.seconds
         if seconds > 0:
-            self.step = Step.WAITING
+            self.step = ReconnectStep.WAITING
             self._until = now.mono + seconds
         else:
             self._connect()
 
     def _connect(self) -> None:
-        self.step = Step.CONNECTING
+        self.step = ReconnectStep.CONNECTING
         self.attempt += 1
         self._dropped = None
         self._hasty = False
@@ -330,54 +341,54 @@ class Session:
             self._tried.add(self._uri)
         self._effects.append(Connect(self.attempt, self._uri))
 
-    def _failed(self, answer: Failed) -> None:
-        if self.step is not Step.CONNECTING or answer.attempt != self.attempt:
+    def _failed(self, answer: AttemptFailed) -> None:
+        if self.step is not ReconnectStep.CONNECTING or answer.attempt != self.attempt:
             return
         self.last_error = answer.error
         self._effects.append(ReportFailure(answer.error, self._uri))
         self._choose()
 
     def _logged_on(self, attempt: int) -> None:
-        if self.step is not Step.CONNECTING or attempt != self.attempt:
-            self._effects.append(HangUp(Disconnected("nobody waits for this connection any more")))
+        if self.step is not ReconnectStep.CONNECTING or attempt != self.attempt:
+            self._effects.append(Disconnect(Disconnected("nobody waits for this connection any more")))
             return
         self._effects.append(ReportSuccess(self._uri))
         if self._dropped is not None:
             self._report_unfit(self._dropped)
             self._choose()
             return
-        self.step = Step.RESUBSCRIBING
-        self._effects += (GoOn(), Resubscribe(attempt))
+        self.step = ReconnectStep.RESUBSCRIBING
+        self._effects += (ResumePublishing(), Resubscribe(attempt))
 
     def _resubscribed(self, answer: Resubscribed, now: Now) -> None:
-        if self.step is not Step.RESUBSCRIBING or answer.attempt != self.attempt:
+        if self.step is not ReconnectStep.RESUBSCRIBING or answer.attempt != self.attempt:
             return
         if answer.error is not None:
-            # The loss comes as `Dropped`, or has come: then this answer belonged to an earlier step.
-            self._effects.append(HangUp(Disconnected(f"resubscribing failed: {answer.error}")))
+            # The loss comes as `ConnectionLost`, or has come: then this answer belonged to an earlier step.
+            self._effects.append(Disconnect(Disconnected(f"resubscribing failed: {answer.error}")))
             return
-        self.step = Step.READY
+        self.step = ReconnectStep.READY
         self.last_error = None
         self._never_ready = False
         self._tried.clear()
         self._ready_since = now.mono
-        self._effects += (State(ConnectionState.RESUBSCRIBED), Ready())
+        self._effects += (State(ConnectionState.RESUBSCRIBED), Established())
 
     def _drop(self, error: TickertapeError, now: Now) -> None:
-        if self.step not in (Step.CONNECTING, Step.RESUBSCRIBING, Step.READY):
+        if self.step not in (ReconnectStep.CONNECTING, ReconnectStep.RESUBSCRIBING, ReconnectStep.READY):
             return
         self.last_error = error
         if isinstance(error, StoreError):  # of this process, which would meet it on every connection
             self._stop(error)
             return
-        lasted = now.mono - self._ready_since if self.step is Step.READY else 0.0
+        lasted = now.mono - self._ready_since if self.step is ReconnectStep.READY else 0.0
         self._hasty = lasted < connection_settled_seconds
         if isinstance(error, NameInUse):
             if self._came_back and lasted < name_settled_seconds:
                 self._stop(error)
                 return
             self._came_back = True
-        if self.step is Step.CONNECTING:
+        if self.step is ReconnectStep.CONNECTING:
             self._dropped = error
         else:
             self._report_unfit(error)
@@ -390,13 +401,13 @@ class Session:
 
     def _abandon(self, error: TickertapeError) -> None:
         if self.trying and self._never_ready:
-            connected = self.step is Step.RESUBSCRIBING
+            connected = self.step is ReconnectStep.RESUBSCRIBING
             self._stop(error, known=True)
             if connected:
-                self._effects.append(HangUp(Disconnected(str(error))))
+                self._effects.append(Disconnect(Disconnected(str(error))))
 
     def _stop(self, error: TickertapeError, *, known: bool = False) -> None:
-        self.step = Step.IDLE
+        self.step = ReconnectStep.IDLE
         self.stopped = error
         reports = [effect for effect in self._effects if isinstance(effect, ReportSuccess | ReportFailure)]
         stopped = Stopped(error, known, self.begun)

@@ -1,7 +1,7 @@
 """Owns what was asked of a server and has no answer yet, and what an answer means for its subscriptions.
 
 Must never decide whether there is a connection to ask on: the core does. Every call gets exactly one
-`Resolve`, at the latest when its connection is lost.
+`ResolveCall`, at the latest when its connection is lost.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Final, NamedTuple, TypeAlias
 
 from tickertape.base.errors import BadCommand, NotReady, TickertapeError, error_from_code
 from tickertape.batch import MessageBatch
-from tickertape.client.common.effects import Effect, Resolve, Send, Tell
+from tickertape.client.common.effects import Effect, ReportError, ResolveCall, Send
 from tickertape.client.publishing.backlog import AFTER_BACKLOG
-from tickertape.client.publishing.publisher import Publishing
-from tickertape.client.subscriptions.registry import Request, Subscriptions
-from tickertape.client.subscriptions.resubscribe import Round
+from tickertape.client.publishing.publisher import Publisher
+from tickertape.client.subscriptions.registry import SubscribeRequest, SubscriptionRegistry
+from tickertape.client.subscriptions.resubscribe import ResubscribeRound
 from tickertape.wire import commands
 from tickertape.wire.commands import (
     Ack,
@@ -45,10 +45,10 @@ _ANSWERS: Final[dict[type[Command], type[Answer]]] = {
 class _Call(NamedTuple):
     token: object  # None when nobody waits
     command: Command
-    request: Request | None = None  # what a subscribe asks for
+    request: SubscribeRequest | None = None  # what a subscribe asks for
 
 
-class Calls:
+class PendingCalls:
     """The calls of one client machine.
 
     `encode(command, batch)` makes the frame for the connection that there is. `effects` is where this leaves
@@ -58,8 +58,8 @@ class Calls:
     def __init__(
         self,
         encode: Callable[..., Send],
-        publishing: Publishing,
-        subscriptions: Subscriptions,
+        publishing: Publisher,
+        subscriptions: SubscriptionRegistry,
         effects: list[Effect],
     ) -> None:
         self._encode = encode
@@ -70,7 +70,7 @@ class Calls:
         self._flushes: deque[tuple[int, object]] = deque()
         """Who waits until the frames up to a number have their answers."""
         self._last_id = 0
-        self.postponed: list[Round] = []
+        self.postponed: list[ResubscribeRound] = []
         """Rounds in which the server refused some for now; `retry` goes on with them."""
         self.retry_at: float | None = None
         """When that is due, monotonic seconds."""
@@ -85,7 +85,7 @@ class Calls:
         call_id: int,
         command: Command,
         token: object,
-        request: Request | None = None,
+        request: SubscribeRequest | None = None,
         begin: Callable[[], None] | None = None,
         batch: MessageBatch | None = None,
     ) -> None:
@@ -112,7 +112,7 @@ class Calls:
             raise BadCommand(f"the server answered command {answer.id}, which is not waiting for an answer")
         _check_kind(call.command, answer)
         del self._waiting[answer.id]
-        if isinstance(call.token, Round) and isinstance(answer, Ack):
+        if isinstance(call.token, ResubscribeRound) and isinstance(answer, Ack):
             self._placed_again(call, call.token, answer)
             return
         outcome: object = answer
@@ -129,9 +129,9 @@ class Calls:
             meant = self._subscriptions.meant(call.command.sub_ids, answer.id)
             self._subscriptions.paused(meant, paused=isinstance(call.command, Pause))
         if call.token is not None:
-            self._effects.append(Resolve(call.token, outcome))
+            self._effects.append(ResolveCall(call.token, outcome))
 
-    def _subscribed(self, call: _Call, request: Request, answer: Ack) -> object:
+    def _subscribed(self, call: _Call, request: SubscribeRequest, answer: Ack) -> object:
         outcome: object = answer
         if answer.code:
             outcome = error = error_from_code(answer.code, answer.text, available=answer.available)
@@ -142,7 +142,7 @@ class Calls:
             try:
                 left = self._subscriptions.stands(request, answer)
             except BadCommand as bad:
-                self._effects.append(Resolve(call.token, bad))
+                self._effects.append(ResolveCall(call.token, bad))
                 raise
         if left:
             self.leave(request.context.sub_id)
@@ -150,7 +150,7 @@ class Calls:
 
     # -- subscriptions that are placed again ------------------------------------------------------------
 
-    def place_next(self, placing: Round) -> None:
+    def place_next(self, placing: ResubscribeRound) -> None:
         """Ask for as many of them as may be under way at a time; its token is resolved when all are
         answered."""
         while (sub_id := placing.next()) is not None:
@@ -167,7 +167,7 @@ class Calls:
                 request, command = asked
                 self.ask(call_id, command, placing, request)
         if placing.over:
-            self._effects.append(Resolve(placing.token, placing.refused))
+            self._effects.append(ResolveCall(placing.token, placing.refused))
 
     def retry(self) -> None:
         """What was refused for now may be asked for again."""
@@ -177,7 +177,7 @@ class Calls:
             placing.retry()
             self.place_next(placing)
 
-    def _placed_again(self, call: _Call, placing: Round, answer: Ack) -> None:
+    def _placed_again(self, call: _Call, placing: ResubscribeRound, answer: Ack) -> None:
         assert call.request is not None
         error: TickertapeError | None = None
         sub_id = call.request.context.sub_id
@@ -191,7 +191,7 @@ class Calls:
             text = f"subscription {sub_id!r} could not be placed again: {answer.text}"
             error = error_from_code(answer.code, text, available=answer.available)
             self._subscriptions.refused(call.request, answer.code, error)
-            self._effects.append(Tell(error))
+            self._effects.append(ReportError(error))
         else:
             try:
                 if self._subscriptions.stands(call.request, answer):
@@ -210,7 +210,7 @@ class Calls:
     def settle_flushes(self) -> None:
         """Frames may have got their answers."""
         while self._flushes and self._publishing.answered(self._flushes[0][0]):
-            self._effects.append(Resolve(self._flushes.popleft()[1], None))
+            self._effects.append(ResolveCall(self._flushes.popleft()[1], None))
 
     def hurry(self) -> None:
         """Resending goes on with acknowledgements: where they are conflated, ask for the next one."""
@@ -239,15 +239,15 @@ class Calls:
     def lost(self, error: TickertapeError) -> None:
         """The connection is gone, and every answer with it."""
         asked = [call.token for call in self._waiting.values()]
-        tokens = [token for token in asked if not isinstance(token, Round)]
+        tokens = [token for token in asked if not isinstance(token, ResubscribeRound)]
         tokens.extend(token for _, token in self._flushes)
-        rounds = {token for token in asked if isinstance(token, Round)}.union(self.postponed)
+        rounds = {token for token in asked if isinstance(token, ResubscribeRound)}.union(self.postponed)
         tokens.extend(placing.token for placing in rounds)
         self.postponed.clear()
         self.retry_at = None
         self._waiting.clear()
         self._flushes.clear()
-        self._effects.extend(Resolve(token, error) for token in tokens if token is not None)
+        self._effects.extend(ResolveCall(token, error) for token in tokens if token is not None)
 
 
 def _check_kind(command: Command, answer: Answer) -> None:

@@ -28,18 +28,26 @@ from tickertape.base.limits import resubscription_retry_seconds
 from tickertape.base.names import check_client_name
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.common.connection_state import ConnectionState
-from tickertape.client.common.effects import Down, Effect, Hangup, Resolve, Send, State, Tell
+from tickertape.client.common.effects import (
+    ConnectionDown,
+    Effect,
+    EndConnection,
+    ReportError,
+    ResolveCall,
+    Send,
+    State,
+)
 from tickertape.client.common.subscribe_arguments import check_known, check_sub_ids
-from tickertape.client.protocol.calls import Answer, Calls
-from tickertape.client.protocol.heartbeat import Beats, Interval
-from tickertape.client.protocol.logon import Standing
+from tickertape.client.protocol.calls import Answer, PendingCalls
+from tickertape.client.protocol.heartbeat import ClientHeartbeat, Interval
+from tickertape.client.protocol.logon import LogonState
 from tickertape.client.publish_store.protocol import PublishStore
 from tickertape.client.publishing.backlog import AFTER_BACKLOG
-from tickertape.client.publishing.publisher import Publishing
-from tickertape.client.queues.ack_batcher import Settler
-from tickertape.client.subscriptions.delivery import deliver
-from tickertape.client.subscriptions.registry import Request, Subscriptions
-from tickertape.client.subscriptions.resubscribe import Round
+from tickertape.client.publishing.publisher import Publisher
+from tickertape.client.queues.ack_batcher import AckBatcher
+from tickertape.client.subscriptions.delivery import route_delivery
+from tickertape.client.subscriptions.registry import SubscribeRequest, SubscriptionRegistry
+from tickertape.client.subscriptions.resubscribe import ResubscribeRound
 from tickertape.client.subscriptions.subscription import combined
 from tickertape.wire import commands
 from tickertape.wire.commands import (
@@ -61,31 +69,31 @@ from tickertape.wire.commands import (
     Unsubscribe,
 )
 from tickertape.wire.connection import Connection, Received, Violation
-from tickertape.wire.heartbeat import Sight
+from tickertape.wire.heartbeat import Liveness
 
 
-class Opened(NamedTuple):
+class ConnectionOpened(NamedTuple):
     """A connection to a server stands; `token` is resolved with `LoggedOn` or the error of the logon."""
 
     token: object
 
 
-class Arrived(NamedTuple):
+class BytesReceived(NamedTuple):
     """`size` bytes were read into what `buffer()` gave."""
 
     size: int
 
 
-class Lost(NamedTuple):
+class ConnectionEnded(NamedTuple):
     """The connection is gone: the peer closed it, or reading or writing failed."""
 
     error: TickertapeError
 
 
-Input = Opened | Arrived | Lost | bytes
+Input = ConnectionOpened | BytesReceived | ConnectionEnded | bytes
 
 
-class ClientCore:
+class ClientProtocol:
     """The client machine. One object lives through any number of connections, one at a time.
 
     `name` is the client name, from which the publisher id is made. Raises `BadOption` for an unusable one.
@@ -98,20 +106,20 @@ class ClientCore:
         self._effects: list[Effect] = []
         self.waiting: Sequence[Effect] = self._effects
         """What `effects` would give, to look at only."""
-        self.publishing = Publishing(name, self._send, self._effects)
-        self.standing = Standing(name, software, self.publishing)
+        self.publishing = Publisher(name, self._send, self._effects)
+        self.standing = LogonState(name, software, self.publishing)
         """Whether it is logged on, and what holds while it is not."""
         self.standing.set_credentials(user, password)
         self.name = name
-        self.settler = Settler(self.publishing)
+        self.settler = AckBatcher(self.publishing)
         """What was said of messages of queues."""
-        self.subscriptions = Subscriptions(self._effects, self.settler)
-        self.beats = Beats()
+        self.subscriptions = SubscriptionRegistry(self._effects, self.settler)
+        self.beats = ClientHeartbeat()
         """When its driver is to call `look`."""
         self._connection: Connection | None = None
         self._logon_token: object = None
         self._goodbye: TickertapeError | None = None
-        self._calls = Calls(self._frame, self.publishing, self.subscriptions, self._effects)
+        self._calls = PendingCalls(self._frame, self.publishing, self.subscriptions, self._effects)
         self.publishing.hasten = self._calls.hasten
         self.connections = 0
         """How many there were, the present one included."""
@@ -122,19 +130,19 @@ class ClientCore:
 
     def receive(self, happened: Input, now: Now) -> None:
         """Take in what the driver saw. Never waits, never raises for what the peer did."""
-        if isinstance(happened, Arrived):
+        if isinstance(happened, BytesReceived):
             if self._connection is not None:
                 self._take(self._connection.received(happened.size), now)
         elif isinstance(happened, bytes):
             if self._connection is not None:
                 self._take(self._connection.feed(happened), now)
-        elif isinstance(happened, Opened):
+        elif isinstance(happened, ConnectionOpened):
             self._open(happened.token, now)
         else:
             self._lose(happened.error)
 
     def buffer(self) -> memoryview:
-        """Where the driver reads the next bytes into. Only between `Opened` and `Lost`."""
+        """The buffer for the next bytes. Only between `ConnectionOpened` and `ConnectionEnded`."""
         assert self._connection is not None
         return self._connection.buffer()
 
@@ -195,7 +203,7 @@ class ClientCore:
         except StoreError as error:
             self._hang_up(error)
 
-    def look(self, sight: Sight, now: Now) -> None:
+    def look(self, sight: Liveness, now: Now) -> None:
         """What the driver sees of the connection, at the latest at `beats.next_deadline()`."""
         verdict = self.beats.look(sight, now.mono)
         if verdict == "beat":
@@ -226,11 +234,11 @@ class ClientCore:
     def publish(
         self, topic: str, body: bytes, expiration_ms: int = 0, correlation_id: str = "", key: str = ""
     ) -> int | None:
-        """See `Publishing.publish`."""
+        """See `Publisher.publish`."""
         return self.publishing.publish(topic, body, expiration_ms, correlation_id, key)
 
     def publish_bodies(self, topic: str, bodies: Sequence[bytes], body_bytes: int) -> int | None:
-        """See `Publishing.publish_bodies`."""
+        """See `Publisher.publish_bodies`."""
         return self.publishing.publish_bodies(topic, bodies, body_bytes)
 
     def flush(self, token: object, level: str) -> None:
@@ -251,7 +259,7 @@ class ClientCore:
         command = Flush(id=self._calls.new_id(), level=level)
         self._calls.ask(command.id, command, token)
 
-    def subscribe(self, token: object, request: Request, sink: object) -> None:
+    def subscribe(self, token: object, request: SubscribeRequest, sink: object) -> None:
         """Resolved with the `Ack` when the subscription stands.
 
         With `replace` one of the same id goes on until then, and ends with the reason `replaced`. Raises
@@ -271,7 +279,7 @@ class ClientCore:
         error, and the exception listener was told. Raises `Disconnected`, `Closed`.
         """
         self.standing.check_ready()
-        self._calls.place_next(Round(token, self.subscriptions.kept()))
+        self._calls.place_next(ResubscribeRound(token, self.subscriptions.kept()))
         self._run_errands()
 
     def unsubscribe(self, token: object, sub_ids: tuple[str, ...]) -> None:
@@ -282,13 +290,13 @@ class ClientCore:
             self._check_known("unsubscribe", sub_ids, "nothing was ended")
         sub_ids = self.subscriptions.drop_kept(sub_ids)
         if not sub_ids:
-            self._effects.append(Resolve(token, None))
+            self._effects.append(ResolveCall(token, None))
             return
         self.send_settlements()
         command = Unsubscribe(id=self._calls.new_id(), sub_ids=sub_ids)
         self._calls.ask(command.id, command, token)
 
-    def leave(self, request: Request) -> None:
+    def leave(self, request: SubscribeRequest) -> None:
         """Nobody holds the stream of this subscription any more: end it, unless it is over or replaced.
 
         Raises `Disconnected`.
@@ -322,13 +330,13 @@ class ClientCore:
         number = self._calls.new_id()
         self._calls.ask(number, make(number), token, batch=batch)
 
-    def consumed(self, sub_id: str, cost: int, request: Request | None = None) -> None:
+    def consumed(self, sub_id: str, cost: int, request: SubscribeRequest | None = None) -> None:
         """The application is done with `cost` of what was delivered to what `request` asked for."""
         credit = self.subscriptions.consumed(sub_id, cost, request)
         if credit is not None:
             self._send(credit)
 
-    def consumed_all(self, takings: Sequence[tuple[Request, int]]) -> None:
+    def consumed_all(self, takings: Sequence[tuple[SubscribeRequest, int]]) -> None:
         """As `consumed`, for several."""
         self._send_credits(self.subscriptions.consumed_all(takings))
 
@@ -354,7 +362,7 @@ class ClientCore:
             self.subscriptions.lost("closed", refusal)
             self._effects.append(State(ConnectionState.SHUTDOWN))
         else:
-            self._effects.append(Hangup(Closed("the client was closed")))
+            self._effects.append(EndConnection(Closed("the client was closed")))
 
     # -- inside -----------------------------------------------------------------------------------------
 
@@ -408,7 +416,7 @@ class ClientCore:
         try:
             step()
         except TickertapeError as error:
-            self._effects.append(Tell(error))
+            self._effects.append(ReportError(error))
 
     def send_settlements(self) -> None:
         """Put on the connection what is gathered of settlements, and everything published before: what comes
@@ -437,7 +445,7 @@ class ClientCore:
             raise BadCommand(f"the server sent {type(command).__name__} before it answered the logon")
         elif isinstance(command, Deliver):
             if batch is not None:
-                deliver(self.subscriptions, command, batch, now)
+                route_delivery(self.subscriptions, command, batch, now)
         elif isinstance(command, Persisted | Processed | Rejected):
             self._published(command)
         elif isinstance(command, Completed):
@@ -475,11 +483,11 @@ class ClientCore:
             if self._goodbye is not None:
                 return
         token, self._logon_token = self._logon_token, None
-        self._effects.append(Resolve(token, command))
+        self._effects.append(ResolveCall(token, command))
 
     def _hang_up(self, error: TickertapeError) -> None:
         self._goodbye = self.standing.ending = error
-        self._effects.append(Hangup(error))
+        self._effects.append(EndConnection(error))
 
     def _lose(self, error: TickertapeError) -> None:
         if self._connection is None:
@@ -487,7 +495,9 @@ class ClientCore:
         if self._goodbye is not None:
             error = self._goodbye
         # What was not written yet belonged to this connection.
-        self._effects[:] = [effect for effect in self._effects if not isinstance(effect, Send | Hangup)]
+        self._effects[:] = [
+            effect for effect in self._effects if not isinstance(effect, Send | EndConnection)
+        ]
         was_on, closed = self.standing.accepted is not None, self.standing.closed
         self._connection = None
         self.beats.end()
@@ -502,11 +512,11 @@ class ClientCore:
         finally:
             # Whatever comes in between: nobody is left waiting, and who connects again hears of it.
             if self._logon_token is not None:
-                self._effects.append(Resolve(self._logon_token, refusal if closed else error))
+                self._effects.append(ResolveCall(self._logon_token, refusal if closed else error))
                 self._logon_token = None
             self._calls.lost(refusal)
             self._effects.append(State(ConnectionState.DISCONNECTED))
             if closed:
                 self._effects.append(State(ConnectionState.SHUTDOWN))
             elif was_on:
-                self._effects.append(Down(error, self.connections))
+                self._effects.append(ConnectionDown(error, self.connections))

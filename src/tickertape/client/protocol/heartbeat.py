@@ -8,13 +8,13 @@ from __future__ import annotations
 from tickertape.base.errors import BadOption, HeartbeatMissed
 from tickertape.base.limits import heartbeat_missed_intervals, heartbeat_seconds_max, heartbeat_seconds_min
 from tickertape.base.units import parse_interval
-from tickertape.wire.heartbeat import Pulse, Sight, Verdict
+from tickertape.wire.heartbeat import HeartbeatState, Liveness, Verdict
 
 Interval = float | str
 """Seconds, or text such as `"500ms"`."""
 
 
-class Beats:
+class ClientHeartbeat:
     """The heartbeat of one client; none until `choose`."""
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class Beats:
         """Seconds after which each side says something; 0: no heartbeat."""
         self.idle = 0.0
         """Seconds without a word of the server after which it counts as dead."""
-        self._pulse: Pulse | None = None
+        self._pulse: HeartbeatState | None = None
 
     def choose(self, interval: Interval | None, idle: Interval | None) -> None:
         """Take over what the application wants; None or 0: no heartbeat. Raises `BadOption`; then it stays
@@ -54,7 +54,7 @@ class Beats:
 
     def begin(self, now: float) -> None:
         """There is a connection, or the heartbeat of the one there is has changed."""
-        self._pulse = Pulse(self.interval, self.idle, now) if self.interval else None
+        self._pulse = HeartbeatState(self.interval, self.idle, now) if self.interval else None
 
     def end(self) -> None:
         """There is no connection any more."""
@@ -64,7 +64,7 @@ class Beats:
         """When the connection wants to be looked at (monotonic seconds), or None."""
         return None if self._pulse is None else self._pulse.deadline
 
-    def look(self, sight: Sight, now: float) -> Verdict:
+    def look(self, sight: Liveness, now: float) -> Verdict:
         """How the connection stands, as the driver sees it now."""
         return "alive" if self._pulse is None else self._pulse.look(sight, now)
 

@@ -21,18 +21,18 @@ from tickertape.base.limits import (
     credentials_bytes_max,
 )
 from tickertape.base.units import parse_interval
-from tickertape.client.publishing.publisher import Publishing
+from tickertape.client.publishing.publisher import Publisher
 from tickertape.client.publishing.sequences import check_sequences_left
 from tickertape.wire.commands import LoggedOn, Logon
 
 
-class Standing:
+class LogonState:
     """The standing of one client machine.
 
     `name` is the client name, which was checked, `software` what the server is told about the program.
     """
 
-    def __init__(self, name: str, software: str, publishing: Publishing) -> None:
+    def __init__(self, name: str, software: str, publishing: Publisher) -> None:
         self.logon = Logon(name=name, software=software)
         """What the next connection begins with."""
         self._publishing = publishing

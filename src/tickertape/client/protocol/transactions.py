@@ -40,9 +40,9 @@ from tickertape.base.transaction_limits import (
 from tickertape.base.units import parse_size
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.client.api.frontend import extras
-from tickertape.client.common.waiting import left, no_answer
-from tickertape.client.protocol.core import ClientCore
-from tickertape.client.publishing.bulk import chunks_of_messages, chunks_of_table
+from tickertape.client.common.waiting import no_answer, remaining
+from tickertape.client.protocol.core import ClientProtocol
+from tickertape.client.publishing.bulk import chunks_from_arrow, chunks_of_messages
 from tickertape.payload.bodies import encode
 from tickertape.wire.commands import (
     Abort,
@@ -72,7 +72,7 @@ Steps: TypeAlias = Generator[tuple[Make, MessageBatch | None], object, Committed
 sent each answer, see `onward`."""
 
 
-class SameConnection:
+class ConnectionPin:
     """Sees to it that all that is asked for one attempt goes over one connection: what was staged and not
     prepared is dropped with the connection, and what is staged behind that would be committed without it."""
 
@@ -91,7 +91,7 @@ class SameConnection:
 
 
 def asking(
-    core: ClientCore, make: Make, batch: MessageBatch | None, same: SameConnection | None
+    core: ClientProtocol, make: Make, batch: MessageBatch | None, same: ConnectionPin | None
 ) -> Callable[[object], None]:
     """What begins a call for a transaction; over the `same` connection as before, if given."""
 
@@ -115,7 +115,7 @@ class CommittedTransaction(msgspec.Struct, frozen=True, kw_only=True):
     """Of the last of them; None when there is none, or it was repeated."""
 
 
-class Gathering:
+class TransactionBuffer:
     """The messages of a transaction, in frames as they are staged, at most `bytes_max` bytes of them.
 
     Which transaction it is, is said by `publisher` (the name under whose id its messages come), `space` and
@@ -175,7 +175,7 @@ class Gathering:
         and `UsageError` where there is no such column."""
         self._check_adding()
         check_topic(topic)
-        for chunk in chunks_of_table(topic, table, column, lambda: stage_frame_bytes):
+        for chunk in chunks_from_arrow(topic, table, column, lambda: stage_frame_bytes):
             self._add_frame(chunk.make())
 
     def __len__(self) -> int:
@@ -334,7 +334,7 @@ def refused_for_good(lost: Disconnected) -> bool:
 def before_retry(deadline: float | None, seconds: float | None, lost: Disconnected) -> float:
     """How long to wait before a commit that met a lost connection is tried again. Raises `TimedOut` when its
     time is over."""
-    rest = left(deadline)
+    rest = remaining(deadline)
     if rest is None:
         return commit_retry_seconds
     if not rest:

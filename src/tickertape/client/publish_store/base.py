@@ -10,7 +10,7 @@ from tickertape.base.units import parse_size
 from tickertape.client.publish_store.protocol import WhenFull
 
 
-class Bounded:
+class StoreOptions:
     """What every publish store is told of its bound; see `PublishStore`. Raises `BadOption`."""
 
     def __init__(self, bytes_max: int | str, when_full: WhenFull) -> None:

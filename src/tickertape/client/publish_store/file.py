@@ -26,7 +26,7 @@ from tickertape.base.limits import (
 from tickertape.base.names import publisher_id
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.common import fork_safety as forks
-from tickertape.client.publish_store.base import Bounded, another
+from tickertape.client.publish_store.base import StoreOptions, another
 from tickertape.client.publish_store.format import (
     BATCH,
     BEHIND_CRC,
@@ -46,12 +46,12 @@ from tickertape.client.publish_store.format import (
     marked,
     read_mark,
 )
-from tickertape.client.publish_store.held import Held
+from tickertape.client.publish_store.held import UnpersistedView
 from tickertape.client.publish_store.protocol import Stored, WhenFull
 from tickertape.client.publish_store.reading import read_entry
-from tickertape.client.publish_store.recovery import Image, recover
-from tickertape.client.publish_store.segments import Directory
-from tickertape.client.publish_store.unpersisted import Entry, Ledger
+from tickertape.client.publish_store.recovery import Image, recover_store
+from tickertape.client.publish_store.segments import SegmentDirectory
+from tickertape.client.publish_store.unpersisted import UnpersistedEntry, UnpersistedIndex
 
 Sync = Literal["never", "always"]
 
@@ -78,7 +78,7 @@ class _Segment:
         """Where records end but for the note that lets segments go: a full disk must not prevent it."""
 
 
-class FilePublishStore(Bounded):
+class FilePublishStore(StoreOptions):
     """Keeps what was published in small mapped files until the server says that it is persisted.
 
     A message is there when `publish` returns: it survives the end of the process at any moment, and with
@@ -106,7 +106,7 @@ class FilePublishStore(Bounded):
             raise BadOption(f"sync={sync!r}: use 'never' or 'always'")
         self._sync = sync == "always"
         self._refusal: TickertapeError = Closed("the publish store was closed")
-        self._ledger = Ledger(self._read)
+        self._ledger = UnpersistedIndex(self._read)
         self._name = ""
         self._never_logged_on = True
         self._publisher = 0
@@ -121,7 +121,7 @@ class FilePublishStore(Bounded):
         """A number was given again since: the batch has to be written."""
         self._looked: tuple[int, mmap.mmap] | None = None
         """The segment that was read last, as long as it is not the one that is written."""
-        self._directory: Directory | None = Directory(path)
+        self._directory: SegmentDirectory | None = SegmentDirectory(path)
         try:
             self._open(self._directory)
         except BaseException:
@@ -129,7 +129,7 @@ class FilePublishStore(Bounded):
             raise
         forks.register(self)
 
-    def _open(self, directory: Directory) -> None:
+    def _open(self, directory: SegmentDirectory) -> None:
         numbers = directory.numbers()
         if not numbers:
             if directory.last_client not in ("", _NOBODY_YET):
@@ -142,7 +142,7 @@ class FilePublishStore(Bounded):
             directory.say(_NOBODY_YET)
             return
         images = [Image(n, directory.file(n), partial(self._view, n)) for n in numbers]
-        found = recover(images, self._read)
+        found = recover_store(images, self._read)
         directory.say(found.name)
         for segment in found.segments:
             memory = self._look(segment.header.number)
@@ -289,7 +289,7 @@ class FilePublishStore(Bounded):
         if gathered is None or not whole or self._again:
             self.put(stored)  # an exception came in between: the batch takes the place of what there is of it
         else:
-            entry = Entry(first, last, count, batch.nbytes, gathered[1], gathered[2])
+            entry = UnpersistedEntry(first, last, count, batch.nbytes, gathered[1], gathered[2])
             entry.batch = batch
             self._ledger.add(entry)
             self._last = self._put = last
@@ -301,7 +301,7 @@ class FilePublishStore(Bounded):
         first, last, batch = stored
         assert first > self.last_put, "sequences rise"
         number, at = self._write(BATCH, first, last, batch.buffers())
-        entry = Entry(first, last, batch.count, batch.nbytes, number, at)
+        entry = UnpersistedEntry(first, last, batch.count, batch.nbytes, number, at)
         entry.batch = batch
         self._ledger.add(entry)
         self._last = self._put = last
@@ -318,7 +318,7 @@ class FilePublishStore(Bounded):
         """Let go of the messages `first` to `last`, but keep `rest` of them."""
         if not self._ledger.holds(first, last):
             return
-        entry: Entry | None = None
+        entry: UnpersistedEntry | None = None
         if rest is not None:
             low, high = int(rest.sequences[0]), int(rest.sequences[-1])
             first, last = min(first, low), max(last, high)
@@ -329,7 +329,7 @@ class FilePublishStore(Bounded):
         if rest is not None:
             if not number:
                 return
-            entry = Entry(low, high, rest.count, rest.nbytes, number, at)
+            entry = UnpersistedEntry(low, high, rest.count, rest.nbytes, number, at)
             entry.batch = rest
         self._ledger.replace(first, last, entry)
         self._note()
@@ -358,7 +358,7 @@ class FilePublishStore(Bounded):
             entry = entries[at]
             return Stored(entry.first, entry.last, self._read(entry))
 
-        return Held(stored, range(len(entries)))
+        return UnpersistedView(stored, range(len(entries)))
 
     def unpersisted_count(self) -> int:
         """Messages held."""
@@ -476,7 +476,7 @@ class FilePublishStore(Bounded):
     def _view(self, number: int) -> Buffer:
         return memoryview(self._look(number))
 
-    def _read(self, entry: Entry) -> MessageBatch:
+    def _read(self, entry: UnpersistedEntry) -> MessageBatch:
         batch = entry.batch
         if batch is None:
             batch = entry.batch = read_entry(entry, self._segment, self._publisher)

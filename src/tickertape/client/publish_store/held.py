@@ -11,7 +11,7 @@ from typing import overload
 from tickertape.client.publish_store.protocol import Stored
 
 
-class Held(Sequence[Stored]):
+class UnpersistedView(Sequence[Stored]):
     """The batches with the numbers `chosen`; `stored` gives the one with a number."""
 
     def __init__(self, stored: Callable[[int], Stored], chosen: range) -> None:
@@ -27,5 +27,5 @@ class Held(Sequence[Stored]):
     def __getitem__(self, at: slice) -> Sequence[Stored]: ...
     def __getitem__(self, at: int | slice) -> Stored | Sequence[Stored]:
         if isinstance(at, slice):
-            return Held(self._stored, self._chosen[at])
+            return UnpersistedView(self._stored, self._chosen[at])
         return self._stored(self._chosen[at])

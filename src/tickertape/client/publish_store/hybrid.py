@@ -18,14 +18,14 @@ from tickertape.base.limits import (
 )
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.common import fork_safety as forks
-from tickertape.client.publish_store.base import Bounded, checked_size
+from tickertape.client.publish_store.base import StoreOptions, checked_size
 from tickertape.client.publish_store.file import FilePublishStore, Sync
-from tickertape.client.publish_store.held import Held
+from tickertape.client.publish_store.held import UnpersistedView
 from tickertape.client.publish_store.memory import MemoryPublishStore
 from tickertape.client.publish_store.protocol import Stored, WhenFull
 
 
-class HybridPublishStore(Bounded):
+class HybridPublishStore(StoreOptions):
     """Keeps up to `memory_bytes_max` in memory and what is older than that in files.
 
     It survives a lost connection with a large backlog, and a clean end of the process: `close` (or leaving
@@ -128,7 +128,7 @@ class HybridPublishStore(Bounded):
         def stored(at: int) -> Stored:
             return in_files[at] if at < written else in_memory[at - written]
 
-        return Held(stored, range(written + len(in_memory)))
+        return UnpersistedView(stored, range(written + len(in_memory)))
 
     def unpersisted_count(self) -> int:
         """Messages held."""

@@ -14,11 +14,11 @@ import numpy as np
 from tickertape.base.limits import publish_store_bytes_default
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.batch.select import slice_batch
-from tickertape.client.publish_store.base import Bounded, another
+from tickertape.client.publish_store.base import StoreOptions, another
 from tickertape.client.publish_store.protocol import Stored, WhenFull
 
 
-class MemoryPublishStore(Bounded):
+class MemoryPublishStore(StoreOptions):
     """Keeps encoded batches in memory until the server says that they are persisted.
 
     `bytes_max`: int (bytes) or str such as `"64MB"` (powers of 1024), default 64 MB. What the client is still

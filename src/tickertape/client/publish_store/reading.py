@@ -27,7 +27,7 @@ from tickertape.client.publish_store.format import (
     Record,
     look,
 )
-from tickertape.client.publish_store.unpersisted import Entry
+from tickertape.client.publish_store.unpersisted import UnpersistedEntry
 
 _MESSAGES: Final = frozenset({MESSAGE, LABELLED})
 _WRONG: Final = (TickertapeError, ValueError, struct.error)
@@ -37,7 +37,7 @@ Segments = Callable[[int], tuple[Buffer, int]]
 """Bytes of a segment, and where its records end; by number."""
 
 
-def read_entry(entry: Entry, segments: Segments, publisher: int) -> MessageBatch:
+def read_entry(entry: UnpersistedEntry, segments: Segments, publisher: int) -> MessageBatch:
     """The batch of an entry: messages `first` to `last` of what lies at its place.
 
     Raises `StoreCorrupt` when the file was changed meanwhile.
@@ -60,7 +60,7 @@ def read_entry(entry: Entry, segments: Segments, publisher: int) -> MessageBatch
     return builder.build(publisher=publisher)
 
 
-def _part(entry: Entry, record: Record, data: Buffer) -> MessageBatch:
+def _part(entry: UnpersistedEntry, record: Record, data: Buffer) -> MessageBatch:
     """What an entry has of a batch that lies there."""
     begin = entry.at + RECORD_BYTES
     batch = MessageBatch.parse(memoryview(data)[begin : begin + record.length].toreadonly())
@@ -72,7 +72,7 @@ def _part(entry: Entry, record: Record, data: Buffer) -> MessageBatch:
     return slice_batch(batch, int(low), int(high))
 
 
-def _messages(entry: Entry, segments: Segments) -> Iterator[tuple[Buffer, Record]]:
+def _messages(entry: UnpersistedEntry, segments: Segments) -> Iterator[tuple[Buffer, Record]]:
     number, at = entry.number, entry.at
     data, end = segments(number)
     while True:
@@ -114,7 +114,7 @@ def _add(builder: BatchBuilder, data: Buffer, record: Record) -> None:
     )
 
 
-def _changed(entry: Entry) -> StoreCorrupt:
+def _changed(entry: UnpersistedEntry) -> StoreCorrupt:
     return StoreCorrupt(
         f"segment {entry.number} of the publish store was changed while it was in use, at offset {entry.at}: "
         "restore the store from a copy",

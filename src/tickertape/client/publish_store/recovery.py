@@ -30,7 +30,7 @@ from tickertape.client.publish_store.format import (
     read_mark,
     read_record,
 )
-from tickertape.client.publish_store.unpersisted import Entry, Ledger
+from tickertape.client.publish_store.unpersisted import UnpersistedEntry, UnpersistedIndex
 
 
 class Image(NamedTuple):
@@ -41,7 +41,7 @@ class Image(NamedTuple):
     read: Callable[[], Buffer]
 
 
-class Segment(NamedTuple):
+class StoreSegment(NamedTuple):
     """A segment that was read, and found right."""
 
     image: Image
@@ -51,22 +51,24 @@ class Segment(NamedTuple):
     records: list[Record]
 
 
-class Recovered(NamedTuple):
+class RecoveredStore(NamedTuple):
     """What a store holds, and what is to be done."""
 
     name: str
-    ledger: Ledger
+    ledger: UnpersistedIndex
     used: int
     """Highest sequence that may have been used."""
     settled: int
     never_logged_on: bool
-    segments: Sequence[Segment]
+    segments: Sequence[StoreSegment]
     """Those that are needed; the last one is to go on with, at its `end`."""
     remove: tuple[int, ...]
     """Segments that are not needed."""
 
 
-def recover(images: Sequence[Image], read: Callable[[Entry], MessageBatch]) -> Recovered:
+def recover_store(
+    images: Sequence[Image], read: Callable[[UnpersistedEntry], MessageBatch]
+) -> RecoveredStore:
     """What the segments hold, at least one, rising; `read` gives the batch of an entry.
 
     Raises `NotAStore`, `StoreVersion`, `StoreCorrupt`.
@@ -77,7 +79,7 @@ def recover(images: Sequence[Image], read: Callable[[Entry], MessageBatch]) -> R
             raise _damage(image, 24, f"is segment {header.number} under another name")
     unused = _made_and_never_used(images, headers)
     used = len(headers) - unused
-    segments: list[Segment] = []
+    segments: list[StoreSegment] = []
     oldest = 0
     for i in reversed(range(used)):
         if headers[i].number < oldest:
@@ -94,7 +96,7 @@ def recover(images: Sequence[Image], read: Callable[[Entry], MessageBatch]) -> R
     needed = [s for s in segments if s.header.number >= oldest]
     if not needed:
         raise _damage(segments[-1].image, 48, f"is the last file there is, and segment {oldest} is needed")
-    fold = _Fold(needed[0].header, read)
+    fold = _StoreFold(needed[0].header, read)
     for segment in needed:
         _check_sequence(segment, HEADER_BYTES, max(segment.header.used, segment.header.settled))
         for record in segment.records:
@@ -105,22 +107,22 @@ def recover(images: Sequence[Image], read: Callable[[Entry], MessageBatch]) -> R
     remove = [image.number for image in images[:used] if image.number < oldest]
     remove += [image.number for image in images[used:]]
     name, never = needed[0].header.name, fold.never_logged_on and not fold.settled
-    return Recovered(name, fold.ledger, fold.used, fold.settled, never, needed, tuple(remove))
+    return RecoveredStore(name, fold.ledger, fold.used, fold.settled, never, needed, tuple(remove))
 
 
-def _check_sequence(segment: Segment, offset: int, sequence: int) -> None:
+def _check_sequence(segment: StoreSegment, offset: int, sequence: int) -> None:
     if sequence > stored_sequence_max:
         raise _damage(segment.image, offset, f"names message {sequence}, and nobody publishes so many")
 
 
-def _rise(ledger: Ledger, image: Image) -> None:
+def _rise(ledger: UnpersistedIndex, image: Image) -> None:
     """Records that are whole each for itself may contradict each other: no writer of ours made them."""
     entries = list(ledger.entries)
     if any(low.last >= high.first for low, high in pairwise(entries)):
         raise _damage(image, HEADER_BYTES, "and those before it do not hold messages in their order")
 
 
-def _said_oldest(segment: Segment) -> list[int]:
+def _said_oldest(segment: StoreSegment) -> list[int]:
     return [record.first for record in segment.records if record.kind == SETTLED]
 
 
@@ -134,7 +136,7 @@ def _made_and_never_used(images: Sequence[Image], headers: Sequence[Header]) -> 
     return 1 if not begun and end is not None and end > headers[-1].previous_end else 0
 
 
-def _read_segment(image: Image, header: Header, following: Header | None) -> Segment:
+def _read_segment(image: Image, header: Header, following: Header | None) -> StoreSegment:
     """One segment's records; all of them, up to where the `following` one says that it ended."""
     view = memoryview(image.read())
     mark = read_mark(view, MARK_AT)
@@ -162,7 +164,7 @@ def _read_segment(image: Image, header: Header, following: Header | None) -> Seg
         raise _damage(image, at, "has a record that does not match its checksum")
     if following is None:
         _nothing_behind(image, view, at, header)
-    return Segment(image, header, at, records)
+    return StoreSegment(image, header, at, records)
 
 
 def _nothing_behind(image: Image, view: memoryview, at: int, header: Header) -> None:
@@ -174,12 +176,12 @@ def _nothing_behind(image: Image, view: memoryview, at: int, header: Header) -> 
             raise _damage(image, at, f"has a damaged record before the whole one at {place}")
 
 
-class _Fold:
+class _StoreFold:
     """What records add up to."""
 
-    def __init__(self, header: Header, read: Callable[[Entry], MessageBatch]) -> None:
+    def __init__(self, header: Header, read: Callable[[UnpersistedEntry], MessageBatch]) -> None:
         self._read = read
-        self.ledger = Ledger(read)
+        self.ledger = UnpersistedIndex(read)
         self.used = header.used
         self.settled = header.settled
         self.never_logged_on = header.never_logged_on
@@ -187,7 +189,7 @@ class _Fold:
         """Whether the last entry may take one more message."""
         self._highest = 0
 
-    def take(self, segment: Segment, record: Record) -> None:
+    def take(self, segment: StoreSegment, record: Record) -> None:
         """One record more."""
         kind, first, last = record.kind, record.first, record.last
         self.used = max(self.used, last)
@@ -220,14 +222,16 @@ class _Fold:
         if self._open and ledger.entries and self._fits(cost):
             ledger.grow(record.first, cost)
         else:
-            ledger.add(Entry(record.first, record.first, 1, cost, number, record.at))
+            ledger.add(UnpersistedEntry(record.first, record.first, 1, cost, number, record.at))
         self._open = True
 
     def _fits(self, cost: int) -> bool:
         return self.ledger.entries[-1].nbytes + cost <= batch_bytes_target
 
-    def _entry(self, segment: Segment, record: Record) -> Entry:
-        entry = Entry(record.first, record.last, 1, record.length, segment.header.number, record.at)
+    def _entry(self, segment: StoreSegment, record: Record) -> UnpersistedEntry:
+        entry = UnpersistedEntry(
+            record.first, record.last, 1, record.length, segment.header.number, record.at
+        )
         batch = self._read(entry)
         _check_sequence(segment, record.at, int(batch.sequences[-1]))
         entry.first, entry.last = int(batch.sequences[0]), int(batch.sequences[-1])

@@ -27,7 +27,7 @@ _NEW: Final = ".new"
 _HOLDER_BYTES_MAX: Final = 4096
 
 
-class Directory:
+class SegmentDirectory:
     """A store's directory, held by this process until `close`. Made when missing, its parent is not.
 
     Raises `StoreFailed`, `StoreLocked`, `NotAStore` for a directory with something else in it.

@@ -15,7 +15,7 @@ import numpy as np
 from tickertape.batch.message_batch import MessageBatch
 
 
-class Entry:
+class UnpersistedEntry:
     """Messages that are resent as one batch: from `first` to `last`, from `at` of segment `number` on."""
 
     __slots__ = ("_batch", "at", "count", "first", "last", "nbytes", "number")
@@ -41,18 +41,18 @@ class Entry:
         self._batch = None if batch is None else weakref.ref(batch)
 
 
-class Ledger:
+class UnpersistedIndex:
     """Entries in the order of sequences. `read(entry)` gives the batch of one."""
 
-    def __init__(self, read: Callable[[Entry], MessageBatch]) -> None:
+    def __init__(self, read: Callable[[UnpersistedEntry], MessageBatch]) -> None:
         self._read = read
-        self.entries: deque[Entry] = deque()
+        self.entries: deque[UnpersistedEntry] = deque()
         self.nbytes = 0
         self.count = 0
         self.used: Counter[int] = Counter()
         """Entries that begin in each segment."""
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: UnpersistedEntry) -> None:
         """One more, above all others. The append decides, should an exception come in between."""
         self._count(entry, 1)
         self.entries.append(entry)
@@ -84,16 +84,16 @@ class Ledger:
         """Whether any of the messages `first` to `last` is held."""
         return any(entry.first <= last and entry.last >= first for entry in self.entries)
 
-    def restore(self, entry: Entry) -> None:
+    def restore(self, entry: UnpersistedEntry) -> None:
         """One that lies among others: what it replaced is in a segment that is gone."""
         self.entries.insert(sum(other.last < entry.first for other in self.entries), entry)
         self._count(entry, 1)
 
-    def replace(self, first: int, last: int, rest: Entry | None) -> bool:
+    def replace(self, first: int, last: int, rest: UnpersistedEntry | None) -> bool:
         """Let go of what is held of `first` to `last`, and put `rest` there; False when nothing is held."""
         if not self.holds(first, last):
             return False
-        kept: list[Entry] = []
+        kept: list[UnpersistedEntry] = []
         for entry in self.entries:
             if entry.last < first or entry.first > last:
                 kept.append(entry)
@@ -116,12 +116,12 @@ class Ledger:
         """Number of the oldest segment in which an entry begins."""
         return min(self.used, default=otherwise)
 
-    def _count_again(self, entries: Sequence[Entry]) -> None:
+    def _count_again(self, entries: Sequence[UnpersistedEntry]) -> None:
         self.nbytes = sum(entry.nbytes for entry in entries)
         self.count = sum(entry.count for entry in entries)
         self.used = Counter(entry.number for entry in entries)
 
-    def _part(self, entry: Entry, first: int, last: int) -> Entry:
+    def _part(self, entry: UnpersistedEntry, first: int, last: int) -> UnpersistedEntry:
         """What an entry has from `first` to `last`; its count may be 0."""
         if entry.count == entry.last - entry.first + 1:
             count = last - first + 1
@@ -131,9 +131,11 @@ class Ledger:
             count = int(high - low)
             if count:
                 first, last = int(sequences[low]), int(sequences[high - 1])
-        return Entry(first, last, count, -(-entry.nbytes * count // entry.count), entry.number, entry.at)
+        return UnpersistedEntry(
+            first, last, count, -(-entry.nbytes * count // entry.count), entry.number, entry.at
+        )
 
-    def _count(self, entry: Entry, by: int) -> None:
+    def _count(self, entry: UnpersistedEntry, by: int) -> None:
         self.nbytes += by * entry.nbytes
         self.count += by * entry.count
         self.used[entry.number] += by

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from tickertape.base.errors import BadCommand
-from tickertape.client.publishing.send_buffer import InFlight
+from tickertape.client.publishing.send_buffer import FrameInFlight
 from tickertape.wire.commands import Persisted, Processed, Rejected
 
 
@@ -28,13 +28,13 @@ def check_persisted(command: Persisted, sent: int, known: int | None) -> None:
         raise BadCommand(f"the server persisted sequence {command.sequence}; none above {known} was sent")
 
 
-def check_processed(command: Processed, frame: InFlight) -> None:
+def check_processed(command: Processed, frame: FrameInFlight) -> None:
     """Raise `BadCommand` for a frame that a store keeps: only a `Persisted` or `Rejected` settles it."""
     if frame.batch is not None:
         raise BadCommand(f"the server processed publish frame {command.frame}, which is to be persisted")
 
 
-def check_refused(command: Rejected, frame: InFlight) -> None:
+def check_rejected(command: Rejected, frame: FrameInFlight) -> None:
     """Raise `BadCommand` when it names messages that are not in the frame, or no longer."""
     named = len(command.refused)
     if frame.batch is None:

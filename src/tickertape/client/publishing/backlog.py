@@ -18,7 +18,7 @@ AFTER_BACKLOG: Final = -1
 """Stands for the last frame of the backlog, whose number is not known before it is sent."""
 
 
-class Backlog:
+class ResendWindow:
     """The batches of `store` in order: those it held at the beginning, then what it was given meanwhile."""
 
     def __init__(self, store: PublishStore) -> None:

@@ -105,7 +105,7 @@ def _chunks_of_others(
         yield _chunk(topic, encode_bodies(bodies))
 
 
-def chunks_of_table(
+def chunks_from_arrow(
     topic: str, source: object, column: str | None, chunk_bytes: Callable[[], int]
 ) -> Iterator[Chunk]:
     """The bodies of an Arrow table or array in pieces of about `chunk_bytes()` of cost, not copied.

@@ -7,21 +7,21 @@ from __future__ import annotations
 
 from tickertape.client.common.effects import Effect
 from tickertape.client.publish_store.protocol import PublishStore, Stored
-from tickertape.client.publishing.answers import check_frame, check_persisted, check_processed, check_refused
-from tickertape.client.publishing.lanes import Lanes
-from tickertape.client.publishing.rejections import Refusals, partly
-from tickertape.client.publishing.send_buffer import InFlight, Lane
+from tickertape.client.publishing.answers import check_frame, check_persisted, check_processed, check_rejected
+from tickertape.client.publishing.lanes import SendBuffers
+from tickertape.client.publishing.rejections import Rejections, partly
+from tickertape.client.publishing.send_buffer import FrameInFlight, SendBuffer
 from tickertape.wire.commands import Persisted, Processed, Rejected
 
 
-class Outstanding:
+class UnansweredFrames:
     """The frames in flight of both lanes, which hold them. Each answer is checked before it settles anything:
     `BadCommand` is raised for one that does not fit."""
 
-    def __init__(self, lanes: Lanes, effects: list[Effect]) -> None:
+    def __init__(self, lanes: SendBuffers, effects: list[Effect]) -> None:
         self._lanes = lanes
         self.store: PublishStore | None = None
-        self.refusals = Refusals(effects)
+        self.refusals = Rejections(effects)
         self.frame = 0
         """The number of the last frame of this connection."""
         self.sent_sequence = 0
@@ -29,14 +29,14 @@ class Outstanding:
         self.last_persisted = 0
         """What the server said at logon."""
 
-    def sent(self, lane: Lane, stored: Stored) -> int:
+    def sent(self, lane: SendBuffer, stored: Stored) -> int:
         """`stored` is about to go out as a frame of `lane`, whose number this is."""
         self.frame += 1
         lane.idle = False
         batch = stored.batch
         self.sent_sequence = max(self.sent_sequence, stored.last)  # 0 of an unsequenced lane
         kept = batch if lane.sequenced else None
-        lane.in_flight[self.frame] = InFlight(stored.first, stored.last, batch.count, kept)
+        lane.in_flight[self.frame] = FrameInFlight(stored.first, stored.last, batch.count, kept)
         return self.frame
 
     def persisted(self, command: Persisted) -> int:
@@ -54,7 +54,7 @@ class Outstanding:
         self.store.discard(sequence)
         return sequence
 
-    def processed(self, command: Processed) -> list[Lane]:
+    def processed(self, command: Processed) -> list[SendBuffer]:
         """Settle one unrecorded frame; it says nothing about any other. Which lane it was in."""
         check_frame(command.frame, self.frame)
         settled = []
@@ -66,7 +66,7 @@ class Outstanding:
                 settled.append(lane)
         return settled
 
-    def rejected(self, command: Rejected) -> list[Lane]:
+    def rejected(self, command: Rejected) -> list[SendBuffer]:
         """Settle one frame that the server refused, or what it refused of one. Which lane it was in, where
         nothing is left of it."""
         check_frame(command.frame, self.frame)
@@ -75,7 +75,7 @@ class Outstanding:
             frame = lane.in_flight.get(command.frame)
             if frame is None:
                 continue
-            check_refused(command, frame)
+            check_rejected(command, frame)
             if command.refused and self._refused_in_part(lane, frame, command):
                 continue
             del lane.in_flight[command.frame]
@@ -85,7 +85,7 @@ class Outstanding:
             settled.append(lane)
         return settled
 
-    def _refused_in_part(self, lane: Lane, frame: InFlight, command: Rejected) -> bool:
+    def _refused_in_part(self, lane: SendBuffer, frame: FrameInFlight, command: Rejected) -> bool:
         """Let go of what was refused of a frame; the rest waits for its answer. False when none is left."""
         parts = partly(frame, command)
         if parts is None:

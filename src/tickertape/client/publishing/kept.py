@@ -11,18 +11,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tickertape.base.limits import message_cost_bytes
-from tickertape.client.publishing.send_buffer import Lane
+from tickertape.client.publishing.send_buffer import SendBuffer
 
 Write = Callable[[int, bytes], bool]
 """Keeps the message of a sequence; False where the store has to do more than write, and nothing was done."""
 
 
-class Kept:
+class StoreAppend:
     """More messages of one topic, each straight into the store."""
 
     __slots__ = ("open", "publish", "topic")
 
-    def __init__(self, lane: Lane, write: Write) -> None:
+    def __init__(self, lane: SendBuffer, write: Write) -> None:
         self.topic = lane.topic
         self.open = True
         bodies, base, limit = lane.bodies, lane.base, lane.limit

@@ -6,21 +6,21 @@ Must never decide when to send or what a server records: it does the same thing 
 from __future__ import annotations
 
 from tickertape.base.limits import topics_remembered_max
-from tickertape.client.publishing.send_buffer import Lane
+from tickertape.client.publishing.send_buffer import SendBuffer
 
 
-class Lanes:
+class SendBuffers:
     """Both lanes of one client."""
 
     __slots__ = ("of_topic", "recorded", "unrecorded")
 
     def __init__(self) -> None:
-        self.recorded = Lane()
-        self.unrecorded = Lane()
-        self.of_topic: dict[str, Lane] = {}
+        self.recorded = SendBuffer()
+        self.unrecorded = SendBuffer()
+        self.of_topic: dict[str, SendBuffer] = {}
         """Where topics were published that may be published again."""
 
-    def remember(self, topic: str, *, recorded: bool) -> Lane:
+    def remember(self, topic: str, *, recorded: bool) -> SendBuffer:
         """The lane of a topic, which is known from now on."""
         if len(self.of_topic) >= topics_remembered_max:
             self.of_topic.clear()
@@ -42,7 +42,7 @@ class Lanes:
                 lane.clear()
 
     def repair(self) -> None:
-        """As `Lane.repair`."""
+        """As `SendBuffer.repair`."""
         self.recorded.repair()
         self.unrecorded.repair()
 

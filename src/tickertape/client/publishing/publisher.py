@@ -28,7 +28,7 @@ from tickertape.base.limits import batch_bytes_target, message_bytes_max, messag
 from tickertape.base.names import check_topic, publisher_id
 from tickertape.batch.builder import batch_from_bodies
 from tickertape.batch.message_batch import MessageBatch
-from tickertape.client.common.effects import Effect, Room, Tell
+from tickertape.client.common.effects import Effect, ReportError, StoreHasRoom
 from tickertape.client.publish_store.memory import MemoryPublishStore
 from tickertape.client.publish_store.protocol import (
     AppendingPublishStore,
@@ -38,32 +38,32 @@ from tickertape.client.publish_store.protocol import (
 )
 from tickertape.client.publishing.backlog import AFTER_BACKLOG
 from tickertape.client.publishing.bulk import MakeBatch, checked
-from tickertape.client.publishing.in_flight import Outstanding
-from tickertape.client.publishing.kept import Kept
-from tickertape.client.publishing.lanes import Lanes
-from tickertape.client.publishing.resend import Resending
-from tickertape.client.publishing.send_buffer import CLOSED, NOBODY, Lane, Run
+from tickertape.client.publishing.in_flight import UnansweredFrames
+from tickertape.client.publishing.kept import StoreAppend
+from tickertape.client.publishing.lanes import SendBuffers
+from tickertape.client.publishing.resend import StoreResend
+from tickertape.client.publishing.send_buffer import CLOSED, NOBODY, AppendRun, SendBuffer
 from tickertape.client.publishing.sequences import (
     check_sequences_left,
     first_sequence,
     next_sequence,
     taken_over,
 )
-from tickertape.client.publishing.server_topics import Flags, Recording
+from tickertape.client.publishing.server_topics import Flags, ServerTopics
 from tickertape.client.publishing.store_limits import (
     as_store_error,
     check_new_store,
     check_size,
+    free_bytes,
     keep,
-    no_room,
     not_stored,
-    room_in,
+    store_full_error,
 )
 from tickertape.wire.commands import Persisted, Processed, Publish, Rejected
 from tickertape.wire.settlement import QUEUE_TOPIC
 
 
-class Publishing:
+class Publisher:
     """The publishing half of the client machine.
 
     `send(command, batch)` puts a frame on the connection; `effects` is where this half leaves the others.
@@ -81,9 +81,9 @@ class Publishing:
         self._store: PublishStore | None = None
         self._appending: AppendingPublishStore | None = None
         """The store, when it is given each message before `publish` returns. Then there are no runs."""
-        self._lanes = Lanes()
+        self._lanes = SendBuffers()
         self._recorded, self._unrecorded = self._lanes.recorded, self._lanes.unrecorded
-        self.recording = Recording()
+        self.recording = ServerTopics()
         """What the server said about topics."""
         self._refusal: TickertapeError | None = Disconnected("not connected: call connect() first")
         self._ended = False
@@ -94,21 +94,21 @@ class Publishing:
         self._storing_failed = False
         """Whether the application was told that the store takes nothing."""
         self._taken_over: PublisherTakenOver | None = None
-        self._outstanding = Outstanding(self._lanes, effects)
+        self._outstanding = UnansweredFrames(self._lanes, effects)
         transmit = partial(self._transmit, self._recorded)
-        self._resending = Resending(self._lanes, self.recording, transmit, self._unsequence)
+        self._resending = StoreResend(self._lanes, self.recording, transmit, self._unsequence)
         self._backlog_end = 0
         self._own_from = 1
         """The first sequence that this client gave to messages of its publish store; 1 where no client of
         the store has logged on before."""
-        self.kept: Kept | None = None
+        self.kept: StoreAppend | None = None
         """How more of what is gathered goes straight into the store, where that is possible."""
         self._last_owner = NOBODY
         self.refusals = self._outstanding.refusals
         self.starved = False
         """Whether a publish found no room since there was more."""
-        self.run: Run = CLOSED
-        """The open run: its owner publishes by appending to it (see `Run`); `CLOSED` when there is none."""
+        self.run: AppendRun = CLOSED
+        """The open run: its owner publishes by appending to it (see `AppendRun`); else `CLOSED`."""
         self.unfinished = False
         """Frames were begun that are not complete, or not with the connection. The driver sets it back."""
 
@@ -151,14 +151,14 @@ class Publishing:
                 raise
         elif appending is not None:
             write = appending.writer(topic) if lane.plain else None
-            self.kept = Kept(lane, write) if write is not None else None
+            self.kept = StoreAppend(lane, write) if write is not None else None
         elif owner == self._last_owner and owner != NOBODY:
             self.run = lane.open(owner, len(body))
         else:
             self._last_owner = owner
         return sequence
 
-    def publish_again(self, run: Run, index: int, body: bytes) -> int | None:
+    def publish_again(self, run: AppendRun, index: int, body: bytes) -> int | None:
         """The owner of `run` put `bodies[index]` there and found it closed: `publish`, unless in time."""
         if run.taken is None:
             self._close_run()
@@ -376,7 +376,7 @@ class Publishing:
         except Exception as error:  # noqa: BLE001 - a store of the application may raise anything
             failure = as_store_error(error)
             if not self._storing_failed:
-                self._effects.append(Tell(not_stored(failure, self._recorded.count)))
+                self._effects.append(ReportError(not_stored(failure, self._recorded.count)))
             self._storing_failed = True
             return failure
         self._storing_failed = False
@@ -427,7 +427,7 @@ class Publishing:
 
     # -- inside -----------------------------------------------------------------------------------------
 
-    def _find_lane(self, topic: str, *, own: bool = False) -> Lane:
+    def _find_lane(self, topic: str, *, own: bool = False) -> SendBuffer:
         if not own:
             check_topic(topic)
             if self._ended:
@@ -440,19 +440,19 @@ class Publishing:
                 raise self._refusal.with_traceback(None)  # else it grows with each call
         return self._recorded if own else self._lanes.remember(topic, recorded=recorded)
 
-    def _make_room(self, lane: Lane, size: int, most: int = message_bytes_max) -> None:
+    def _make_room(self, lane: SendBuffer, size: int, most: int = message_bytes_max) -> None:
         store = self._store if lane.sequenced else None
         check_size(size, store, most)
         if lane.count and lane.size + size > batch_bytes_target:
             self._flush_lane(lane)
-        if store is not None and lane.size + size > room_in(store):
+        if store is not None and lane.size + size > free_bytes(store):
             if lane.count:
                 self._flush_lane(lane)  # stored, it takes what it takes: before, that was only estimated
-            if size > room_in(store):
+            if size > free_bytes(store):
                 if self.eager and self._connected and not self.starved:
                     self.hasten()  # else the store stays full for an interval
                 self.starved = True
-                raise no_room(store, size)
+                raise store_full_error(store, size)
 
     def _close_run(self) -> None:
         self.run = CLOSED
@@ -461,7 +461,7 @@ class Publishing:
             self.kept = None
         self._lanes.close()
 
-    def _flush_lane(self, lane: Lane) -> None:
+    def _flush_lane(self, lane: SendBuffer) -> None:
         self._close_run()
         if not lane.sequenced:
             batch = lane.batch()
@@ -478,13 +478,13 @@ class Publishing:
             keep(self._store.put if self._appending is None else self._appending.seal, stored)
             self._transmit_put(stored)
 
-    def _take_back(self, lane: Lane) -> None:
+    def _take_back(self, lane: SendBuffer) -> None:
         """The store did not take what is gathered: its last message, which `publish` raises for, is not."""
         self._settle_put(lane)
         if lane.count:
             lane.drop_last()
 
-    def _settle_put(self, lane: Lane) -> None:
+    def _settle_put(self, lane: SendBuffer) -> None:
         # Interrupted between the store and the lane: what the store has is no longer gathered.
         if self._store is not None and lane.base <= self._store.last_sequence:
             lane.clear(self._store.last_sequence + 1)
@@ -495,7 +495,7 @@ class Publishing:
         if self._connected and not self._resending.active:
             self._transmit(self._recorded, stored)
 
-    def _transmit(self, lane: Lane, stored: Stored) -> int:
+    def _transmit(self, lane: SendBuffer, stored: Stored) -> int:
         frame = self._outstanding.sent(lane, stored)
         self._send_frame(Publish(frame=frame, sequenced=lane.sequenced), stored.batch)
         self._writing = self.eager
@@ -523,7 +523,7 @@ class Publishing:
             done = self._resending.go_on()
         except TopicNotRecorded as error:
             if not known:
-                self._effects.append(Tell(error))
+                self._effects.append(ReportError(error))
             # As if this server had never been there: what is published from here on is kept, too.
             self.recording.take_back()
             self._lanes.of_topic.clear()
@@ -537,14 +537,14 @@ class Publishing:
     def _report_moved(self) -> None:
         moved = self._resending.take_moved()
         if moved is not None:
-            self._effects.append(Tell(moved))
+            self._effects.append(ReportError(moved))
 
     def _unsequence(self, stored: Stored, chosen: Flags) -> int:
         self._unrecorded.add_some(stored.batch, chosen)
         self._flush_lane(self._unrecorded)
         return self._outstanding.frame
 
-    def _settled(self, lane: Lane) -> None:
+    def _settled(self, lane: SendBuffer) -> None:
         if self._resending.active:
             self._resend()
         if self._resending.active and lane is self._recorded:
@@ -556,10 +556,10 @@ class Publishing:
 
     def _measure(self) -> None:
         lane, store = self._recorded, self._store
-        lane.limit = batch_bytes_target if store is None else min(batch_bytes_target, room_in(store))
+        lane.limit = batch_bytes_target if store is None else min(batch_bytes_target, free_bytes(store))
         if self.starved and store is not None:
             self.starved = False
-            self._effects.append(Room())
+            self._effects.append(StoreHasRoom())
 
 
 def _note_logon(store: PublishStore | None) -> None:

@@ -11,11 +11,11 @@ from tickertape.base.errors import PublishRejected, TickertapeError, error_from_
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.batch.select import select
 from tickertape.client.common.effects import Effect, FailedWrite
-from tickertape.client.publishing.send_buffer import InFlight
+from tickertape.client.publishing.send_buffer import FrameInFlight
 from tickertape.wire.commands import Rejected
 
 
-class Refusals:
+class Rejections:
     """Each is an effect at once; `take` gives those that a flush reports, as one error."""
 
     def __init__(self, effects: list[Effect]) -> None:
@@ -53,7 +53,7 @@ def part(batch: MessageBatch, command: Rejected) -> tuple[MessageBatch, MessageB
     return select(batch, refused), select(batch, ~refused)
 
 
-def partly(frame: InFlight, command: Rejected) -> tuple[MessageBatch | None, InFlight] | None:
+def partly(frame: FrameInFlight, command: Rejected) -> tuple[MessageBatch | None, FrameInFlight] | None:
     """What was refused of `frame`, where a store keeps it, and what is left of it; None when nothing is."""
     if frame.batch is None:
         left = frame.messages - len(command.refused)

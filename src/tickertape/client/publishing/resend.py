@@ -15,12 +15,12 @@ from tickertape.base.errors import TopicNotRecorded
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.batch.select import select
 from tickertape.client.publish_store.protocol import PublishStore, Stored
-from tickertape.client.publishing.backlog import Backlog
-from tickertape.client.publishing.lanes import Lanes
-from tickertape.client.publishing.server_topics import Flags, Recording
+from tickertape.client.publishing.backlog import ResendWindow
+from tickertape.client.publishing.lanes import SendBuffers
+from tickertape.client.publishing.server_topics import Flags, ServerTopics
 
 
-class Resending:
+class StoreResend:
     """The backlog of one connection at a time.
 
     `transmit(stored)` sends a batch with its sequences, `unsequence(stored, chosen)` sends the chosen
@@ -29,8 +29,8 @@ class Resending:
 
     def __init__(
         self,
-        lanes: Lanes,
-        recording: Recording,
+        lanes: SendBuffers,
+        recording: ServerTopics,
         transmit: Callable[[Stored], int],
         unsequence: Callable[[Stored, Flags], int],
     ) -> None:
@@ -39,7 +39,7 @@ class Resending:
         self._transmit = transmit
         self._unsequence = unsequence
         self._store: PublishStore | None = None
-        self._backlog: Backlog | None = None
+        self._backlog: ResendWindow | None = None
         self.refused: TopicNotRecorded | None = None
         """Why the last connection could not take what the store holds; None once one could."""
         self._moved: Counter[str] = Counter()
@@ -53,7 +53,7 @@ class Resending:
     def begin(self, store: PublishStore) -> None:
         """A new connection, or a new store: everything that `store` holds is to be sent."""
         self._store = store
-        self._backlog = Backlog(store)
+        self._backlog = ResendWindow(store)
 
     def stop(self) -> None:
         """There is no connection, or nothing to be sent."""

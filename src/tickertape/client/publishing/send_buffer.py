@@ -21,7 +21,7 @@ NOBODY: Final = 0
 """No thread has this identity."""
 
 
-class InFlight(NamedTuple):
+class FrameInFlight(NamedTuple):
     """A frame that was sent: its sequences (0 when it has none), and its batch when a store keeps it."""
 
     first: int
@@ -30,7 +30,7 @@ class InFlight(NamedTuple):
     batch: MessageBatch | None
 
 
-class Run:
+class AppendRun:
     """A licence for one thread: append to `bodies` without a lock while the run is the open one.
 
     Only `owner` (a thread's identity, or what stands for an event loop) appends, and only bodies of at most
@@ -60,11 +60,11 @@ class Run:
         self.taken: int | None = None
 
 
-CLOSED: Final = Run(NOBODY, "", [], None, 0, -1)
+CLOSED: Final = AppendRun(NOBODY, "", [], None, 0, -1)
 """The open run while there is none."""
 
 
-class Lane:
+class SendBuffer:
     """One kind of publish frames: those of recorded topics, or those of unrecorded ones."""
 
     __slots__ = (
@@ -90,7 +90,7 @@ class Lane:
         """Lengths of `bodies`, when they were measured and none was added since."""
         self._builder: BatchBuilder | None = None
         """Holds everything gathered when that is more than bodies of one topic; `bodies` is not used then."""
-        self.run: Run | None = None
+        self.run: AppendRun | None = None
         """The run that may append to `bodies`; `size` lacks what it appended until `close`."""
         self.size = 0
         """Cost of what is gathered, but for what a run appended."""
@@ -103,7 +103,7 @@ class Lane:
         self.idle = False
         """Connected, and nothing is unanswered."""
         self.sequenced = False
-        self.in_flight: dict[int, InFlight] = {}
+        self.in_flight: dict[int, FrameInFlight] = {}
 
     @property
     def count(self) -> int:
@@ -145,7 +145,7 @@ class Lane:
             body, correlation_id, key = batch.body(at), batch.correlation_id(at), batch.key(at)
             self.add(batch.topic(at), body, batch.expiration(at) or 0, correlation_id or "", key or "")
 
-    def open(self, owner: int, body_bytes: int) -> Run:
+    def open(self, owner: int, body_bytes: int) -> AppendRun:
         """A run for the thread `owner`, which has just added a body of `body_bytes` bytes; or `CLOSED`."""
         if self._builder is not None:
             return CLOSED
@@ -156,7 +156,7 @@ class Lane:
         count = len(self.bodies)
         base = self.base if self.sequenced else None
         self.lengths = None
-        run = self.run = Run(owner, self.topic, self.bodies, base, count + more, longest)
+        run = self.run = AppendRun(owner, self.topic, self.bodies, base, count + more, longest)
         return run
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ Flags = npt.NDArray[np.bool_]
 """One for each message of a batch."""
 
 
-class Recording:
+class ServerTopics:
     """Before the first logon every topic counts as recorded. Settlements always do: a server without queues
     refuses them.
     """

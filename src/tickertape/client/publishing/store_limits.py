@@ -44,12 +44,12 @@ def check_new_store(store: object, unpersisted: int) -> None:
         raise UsageError(f"the publish store still holds {unpersisted} message(s): publish_flush() first")
 
 
-def room_in(store: PublishStore) -> int:
+def free_bytes(store: PublishStore) -> int:
     """What one more batch may cost."""
     return store.bytes_max - store.size_bytes - BATCH_OVERHEAD_BYTES
 
 
-def no_room(store: PublishStore, size: int) -> StoreFull:
+def store_full_error(store: PublishStore, size: int) -> StoreFull:
     """The error for a message that has to wait."""
     return StoreFull(
         f"the publish store holds {store.size_bytes:,} of {store.bytes_max:,} bytes and the message needs "

@@ -25,8 +25,8 @@ from tickertape.base.queue_limits import (
     settlement_wait_seconds,
 )
 from tickertape.base.units import parse_interval
-from tickertape.batch.queue_lease import Action, Gathering, Hold, Lease, Look, Marks, Settling
-from tickertape.client.publishing.publisher import Publishing
+from tickertape.batch.queue_lease import AckAccumulator, Action, BrowseLease, Hold, Lease, Marks, Settling
+from tickertape.client.publishing.publisher import Publisher
 from tickertape.client.queues.settlements import bodies_of, bodies_of_gathered, body_of_filter
 from tickertape.wire.commands import Deliver
 
@@ -36,11 +36,11 @@ _NOT_SENT: Final = "a client without a front has nowhere to send settlements"
 _AT_ONCE: Final = float("-inf")
 
 
-class Settler:
+class AckBatcher:
     """The settling part of the client machine. `settling` is the front: where leases tell what became of
     messages."""
 
-    def __init__(self, publishing: Publishing) -> None:
+    def __init__(self, publishing: Publisher) -> None:
         self._publishing = publishing
         self.settling: Settling | None = None
         self.batch_size = 1
@@ -51,9 +51,9 @@ class Settler:
         """Whether what is delivered from now on is settled by itself."""
         self._outbox: deque[bytes] = deque()
         """Settlements that are still to be published."""
-        self._by_id: dict[str, Gathering] = {}
+        self._by_id: dict[str, AckAccumulator] = {}
         """Of each subscription that was granted a backlog."""
-        self._loose = Gathering()
+        self._loose = AckAccumulator()
         """Of acknowledgements by bookmark."""
         self._leases: WeakSet[Lease] = WeakSet()
         """Those whose messages are settled by themselves."""
@@ -70,7 +70,7 @@ class Settler:
         if not backlog:
             self.ended(sub_id)
             return
-        gathering = self._by_id.setdefault(sub_id, Gathering())
+        gathering = self._by_id.setdefault(sub_id, AckAccumulator())
         gathering.granted = backlog
         self._measure()
 
@@ -87,13 +87,13 @@ class Settler:
         """What a delivery out of a queue says about its messages."""
         if self.settling is None:
             raise UsageError(_NOT_SENT)
-        kind = Look if browsed else Lease
+        kind = BrowseLease if browsed else Lease
         lease = kind(
             command.queue,
             command.lease,
             once=command.once,
             hold=hold,
-            gathering=self._by_id.get(sub_id) or Gathering(),
+            gathering=self._by_id.get(sub_id) or AckAccumulator(),
             settling=self.settling,
             automatic=self.automatic and not browsed,
         )
@@ -116,7 +116,7 @@ class Settler:
                 raise BadOption(f"ack_timeout is above 0 and at most {lease_seconds_max:.0f} seconds")
             self.timeout = seconds
 
-    def acknowledged(self, gathering: Gathering, now: Now) -> None:
+    def acknowledged(self, gathering: AckAccumulator, now: Now) -> None:
         """Something was put into `gathering`: send it, or see to it that it is sent in time. Raises as
         `flush`."""
         if len(gathering.items) >= gathering.limit:
@@ -144,7 +144,9 @@ class Settler:
         if self._deadline is None or at < self._deadline:
             self._deadline = at
 
-    def acknowledge(self, queue: str, marks: Marks, now: Now, gathering: Gathering | None = None) -> None:
+    def acknowledge(
+        self, queue: str, marks: Marks, now: Now, gathering: AckAccumulator | None = None
+    ) -> None:
         """Messages are done that are named by their bookmarks; `gathering`: that of their subscription, where
         it is known. Raises as `flush`."""
         marks = list(marks)
@@ -168,7 +170,7 @@ class Settler:
     def flush(self) -> None:
         """Send all that is gathered, as far as the publish store has room.
 
-        Raises what `Publishing.publish` raises; what it could not send is then lost, but for a `StoreError`:
+        Raises what `Publisher.publish` raises; what it could not send is then lost, but for a `StoreError`:
         it is sent when the store works again.
         """
         if self._loose.items or any(gathering.items for gathering in self._by_id.values()):
@@ -273,7 +275,7 @@ class Settler:
         if self.behind:
             self._deadline = _AT_ONCE
 
-    def _gather_out(self, gathering: Gathering) -> None:
+    def _gather_out(self, gathering: AckAccumulator) -> None:
         gathering.timed = False  # first: whoever appends from here on comes again
         if self.behind:
             self._measure()

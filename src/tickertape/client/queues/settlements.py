@@ -51,7 +51,7 @@ def action_of(option: str | None) -> tuple[Action, int]:
     )
 
 
-def marks_in(bookmarks: object) -> list[tuple[int, int]]:
+def bookmarks_in(bookmarks: object) -> list[tuple[int, int]]:
     """Publisher and sequence of each bookmark, in their order. Raises `BadBookmark`, `UsageError`."""
     marks: list[tuple[int, int]] = []
     if isinstance(bookmarks, list | tuple) and not isinstance(bookmarks, Bookmark):

@@ -21,7 +21,7 @@ from tickertape.client.bookmark_store.recovery_point import RecoveryPoint, one_f
 T = TypeVar("T")
 
 
-class Trail(Protocol):
+class BookmarkTracker(Protocol):
     """What was delivered of one subscription. Every call may raise a `TickertapeError`."""
 
     comes_again: bool
@@ -43,7 +43,7 @@ class Trail(Protocol):
         """Where to resume; none: at the beginning of the log."""
 
 
-class StoredTrail:
+class StoredBookmarkTracker:
     """A subscription that a bookmark store remembers."""
 
     comes_again = True
@@ -53,27 +53,27 @@ class StoredTrail:
         self._sub_id = sub_id
 
     def resumed(self, *, conflated: bool) -> None:
-        """See `Trail`."""
+        """See `BookmarkTracker`."""
         asked(lambda: self._store.resumed(self._sub_id, forget_beyond=conflated))
 
     def started(self, bookmarks: Sequence[Bookmark]) -> None:
-        """See `Trail`."""
+        """See `BookmarkTracker`."""
         asked(lambda: self._store.started(self._sub_id, bookmarks))
 
     def sift(self, publishers: Publishers, sequences: UInt64s) -> Mask | None:
-        """See `Trail`."""
+        """See `BookmarkTracker`."""
         return asked(lambda: self._store.log(self._sub_id, publishers, sequences))
 
     def noticed(self, bookmark: Bookmark) -> None:
-        """See `Trail`."""
+        """See `BookmarkTracker`."""
         asked(lambda: self._store.persisted(self._sub_id, bookmark))
 
     def most_recent(self) -> list[Bookmark]:
-        """See `Trail`."""
+        """See `BookmarkTracker`."""
         return asked(lambda: list(self._store.most_recent(self._sub_id)))
 
 
-class MemoryTrail:
+class MemoryBookmarkTracker:
     """A subscription that nobody discards messages of: what was delivered is done with.
 
     Its memory: `bookmark_publishers_max` publishers, and no message.
@@ -88,17 +88,17 @@ class MemoryTrail:
         """Of each publisher the ordinal of its last message, and the sequence; the latest is the last."""
 
     def resumed(self, *, conflated: bool) -> None:
-        """See `Trail`."""
+        """See `BookmarkTracker`."""
         if conflated:
             self._point.again(self._delivered)
 
     def started(self, bookmarks: Sequence[Bookmark]) -> None:
-        """See `Trail`."""
+        """See `BookmarkTracker`."""
         if not self._delivered and not self._point.base:
             self._point.start(one_for_each(bookmarks))
 
     def sift(self, publishers: Publishers, sequences: UInt64s) -> Mask | None:
-        """See `Trail`."""
+        """See `BookmarkTracker`."""
         if isinstance(publishers, int):
             keep = self._new(publishers, sequences)
             kept = sequences if keep is None else sequences[keep]
@@ -140,26 +140,28 @@ class MemoryTrail:
                 del self._seen[old]
 
     def noticed(self, bookmark: Bookmark) -> None:
-        """See `Trail`."""
+        """See `BookmarkTracker`."""
         ordinal, high = self._seen.get(bookmark.publisher, (0, -1))
         past = bookmark.sequence < high or (bookmark.sequence == high and ordinal < self._delivered - 1)
         if not past:  # else it tells of messages that came again, and would move the recovery point back
             self._point.notice(bookmark, self._delivered, self._delivered)
 
     def most_recent(self) -> list[Bookmark]:
-        """See `Trail`."""
+        """See `BookmarkTracker`."""
         moved = ((at, publisher, sequence) for publisher, (at, sequence) in self._seen.items())
         return self._point.bookmarks(self._delivered, moved)
 
 
-def trail_of(store: BookmarkStore | None, sub_id: str, *, made_up: bool, kept: bool) -> Trail | None:
+def tracker_of(
+    store: BookmarkStore | None, sub_id: str, *, made_up: bool, kept: bool
+) -> BookmarkTracker | None:
     """Who keeps account of a bookmark subscription: the store, or memory where it is `kept` beyond its
     connection. A store forgets what an id was before that is `made_up`, and may raise."""
     if store is None:
-        return MemoryTrail() if kept else None
+        return MemoryBookmarkTracker() if kept else None
     if made_up:
         asked(lambda: store.purge(sub_id))
-    return StoredTrail(store, sub_id)
+    return StoredBookmarkTracker(store, sub_id)
 
 
 def forget(store: BookmarkStore | None, sub_id: str) -> TickertapeError | None:

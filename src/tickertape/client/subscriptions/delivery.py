@@ -13,7 +13,7 @@ from tickertape.base.errors import BadCommand, CorruptBatch
 from tickertape.base.interfaces import Now
 from tickertape.batch.format import U8, UInt64s
 from tickertape.batch.message_batch import MessageBatch
-from tickertape.client.subscriptions.registry import Subscriptions
+from tickertape.client.subscriptions.registry import SubscriptionRegistry
 from tickertape.client.subscriptions.routing import routes_of
 from tickertape.wire.commands import Deliver
 
@@ -21,7 +21,9 @@ MESSAGES_A_RUN_CHECKED: Final = 8
 """Runs are checked on delivery when they have this many messages on average."""
 
 
-def deliver(subscriptions: Subscriptions, command: Deliver, batch: MessageBatch, now: Now) -> None:
+def route_delivery(
+    subscriptions: SubscriptionRegistry, command: Deliver, batch: MessageBatch, now: Now
+) -> None:
     """A batch came: give it to whom it is for, or tell them that it is damaged. Raises `BadCommand`."""
     several = bool(command.sub_ids or command.counts or command.indices)
     if several and (command.sub_id or not command.sub_ids):

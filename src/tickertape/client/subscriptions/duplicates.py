@@ -20,12 +20,12 @@ from tickertape.batch.message import Message
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.bookmark_store.protocol import BookmarkStore, columns_of
 from tickertape.client.subscriptions.bookmark_tracker import asked
-from tickertape.client.subscriptions.subscription import DeliveryContext
+from tickertape.client.subscriptions.subscription import SubscriptionContext
 
 Handler = Callable[[Message], object]
 
 
-def marked(context: DeliveryContext) -> DeliveryContext:
+def mark_redelivered(context: SubscriptionContext) -> SubscriptionContext:
     """The context of a batch in which messages came again."""
     return context if context.store is None else msgspec.structs.replace(context, came_again=True)
 

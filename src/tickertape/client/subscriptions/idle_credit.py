@@ -11,7 +11,7 @@ from tickertape.client.subscriptions.subscription import Subscription
 from tickertape.wire.commands import Credit
 
 
-class QuietCredit:
+class IdleCredit:
     """The subscriptions that had deliveries lately, in the order of their deadlines."""
 
     def __init__(self) -> None:

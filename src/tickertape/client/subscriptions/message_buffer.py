@@ -22,13 +22,17 @@ from tickertape.batch.message import DeliveryContext, Message
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.batch.select import slice_batch
 from tickertape.client.subscriptions.duplicates import left_of
-from tickertape.client.subscriptions.message_buffer_conflation import Conflation, Superseded, Waiting
+from tickertape.client.subscriptions.message_buffer_conflation import (
+    StreamConflation,
+    Superseded,
+    WaitingMessage,
+)
 
 Taken = tuple[int, int, MessageBatch | None]
 """What was taken of what came: how many batches, their cost, and the last one until it is settled."""
 
 
-class Place(NamedTuple):
+class ReadPosition(NamedTuple):
     """How far an application has come in the batch at hand; `batch` is that one, or the rest of it."""
 
     at_hand: MessageBatch | None
@@ -37,16 +41,18 @@ class Place(NamedTuple):
     indices: Iterator[int]
 
     @staticmethod
-    def begin(at_hand: MessageBatch, rest: MessageBatch | None = None) -> Place:
+    def begin(at_hand: MessageBatch, rest: MessageBatch | None = None) -> ReadPosition:
         """At the first message; of `rest`, where that is all there is to come."""
         batch = at_hand if rest is None else rest
         indices = iter(range(batch.count))
-        return Place(at_hand, batch, map(Message, batch.bodies_list(), repeat(batch), indices), indices)
+        return ReadPosition(
+            at_hand, batch, map(Message, batch.bodies_list(), repeat(batch), indices), indices
+        )
 
     @staticmethod
-    def end(at_hand: MessageBatch | None) -> Place:
+    def end(at_hand: MessageBatch | None) -> ReadPosition:
         """Behind the last message."""
-        return Place(at_hand, None, iter(()), iter(()))
+        return ReadPosition(at_hand, None, iter(()), iter(()))
 
     def rest(self) -> MessageBatch | None:
         """The messages not given yet, as a batch; they can still be given one by one."""
@@ -56,11 +62,11 @@ class Place(NamedTuple):
         return _slice(self.batch, self.batch.count - left)
 
 
-NOWHERE: Final = Place.end(None)
+NOWHERE: Final = ReadPosition.end(None)
 """No batch was begun."""
 
 
-class Inbox:
+class MessageBuffer:
     """The batches of one subscription, in log order. Costs are those of the subscription's credit."""
 
     __slots__ = (
@@ -101,8 +107,8 @@ class Inbox:
         self.caught_up = False
         self.closed = False
         """Whether the application wants no more; what comes then is dropped."""
-        self._batches: deque[MessageBatch | Waiting] = deque()
-        self._conflation: Conflation | None = None
+        self._batches: deque[MessageBatch | WaitingMessage] = deque()
+        self._conflation: StreamConflation | None = None
         self._superseded: list[tuple[int, int]] = []
         self._superseded_of: DeliveryContext | None = None
         self._pushed_batches = 0
@@ -139,15 +145,15 @@ class Inbox:
     def conflate(self, by: str) -> int:
         """From now on only the newest message of each key waits here; the cost to report at once. Raises
         `UsageError`."""
-        conflation = Conflation(by)
+        conflation = StreamConflation(by)
         came, self._batches = self._batches, deque()
         self._conflation = conflation
         owed, paid_cost, at = 0, self._prepaid_cost, self._taken[1]
         for item in came:
-            if isinstance(item, Waiting) and not item.left:
+            if isinstance(item, WaitingMessage) and not item.left:
                 self._batches.append(item)  # nothing of it is left, but it is counted
                 continue
-            batch = item.rest() if isinstance(item, Waiting) else item
+            batch = item.rest() if isinstance(item, WaitingMessage) else item
             at += batch.cost
             self._pushed_batches -= 1
             self._pushed_cost -= batch.cost
@@ -162,7 +168,7 @@ class Inbox:
         marks, self._superseded = self._superseded, []
         return Superseded(self._superseded_of, marks)
 
-    def _conflate(self, conflation: Conflation, batch: MessageBatch, *, paid: bool = False) -> int:
+    def _conflate(self, conflation: StreamConflation, batch: MessageBatch, *, paid: bool = False) -> int:
         waiting, superseded = conflation.add(batch)
         waiting.paid = paid
         self._batches.append(waiting)
@@ -277,7 +283,7 @@ class Inbox:
         """What waits first; what is empty before it counts as taken."""
         while len(self._batches) > self._pushed_batches - self._taken[0]:
             self._batches.popleft()  # see `settle`
-        while isinstance(first := self._batches[0], Waiting):
+        while isinstance(first := self._batches[0], WaitingMessage):
             if self._conflation is not None:
                 self._conflation.taken(first)
             if first.left:
@@ -344,7 +350,7 @@ class Inbox:
             return 0
         if self._conflation is not None:
             for item in self._batches:
-                if isinstance(item, Waiting):
+                if isinstance(item, WaitingMessage):
                     item.paid = True
         owed = self._pushed_cost - max(self._prepaid_cost, self._taken[1])
         self._prepaid_cost = self._pushed_cost

@@ -49,7 +49,7 @@ class Superseded(NamedTuple):
     """Publisher and sequence of each."""
 
 
-class Waiting:
+class WaitingMessage:
     """A batch that waits, without the messages that newer ones took the place of."""
 
     __slots__ = ("_alive", "_rows", "batch", "costs", "left", "paid")
@@ -88,19 +88,19 @@ class Waiting:
         return rest
 
 
-class Conflation:
+class StreamConflation:
     """Which message of each key is the newest. Raises `UsageError` for a key that there is not."""
 
     def __init__(self, by: str) -> None:
         if by not in _KEYS:
             raise UsageError(f"conflate(by={by!r}): use one of {', '.join(map(repr, _KEYS))}")
         self._keys = _KEYS[by]
-        self._newest: dict[Key, tuple[Waiting, int]] = {}
+        self._newest: dict[Key, tuple[WaitingMessage, int]] = {}
 
-    def add(self, batch: MessageBatch) -> tuple[Waiting, list[tuple[Waiting, int]]]:
+    def add(self, batch: MessageBatch) -> tuple[WaitingMessage, list[tuple[WaitingMessage, int]]]:
         """A batch came: what to put in its place, and the waiting messages whose place newer ones take, by
         the rows they had when they came."""
-        waiting = Waiting(batch)
+        waiting = WaitingMessage(batch)
         superseded = []
         newest = self._newest
         for row, key in enumerate(self._keys(batch)):
@@ -111,14 +111,14 @@ class Conflation:
                 newest[key] = waiting, row
         return waiting, superseded
 
-    def taken(self, waiting: Waiting) -> None:
+    def taken(self, waiting: WaitingMessage) -> None:
         """It does not wait any more."""
         for key in self._keys(waiting.batch):
             if key is not None and self._newest.get(key, (None, 0))[0] is waiting:
                 del self._newest[key]
 
 
-def let_go(superseded: Superseded) -> TickertapeError | None:
+def discard_superseded(superseded: Superseded) -> TickertapeError | None:
     """Discard them in the bookmark store, as nobody will be given them. Returns what it raised, if it did."""
     context, marks = superseded
     store, numbers = context.store, np.array(marks, U8)

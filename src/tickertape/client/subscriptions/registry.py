@@ -26,47 +26,47 @@ from tickertape.base.interfaces import Now
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.bookmark_store.protocol import BookmarkStore
 from tickertape.client.common.effects import (
-    Again,
     CaughtUp,
-    Dropped,
+    DeliverBatch,
+    DeliverShared,
+    DuplicatesDropped,
     Effect,
     End,
-    Hand,
-    HandAll,
-    Joined,
     Notice,
+    OrderTogether,
     Part,
+    ReportError,
     Started,
-    Tell,
+    WillRedeliver,
 )
-from tickertape.client.queues.ack_batcher import Settler
-from tickertape.client.subscriptions.bookmark_tracker import Trail, forget, trail_of
-from tickertape.client.subscriptions.idle_credit import QuietCredit
-from tickertape.client.subscriptions.resubscribe import Replay, place_after
-from tickertape.client.subscriptions.routing import Recent, Route
+from tickertape.client.queues.ack_batcher import AckBatcher
+from tickertape.client.subscriptions.bookmark_tracker import BookmarkTracker, forget, tracker_of
+from tickertape.client.subscriptions.idle_credit import IdleCredit
+from tickertape.client.subscriptions.resubscribe import ReplayState, place_after
+from tickertape.client.subscriptions.routing import Route, RouteCache
 from tickertape.client.subscriptions.sifting import (
+    Deduplicated,
+    DeduplicatedRows,
     RowNumbers,
-    Sifted,
-    SiftedRows,
+    drop_duplicate_rows,
+    drop_duplicates,
     dropped_of,
-    sift,
-    sift_rows,
 )
-from tickertape.client.subscriptions.subscription import DeliveryContext, Request, Subscription
+from tickertape.client.subscriptions.subscription import SubscribeRequest, Subscription, SubscriptionContext
 from tickertape.wire.commands import Ack, Completed, Credit, Deliver, Ended, PersistedNotice, Subscribe
 
-__all__ = ["DeliveryContext", "Request", "Subscriptions"]
+__all__ = ["SubscribeRequest", "SubscriptionContext", "SubscriptionRegistry"]
 
 
-class Subscriptions:
+class SubscriptionRegistry:
     """The subscribing half of the client machine."""
 
-    def __init__(self, effects: list[Effect], settler: Settler) -> None:
+    def __init__(self, effects: list[Effect], settler: AckBatcher) -> None:
         self._effects = effects
         self._settler = settler
         self._by_id: dict[str, Subscription] = {}
-        self._quiet = QuietCredit()
-        self._recent = Recent()
+        self._quiet = IdleCredit()
+        self._recent = RouteCache()
         self._placed = 0
         """How many were begun."""
         self.store: BookmarkStore | None = None
@@ -104,7 +104,7 @@ class Subscriptions:
                 )
         self.store = store
 
-    def prepare(self, request: Request, sink: object) -> Subscription:
+    def prepare(self, request: SubscribeRequest, sink: object) -> Subscription:
         """What `begin` takes. Raises `SubscriptionExists`, and what the bookmark store raises."""
         sub_id = request.context.sub_id
         present = self._by_id.get(sub_id)
@@ -124,8 +124,10 @@ class Subscriptions:
             if request.bookmark is not None:
                 made_up = not request.named and present is None
                 kept = self.keep and request.handled
-                trail = trail_of(self.store, sub_id, made_up=made_up, kept=kept)
-            replay = Replay(request.bookmark, request.options, trail, until_caught_up=request.until_caught_up)
+                trail = tracker_of(self.store, sub_id, made_up=made_up, kept=kept)
+            replay = ReplayState(
+                request.bookmark, request.options, trail, until_caught_up=request.until_caught_up
+            )
         subscription = Subscription(request, sink, replay, self._placed)
         if replay is not None and replay.trail is not None:
             if replay.trail.comes_again:
@@ -145,7 +147,7 @@ class Subscriptions:
         else:
             present.successor = subscription
 
-    def stands(self, request: Request, answer: Ack) -> bool:
+    def stands(self, request: SubscribeRequest, answer: Ack) -> bool:
         """The server took it; what it replaces is over. Whether its stream was left meanwhile. Raises
         `BadCommand` for a place that is none."""
         sub_id = request.context.sub_id
@@ -167,13 +169,15 @@ class Subscriptions:
         left, present.left = present.left, False
         return left
 
-    def _begun(self, subscription: Subscription, replay: Replay, place: Bookmark | None) -> None:
+    def _begun(self, subscription: Subscription, replay: ReplayState, place: Bookmark | None) -> None:
         try:
             replay.began(place)
         except TickertapeError as error:
             self.failed(subscription.context.sub_id, error)
 
-    def refused(self, request: Request, reason: str, error: TickertapeError) -> tuple[Credit | None, bool]:
+    def refused(
+        self, request: SubscribeRequest, reason: str, error: TickertapeError
+    ) -> tuple[Credit | None, bool]:
         """The server did not take it. What it was to replace goes on: the credit to give back for that, and
         whether its stream was left meanwhile."""
         sub_id = request.context.sub_id
@@ -191,7 +195,7 @@ class Subscriptions:
         left, present.left = present.left, False
         return (present.give_back() if present.consumed else None), left
 
-    def leave(self, request: Request) -> bool:
+    def leave(self, request: SubscribeRequest) -> bool:
         """Nobody holds its stream any more; whether the server is to be told now."""
         present = self._by_id.get(request.context.sub_id)
         if present is None or present.told:
@@ -234,13 +238,13 @@ class Subscriptions:
             return
         error = error_from_code(command.code, command.text)
         if subscription.request.handled:
-            self._effects.append(Tell(error))
+            self._effects.append(ReportError(error))
         self.end(command.sub_id, command.code, error)
 
     def failed(self, sub_id: str, error: TickertapeError) -> None:
         """It cannot go on here; the server is to be told. What was to go on where it ends fails with it: what
         comes before that stands would be missing."""
-        self._effects.append(Tell(error))
+        self._effects.append(ReportError(error))
         present = self._by_id[sub_id]
         successor, placed = present.successor, present.placed
         if successor is not None and successor.replay is None:
@@ -266,7 +270,7 @@ class Subscriptions:
         elif not subscription.request.named and subscription.context.store is not None:
             error = forget(self.store, sub_id)
             if error is not None:
-                self._effects.append(Tell(error))
+                self._effects.append(ReportError(error))
 
     # -- connections ------------------------------------------------------------------------------------
 
@@ -291,7 +295,7 @@ class Subscriptions:
         if replay is not None and replay.completed and replay.ends:
             self.end(sub_id, "complete", None)
         elif present.trail is not None and present.trail.comes_again:
-            self._effects.append(Again(present.sink))
+            self._effects.append(WillRedeliver(present.sink))
 
     def given_up(self, sub_ids: Sequence[str]) -> None:
         """The connection is gone with the answer to what ends them: they are over all the same."""
@@ -311,7 +315,7 @@ class Subscriptions:
         waiting = [subscription for subscription in self._by_id.values() if not subscription.placed]
         return [subscription.context.sub_id for subscription in sorted(waiting, key=attrgetter("order"))]
 
-    def leave_kept(self, request: Request) -> bool:
+    def leave_kept(self, request: SubscribeRequest) -> bool:
         """As `leave`, for one that waits to be placed again: it is over. Whether it was one."""
         present = self._by_id.get(request.context.sub_id)
         if present is None or present.request is not request or present.placed:
@@ -329,7 +333,7 @@ class Subscriptions:
                 rest.append(sub_id)
         return tuple(rest)
 
-    def place_again(self, sub_id: str, call_id: int) -> tuple[Request, Subscribe] | None:
+    def place_again(self, sub_id: str, call_id: int) -> tuple[SubscribeRequest, Subscribe] | None:
         """What asks for it on this connection; None when it is over meanwhile. Raises what the bookmark
         store raises."""
         subscription = self._by_id.get(sub_id)
@@ -342,13 +346,13 @@ class Subscriptions:
         subscription.placed = True
         return subscription.request, command
 
-    def postponed(self, request: Request) -> None:
+    def postponed(self, request: SubscribeRequest) -> None:
         """The server refused for now to place it again: it waits."""
         present = self._by_id.get(request.context.sub_id)
         if present is not None and present.request is request:
             present.lose()
 
-    def misplaced(self, request: Request, error: TickertapeError) -> None:
+    def misplaced(self, request: SubscribeRequest, error: TickertapeError) -> None:
         """The server placed it again where nobody can say: it is over."""
         present = self._by_id.get(request.context.sub_id)
         if present is not None and present.request is request:
@@ -372,7 +376,7 @@ class Subscriptions:
                 return
             batch = kept
         batch.context = subscription.leased(command, self._settler) if command.queue else context
-        self._effects.append(Hand(subscription.sink, batch))
+        self._effects.append(DeliverBatch(subscription.sink, batch))
 
     def delivered_to_all(self, routes: Sequence[Route], batch: MessageBatch, now: Now) -> None:
         """A batch came for several subscriptions: each gets its share of it. Raises `BadCommand` for more
@@ -397,7 +401,7 @@ class Subscriptions:
                 if cost:
                     parts.append((subscription.sink, share(rows, cost, context), rows))
         if parts:
-            self._effects.append(HandAll(shared, parts))
+            self._effects.append(DeliverShared(shared, parts))
         if beyond is not None:
             raise beyond
 
@@ -412,27 +416,34 @@ class Subscriptions:
             if self._standing(sub_id) is not None:
                 self.failed(sub_id, error)
 
-    def _sifted(self, subscription: Subscription, trail: Trail, batch: MessageBatch) -> Sifted:
+    def _sifted(
+        self, subscription: Subscription, trail: BookmarkTracker, batch: MessageBatch
+    ) -> Deduplicated:
         """What of a batch is for the application."""
         try:
-            sifted = sift(trail, batch, subscription.context)
+            sifted = drop_duplicates(trail, batch, subscription.context)
         except TickertapeError as error:
             self.failed(subscription.context.sub_id, error)
-            return Sifted(None, subscription.context)
+            return Deduplicated(None, subscription.context)
         if sifted.dropped is not None:
             self._tell_dropped(subscription, batch, sifted.dropped)
             self._give(subscription, batch.cost - (0 if sifted.batch is None else sifted.batch.cost))
         return sifted
 
     def _sifted_rows(
-        self, subscription: Subscription, trail: Trail, batch: MessageBatch, rows: Sequence[int], cost: int
-    ) -> SiftedRows:
+        self,
+        subscription: Subscription,
+        trail: BookmarkTracker,
+        batch: MessageBatch,
+        rows: Sequence[int],
+        cost: int,
+    ) -> DeduplicatedRows:
         """As `_sifted`, of some messages of a batch, which cost `cost`."""
         try:
-            sifted = sift_rows(trail, batch, rows, cost, subscription.context)
+            sifted = drop_duplicate_rows(trail, batch, rows, cost, subscription.context)
         except TickertapeError as error:
             self.failed(subscription.context.sub_id, error)
-            return SiftedRows((), 0, subscription.context)
+            return DeduplicatedRows((), 0, subscription.context)
         if sifted.dropped is not None:
             self._tell_dropped(subscription, batch, sifted.dropped)
             self._give(subscription, cost - sifted.cost)
@@ -441,7 +452,7 @@ class Subscriptions:
     def _tell_dropped(self, subscription: Subscription, batch: MessageBatch, rows: RowNumbers) -> None:
         if self.report_dropped:
             dropped = dropped_of(batch, rows, subscription.context)
-            self._effects.append(Dropped(dropped))
+            self._effects.append(DuplicatesDropped(dropped))
 
     def _give(self, subscription: Subscription, cost: int) -> None:
         credit = subscription.take(cost)
@@ -467,7 +478,7 @@ class Subscriptions:
 
     # -- credit -----------------------------------------------------------------------------------------
 
-    def consumed(self, sub_id: str, cost: int, request: Request | None = None) -> Credit | None:
+    def consumed(self, sub_id: str, cost: int, request: SubscribeRequest | None = None) -> Credit | None:
         """The application took `cost` of the subscription that `request` asked for, which may have been
         replaced since; the credit to give back now, if any."""
         subscription = self._by_id.get(sub_id)
@@ -475,7 +486,7 @@ class Subscriptions:
             return None
         return subscription.take(cost)
 
-    def consumed_all(self, takings: Sequence[tuple[Request, int]]) -> list[Credit]:
+    def consumed_all(self, takings: Sequence[tuple[SubscribeRequest, int]]) -> list[Credit]:
         """As `consumed`, for several."""
         grants = []
         by_id = self._by_id
@@ -495,7 +506,7 @@ class Subscriptions:
         if not paused:
             sinks = [self._by_id[sub_id].sink for sub_id in dict.fromkeys(sub_ids) if sub_id in self._by_id]
             if len(sinks) > 1:
-                self._effects.append(Joined(sinks))
+                self._effects.append(OrderTogether(sinks))
 
     def next_deadline(self) -> float | None:
         """When `wake` wants to be called (monotonic seconds), or None."""

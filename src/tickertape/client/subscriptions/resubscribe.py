@@ -25,13 +25,13 @@ from tickertape.base.bookmarks import (
 from tickertape.base.errors import BadBookmark, BadCommand, TickertapeError
 from tickertape.base.limits import resubscription_retries_max, resubscriptions_under_way_max
 from tickertape.base.options import format_options, parse_options
-from tickertape.client.subscriptions.bookmark_tracker import Trail
+from tickertape.client.subscriptions.bookmark_tracker import BookmarkTracker
 
 _OWN: Final = ("pause", "replace")
 """Options that say how a subscription is placed, not what it is."""
 
 
-class Replay:
+class ReplayState:
     """Where a bookmark subscription began, and how far it has come."""
 
     __slots__ = (
@@ -48,7 +48,7 @@ class Replay:
     )
 
     def __init__(
-        self, bookmark: str | None, options: str, trail: Trail | None, *, until_caught_up: bool
+        self, bookmark: str | None, options: str, trail: BookmarkTracker | None, *, until_caught_up: bool
     ) -> None:
         self.bookmark = bookmark
         """As the application gave it; None for one that reads positions."""
@@ -146,7 +146,7 @@ def place_after(text: str) -> Bookmark | None:
     return point.bookmarks[0]
 
 
-class Terms:
+class ServerTerms:
     """What a subscription is, beside where it stands: its options, and whether it is paused."""
 
     __slots__ = ("conflated", "live", "options", "paused")
@@ -158,7 +158,7 @@ class Terms:
         self.conflated = asked.get("conflation", "none") != "none"
         self.options = {name: value for name, value in asked.items() if name not in _OWN}
 
-    def again(self, replay: Replay | None) -> str:
+    def again(self, replay: ReplayState | None) -> str:
         """The options with which it is placed again."""
         options = dict(self.options)
         if replay is not None:
@@ -174,7 +174,7 @@ Refusal = tuple[str, TickertapeError]
 """The id of a subscription, and why it could not be placed again."""
 
 
-class Round:
+class ResubscribeRound:
     """All subscriptions that are placed again on one connection: in order, some at a time."""
 
     def __init__(self, token: object, sub_ids: Sequence[str]) -> None:

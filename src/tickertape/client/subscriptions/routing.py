@@ -1,7 +1,7 @@
 """Owns what one subscription has of a batch that came for several: a view on it, with a context of its own.
 
 Must never copy a body before somebody asks for the share as a table, nor let a share keep a whole batch alive
-beyond the bound: `Recent` turns shares into batches of their own when others have come meanwhile.
+beyond the bound: `RouteCache` turns shares into batches of their own when others have come meanwhile.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def in_order(shares: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
     return order
 
 
-class Shared:
+class SharedBatch:
     """A batch that came for several, and the views on it that are in use."""
 
     __slots__ = ("__weakref__", "_bodies", "_shares", "batch", "count")
@@ -84,7 +84,7 @@ class Shared:
         self.batch = batch
         self.count = batch.count
         self._bodies: list[bytes] | None = None
-        self._shares: list[weakref.ref[Share]] = []
+        self._shares: list[weakref.ref[BatchView]] = []
 
     def bodies(self) -> list[bytes]:
         """All bodies of the batch, made once for everybody."""
@@ -100,7 +100,7 @@ class Shared:
             whole.__dict__.update(self.batch.__dict__)
             whole.context = context
             return whole
-        share = Share(self, rows, cost, context)
+        share = BatchView(self, rows, cost, context)
         self._shares.append(_reference(share))
         return share
 
@@ -113,14 +113,14 @@ class Shared:
         self._shares.clear()
 
 
-class Share(MessageBatch):
-    """Some messages of a `Shared` batch; in every other way the batch of these messages."""
+class BatchView(MessageBatch):
+    """Some messages of a `SharedBatch` batch; in every other way the batch of these messages."""
 
-    def __init__(self, shared: Shared, rows: Sequence[int], cost: int, context: DeliveryContext) -> None:
+    def __init__(self, shared: SharedBatch, rows: Sequence[int], cost: int, context: DeliveryContext) -> None:
         self.count = len(rows)
         self.cost = cost
         self.context = context
-        self._view: tuple[Shared, Sequence[int]] | None = (shared, rows)
+        self._view: tuple[SharedBatch, Sequence[int]] | None = (shared, rows)
         # What a batch of its own has is never there halfway: whoever looks reads `_view` once.
 
     def detach(self) -> None:
@@ -203,16 +203,16 @@ class Share(MessageBatch):
         return context.store.discard(context.sub_id, self.publisher(i), self.sequence(i))
 
 
-class Recent:
+class RouteCache:
     """The batches for several that came last, `shared_batches_bytes_max` of them: only these are shared."""
 
     def __init__(self) -> None:
-        self._batches: deque[tuple[weakref.ref[Shared], int]] = deque()
+        self._batches: deque[tuple[weakref.ref[SharedBatch], int]] = deque()
         self._bytes = 0
 
-    def add(self, batch: MessageBatch) -> Shared:
+    def add(self, batch: MessageBatch) -> SharedBatch:
         """One more came. What it pushes out is taken apart, as far as somebody still uses it."""
-        shared = Shared(batch)
+        shared = SharedBatch(batch)
         size = 2 * batch.nbytes  # the bodies may be there a second time, one by one
         self._batches.append((weakref.ref(shared), size))
         self._bytes += size

@@ -15,51 +15,53 @@ from tickertape.batch import message_costs, select
 from tickertape.batch.format import I8
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.bookmark_store.protocol import columns_of
-from tickertape.client.subscriptions.bookmark_tracker import Trail
-from tickertape.client.subscriptions.duplicates import marked
-from tickertape.client.subscriptions.subscription import DeliveryContext
+from tickertape.client.subscriptions.bookmark_tracker import BookmarkTracker
+from tickertape.client.subscriptions.duplicates import mark_redelivered
+from tickertape.client.subscriptions.subscription import SubscriptionContext
 
 RowNumbers: TypeAlias = npt.NDArray[np.int64]
 
 
-class Sifted(NamedTuple):
+class Deduplicated(NamedTuple):
     """What is left of a batch."""
 
     batch: MessageBatch | None
     """Often the batch itself; None when nothing is left."""
-    context: DeliveryContext
+    context: SubscriptionContext
     """With which it is handed on: it says whether messages of it may have been delivered before."""
     dropped: RowNumbers | None = None
     """The rows that are not left; None when all are."""
 
 
-class SiftedRows(NamedTuple):
+class DeduplicatedRows(NamedTuple):
     """What is left of some rows of a batch."""
 
     rows: Sequence[int]
     """Often the rows themselves."""
     cost: int
     """What those that are left cost together."""
-    context: DeliveryContext
+    context: SubscriptionContext
     dropped: RowNumbers | None = None
     """The rows of the batch that are not left; None when all are."""
 
 
-def sift(trail: Trail, batch: MessageBatch, context: DeliveryContext) -> Sifted:
+def drop_duplicates(
+    trail: BookmarkTracker, batch: MessageBatch, context: SubscriptionContext
+) -> Deduplicated:
     """What of it is new. Raises what the trail raises."""
     keep = trail.sift(*columns_of(batch))
     if keep is None:
-        return Sifted(batch, context)
-    context = marked(context)
+        return Deduplicated(batch, context)
+    context = mark_redelivered(context)
     if keep.all():
-        return Sifted(batch, context)
+        return Deduplicated(batch, context)
     rows = keep.nonzero()[0]
-    return Sifted(select(batch, rows) if len(rows) else None, context, (~keep).nonzero()[0])
+    return Deduplicated(select(batch, rows) if len(rows) else None, context, (~keep).nonzero()[0])
 
 
-def sift_rows(
-    trail: Trail, batch: MessageBatch, rows: Sequence[int], cost: int, context: DeliveryContext
-) -> SiftedRows:
+def drop_duplicate_rows(
+    trail: BookmarkTracker, batch: MessageBatch, rows: Sequence[int], cost: int, context: SubscriptionContext
+) -> DeduplicatedRows:
     """Which of these rows, which cost `cost` together, are new. Raises what the trail raises."""
     publishers, sequences = columns_of(batch)
     at = None
@@ -69,15 +71,15 @@ def sift_rows(
         publishers = publishers if isinstance(publishers, int) else publishers[at]
     keep = trail.sift(publishers, sequences)
     if keep is None:
-        return SiftedRows(rows, cost, context)
-    context = marked(context)
+        return DeduplicatedRows(rows, cost, context)
+    context = mark_redelivered(context)
     if keep.all():
-        return SiftedRows(rows, cost, context)
+        return DeduplicatedRows(rows, cost, context)
     left, dropped = (part.nonzero()[0] if at is None else at[part] for part in (keep, ~keep))
-    return SiftedRows(left.tolist(), int(message_costs(batch)[left].sum()), context, dropped)
+    return DeduplicatedRows(left.tolist(), int(message_costs(batch)[left].sum()), context, dropped)
 
 
-def dropped_of(batch: MessageBatch, rows: RowNumbers, context: DeliveryContext) -> MessageBatch:
+def dropped_of(batch: MessageBatch, rows: RowNumbers, context: SubscriptionContext) -> MessageBatch:
     """The messages that were dropped, at least one, as a batch of their subscription."""
     dropped = select(batch, rows)
     dropped.context = context

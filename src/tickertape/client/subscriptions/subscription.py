@@ -13,13 +13,13 @@ from tickertape.base.errors import BadCommand
 from tickertape.base.limits import combined_subscriptions_max, credit_bytes_default, message_cost_bytes
 from tickertape.batch.message import Discards
 from tickertape.batch.queue_lease import Hold, Lease
-from tickertape.client.queues.ack_batcher import Settler
-from tickertape.client.subscriptions.bookmark_tracker import Trail
-from tickertape.client.subscriptions.resubscribe import Replay, Terms
+from tickertape.client.queues.ack_batcher import AckBatcher
+from tickertape.client.subscriptions.bookmark_tracker import BookmarkTracker
+from tickertape.client.subscriptions.resubscribe import ReplayState, ServerTerms
 from tickertape.wire.commands import Credit, Credits, Deliver, Subscribe
 
 
-class DeliveryContext(msgspec.Struct, frozen=True):
+class SubscriptionContext(msgspec.Struct, frozen=True):
     """What the messages of a subscription know about it."""
 
     sub_id: str
@@ -34,11 +34,11 @@ class DeliveryContext(msgspec.Struct, frozen=True):
     """Of a batch that came out of a queue."""
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class SubscribeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A subscription as asked for. `depth_bytes` is the credit granted at first, in cost."""
 
     topic: str
-    context: DeliveryContext
+    context: SubscriptionContext
     bookmark: str | None = None
     """As it goes on the wire, or MOST_RECENT."""
     filter: str | None = None
@@ -83,12 +83,14 @@ class Subscription:
         "window",
     )  # fmt: skip
 
-    def __init__(self, request: Request, sink: object, replay: Replay | None, order: int) -> None:
+    def __init__(
+        self, request: SubscribeRequest, sink: object, replay: ReplayState | None, order: int
+    ) -> None:
         self.request = request
         self.context = request.context
         self.replay = replay
         """None for one that only has what comes."""
-        self.terms = Terms(request.options)
+        self.terms = ServerTerms(request.options)
         self.sink = sink
         self.asked = 0
         """The number of the command that asked for it on this connection."""
@@ -116,7 +118,7 @@ class Subscription:
         """What leases on messages of queues depend on: this connection."""
 
     @property
-    def trail(self) -> Trail | None:
+    def trail(self) -> BookmarkTracker | None:
         """Who keeps account of what it was delivered."""
         return None if self.replay is None else self.replay.trail
 
@@ -177,7 +179,7 @@ class Subscription:
         """Whatever messages of queues it holds have gone back."""
         self.hold.over = True
 
-    def leased(self, command: Deliver, settler: Settler) -> DeliveryContext:
+    def leased(self, command: Deliver, settler: AckBatcher) -> SubscriptionContext:
         """The context of a batch that came out of a queue."""
         browsed = "browse" in self.terms.options
         lease = settler.lease(command, self.context.sub_id, self.hold, browsed=browsed)

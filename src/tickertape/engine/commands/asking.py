@@ -10,18 +10,18 @@ from typing import TypeAlias
 
 from tickertape.base.errors import NotReady, TickertapeError
 from tickertape.base.interfaces import Now
-from tickertape.engine.commands.subscribe import Subscribing
-from tickertape.engine.runtime.outbox import Answers
+from tickertape.engine.commands.subscribe import SubscribeHandler
+from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.sessions.session import Session
 from tickertape.wire.commands import Pause, Resolve, Resume, Subscribe, Unsubscribe
 
 Request: TypeAlias = Subscribe | Unsubscribe | Pause | Resume | Resolve
 
 
-class Asking:
+class SubscriptionChanges:
     """Answers requests. `draining()` says whether a clean stop has begun."""
 
-    def __init__(self, subscribing: Subscribing, answers: Answers, draining: Callable[[], bool]) -> None:
+    def __init__(self, subscribing: SubscribeHandler, answers: Outbox, draining: Callable[[], bool]) -> None:
         self._subscribing = subscribing
         self._answers = answers
         self._draining = draining

@@ -21,7 +21,7 @@ from tickertape.wire.commands import Publish, Rejected
 from tickertape.wire.settlement import QUEUE_TOPIC
 
 
-class Split(NamedTuple):
+class PartialRejection(NamedTuple):
     """A publish frame with bad messages: what is to be said, and what is to be stored."""
 
     rejections: list[Rejected]
@@ -32,7 +32,7 @@ class Split(NamedTuple):
     error: TickertapeError
 
 
-class Validation:
+class BodyValidation:
     """The validated topics, and the longest message. `topics` is name to message type; none by default.
     Raises `BadOption` for a type that does not exist."""
 
@@ -45,7 +45,7 @@ class Validation:
 
     def split(
         self, command: Publish, batch: MessageBatch, numbers: Sequence[int] | None = None
-    ) -> Split | None:
+    ) -> PartialRejection | None:
         """The bad messages of a frame told apart from the good ones; None, the usual case, without any.
 
         `numbers` says which messages of the frame are in `batch`; None: all."""
@@ -115,14 +115,16 @@ def refusing(
     bad: list[int],
     error: TickertapeError,
     numbers: Sequence[int] | None = None,
-) -> Split:
+) -> PartialRejection:
     """The messages `bad` (indices, rising, at least one) refused, and the others. `numbers` says which
     messages of the frame are in `batch`; None: all."""
     last = int(batch.sequences[bad[-1]]) if command.sequenced else 0
     code, text = error.code, str(error)
     known = range(batch.count) if numbers is None else numbers
     if len(bad) == len(known) and numbers is None:
-        return Split([Rejected(frame=command.frame, sequence=last, code=code, text=text)], None, (), error)
+        return PartialRejection(
+            [Rejected(frame=command.frame, sequence=last, code=code, text=text)], None, (), error
+        )
     names = batch.sequences[bad].tolist() if command.sequenced else [known[index] for index in bad]
     step = refused_per_command_messages_max
     rejections = [
@@ -130,7 +132,7 @@ def refusing(
         for part in (names[at : at + step] for at in range(0, len(names), step))
     ]
     if len(bad) == batch.count:
-        return Split(rejections, None, (), error)
+        return PartialRejection(rejections, None, (), error)
     good = np.ones(batch.count, np.bool_)
     good[bad] = False
     rest = select(batch, good)
@@ -139,4 +141,4 @@ def refusing(
         run = rest.run(0)
         rest = merge([rest], [Stamp(run.publisher ^ 1, run.first_sequence, run.timestamp)])
     left = [known[index] for index in good.nonzero()[0].tolist()]
-    return Split(rejections, MessageBatch.parse(rest.encode()), left, error)
+    return PartialRejection(rejections, MessageBatch.parse(rest.encode()), left, error)

@@ -23,53 +23,53 @@ from tickertape.base.interfaces import Now
 from tickertape.base.limits import binding_bytes_max
 from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch
-from tickertape.engine.commands.body_validation import Split, Validation
-from tickertape.engine.commands.queue_routing import redirected, refuse_nowhere
+from tickertape.engine.commands.body_validation import BodyValidation, PartialRejection
+from tickertape.engine.commands.queue_routing import redirect, reject_unroutable
 from tickertape.engine.commands.settlements import Settlements
-from tickertape.engine.log_reads.errands import Errands
-from tickertape.engine.queues.registry import Queues
-from tickertape.engine.runtime.log_writer import Publishing, last_sequence
-from tickertape.engine.runtime.outbox import Answers
+from tickertape.engine.log_reads.errands import LogLookups
+from tickertape.engine.queues.registry import QueueRegistry
+from tickertape.engine.runtime.log_writer import LogWriter, last_sequence
+from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.runtime.statistics import Statistics
-from tickertape.engine.sessions.read_throttle import Pauses
+from tickertape.engine.sessions.read_throttle import ReadThrottle
 from tickertape.engine.sessions.session import Session
-from tickertape.engine.transient.delivery import Unrecorded
-from tickertape.journal.commit.accumulator import room_of
+from tickertape.engine.transient.delivery import TransientDelivery
+from tickertape.journal.commit.accumulator import encoded_size
 from tickertape.journal.journal import Journal
 from tickertape.wire.commands import Ack, Flush, Processed, Publish, Rejected
 from tickertape.wire.settlement import QUEUE_TOPIC
 
 
-class _Frame(NamedTuple):
+class _PublishFrame(NamedTuple):
     """A publish frame that waits for the one before it."""
 
     command: Publish
     batch: MessageBatch
 
 
-class _Held:
+class _BlockedConnection:
     """What a connection sent after a frame that is looked up."""
 
-    def __init__(self, frame: _Frame, settlements: Settlements) -> None:
+    def __init__(self, frame: _PublishFrame, settlements: Settlements) -> None:
         self.frame = frame
         self.settlements = settlements
-        self.waiting: deque[_Frame | Callable[[], None]] = deque()
+        self.waiting: deque[_PublishFrame | Callable[[], None]] = deque()
 
 
-class Intake:
+class PublishHandler:
     """Takes publish frames. `goodbye(conn, error)` ends a connection."""
 
     def __init__(
         self,
         journal: Journal,
-        publishing: Publishing,
-        validation: Validation,
-        queues: Queues,
-        unrecorded: Unrecorded,
-        answers: Answers,
-        pauses: Pauses,
+        publishing: LogWriter,
+        validation: BodyValidation,
+        queues: QueueRegistry,
+        unrecorded: TransientDelivery,
+        answers: Outbox,
+        pauses: ReadThrottle,
         statistics: Statistics,
-        errands: Errands,
+        errands: LogLookups,
         goodbye: Callable[[int, TickertapeError], None],
     ) -> None:
         self._journal = journal
@@ -82,7 +82,7 @@ class Intake:
         self._statistics = statistics
         self._errands = errands
         self._goodbye = goodbye
-        self._held: dict[int, _Held] = {}
+        self._held: dict[int, _BlockedConnection] = {}
         """By connection."""
         self._now = Now(0.0, 0)
 
@@ -96,9 +96,9 @@ class Intake:
         """Take a frame, now or in its turn. Raises what ends the connection."""
         held = self._held.get(session.conn)
         if held is None:
-            self._take(session, _Frame(command, batch))
+            self._take(session, _PublishFrame(command, batch))
         else:
-            held.waiting.append(_Frame(command, batch))
+            held.waiting.append(_PublishFrame(command, batch))
 
     def flush(self, session: Session, command: Flush) -> None:
         """Answer once everything that the connection sent before is processed, or persisted."""
@@ -148,7 +148,7 @@ class Intake:
                 return
             self._settle(session, held.frame, held.settlements)
             for waiting in held.waiting:
-                if isinstance(waiting, _Frame):
+                if isinstance(waiting, _PublishFrame):
                     if waiting.command.sequenced and QUEUE_TOPIC in waiting.batch.topics:
                         return
                     self._take(session, waiting, look_up=False)
@@ -157,20 +157,20 @@ class Intake:
 
     # -- one frame --------------------------------------------------------------------------------------
 
-    def _take(self, session: Session, frame: _Frame, *, look_up: bool = True) -> None:
+    def _take(self, session: Session, frame: _PublishFrame, *, look_up: bool = True) -> None:
         command, batch = frame
         recorded = self._inspected(session, command, batch)
         if recorded is None:
             return
         numbers: Sequence[int] | None = None
         if self._queues:
-            split = refuse_nowhere(self._queues, command, batch)
+            split = reject_unroutable(self._queues, command, batch)
             if split is not None:
                 self._refuse(session, split)
                 if split.rest is None:
                     return
                 batch, numbers = split.rest, split.numbers
-            batch = redirected(self._queues, batch)
+            batch = redirect(self._queues, batch)
         split = self._validation.split(command, batch, numbers)
         if split is not None:
             self._refuse(session, split)
@@ -181,9 +181,9 @@ class Intake:
             known = self._publishing.known(session, command, batch)
             settlements = Settlements(self._queues, session, batch, known, numbers)
             if look_up:
-                self._look_up(session, _Frame(command, batch), settlements)
+                self._look_up(session, _PublishFrame(command, batch), settlements)
             else:
-                self._settle(session, _Frame(command, batch), settlements)
+                self._settle(session, _PublishFrame(command, batch), settlements)
             return
         self._accept(session, command, batch, recorded=recorded)
 
@@ -206,14 +206,14 @@ class Intake:
         return recorded
 
     def _check_room(self, batch: MessageBatch) -> None:
-        if self._journal.full and not self._journal.can_accept(room_of(batch) + binding_bytes_max):
+        if self._journal.full and not self._journal.can_accept(encoded_size(batch) + binding_bytes_max):
             why = self._journal.full_reason
             raise JournalFull(f"no room to prepare the next segment: {why}; retried every second")
 
-    def _look_up(self, session: Session, frame: _Frame, settlements: Settlements) -> None:
+    def _look_up(self, session: Session, frame: _PublishFrame, settlements: Settlements) -> None:
         """Find what its settlements name; what comes after the frame waits meanwhile."""
         conn = session.conn
-        self._held[conn] = _Held(frame, settlements)
+        self._held[conn] = _BlockedConnection(frame, settlements)
 
         def done(_: Any) -> None:
             held = self._held.pop(conn)
@@ -229,11 +229,11 @@ class Intake:
         if conn in self._held:
             self._pauses.pause(conn, "settling")
 
-    def _go_on(self, session: Session, waiting: deque[_Frame | Callable[[], None]]) -> None:
+    def _go_on(self, session: Session, waiting: deque[_PublishFrame | Callable[[], None]]) -> None:
         """What waited is taken, up to the next frame that has to be looked up."""
         while waiting:
             following = waiting.popleft()
-            if isinstance(following, _Frame):
+            if isinstance(following, _PublishFrame):
                 self._take(session, following)
             else:
                 following()
@@ -243,7 +243,7 @@ class Intake:
                 return
         self._pauses.resume(session.conn, "settling")
 
-    def _settle(self, session: Session, frame: _Frame, settlements: Settlements) -> None:
+    def _settle(self, session: Session, frame: _PublishFrame, settlements: Settlements) -> None:
         """Carry the settlements of a frame out, and take it with their outcomes."""
         command, batch = frame
         self._check_room(batch)
@@ -265,7 +265,7 @@ class Intake:
         self._unrecorded.publish(batch, lambda: self._answers.send(session.conn, processed))
         self.pause_when_congested(session)
 
-    def _refuse(self, session: Session, split: Split) -> None:
+    def _refuse(self, session: Session, split: PartialRejection) -> None:
         first, *others = split.rejections
         self._answers.refuse(session.conn, first, split.error)
         for rejection in others:

@@ -8,12 +8,14 @@ from __future__ import annotations
 from tickertape.base.errors import BadTopic
 from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch, with_topics
-from tickertape.engine.commands.body_validation import Split, refusing
-from tickertape.engine.queues.registry import Queues
+from tickertape.engine.commands.body_validation import PartialRejection, refusing
+from tickertape.engine.queues.registry import QueueRegistry
 from tickertape.wire.commands import Publish
 
 
-def refuse_nowhere(queues: Queues, command: Publish, batch: MessageBatch) -> Split | None:
+def reject_unroutable(
+    queues: QueueRegistry, command: Publish, batch: MessageBatch
+) -> PartialRejection | None:
     """The messages to queues that nothing is published to, refused; None, the usual case, without any."""
     nowhere = [topic for topic in batch.topics if queues.target(topic) is None]
     if not nowhere:
@@ -26,7 +28,7 @@ def refuse_nowhere(queues: Queues, command: Publish, batch: MessageBatch) -> Spl
     return refusing(command, batch, bad, error)
 
 
-def redirected(queues: Queues, batch: MessageBatch) -> MessageBatch:
+def redirect(queues: QueueRegistry, batch: MessageBatch) -> MessageBatch:
     """The same messages with the topics that they go to."""
     targets = {topic: queues.target(topic) for topic in batch.topics}
     moved = {topic: target for topic, target in targets.items() if target is not None and target != topic}

@@ -11,34 +11,34 @@ from typing import TypeVar
 import msgspec
 
 from tickertape.base.errors import BadOption
-from tickertape.engine.commands.subscription_registry import Held
-from tickertape.engine.matching.content_filter import Content
-from tickertape.engine.matching.interest import NOTHING, Cover
-from tickertape.engine.matching.interest_compiler import Contents
-from tickertape.engine.queues.browser import Browsing
-from tickertape.engine.queues.consumer import Consumer
-from tickertape.engine.queues.registry import Queues
-from tickertape.engine.queues.worker import Work
-from tickertape.engine.runtime.outbox import Answers
+from tickertape.engine.commands.subscription_registry import ConnectionSubscriptions
+from tickertape.engine.matching.content_filter import ContentFilter
+from tickertape.engine.matching.interest import NOTHING, Interest
+from tickertape.engine.matching.interest_compiler import InterestCompiler
+from tickertape.engine.queues.browser import QueueBrowser
+from tickertape.engine.queues.consumer import QueueFeed
+from tickertape.engine.queues.registry import QueueRegistry
+from tickertape.engine.queues.worker import QueueWorker
+from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.sessions.session import Session
-from tickertape.engine.subscriptions.credit import Allowance
+from tickertape.engine.subscriptions.credit import CreditWindow
 from tickertape.engine.subscriptions.subscribe_options import SubscribeOptions
 from tickertape.wire.commands import Ack, Resolve, Subscribe
 
 Asking = TypeVar("Asking", Subscribe, Resolve)
 
 
-class Consuming:
+class QueueSubscribeHandler:
     """Over what connections hold: `of(conn)` gives it, `hold(session)` makes it, `forget(conn)` lets go of it
     when it is empty."""
 
     def __init__(
         self,
-        queues: Queues,
-        contents: Contents,
-        answers: Answers,
-        of: Callable[[int], Held],
-        hold: Callable[[Session], Held],
+        queues: QueueRegistry,
+        contents: InterestCompiler,
+        answers: Outbox,
+        of: Callable[[int], ConnectionSubscriptions],
+        hold: Callable[[Session], ConnectionSubscriptions],
         forget: Callable[[int], None],
     ) -> None:
         self._queues = queues
@@ -57,10 +57,10 @@ class Consuming:
         self,
         session: Session,
         command: Subscribe,
-        cover: Cover,
+        cover: Interest,
         options: SubscribeOptions,
-        works: list[Work],
-    ) -> Content | None:
+        works: list[QueueWorker],
+    ) -> ContentFilter | None:
         """What of the messages of some queues a subscription is sent: a filter is on what its topics hold."""
         if cover.content is None or cover.literal is None or not works:
             return cover.content
@@ -71,10 +71,10 @@ class Consuming:
         self,
         session: Session,
         command: Subscribe,
-        content: Content | None,
-        works: list[Work],
+        content: ContentFilter | None,
+        works: list[QueueWorker],
         backlog: int,
-        allowance: Allowance,
+        allowance: CreditWindow,
     ) -> None:
         """Begin to consume queues, or something else in the place of what did."""
         held = self._of(session.conn)
@@ -83,12 +83,12 @@ class Consuming:
             if old is not None:
                 self.end(held, command.sub_id)
             return
-        if isinstance(old, Consumer):
+        if isinstance(old, QueueFeed):
             self._queues.replace(old, command.topic, content, works, backlog)
             return
         if old is not None:
             self.end(held, command.sub_id)
-        consumer = Consumer(session, command.sub_id, command.topic, content, allowance, backlog)
+        consumer = QueueFeed(session, command.sub_id, command.topic, content, allowance, backlog)
         self._hold(session).of_queues[command.sub_id] = consumer
         self._queues.subscribe(consumer, works)
 
@@ -96,41 +96,43 @@ class Consuming:
         self,
         session: Session,
         command: Subscribe,
-        cover: Cover,
+        cover: Interest,
         options: SubscribeOptions,
-        works: list[Work],
+        works: list[QueueWorker],
     ) -> None:
         """Read what a queue has ready."""
         if cover.literal is None:
             raise BadOption("browse reads one queue: name it")
         self._queues.check(session, works, None)
         content = self.content(session, command, cover, options, works)
-        allowance = Allowance(command.credit)
+        allowance = CreditWindow(command.credit)
         self._answers.send(session.conn, Ack(id=command.id))
         browsing = self._queues.browse(session, command.sub_id, works[0], content, allowance)
         self._hold(session).of_queues[command.sub_id] = browsing
 
-    def ended(self, sub: Consumer | Browsing) -> None:
+    def ended(self, sub: QueueFeed | QueueBrowser) -> None:
         """A subscription to queues ended by itself."""
         held = self._of(sub.session.conn)
         if held.of_queues.get(sub.sub_id) is sub:
             self.end(held, sub.sub_id)
             self._forget(sub.session.conn)
 
-    def end(self, held: Held, sub_id: str) -> None:
+    def end(self, held: ConnectionSubscriptions, sub_id: str) -> None:
         """A subscription is over; nothing when it is to no queue."""
         sub = held.of_queues.pop(sub_id, None)
-        if isinstance(sub, Consumer):
+        if isinstance(sub, QueueFeed):
             self._queues.drop(sub)
         elif sub is not None:
             self._queues.stop_browsing(sub)
 
 
-def beside_queues(cover: Cover, works: list[Work]) -> Cover:
+def without_queues(cover: Interest, works: list[QueueWorker]) -> Interest:
     """What a subscription covers beside the queues that it is to."""
     if not works:
         return cover
     if cover.literal is not None:
         return NOTHING
     names = frozenset(work.queue.name for work in works)
-    return Cover(cover.topic, lambda topic: topic not in names and cover.covers(topic), cover.content, names)
+    return Interest(
+        cover.topic, lambda topic: topic not in names and cover.covers(topic), cover.content, names
+    )

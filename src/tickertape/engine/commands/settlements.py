@@ -18,9 +18,9 @@ from tickertape.base.interfaces import Now
 from tickertape.base.queue_limits import settlement_runs_per_frame_max, settlements_per_frame_max
 from tickertape.batch import MessageBatch, with_bodies
 from tickertape.batch.format import I1
-from tickertape.engine.commands.body_validation import Split, refusing
+from tickertape.engine.commands.body_validation import PartialRejection, refusing
 from tickertape.engine.log_reads.errands import Steps
-from tickertape.engine.queues.registry import Queues
+from tickertape.engine.queues.registry import QueueRegistry
 from tickertape.engine.queues.state.records import nothing_of
 from tickertape.engine.sessions.session import Session
 from tickertape.wire.commands import Publish
@@ -40,7 +40,7 @@ class Settlements:
 
     def __init__(
         self,
-        queues: Queues,
+        queues: QueueRegistry,
         session: Session,
         batch: MessageBatch,
         known: int,
@@ -88,7 +88,7 @@ class Settlements:
             except TickertapeError as error:
                 self._bad[index] = error
 
-    def settle(self, command: Publish, now: Now) -> tuple[MessageBatch | None, list[Split]]:
+    def settle(self, command: Publish, now: Now) -> tuple[MessageBatch | None, list[PartialRejection]]:
         """Carry them out: the frame with their outcomes, and what was refused of it."""
         batch = self._batch
         bodies = batch.bodies_list()
@@ -126,8 +126,8 @@ class Settlements:
 
     def _without_bad(
         self, command: Publish, settled: MessageBatch
-    ) -> tuple[MessageBatch | None, list[Split]]:
-        refused: list[Split] = []
+    ) -> tuple[MessageBatch | None, list[PartialRejection]]:
+        refused: list[PartialRejection] = []
         numbers = range(settled.count) if self._numbers is None else self._numbers
         places = {index: numbers[index] for index in self._bad}
         rest: MessageBatch | None = settled

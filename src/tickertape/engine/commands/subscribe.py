@@ -25,55 +25,55 @@ from tickertape.base.limits import (
     replaces_waiting_max,
 )
 from tickertape.base.text_format import shown
-from tickertape.engine.commands.queue_subscribe import Consuming, beside_queues
-from tickertape.engine.commands.subscribe_checks import bookmarks_in, check_subscribe, extent_search
-from tickertape.engine.commands.subscription_registry import Held
-from tickertape.engine.conflation.buffer import Conflating
-from tickertape.engine.delivery.log_delivery import Delivery
+from tickertape.engine.commands.queue_subscribe import QueueSubscribeHandler, without_queues
+from tickertape.engine.commands.subscribe_checks import bookmarks_in, check_subscribe, range_search
+from tickertape.engine.commands.subscription_registry import ConnectionSubscriptions
+from tickertape.engine.conflation.buffer import ConflationBuffer
+from tickertape.engine.delivery.log_delivery import LogDelivery
 from tickertape.engine.log_reads.budget import ReadBudget, ReadBudgets
 from tickertape.engine.log_reads.log_reads import LogAccess
 from tickertape.engine.log_reads.read_tasks import Searches
-from tickertape.engine.matching.interest import NOTHING, Cover
-from tickertape.engine.matching.interest_compiler import Contents
-from tickertape.engine.queues.browser import Browsing
-from tickertape.engine.queues.consumer import Consumer
-from tickertape.engine.queues.registry import Queues
+from tickertape.engine.matching.interest import NOTHING, Interest
+from tickertape.engine.matching.interest_compiler import InterestCompiler
+from tickertape.engine.queues.browser import QueueBrowser
+from tickertape.engine.queues.consumer import QueueFeed
+from tickertape.engine.queues.registry import QueueRegistry
 from tickertape.engine.queues.state.definition import QueueDefinition
-from tickertape.engine.retention import Pin
+from tickertape.engine.retention import RetentionPin
 from tickertape.engine.runtime.effects import Effect
-from tickertape.engine.runtime.log_writer import Publishing
-from tickertape.engine.runtime.outbox import Answers
-from tickertape.engine.sessions.read_throttle import Pauses
+from tickertape.engine.runtime.log_writer import LogWriter
+from tickertape.engine.runtime.outbox import Outbox
+from tickertape.engine.sessions.read_throttle import ReadThrottle
 from tickertape.engine.sessions.session import Session
-from tickertape.engine.subscriptions.credit import Allowance
-from tickertape.engine.subscriptions.log_feed import Phase, Subscription
-from tickertape.engine.subscriptions.position_limits import Bounds, reach
-from tickertape.engine.subscriptions.start_position import Extent, ExtentSearch, close_extent
-from tickertape.engine.subscriptions.subscribe_options import SubscribeOptions, of_queue
-from tickertape.engine.transient.backlog import LiveSubscription
-from tickertape.engine.transient.delivery import Unrecorded
-from tickertape.engine.transient.slow_consumers import SlowLimits
+from tickertape.engine.subscriptions.credit import CreditWindow
+from tickertape.engine.subscriptions.log_feed import LogFeed, Phase
+from tickertape.engine.subscriptions.position_limits import ScanLimits, range_of_limit
+from tickertape.engine.subscriptions.start_position import ExtentSearch, ReplayRange, close_range
+from tickertape.engine.subscriptions.subscribe_options import SubscribeOptions, check_queue_options
+from tickertape.engine.transient.backlog import TransientFeed
+from tickertape.engine.transient.delivery import TransientDelivery
+from tickertape.engine.transient.slow_consumers import SlowConsumerLimits
 from tickertape.journal.journal import Journal
 from tickertape.wire.commands import Ack, Credits, Pause, Resolve, Resolved, Resume, Subscribe, Unsubscribe
 
-_NOTHING = Held()
+_NOTHING = ConnectionSubscriptions()
 _ANY = 1 << 62
 """More than any reading takes."""
 
 
-class Subscribing:
+class SubscribeHandler:
     """All subscriptions, by connection. Appends to the effects it is given; `slow(session, why)` ends a
     connection that does not take what is not recorded."""
 
     def __init__(
         self,
         journal: Journal,
-        publishing: Publishing,
+        publishing: LogWriter,
         effects: list[Effect],
-        answers: Answers,
-        pauses: Pauses,
-        contents: Contents,
-        limits: SlowLimits,
+        answers: Outbox,
+        pauses: ReadThrottle,
+        contents: InterestCompiler,
+        limits: SlowConsumerLimits,
         slow: Callable[[Session, str], None],
         queues: Sequence[QueueDefinition] = (),
     ) -> None:
@@ -82,11 +82,11 @@ class Subscribing:
         self._publishing = publishing
         self._answers = answers
         self._token = 0
-        self._held: dict[int, Held] = {}
+        self._held: dict[int, ConnectionSubscriptions] = {}
         self.budget = ReadBudget(read_ahead_bytes_max)
         """For all who read the log."""
         self.budgets = ReadBudgets(self.budget, ReadBudget(archive_ahead_bytes_max))
-        self.delivery = Delivery(
+        self.delivery = LogDelivery(
             journal,
             effects,
             answers,
@@ -96,21 +96,21 @@ class Subscribing:
             limits.age_seconds,
             slow,
         )
-        self.unrecorded = Unrecorded(effects, limits, slow)
+        self.unrecorded = TransientDelivery(effects, limits, slow)
         self.searches = Searches(effects, self.new_token, self.budgets, pauses)
         access = LogAccess(journal, effects, self.new_token, self.budget)
-        self.queues = Queues(queues, access, publishing, contents, answers, self._queue_ended)
-        self._consuming = Consuming(
+        self.queues = QueueRegistry(queues, access, publishing, contents, answers, self._queue_ended)
+        self._consuming = QueueSubscribeHandler(
             self.queues, contents, answers, self.of, self._hold, self._forget_if_empty
         )
 
-    def of(self, conn: int) -> Held:
+    def of(self, conn: int) -> ConnectionSubscriptions:
         """What a connection subscribed to; not to be changed."""
         return self._held.get(conn, _NOTHING)
 
-    def oldest_needed(self) -> Pin | None:
+    def oldest_needed(self) -> RetentionPin | None:
         """What of the log subscriptions still need: the one farthest behind."""
-        oldest: Subscription | None = None
+        oldest: LogFeed | None = None
         end = least = self.delivery.dispatcher.position
         for held in self._held.values():
             for sub in held.recorded.values():
@@ -119,11 +119,11 @@ class Subscribing:
                     if needed < least or (oldest is None and needed == least):
                         oldest, least = sub, needed
         if oldest is None:
-            return Pin(end, "those at the end of the log", brief=True)
+            return RetentionPin(end, "those at the end of the log", brief=True)
         who = f"subscription {shown(oldest.sub_id)} of client {shown(oldest.session.name)}"
-        return Pin(least, who)
+        return RetentionPin(least, who)
 
-    def _needed(self, sub: Subscription) -> int:
+    def _needed(self, sub: LogFeed) -> int:
         """From where on a subscription needs the log: not what it reads from the archive."""
         view = self._journal.view
         if sub.reached >= view.first_position or view.older is None:
@@ -135,7 +135,7 @@ class Subscribing:
         held = self.of(conn)
         return self.unrecorded.passing or held.owed or any(map(self._is_held_back, held.recorded.values()))
 
-    def _is_held_back(self, sub: Subscription) -> bool:
+    def _is_held_back(self, sub: LogFeed) -> bool:
         """Whether conflation has something for it that nothing but it holds back."""
         if sub.conflating is None or sub.pacer is not None or sub.paused:
             return False
@@ -151,29 +151,29 @@ class Subscribing:
 
     def subscribe(self, session: Session, command: Subscribe, now: Now) -> None:
         """Begin a subscription; the answer comes when its start was found. Raises what `check_subscribe` and
-        `extent_search` raise."""
+        `range_search` raise."""
         replay = command.bookmark is not None or command.positions is not None
         if replay:
             command = self._consuming.of_underlying(command)
         cover, options = self._check(session, command)
         works = [] if replay else self.queues.named(cover)
-        of_queue(options, queue=bool(works))
+        check_queue_options(options, queue=bool(works))
         if options.browse:
             self._consuming.browse(session, command, cover, options, works)
             self.of(session.conn).coming.pop(command.sub_id, None)
             return
         backlog = self.queues.check(session, works, options.max_backlog)
         content = self._consuming.content(session, command, cover, options, works)
-        cover = beside_queues(cover, works)
+        cover = without_queues(cover, works)
         of_log, of_rest = self._parts(cover, replay) if cover is not NOTHING else (False, False)
         conflating = self._conflating(cover, options, of_log)
         conflating_rest = self._conflating(cover, options, of_rest)
-        search = extent_search(self._journal, command, options, now)  # what it refuses leaves no trace
+        search = range_search(self._journal, command, options, now)  # what it refuses leaves no trace
         held = self.of(session.conn)
         old, old_rest = held.recorded.get(command.sub_id), held.live.get(command.sub_id)
         _check_replaces(old, old_rest)
         before = old or old_rest or held.of_queues.get(command.sub_id)
-        allowance = Allowance(command.credit)
+        allowance = CreditWindow(command.credit)
         if before is not None and not replay:
             # What the old one still has to report of its consumption is not reported any more.
             allowance = before.allowance
@@ -192,7 +192,7 @@ class Subscribing:
                 self.delivery.pause([old], now)
             self.delivery.replace(old, cover if of_log else None, options.pace, conflating, live=options.live)
         elif of_log:
-            sub = Subscription(session, command.sub_id, cover, allowance)
+            sub = LogFeed(session, command.sub_id, cover, allowance)
             sub.replays = command.bookmark is not None
             sub.numbered = command.numbered
             sub.paused, sub.live = options.pause, options.live
@@ -202,13 +202,15 @@ class Subscribing:
             return
         self._answers.send(session.conn, Ack(id=command.id, backlog=backlog))
 
-    def _conflating(self, cover: Cover, options: SubscribeOptions, wanted: bool) -> Conflating | None:
+    def _conflating(
+        self, cover: Interest, options: SubscribeOptions, wanted: bool
+    ) -> ConflationBuffer | None:
         """What conflates, where that is asked for and `wanted`. Raises `BadOption`."""
         if options.conflation is None or not wanted:
             return None
         return self._contents.conflating(cover, options.conflation)
 
-    def _parts(self, cover: Cover, replay: bool) -> tuple[bool, bool]:
+    def _parts(self, cover: Interest, replay: bool) -> tuple[bool, bool]:
         """Whether a subscription is given messages of the log, and others."""
         if replay:
             return True, False
@@ -221,15 +223,15 @@ class Subscribing:
         self,
         session: Session,
         command: Subscribe,
-        cover: Cover,
-        allowance: Allowance,
-        conflating: Conflating | None,
-        old: LiveSubscription | None,
+        cover: Interest,
+        allowance: CreditWindow,
+        conflating: ConflationBuffer | None,
+        old: TransientFeed | None,
     ) -> None:
         """What is not recorded, from now on; in the place of `old` if there is one."""
         if conflating is not None:  # what it is made of is looked at whole
             cover = self._contents.unselected(cover, session.subscriber)
-        live = LiveSubscription(session, command.sub_id, cover, allowance)
+        live = TransientFeed(session, command.sub_id, cover, allowance)
         live.conflating = conflating
         self._hold(session).live[command.sub_id] = live
         if old is None:
@@ -238,7 +240,7 @@ class Subscribing:
             self.unrecorded.replace(old, live)
             self.unrecorded.credit(live)
 
-    def _begin(self, sub: Subscription, command: Subscribe, search: ExtentSearch, backlog: int = 0) -> None:
+    def _begin(self, sub: LogFeed, command: Subscribe, search: ExtentSearch, backlog: int = 0) -> None:
         """Hold it, and deliver once its start was found. What has its id goes on until then."""
         conn = sub.session.conn
         held = self._hold(sub.session)
@@ -247,7 +249,7 @@ class Subscribing:
         place[sub.sub_id] = sub
         target = self._journal.accepted_end
 
-        def found(extent: Extent) -> None:
+        def found(extent: ReplayRange) -> None:
             if place.get(sub.sub_id) is not sub or self.of(conn) is not held:
                 failed(SubscriptionUnknown(f"subscription {shown(sub.sub_id)} was ended before it began"))
                 return
@@ -282,7 +284,7 @@ class Subscribing:
         self.delivery.resume(self._replays(session, command.sub_ids), now)
         self._answers.send(session.conn, Ack(id=command.id))
 
-    def _replays(self, session: Session, sub_ids: tuple[str, ...]) -> list[Subscription]:
+    def _replays(self, session: Session, sub_ids: tuple[str, ...]) -> list[LogFeed]:
         held = self.of(session.conn)
         self._check_known(held, sub_ids, "nothing was changed")
         for sub_id in sub_ids:
@@ -300,7 +302,7 @@ class Subscribing:
         return [held.recorded[sub_id] for sub_id in dict.fromkeys(sub_ids)]
 
     @staticmethod
-    def _check_known(held: Held, sub_ids: tuple[str, ...], consequence: str) -> None:
+    def _check_known(held: ConnectionSubscriptions, sub_ids: tuple[str, ...], consequence: str) -> None:
         for sub_id in sub_ids:
             if sub_id not in held:
                 raise SubscriptionUnknown(
@@ -316,13 +318,13 @@ class Subscribing:
         self._answers.send(session.conn, Ack(id=command.id))
 
     def resolve(self, session: Session, command: Resolve, now: Now) -> None:
-        """Look up which positions a range covers now. Raises what `check_subscribe` and `extent_search`
+        """Look up which positions a range covers now. Raises what `check_subscribe` and `range_search`
         raise."""
         asked, command = command.topic, self._consuming.of_underlying(command)
         cover, options = self._check(session, command)
         types = {} if command.filter is None else self._contents.other_types(cover)
 
-        def found(extent: Extent) -> None:
+        def found(extent: ReplayRange) -> None:
             assert extent.stop is not None
             answer = Resolved(
                 id=command.id,
@@ -338,11 +340,11 @@ class Subscribing:
             self._answers.refuse_command(session.conn, command.id, error)
 
         if command.positions is not None:
-            bounds = Bounds(command.messages_max or _ANY, command.bytes_max or _ANY)
-            search = reach(self._journal, cover, command.topic, command.positions, bounds)
+            bounds = ScanLimits(command.messages_max or _ANY, command.bytes_max or _ANY)
+            search = range_of_limit(self._journal, cover, command.topic, command.positions, bounds)
         else:
-            search = extent_search(self._journal, command, options, now)
-            search = close_extent(self._journal, search, command.topic)
+            search = range_search(self._journal, command, options, now)
+            search = close_range(self._journal, search, command.topic)
         self.searches.begin(session, search, found, failed, bookmarks_in(command))
 
     def credit(self, session: Session, sub_id: str, size: int) -> None:
@@ -415,7 +417,7 @@ class Subscribing:
 
     # -- inside ---------------------------------------------------------------------------------------
 
-    def _check(self, session: Session, command: Subscribe | Resolve) -> tuple[Cover, SubscribeOptions]:
+    def _check(self, session: Session, command: Subscribe | Resolve) -> tuple[Interest, SubscribeOptions]:
         held = self.of(session.conn)
         old = None if isinstance(command, Resolve) else held.recorded.get(command.sub_id)
         return check_subscribe(
@@ -428,13 +430,13 @@ class Subscribing:
             replaces_replay=old is not None and old.replays,
         )
 
-    def _hold(self, session: Session) -> Held:
-        return self._held.setdefault(session.conn, Held())
+    def _hold(self, session: Session) -> ConnectionSubscriptions:
+        return self._held.setdefault(session.conn, ConnectionSubscriptions())
 
-    def _is_held(self, sub: Subscription) -> bool:
+    def _is_held(self, sub: LogFeed) -> bool:
         return self.of(sub.session.conn).recorded.get(sub.sub_id) is sub
 
-    def _end(self, held: Held, sub_id: str) -> None:
+    def _end(self, held: ConnectionSubscriptions, sub_id: str) -> None:
         held.coming.pop(sub_id, None)
         if sub_id in held.of_queues:
             conn = held.of_queues[sub_id].session.conn
@@ -448,13 +450,13 @@ class Subscribing:
             self.unrecorded.remove(live)
             self._forget_if_empty(live.session.conn)
 
-    def _ended(self, sub: Subscription) -> None:
+    def _ended(self, sub: LogFeed) -> None:
         """A subscription is over, whoever ended it."""
         if self._is_held(sub):
             del self._held[sub.session.conn].recorded[sub.sub_id]
             self._forget_if_empty(sub.session.conn)
 
-    def _queue_ended(self, sub: Consumer | Browsing) -> None:
+    def _queue_ended(self, sub: QueueFeed | QueueBrowser) -> None:
         self._consuming.ended(sub)
 
     def _forget_if_empty(self, conn: int) -> None:
@@ -468,7 +470,7 @@ class Subscribing:
         return self._token
 
 
-def _check_replaces(old: Subscription | None, rest: LiveSubscription | None) -> None:
+def _check_replaces(old: LogFeed | None, rest: TransientFeed | None) -> None:
     waiting = 0 if old is None else len(old.turns)
     while rest is not None:
         waiting, rest = waiting + 1, rest.earlier

@@ -24,14 +24,14 @@ from tickertape.base.limits import (
     subscription_id_bytes_max,
 )
 from tickertape.base.text_format import shown
-from tickertape.engine.matching.interest import Cover
-from tickertape.engine.matching.interest_compiler import Contents
-from tickertape.engine.runtime.log_writer import Publishing
+from tickertape.engine.matching.interest import Interest
+from tickertape.engine.matching.interest_compiler import InterestCompiler
+from tickertape.engine.runtime.log_writer import LogWriter
 from tickertape.engine.sessions.session import Session
-from tickertape.engine.subscriptions.start_position import Extent, ExtentSearch, resolve, with_place
+from tickertape.engine.subscriptions.start_position import ExtentSearch, ReplayRange, resolve, with_place
 from tickertape.engine.subscriptions.subscribe_options import SubscribeOptions, subscribe_options
 from tickertape.journal.journal import Journal
-from tickertape.journal.reading.archive_tier import gone, look, oldest
+from tickertape.journal.reading.archive_tier import expired_error, look, oldest
 from tickertape.wire.commands import Resolve, Subscribe
 
 
@@ -39,12 +39,12 @@ def check_subscribe(
     session: Session,
     held: Collection[str],
     command: Subscribe | Resolve,
-    publishing: Publishing,
+    publishing: LogWriter,
     journal: Journal,
-    contents: Contents,
+    contents: InterestCompiler,
     *,
     replaces_replay: bool = False,
-) -> tuple[Cover, SubscribeOptions]:
+) -> tuple[Interest, SubscribeOptions]:
     """Refuse what cannot be done, with an error that says why; returns what is covered, and the options.
     `held` are the ids of the connection's subscriptions;
     `replaces_replay`: the one with the id of the command has a bookmark."""
@@ -109,20 +109,20 @@ def _check_positions(command: Subscribe | Resolve, positions: tuple[int, int], j
     if start > end:
         raise BadOption(f"positions {start} to {end}: the end is below the start")
     if start < journal.view.first_position and journal.view.older is None:
-        raise gone(f"position {start}", journal.view)
+        raise expired_error(f"position {start}", journal.view)
 
 
-def extent_search(
+def range_search(
     journal: Journal, command: Subscribe | Resolve, options: SubscribeOptions, now: Now
 ) -> ExtentSearch:
     """The search for what a checked command covers. Raises `BadBookmark` at once for what cannot be read."""
     if isinstance(command, Subscribe) and command.positions is not None:
         return _between(journal, command.topic, *command.positions)
     if command.bookmark is None:
-        return _known(Extent(journal.accepted_end))
+        return _known(ReplayRange(journal.accepted_end))
     point, log_time = parse_bookmark(command.bookmark), journal.log_time(now)
     if isinstance(point, FromNow):
-        search = _known(Extent(journal.accepted_end))
+        search = _known(ReplayRange(journal.accepted_end))
     else:
         search = resolve(journal, point, journal.accepted_end, options.not_found, log_time, command.topic)
     if isinstance(command, Subscribe):
@@ -135,8 +135,8 @@ def _between(journal: Journal, topic: str, start: int, end: int) -> ExtentSearch
     if start < journal.view.first_position:
         older = yield from look(journal.view, topic)
         if start < oldest(journal.view, None if older is None else topic):
-            raise gone(f"position {start}", journal.view)
-    return Extent(start, stop=end)
+            raise expired_error(f"position {start}", journal.view)
+    return ReplayRange(start, stop=end)
 
 
 def bookmarks_in(command: Subscribe | Resolve) -> int:
@@ -144,7 +144,7 @@ def bookmarks_in(command: Subscribe | Resolve) -> int:
     return 1 if not command.bookmark else command.bookmark.count(",") + 1
 
 
-def _known(extent: Extent) -> ExtentSearch:
+def _known(extent: ReplayRange) -> ExtentSearch:
     """A search that needs no reading."""
     yield from ()
     return extent

@@ -7,22 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tickertape.engine.queues.browser import Browsing
-from tickertape.engine.queues.consumer import Consumer
-from tickertape.engine.subscriptions.log_feed import Subscription
-from tickertape.engine.transient.backlog import LiveSubscription
+from tickertape.engine.queues.browser import QueueBrowser
+from tickertape.engine.queues.consumer import QueueFeed
+from tickertape.engine.subscriptions.log_feed import LogFeed
+from tickertape.engine.transient.backlog import TransientFeed
 
 
-class Held:
+class ConnectionSubscriptions:
     """What one connection subscribed to, by id."""
 
     def __init__(self) -> None:
-        self.recorded: dict[str, Subscription] = {}
-        self.live: dict[str, LiveSubscription] = {}
+        self.recorded: dict[str, LogFeed] = {}
+        self.live: dict[str, TransientFeed] = {}
         """Subscriptions to unrecorded topics."""
-        self.coming: dict[str, Subscription] = {}
+        self.coming: dict[str, LogFeed] = {}
         """Those that take the place of one of the others once their start was found."""
-        self.of_queues: dict[str, Consumer | Browsing] = {}
+        self.of_queues: dict[str, QueueFeed | QueueBrowser] = {}
         """Subscriptions to queues."""
 
     def __len__(self) -> int:

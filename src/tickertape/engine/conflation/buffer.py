@@ -11,17 +11,17 @@ from typing import Final
 
 from tickertape.base.limits import conflation_all_bytes_max, conflation_piece_messages_max
 from tickertape.batch import MessageBatch
-from tickertape.engine.conflation.conflater import Conflated, Conflater
-from tickertape.engine.conflation.keys import Keys
+from tickertape.engine.conflation.conflater import ConflatedMessage, Conflater
+from tickertape.engine.conflation.keys import ConflationKeys
 from tickertape.engine.log_reads.selection import Selection
-from tickertape.engine.matching.content_filter import Content
-from tickertape.engine.subscriptions.options import Conflation
+from tickertape.engine.matching.content_filter import ContentFilter
+from tickertape.engine.subscriptions.options import ConflationOptions
 
 _PATIENCE: Final = 2
 """So many times its interval something is held at the most, whatever the wall clock does."""
 
 
-class ConflationMemory:
+class ConflationBudget:
     """What all conflation together holds, in bytes, and whether it still may."""
 
     def __init__(self) -> None:
@@ -31,11 +31,15 @@ class ConflationMemory:
         """The server stops: what was considered is not held back any more."""
 
 
-class Conflating:
+class ConflationBuffer:
     """What is held, and what is over and waits to be sent. Log times are microseconds since 1970 UTC."""
 
     def __init__(
-        self, conflation: Conflation, keys: Keys | None, content: Content | None, memory: ConflationMemory
+        self,
+        conflation: ConflationOptions,
+        keys: ConflationKeys | None,
+        content: ContentFilter | None,
+        memory: ConflationBudget,
     ) -> None:
         self._conflater = Conflater(conflation.interval_micros)
         self._keys = keys
@@ -43,7 +47,7 @@ class Conflating:
         self._memory = memory
         self._counted = 0
         """What of it is counted in `memory`."""
-        self._over: deque[Conflated] = deque()
+        self._over: deque[ConflatedMessage] = deque()
         self.sent = 0
         """Messages of the first batch that were sent."""
         self._patience: tuple[int, float] | None = None
@@ -108,7 +112,7 @@ class Conflating:
         self._memory.bytes -= self._counted
         self._counted = 0
 
-    def _take(self, over: list[Conflated]) -> None:
+    def _take(self, over: list[ConflatedMessage]) -> None:
         held, memory = self._conflater.held_bytes, self._memory
         beyond = memory.bytes - self._counted + held - memory.bytes_max
         if beyond > 0 and held:
@@ -127,7 +131,7 @@ class Conflating:
         return bool(self._over)
 
     @property
-    def first(self) -> Conflated:
+    def first(self) -> ConflatedMessage:
         """What is to be sent next, from message `sent` on."""
         return self._over[0]
 

@@ -36,7 +36,7 @@ _ROW_BYTES: Final = 64
 """About what a message takes in a batch beside its body and its labels."""
 
 
-class Conflated(NamedTuple):
+class ConflatedMessage(NamedTuple):
     """Messages whose interval is over. Bookmarks are those of the firsts, all else is of the lasts."""
 
     batch: MessageBatch
@@ -50,7 +50,7 @@ _Content: TypeAlias = tuple[int, Buffer, int, bytes, bytes]
 """What of a message replaces what was held: timestamp, body, expiration, correlation id and key."""
 
 
-class _Held:
+class _HeldMessage:
     """The open interval of one key."""
 
     # fmt: off
@@ -59,7 +59,7 @@ class _Held:
     )
     # fmt: on
 
-    def __init__(self, key: Hashable, key_bytes: int, source: _Source, index: int, opened: int) -> None:
+    def __init__(self, key: Hashable, key_bytes: int, source: _HeldBatch, index: int, opened: int) -> None:
         batch = source.batch
         self.key = key
         self.key_bytes = key_bytes
@@ -74,7 +74,7 @@ class _Held:
         self.size = 0
 
 
-class _Source:
+class _HeldBatch:
     """A batch being looked at."""
 
     def __init__(self, selection: Selection, batch: MessageBatch) -> None:
@@ -113,11 +113,11 @@ class Conflater:
         """Memory of what is held, as counted against `bytes_max`."""
         self.released_early = 0
         """Messages that left before their interval was over, for lack of room."""
-        self._held: dict[Hashable, _Held] = {}
-        self._queue: deque[_Held] = deque()
+        self._held: dict[Hashable, _HeldMessage] = {}
+        self._queue: deque[_HeldMessage] = deque()
         """The same in the order of their firsts, in which they leave too: all intervals are equally long."""
-        self._touched: list[_Held] = []
-        self._source: _Source | None = None
+        self._touched: list[_HeldMessage] = []
+        self._source: _HeldBatch | None = None
         self._rows: list[PlainRow] = []
         self._firsts: list[tuple[int, int]] = []
         self._topic: str | None = None
@@ -145,7 +145,7 @@ class Conflater:
         low: int = 0,
         high: int | None = None,
         time: int | None = None,
-    ) -> list[Conflated]:
+    ) -> list[ConflatedMessage]:
         """Consider the messages `[low, high)` of `selection`, which follow all that were considered before.
 
         `keys` has one for each message of the batch, at most `conflation_key_bytes_max` in memory; None for a
@@ -157,7 +157,7 @@ class Conflater:
         if batch is None or low >= high:
             return []
         names = self._names(batch, keys, low, high)
-        source = self._source = _Source(selection, batch)
+        source = self._source = _HeldBatch(selection, batch)
         stamps: list[int] = [time] * (high - low) if time is not None else batch.timestamps[low:high].tolist()
         at = low
         while at < high:
@@ -179,13 +179,13 @@ class Conflater:
         self._source = None
         return results
 
-    def advance(self, time: int, messages_max: int | None = None) -> list[Conflated]:
+    def advance(self, time: int, messages_max: int | None = None) -> list[ConflatedMessage]:
         """Everything stamped before log time `time` has been considered. At most `messages_max` leave: while
         `next_time` is not above `time` there are more."""
         self._release_until(time, messages_max)
         return self._results()
 
-    def flush(self, messages_max: int | None = None) -> list[Conflated]:
+    def flush(self, messages_max: int | None = None) -> list[ConflatedMessage]:
         """Everything, or the oldest `messages_max`, whether its interval is over or not: before `completed`,
         and at a stop."""
         least = 0 if messages_max is None else max(len(self._queue) - messages_max, 0)
@@ -193,14 +193,14 @@ class Conflater:
             self._release()
         return self._results()
 
-    def shrink(self, bytes_max: int) -> list[Conflated]:
+    def shrink(self, bytes_max: int) -> list[ConflatedMessage]:
         """The oldest, until at most `bytes_max` are held: others need the memory."""
         self._release_above(bytes_max)
         return self._results()
 
     # -- intervals ------------------------------------------------------------------------------------------
 
-    def _bounded(self, source: _Source, at: int, stop: int) -> int:
+    def _bounded(self, source: _HeldBatch, at: int, stop: int) -> int:
         """`stop`, or nearer, so that nothing can have to leave early in between: how a stream is cut must
         not decide what leaves."""
         room = self.bytes_max - self.held_bytes
@@ -217,7 +217,13 @@ class Conflater:
         return stop
 
     def _consider(
-        self, source: _Source, names: list[Hashable] | None, at: int, stop: int, stamps: list[int], low: int
+        self,
+        source: _HeldBatch,
+        names: list[Hashable] | None,
+        at: int,
+        stop: int,
+        stamps: list[int],
+        low: int,
     ) -> None:
         """The messages `[at, stop)`: no interval ends between them. `stamps` are those from `low` on."""
         last: dict[Hashable, int]
@@ -237,7 +243,9 @@ class Conflater:
             held = find(key)
             if held is None:
                 begin = first[key]
-                held = self._held[key] = _Held(key, self._memory(key), source, begin, stamps[begin - low])
+                held = self._held[key] = _HeldMessage(
+                    key, self._memory(key), source, begin, stamps[begin - low]
+                )
                 self._queue.append(held)
                 touched.append(held)
                 grown += conflation_entry_bytes + held.key_bytes
@@ -304,7 +312,7 @@ class Conflater:
         self._firsts.append((held.position, held.opened))
         held.at = -1
 
-    def _results(self) -> list[Conflated]:
+    def _results(self) -> list[ConflatedMessage]:
         rows, firsts = self._rows, self._firsts
         if not rows:
             return []
@@ -312,7 +320,7 @@ class Conflater:
         results = []
         for low, high in _cuts(rows):
             positions, stamps = np.array(firsts[low:high], I8).T.copy()
-            results.append(Conflated(batch_from_rows(rows[low:high]), positions, stamps))
+            results.append(ConflatedMessage(batch_from_rows(rows[low:high]), positions, stamps))
         return results
 
 

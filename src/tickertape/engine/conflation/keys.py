@@ -16,7 +16,7 @@ import msgspec
 from tickertape.base.errors import BadOption, BadPath
 from tickertape.base.limits import conflation_key_bytes_max
 from tickertape.batch import MessageBatch
-from tickertape.engine.matching.filter_context import Surroundings
+from tickertape.engine.matching.filter_context import FilterContext
 from tickertape.payload import FieldReader, Unreadable, message_type, parse_path
 
 _OBJECT_BYTES: Final = 64
@@ -28,11 +28,11 @@ _INTEGER_MAX: Final = (1 << 64) - 1
 Values = Callable[[Any], tuple[Any, ...]]
 
 
-class Keys:
+class ConflationKeys:
     """Reads keys of `fields`; `expected` are message types of topics that are covered. Raises `BadOption`
     for fields that none of them can have."""
 
-    def __init__(self, fields: tuple[str, ...], surroundings: Surroundings, expected: Iterable[str]) -> None:
+    def __init__(self, fields: tuple[str, ...], surroundings: FilterContext, expected: Iterable[str]) -> None:
         self._fields = fields
         self._surroundings = surroundings
         self._readers: dict[str, tuple[FieldReader, Values] | None] = {}

@@ -10,17 +10,17 @@ import numpy as np
 
 from tickertape.batch import merge
 from tickertape.batch.format import Int64s
-from tickertape.engine.delivery.fanout import Dispatcher
+from tickertape.engine.delivery.fanout import Fanout
 from tickertape.journal.reading.log_reader import LogReader
-from tickertape.journal.reading.log_view import Part
+from tickertape.journal.reading.log_view import LogPart
 
 
-class Cohort:
+class SharedCursor:
     """Those who go on together: all of one topic, or all with patterns."""
 
     __slots__ = ("dispatcher", "gathered", "literal", "queued", "reader", "reading")
 
-    def __init__(self, dispatcher: Dispatcher, literal: str | None) -> None:
+    def __init__(self, dispatcher: Fanout, literal: str | None) -> None:
         self.dispatcher = dispatcher
         self.literal = literal
         self.reader: LogReader | None = None
@@ -28,7 +28,7 @@ class Cohort:
         """An answer to a read is to come."""
         self.queued = False
         """It stands in the run queue."""
-        self.gathered: list[Part] = []
+        self.gathered: list[LogPart] = []
         """What was read and is not handed out yet."""
 
     @property
@@ -53,15 +53,15 @@ class Cohort:
             self.dispatcher.take(part)
 
 
-def _merged(parts: list[Part]) -> Part:
+def _merged(parts: list[LogPart]) -> LogPart:
     first, end = parts[0].first_position, parts[-1].end_position
     batch = merge([part.batch for part in parts])
     if end - first == batch.count:
-        return Part(first, batch)
-    return Part(first, batch, np.concatenate([_positions(part) for part in parts]), end)
+        return LogPart(first, batch)
+    return LogPart(first, batch, np.concatenate([_positions(part) for part in parts]), end)
 
 
-def _positions(part: Part) -> Int64s:
+def _positions(part: LogPart) -> Int64s:
     if part.positions is not None:
         return part.positions
     return np.arange(part.first_position, part.first_position + part.batch.count, dtype=np.int64)

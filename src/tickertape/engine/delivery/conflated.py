@@ -9,10 +9,10 @@ from __future__ import annotations
 from tickertape.base.interfaces import Now
 from tickertape.base.limits import conflation_piece_messages_max, step_delivery_bytes
 from tickertape.engine.delivery.cursor import Cursor
-from tickertape.engine.subscriptions.log_feed import Share
+from tickertape.engine.subscriptions.log_feed import Portion
 
 
-def conflated(cursor: Cursor, now: Now) -> tuple[Share, int]:
+def conflated_portion(cursor: Cursor, now: Now) -> tuple[Portion, int]:
     """What is to be sent, and the bytes looked at and sent."""
     (sub,) = cursor.subs
     conflating = sub.conflating
@@ -30,6 +30,6 @@ def conflated(cursor: Cursor, now: Now) -> tuple[Share, int]:
         if sub.position >= piece.end:
             cursor.ahead.used()
     if not conflating.waits:
-        return Share(None, sub.position, False), spent
+        return Portion(None, sub.position, False), spent
     share = sub.release(now.mono)
     return share, spent + (0 if share.batch is None else share.batch.nbytes)

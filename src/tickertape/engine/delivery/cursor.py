@@ -10,16 +10,16 @@ from typing import NamedTuple
 
 from tickertape.batch import MessageBatch
 from tickertape.batch.format import Int64s
-from tickertape.engine.log_reads.read_buffer import ReadAhead
+from tickertape.engine.log_reads.read_buffer import ReadBuffer
 from tickertape.engine.log_reads.selection import Selection
-from tickertape.engine.matching.interest import Cover
+from tickertape.engine.matching.interest import Interest
 from tickertape.engine.sessions.session import Session
-from tickertape.engine.subscriptions.log_feed import Phase, Subscription
-from tickertape.journal.reading.archive_tier import OlderReader
+from tickertape.engine.subscriptions.log_feed import LogFeed, Phase
+from tickertape.journal.reading.archive_tier import ArchivedLogReader
 from tickertape.journal.reading.log_reader import LogReader
 
 
-class Taking(NamedTuple):
+class RowSet(NamedTuple):
     """What of a stretch is for one of several."""
 
     indices: Int64s
@@ -27,14 +27,14 @@ class Taking(NamedTuple):
     """These messages, where the pace looks at them; None where there is no pace, or no message."""
 
 
-class Looked(NamedTuple):
+class RowCache(NamedTuple):
     """What of a stretch is for each of several."""
 
     raw: Selection
     low: int
     high: int
     """It is of the messages `[low, high)` of `raw`."""
-    takings: list[Taking]
+    takings: list[RowSet]
     """In the order in which they stand in the cursor."""
 
 
@@ -43,19 +43,19 @@ class Cursor:
 
     __slots__ = ("ahead", "looked", "queued", "reader", "reading", "session", "starved", "subs")
 
-    def __init__(self, subs: list[Subscription]) -> None:
+    def __init__(self, subs: list[LogFeed]) -> None:
         self.subs = subs
         self.session: Session = subs[0].session
-        self.reader: LogReader | OlderReader | None = None
+        self.reader: LogReader | ArchivedLogReader | None = None
         self.reading = False
         """An answer to a read is to come."""
         self.queued = False
         """It stands in the delivery's run queue."""
         self.starved = False
         """Credit does not reach for the next message: nothing is read until more is granted."""
-        self.ahead = ReadAhead()
+        self.ahead = ReadBuffer()
         """What was read and is not yet taken, bounded by one read."""
-        self.looked: Looked | None = None
+        self.looked: RowCache | None = None
         """What was looked at last, for several."""
 
     @property
@@ -81,7 +81,7 @@ class Cursor:
         return topic
 
     @property
-    def cover(self) -> Cover | None:
+    def cover(self) -> Interest | None:
         """What all of it covers when it is of one subscription."""
         return self.subs[0].cover if len(self.subs) == 1 else None
 

@@ -14,16 +14,16 @@ from tickertape.base.interfaces import Now
 from tickertape.base.limits import outbox_bytes_max, routes_per_frame_max
 from tickertape.batch import MessageBatch, message_costs, select
 from tickertape.batch.format import Int64s, lengths_of
-from tickertape.engine.delivery.cursor import Cursor, Looked, Taking
-from tickertape.engine.delivery.routed import routed
+from tickertape.engine.delivery.cursor import Cursor, RowCache, RowSet
+from tickertape.engine.delivery.routed import routed_frame
 from tickertape.engine.log_reads.selection import Selection
-from tickertape.engine.subscriptions.log_feed import Subscription
+from tickertape.engine.subscriptions.log_feed import LogFeed
 from tickertape.wire.commands import Deliver
 
 Frame = tuple[Deliver, MessageBatch]
 
 
-class Offered(NamedTuple):
+class StepResult(NamedTuple):
     """What became of a stretch."""
 
     frames: list[Frame]
@@ -38,8 +38,8 @@ class Offered(NamedTuple):
 class _Share(NamedTuple):
     """Which messages are for a subscription: those of a taking from `begin` on, and before the limit."""
 
-    sub: Subscription
-    taking: Taking
+    sub: LogFeed
+    taking: RowSet
     begin: int
     indices: Int64s
 
@@ -48,13 +48,13 @@ class _Share(NamedTuple):
         return self._replace(indices=self.indices[: int(self.indices.searchsorted(limit))])
 
 
-def together(cursor: Cursor, now: Now) -> Offered:
+def lockstep_frames(cursor: Cursor, now: Now) -> StepResult:
     """Take what comes next of what the cursor has read; the positions of all are moved to behind it."""
     raw, _ = cursor.ahead.piece(None, cursor.position)
     batch = raw.batch
     low = raw.index_at(cursor.position)
     if batch is None or low >= raw.count:
-        return _reach(cursor, raw, raw.count, Offered([], 0, False, None))
+        return _reach(cursor, raw, raw.count, StepResult([], 0, False, None))
     costs = message_costs(batch)
     high = min(low + max(int(costs[low:].cumsum().searchsorted(outbox_bytes_max, "right")), 1), batch.count)
     looked, looked_at = cursor.looked, 0
@@ -69,7 +69,7 @@ def together(cursor: Cursor, now: Now) -> Offered:
     for sub in cursor.subs:
         high = sub.clip(raw, low, high)
     if looked is None:
-        looked = Looked(raw, low, high, [_taking(sub, batch, low, high) for sub in cursor.subs])
+        looked = RowCache(raw, low, high, [_taking(sub, batch, low, high) for sub in cursor.subs])
         cursor.looked = looked
         looked_at = (int(batch.offsets[high]) - int(batch.offsets[low])) * len(filtered)
     shares = []
@@ -93,7 +93,7 @@ def together(cursor: Cursor, now: Now) -> Offered:
         if sub.pacer is not None and taking.chosen is not None:
             sub.pacer.sent(taking.chosen, begin, begin + len(indices), now.mono)
     spent = looked_at + sum(frame[1].nbytes for frame in frames)
-    return _reach(cursor, raw, limit, Offered(frames, spent, blocked, at))
+    return _reach(cursor, raw, limit, StepResult(frames, spent, blocked, at))
 
 
 def _routes(shares: list[_Share], limit: int) -> int:
@@ -101,7 +101,7 @@ def _routes(shares: list[_Share], limit: int) -> int:
     return sum([int(share.indices.searchsorted(limit)) for share in shares])
 
 
-def _reach(cursor: Cursor, raw: Selection, limit: int, offered: Offered) -> Offered:
+def _reach(cursor: Cursor, raw: Selection, limit: int, offered: StepResult) -> StepResult:
     position = raw.end if limit >= raw.count else raw.position(limit)
     for sub in cursor.subs:
         sub.position = max(sub.position, position)
@@ -110,16 +110,16 @@ def _reach(cursor: Cursor, raw: Selection, limit: int, offered: Offered) -> Offe
     return offered
 
 
-def _taking(sub: Subscription, batch: MessageBatch, low: int, high: int) -> Taking:
+def _taking(sub: LogFeed, batch: MessageBatch, low: int, high: int) -> RowSet:
     """Which messages of `[low, high)` are for it."""
     mask = sub.cover.mask(batch)
     if mask is None or sub.not_before is not None:
-        return Taking(np.empty(0, np.int64), None)
+        return RowSet(np.empty(0, np.int64), None)
     indices: Int64s = mask[low:high].nonzero()[0] + low
     content = sub.cover.content
     if content is not None:
         indices = content.passing(batch, indices)
-    return Taking(indices, select(batch, indices) if sub.pacer is not None and len(indices) else None)
+    return RowSet(indices, select(batch, indices) if sub.pacer is not None and len(indices) else None)
 
 
 def _limit(share: _Share, costs: Int64s, high: int, now: Now) -> tuple[int, float | None]:
@@ -148,4 +148,4 @@ def _frame(shares: list[_Share], batch: MessageBatch, costs: Int64s, after: int)
         sub.spend_of(len(indices), int(lengths[indices].sum()), int(costs[indices].sum()))
     counts = np.array([len(share.indices) for share in shares])
     routes = np.concatenate([share.indices for share in shares])
-    return routed(batch, [share.sub.sub_id for share in shares], counts, routes, after)
+    return routed_frame(batch, [share.sub.sub_id for share in shares], counts, routes, after)

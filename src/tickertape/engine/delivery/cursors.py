@@ -18,50 +18,50 @@ from tickertape.base.limits import (
     step_delivery_bytes,
 )
 from tickertape.batch import MessageBatch
-from tickertape.engine.delivery.conflated import conflated
+from tickertape.engine.delivery.conflated import conflated_portion
 from tickertape.engine.delivery.cursor import Cursor
-from tickertape.engine.delivery.cursor_shares import together
+from tickertape.engine.delivery.cursor_shares import lockstep_frames
 from tickertape.engine.log_reads.budget import ReadBudgets
 from tickertape.engine.matching.interest import EVERYTHING
 from tickertape.engine.runtime.effects import Effect, Send, read_effect
-from tickertape.engine.runtime.rounds import Rounds
-from tickertape.engine.runtime.scheduling import Agenda
+from tickertape.engine.runtime.rounds import FairQueue
+from tickertape.engine.runtime.scheduling import DeadlineQueue
 from tickertape.engine.sessions.session import Session
-from tickertape.engine.subscriptions.log_feed import Subscription
+from tickertape.engine.subscriptions.log_feed import LogFeed
 from tickertape.journal.journal import Journal
 from tickertape.journal.reading.archive_tier import (
     ArchiveAnswer,
+    ArchiveCoverage,
+    ArchivedLogReader,
     ArchivedParts,
-    Covered,
-    LookArchive,
-    OlderReader,
+    ProbeArchive,
     ReadArchive,
-    gone,
+    expired_error,
 )
 from tickertape.journal.reading.log_reader import LogReader
-from tickertape.journal.reading.log_view import Part, ReadRequest
+from tickertape.journal.reading.log_view import LogPart, ReadRequest
 from tickertape.wire.frames import encode_frame
 
 _MICROS = 1_000_000
 
 
-class Hands(NamedTuple):
+class CursorCallbacks(NamedTuple):
     """What others do for the cursors."""
 
-    cross: Callable[[Subscription, int], bool]
+    cross: Callable[[LogFeed, int], bool]
     """Do what is due to a subscription that has considered everything below a position; False when it is
     over."""
-    deliver: Callable[[Subscription, MessageBatch, int, int | None, bytes], None]
+    deliver: Callable[[LogFeed, MessageBatch, int, int | None, bytes], None]
     """Send it a batch; everything below a position is considered then. The last is `Share.positions`."""
-    caught_up: Callable[[Subscription, Now], None]
+    caught_up: Callable[[LogFeed, Now], None]
     """It has considered everything persisted: it is discarded here if it goes on elsewhere."""
-    failed: Callable[[Subscription, TickertapeError], None]
+    failed: Callable[[LogFeed, TickertapeError], None]
     """What it needs cannot be read."""
-    join: Callable[[Subscription], bool]
+    join: Callable[[LogFeed], bool]
     """Whether it goes on with others from where it is: it is discarded here then."""
 
 
-class Cursors:
+class CursorScheduler:
     """All cursors. Appends effects to the list it is given."""
 
     def __init__(
@@ -70,30 +70,30 @@ class Cursors:
         effects: list[Effect],
         new_token: Callable[[], int],
         budgets: ReadBudgets,
-        hands: Hands,
+        hands: CursorCallbacks,
     ) -> None:
         self._journal = journal
         self._effects = effects
         self._new_token = new_token
         self.budgets = budgets
         self._hands = hands
-        self._of: dict[Subscription, Cursor] = {}
-        self._runnable: Rounds[Cursor] = Rounds()
+        self._of: dict[LogFeed, Cursor] = {}
+        self._runnable: FairQueue[Cursor] = FairQueue()
         self._reads: dict[int, Cursor] = {}
         self._full: dict[int, dict[Cursor, None]] = {}
         """Cursors that go on when their connection is writable again."""
         self._at_tail: dict[Cursor, None] = {}
         """Cursors that have caught up and stay: they go on with the next commit."""
-        self._holding: Agenda[Cursor] = Agenda()
+        self._holding: DeadlineQueue[Cursor] = DeadlineQueue()
         """Those of them that conflate: they go on at a log time, with what is over then."""
-        self._patience: Agenda[Cursor] = Agenda()
+        self._patience: DeadlineQueue[Cursor] = DeadlineQueue()
         """The same, by the monotonic clock, microseconds: when they have waited too long for that time."""
-        self._paced: Agenda[Cursor] = Agenda()
+        self._paced: DeadlineQueue[Cursor] = DeadlineQueue()
         """Cursors that go on at a time of the monotonic clock, microseconds."""
 
     # -- coming and going -----------------------------------------------------------------------------
 
-    def add(self, *subs: Subscription) -> None:
+    def add(self, *subs: LogFeed) -> None:
         """They go on from where they are, together: at one place, on one connection."""
         for at in range(0, len(subs), combined_subscriptions_max):
             some = list(subs[at : at + combined_subscriptions_max])
@@ -101,12 +101,12 @@ class Cursors:
             self._of.update(dict.fromkeys(some, cursor))
             self._run(cursor)
 
-    def add_each(self, subs: Iterable[Subscription]) -> None:
+    def add_each(self, subs: Iterable[LogFeed]) -> None:
         """Each of them goes on from where it is, by itself."""
         for sub in subs:
             self.add(sub)
 
-    def discard(self, sub: Subscription) -> None:
+    def discard(self, sub: LogFeed) -> None:
         """It reads with nobody any more, nor by itself; nothing when it does not. An answer to its read will
         be ignored."""
         cursor = self._of.pop(sub, None)
@@ -130,19 +130,19 @@ class Cursors:
             if not full:
                 del self._full[cursor.session.conn]
 
-    def __contains__(self, sub: Subscription) -> bool:
+    def __contains__(self, sub: LogFeed) -> bool:
         return sub in self._of
 
     # -- inputs ---------------------------------------------------------------------------------------
 
-    def credit(self, sub: Subscription) -> None:
+    def credit(self, sub: LogFeed) -> None:
         """It was granted more credit."""
         cursor = self._of.get(sub)
         if cursor is not None:
             cursor.starved = False
             self._run(cursor)
 
-    def wake(self, sub: Subscription) -> None:
+    def wake(self, sub: LogFeed) -> None:
         """Something changed for it: look at it in the next step; nothing when it does not read."""
         cursor = self._of.get(sub)
         if cursor is not None:
@@ -198,11 +198,11 @@ class Cursors:
 
     # -- outputs --------------------------------------------------------------------------------------
 
-    def caught_up(self, sub: Subscription) -> bool:
+    def caught_up(self, sub: LogFeed) -> bool:
         """Whether it reads on by itself and was given all there is."""
         return self._of.get(sub) in self._at_tail
 
-    def is_free(self, sub: Subscription) -> bool:
+    def is_free(self, sub: LogFeed) -> bool:
         """Whether it reads by itself, and neither credit nor connection keeps it from going on."""
         cursor = self._of.get(sub)
         return (
@@ -213,17 +213,17 @@ class Cursors:
             and not cursor.starved
         )
 
-    def reads_with(self, sub: Subscription) -> int:
+    def reads_with(self, sub: LogFeed) -> int:
         """How many others were resumed together with it and read the log with it."""
         cursor = self._of.get(sub)
         return 0 if cursor is None else len(cursor.subs) - 1
 
-    def blocked(self, sub: Subscription) -> bool:
+    def blocked(self, sub: LogFeed) -> bool:
         """Whether there is more for it than its credit or its connection takes."""
         cursor = self._of.get(sub)
         return cursor is not None and (cursor.starved or not cursor.session.writable)
 
-    def all_sent(self) -> Iterator[Subscription]:
+    def all_sent(self) -> Iterator[LogFeed]:
         """Those that have caught up and hold nothing back."""
         for cursor in self._at_tail:
             for sub in cursor.subs:
@@ -280,12 +280,12 @@ class Cursors:
         """Give those who read what has been read; returns the bytes looked at and sent."""
         cover = cursor.cover
         if cover is None:
-            offered = together(cursor, now)
+            offered = lockstep_frames(cursor, now)
             for command, batch in offered.frames:
                 self._effects.append(Send(cursor.session.conn, encode_frame(command, batch)))
             spent, blocked, at = offered.spent, offered.blocked, offered.at
         elif cursor.subs[0].conflating is not None:
-            share, spent = conflated(cursor, now)
+            share, spent = conflated_portion(cursor, now)
             if share.batch is not None:
                 self._hands.deliver(cursor.subs[0], share.batch, share.next, None, b"")
             blocked, at = share.blocked, share.at
@@ -325,7 +325,7 @@ class Cursors:
             for sub in list(cursor.subs):
                 self._hands.failed(sub, error)
             return
-        if isinstance(step, ReadRequest | ReadArchive | LookArchive):
+        if isinstance(step, ReadRequest | ReadArchive | ProbeArchive):
             if self.budgets.reserve(cursor, step, lambda: self._run(cursor)):
                 token = self._new_token()
                 cursor.reading = True
@@ -339,7 +339,7 @@ class Cursors:
             )
             for sub in cursor.subs:
                 sub.position = max(sub.position, reached)
-            if reached < cursor.reader.position or isinstance(cursor.reader, OlderReader):
+            if reached < cursor.reader.position or isinstance(cursor.reader, ArchivedLogReader):
                 # What it becomes may cover what was passed over for what it is; the log follows the archive.
                 cursor.let_go()
                 self._run(cursor)
@@ -348,15 +348,15 @@ class Cursors:
         else:
             cursor.ahead.fill(step, cursor.cover or EVERYTHING)
 
-    def _reader(self, cursor: Cursor) -> LogReader | OlderReader:
+    def _reader(self, cursor: Cursor) -> LogReader | ArchivedLogReader:
         """From where it is, in the log or before it. Raises `BookmarkExpired` when what it needs is gone,
         which its pin should have prevented: nothing is skipped silently."""
         view, position = self._journal.view, cursor.position
         if position >= view.first_position:
             return self._journal.reader(position, cursor.literal)
         if view.older is None:
-            raise gone(f"position {position}", view)
-        return OlderReader(view, view.older, position, cursor.topic, self._new_token())
+            raise expired_error(f"position {position}", view)
+        return ArchivedLogReader(view, view.older, position, cursor.topic, self._new_token())
 
     def _join(self, cursor: Cursor, now: Now) -> None:
         """It has caught up."""
@@ -385,10 +385,10 @@ class Cursors:
         self._at_tail[cursor] = None
 
 
-def _parts(reader: LogReader | OlderReader, data: Buffer | ArchiveAnswer) -> list[Part]:
+def _parts(reader: LogReader | ArchivedLogReader, data: Buffer | ArchiveAnswer) -> list[LogPart]:
     """What the answer to a read holds."""
-    if isinstance(data, ArchivedParts | Covered):
-        assert isinstance(reader, OlderReader)
+    if isinstance(data, ArchivedParts | ArchiveCoverage):
+        assert isinstance(reader, ArchivedLogReader)
         return reader.answer(data)
     assert isinstance(reader, LogReader)
     assert isinstance(data, Buffer)

@@ -23,28 +23,28 @@ from tickertape.base.limits import (
 )
 from tickertape.batch import MessageBatch, slice_batch
 from tickertape.batch.format import Int64s
-from tickertape.engine.delivery.fanout_frames import Alike, Part, Sharing
-from tickertape.engine.matching.subscription_index import Group, Offer, Standing
-from tickertape.engine.runtime.scheduling import Agenda
+from tickertape.engine.delivery.fanout_frames import FrameSharing, IdenticalFrames, Part
+from tickertape.engine.matching.subscription_index import InterestGroup, Match, SubscriptionIndex
+from tickertape.engine.runtime.scheduling import DeadlineQueue
 from tickertape.engine.sessions.session import Session
-from tickertape.engine.subscriptions.log_feed import Phase, Subscription
-from tickertape.journal.reading.log_view import Part as LogPart
+from tickertape.engine.subscriptions.log_feed import LogFeed, Phase
+from tickertape.journal.reading.log_view import LogPart
 from tickertape.wire.commands import Deliver
 
 _FINDING_OUT_BYTES: Final = 64 * KIB
 """What it counts to find out for some who is to get what."""
 
-Everybody: TypeAlias = Standing[Subscription, Group[Subscription]]
+Everybody: TypeAlias = SubscriptionIndex[LogFeed, InterestGroup[LogFeed]]
 
 
-class Hands(NamedTuple):
+class FanoutCallbacks(NamedTuple):
     """What others do for a dispatcher."""
 
-    deliver: Callable[[Subscription, MessageBatch, int, int | None], None]
+    deliver: Callable[[LogFeed, MessageBatch, int, int | None], None]
     """Send a batch to one; everything below a position is considered then."""
     send: Callable[[Session, Deliver, MessageBatch], None]
     """Send to several of a connection."""
-    left: Callable[[Subscription], None]
+    left: Callable[[LogFeed], None]
     """It was put out, and goes on as a reader of its own."""
 
 
@@ -52,14 +52,14 @@ def _nobody() -> None:
     """Nobody leaves together."""
 
 
-class Dispatcher:
+class Fanout:
     """All subscriptions at one place, in `phase`. When what waits to be handed on is too much, `overrun` is
     called, which lets those leave together who can, and then everybody else is put out."""
 
     def __init__(
         self,
         position: int,
-        hands: Hands,
+        hands: FanoutCallbacks,
         phase: Phase = Phase.AT_END,
         overrun: Callable[[], None] = _nobody,
     ) -> None:
@@ -72,29 +72,29 @@ class Dispatcher:
         self._hands = hands
         self._phase = phase
         self._overrun = overrun
-        self._standing: Everybody = Standing(Group)
+        self._standing: Everybody = SubscriptionIndex(InterestGroup)
         self._parts: deque[LogPart] = deque()
         self._waiting_bytes = 0
-        self._work: Iterator[Offer[Group[Subscription]]] | None = None
+        self._work: Iterator[Match[InterestGroup[LogFeed]]] | None = None
         """What is left to do of the first part, and of the offer begun last."""
         self._chosen: tuple[MessageBatch, int, Int64s | None] | None = None
-        self._subs: list[Subscription] = []
-        self._sharing: Sharing | None = None
-        self._tasks: Iterator[Alike | list[Part]] = iter(())
+        self._subs: list[LogFeed] = []
+        self._sharing: FrameSharing | None = None
+        self._tasks: Iterator[IdenticalFrames | list[Part]] = iter(())
         """What is left to do of what was found for several."""
         self._rest: list[Part] = []
         """What is left of the task begun last."""
-        self._boundaries: Agenda[Subscription] = Agenda()
+        self._boundaries: DeadlineQueue[LogFeed] = DeadlineQueue()
 
     # -- coming and going -----------------------------------------------------------------------------
 
-    def join(self, sub: Subscription) -> None:
+    def join(self, sub: LogFeed) -> None:
         """`sub` has considered everything below its position, which is not below `open_from`."""
         sub.phase, sub.place = self._phase, self
         self._standing.add(sub)
         self.bound(sub)
 
-    def bound(self, sub: Subscription) -> None:
+    def bound(self, sub: LogFeed) -> None:
         """The boundary of `sub` is new or has moved."""
         boundary = sub.boundary()
         if boundary is None:
@@ -102,13 +102,13 @@ class Dispatcher:
         else:
             self._boundaries.put(sub, boundary)
 
-    def leave(self, sub: Subscription) -> None:
+    def leave(self, sub: LogFeed) -> None:
         """`sub` stands here no more; nothing when it does not. Its position is what it has considered."""
         if sub.place is self:
             self._gone(sub)
             self._standing.discard(sub)
 
-    def standing(self) -> Iterator[Subscription]:
+    def standing(self) -> Iterator[LogFeed]:
         """Everybody here."""
         return iter(self._standing)
 
@@ -126,12 +126,12 @@ class Dispatcher:
         """All of them leave together, and what was to be handed on is forgotten."""
         for sub in self.standing():
             self._gone(sub)
-        taken, self._standing = self._standing, Standing(Group)
+        taken, self._standing = self._standing, SubscriptionIndex(InterestGroup)
         self._parts.clear()
         self._begin_next()
         return taken
 
-    def _gone(self, sub: Subscription) -> None:
+    def _gone(self, sub: LogFeed) -> None:
         sub.phase, sub.place = Phase.BEHIND, None
         sub.position = max(sub.position, self.position)
         self._boundaries.drop(sub)
@@ -212,7 +212,7 @@ class Dispatcher:
                 self._begin(offer, part)
         return budget
 
-    def reached(self) -> list[Subscription]:
+    def reached(self) -> list[LogFeed]:
         """Those whose boundary everything was offered up to; each is given once."""
         return self._boundaries.due(self.position)
 
@@ -222,9 +222,9 @@ class Dispatcher:
         self._subs, self._rest = [], []
         self._waiting_bytes = sum(part.batch.nbytes for part in self._parts)
 
-    def _begin(self, offer: Offer[Group[Subscription]], part: LogPart) -> None:
+    def _begin(self, offer: Match[InterestGroup[LogFeed]], part: LogPart) -> None:
         if offer.found:
-            self._sharing = Sharing(part.batch, offer.found)
+            self._sharing = FrameSharing(part.batch, offer.found)
             self._tasks = self._sharing.tasks()
         if offer.batch is None or offer.group is None:
             return
@@ -232,14 +232,14 @@ class Dispatcher:
         self._subs = list(offer.group.subs)
         self._subs.reverse()
 
-    def _go_on(self, sharing: Sharing, part: LogPart) -> int:
+    def _go_on(self, sharing: FrameSharing, part: LogPart) -> int:
         """Serve the next connection, or begin with those who get the same; returns the bytes sent."""
-        task: Alike | list[Part] | None = self._rest or next(self._tasks, None)
+        task: IdenticalFrames | list[Part] | None = self._rest or next(self._tasks, None)
         self._rest = []
         if task is None:
             self._sharing = None
             return 0
-        if isinstance(task, Alike):
+        if isinstance(task, IdenticalFrames):
             self._chosen = (task.batch, task.batch.crc(), task.indices)
             self._subs = task.subs
             return 0
@@ -271,7 +271,7 @@ class Dispatcher:
         sent += len(task) * step_share_bytes
         return sent
 
-    def _dispatch(self, sub: Subscription, part: LogPart) -> int:
+    def _dispatch(self, sub: LogFeed, part: LogPart) -> int:
         """Give one subscription the selection; returns the bytes sent."""
         assert self._chosen is not None
         chosen, crc, indices = self._chosen
@@ -285,7 +285,7 @@ class Dispatcher:
             return 0
         return self._give(sub, slice_batch(chosen, since, chosen.count), part)
 
-    def _give(self, sub: Subscription, chosen: MessageBatch, part: LogPart, crc: int | None = None) -> int:
+    def _give(self, sub: LogFeed, chosen: MessageBatch, part: LogPart, crc: int | None = None) -> int:
         """Give one subscription what it has not considered of a part; returns the bytes sent."""
         cost = chosen.cost if chosen.nbytes <= batch_bytes_max else outbox_bytes_max + 1
         if not self._takes(sub, cost, part):
@@ -294,7 +294,7 @@ class Dispatcher:
         self._hands.deliver(sub, chosen, part.end_position, crc)
         return chosen.nbytes
 
-    def _takes(self, sub: Subscription, cost: int, part: LogPart) -> bool:
+    def _takes(self, sub: LogFeed, cost: int, part: LogPart) -> bool:
         """Whether it is to be given a part, and can take it; who cannot is put out."""
         if sub.place is not self or sub.position >= part.end_position:
             return False
@@ -304,12 +304,12 @@ class Dispatcher:
         self._put_out(sub, part.first_position, part.end_position)
         return False
 
-    def _put_out_unless_done(self, sub: Subscription, part: LogPart) -> None:
+    def _put_out_unless_done(self, sub: LogFeed, part: LogPart) -> None:
         """Put it out if something of a part is still to be considered for it."""
         if sub.place is self and sub.position < part.end_position:
             self._put_out(sub, part.first_position, part.end_position)
 
-    def _put_out(self, sub: Subscription, position: int, alone_to: int = 0) -> None:
+    def _put_out(self, sub: LogFeed, position: int, alone_to: int = 0) -> None:
         self.leave(sub)
         sub.position = max(sub.position, position)
         # Who waits for its connection only is no trouble to others, once it goes on.

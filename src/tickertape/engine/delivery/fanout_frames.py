@@ -14,33 +14,33 @@ import numpy as np
 from tickertape.base.limits import combined_subscriptions_max, routes_per_frame_max
 from tickertape.batch import MessageBatch, message_costs, select
 from tickertape.batch.format import Int64s, lengths_of
-from tickertape.engine.delivery.routed import routed
-from tickertape.engine.matching.filter_groups import Found
-from tickertape.engine.matching.subscription_index import Group
+from tickertape.engine.delivery.routed import routed_frame
+from tickertape.engine.matching.filter_groups import GroupMatches
+from tickertape.engine.matching.subscription_index import InterestGroup
 from tickertape.engine.sessions.session import Session
-from tickertape.engine.subscriptions.log_feed import Subscription
+from tickertape.engine.subscriptions.log_feed import LogFeed
 from tickertape.wire.commands import Deliver
 
-Part: TypeAlias = tuple[Subscription, int]
+Part: TypeAlias = tuple[LogFeed, int]
 """A subscription, and the number of its selection."""
 
 
 _GROUPS_AT_A_TIME: Final = 1024
 
 
-class Alike(NamedTuple):
+class IdenticalFrames(NamedTuple):
     """Subscriptions of different connections that get the same."""
 
     batch: MessageBatch
-    subs: list[Subscription]
+    subs: list[LogFeed]
     indices: Int64s
     """Which messages of what was handed out it holds."""
 
 
-class Sharing:
+class FrameSharing:
     """What of `batch` groups get, of which there is at least one."""
 
-    def __init__(self, batch: MessageBatch, found: Found[Group[Subscription]]) -> None:
+    def __init__(self, batch: MessageBatch, found: GroupMatches[InterestGroup[LogFeed]]) -> None:
         self._batch = batch
         self._found = found
         self._cut: list[Int64s] = []
@@ -67,7 +67,7 @@ class Sharing:
         found = len(self._begins)
         return self._found.of(number) if number < found else self._cut[number - found]
 
-    def tasks(self) -> Iterator[Alike | list[Part]]:
+    def tasks(self) -> Iterator[IdenticalFrames | list[Part]]:
         """What is to be sent, one after the other: the same to several, or parts to one connection; before,
         nothing, where others may have their turn."""
         connections: dict[Session, list[Part]] = {}
@@ -80,7 +80,7 @@ class Sharing:
                     connections[sub.session] = [(sub, number)]
                 else:
                     parts.append((sub, number))
-        alike: dict[int, list[Subscription]] = {}
+        alike: dict[int, list[LogFeed]] = {}
         for parts in connections.values():
             if len(parts) == 1:
                 alike.setdefault(parts[0][1], []).append(parts[0][0])
@@ -88,7 +88,7 @@ class Sharing:
                 yield parts
         for number, subs in alike.items():
             indices = self._found.of(number)
-            yield Alike(select(self._batch, indices), subs, indices)
+            yield IdenticalFrames(select(self._batch, indices), subs, indices)
 
     def frames(self, parts: list[Part], after: int) -> Iterator[tuple[Deliver, MessageBatch]]:
         """Frames that bring `parts` to their connection, which may queue all of them; each has the credit for
@@ -114,7 +114,7 @@ class Sharing:
         routes = self._routes(numbers, counts)
         # Once for all: there may be hundreds.
         parts[0][0].session.sent(len(routes), int(self._each_size[routes].sum()))
-        return routed(self._batch, [sub.sub_id for sub, _ in parts], counts, routes, after)
+        return routed_frame(self._batch, [sub.sub_id for sub, _ in parts], counts, routes, after)
 
     def _routes(self, numbers: list[int], counts: Int64s) -> Int64s:
         """The selections, one after the other."""

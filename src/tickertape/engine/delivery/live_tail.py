@@ -12,29 +12,29 @@ from collections.abc import Callable
 from tickertape.base.limits import outbox_bytes_max
 from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch, Stamp, merge
-from tickertape.engine.delivery.fanout import Dispatcher, Hands
-from tickertape.engine.log_reads.selection import narrowed, selections
+from tickertape.engine.delivery.fanout import Fanout, FanoutCallbacks
+from tickertape.engine.log_reads.selection import restrict, selections
 from tickertape.engine.sessions.session import Session
-from tickertape.engine.subscriptions.log_feed import Subscription
-from tickertape.journal.reading.log_view import Part
+from tickertape.engine.subscriptions.log_feed import LogFeed
+from tickertape.journal.reading.log_view import LogPart
 
 
-class LiveEnd:
+class LiveTail:
     """Subscriptions with `live` that have caught up. `hands` are as the dispatcher's;
     `slow(session, why)` ends the connection of one that has fallen behind for `age_seconds` (None: never)."""
 
     def __init__(
         self,
         end: int,
-        hands: Hands,
+        hands: FanoutCallbacks,
         age_seconds: float | None,
         slow: Callable[[Session, str], None],
     ) -> None:
-        self.dispatcher = Dispatcher(end, hands._replace(left=self._fell_back))
+        self.dispatcher = Fanout(end, hands._replace(left=self._fell_back))
         self._hands = hands
         self._age_seconds = age_seconds
         self._slow = slow
-        self._behind_since: dict[Subscription, float] = {}
+        self._behind_since: dict[LogFeed, float] = {}
         """Those that have fallen behind, in the order in which they did, monotonic seconds."""
         self.fallbacks = 0
         """How often one could not take what was accepted, and went back to the log."""
@@ -43,7 +43,7 @@ class LiveEnd:
         self._wanting = 0
         self._known_from: int | None = None
         """Position from which on what was accepted is known here; None while nobody wants it."""
-        self._parts: deque[Part] = deque()
+        self._parts: deque[LogPart] = deque()
 
     def begin(self, accepted_end: int) -> None:
         """One subscription more wants what comes before it is persisted."""
@@ -51,7 +51,7 @@ class LiveEnd:
         if self._known_from is None:
             self._known_from = accepted_end
 
-    def end(self, sub: Subscription) -> None:
+    def end(self, sub: LogFeed) -> None:
         """It does not want that any more."""
         self._behind_since.pop(sub, None)
         self._wanting -= 1
@@ -63,7 +63,7 @@ class LiveEnd:
         """The log accepted a batch; its first message has this position."""
         if self._known_from is None:
             return
-        part = Part(position, merge([batch], [stamp]))
+        part = LogPart(position, merge([batch], [stamp]))
         self._parts.append(part)
         self.dispatcher.persisted(part)
 
@@ -82,7 +82,7 @@ class LiveEnd:
 
     # -- who is slow ----------------------------------------------------------------------------------
 
-    def _fell_back(self, sub: Subscription) -> None:
+    def _fell_back(self, sub: LogFeed) -> None:
         self.fallbacks += 1
         self._behind_since[sub] = self.now
         self._hands.left(sub)
@@ -113,7 +113,7 @@ class LiveEnd:
 
     # -- coming back ----------------------------------------------------------------------------------
 
-    def join(self, sub: Subscription, now: float) -> bool:
+    def join(self, sub: LogFeed, now: float) -> bool:
         """Send what is accepted and not persisted to one that was sent everything persisted, and let it stand
         here; False when it cannot take all of that, or it is more than a connection may queue: this is tried
         again when more is persisted."""
@@ -125,7 +125,7 @@ class LiveEnd:
             self._behind_since[sub] = self.now
         return False
 
-    def _join(self, sub: Subscription, now: float) -> bool:
+    def _join(self, sub: LogFeed, now: float) -> bool:
         if self._known_from is None or sub.position < self._known_from or not sub.session.writable:
             return False
         sent = 0
@@ -138,7 +138,7 @@ class LiveEnd:
                 if content is not None and raw.batch is not None and low < raw.count:
                     if content.reach(raw.batch, low) < raw.count:
                         return False  # more than is looked at in one step
-                    piece = narrowed(raw, low, raw.count, content, project=True)
+                    piece = restrict(raw, low, raw.count, content, project=True)
                 share = sub.share(piece, now)
                 sub.position = max(sub.position, share.next)
                 if share.batch is not None:

@@ -14,24 +14,24 @@ from tickertape.base.errors import TickertapeError
 from tickertape.base.interfaces import Buffer, Now
 from tickertape.base.limits import cohort_moves_max, step_bytes_max
 from tickertape.batch import MessageBatch
-from tickertape.engine.conflation.buffer import Conflating
-from tickertape.engine.delivery.cursors import Cursors, Hands
-from tickertape.engine.delivery.fanout import Dispatcher
-from tickertape.engine.delivery.fanout import Hands as DispatcherHands
-from tickertape.engine.delivery.live_tail import LiveEnd
-from tickertape.engine.delivery.progress_notices import Notices
-from tickertape.engine.delivery.shared_cursor import Cohorts
-from tickertape.engine.delivery.shared_cursor import Hands as CohortHands
+from tickertape.engine.conflation.buffer import ConflationBuffer
+from tickertape.engine.delivery.cursors import CursorCallbacks, CursorScheduler
+from tickertape.engine.delivery.fanout import Fanout
+from tickertape.engine.delivery.fanout import FanoutCallbacks as DispatcherHands
+from tickertape.engine.delivery.live_tail import LiveTail
+from tickertape.engine.delivery.progress_notices import ProgressNotices
+from tickertape.engine.delivery.shared_cursor import SharedCursorCallbacks as CohortHands
+from tickertape.engine.delivery.shared_cursor import SharedCursors
 from tickertape.engine.log_reads.budget import ReadBudgets
-from tickertape.engine.matching.interest import Cover
+from tickertape.engine.matching.interest import Interest
 from tickertape.engine.runtime.effects import Effect, Send
-from tickertape.engine.runtime.outbox import Answers
-from tickertape.engine.runtime.scheduling import Agenda
+from tickertape.engine.runtime.outbox import Outbox
+from tickertape.engine.runtime.scheduling import DeadlineQueue
 from tickertape.engine.sessions.session import Session
-from tickertape.engine.subscriptions.log_feed import Phase, Subscription, Turn
-from tickertape.engine.subscriptions.options import Pace
+from tickertape.engine.subscriptions.log_feed import LogFeed, Phase, Replacement
+from tickertape.engine.subscriptions.options import ReplayRate
 from tickertape.journal.journal import Journal
-from tickertape.journal.reading.log_view import Part
+from tickertape.journal.reading.log_view import LogPart
 from tickertape.wire.commands import Command, Completed, Deliver, Ended
 from tickertape.wire.frames import encode_frame
 
@@ -41,7 +41,7 @@ _SHARE_OF_THE_LAST = 4
 _MICROS = 1_000_000
 
 
-class Delivery:
+class LogDelivery:
     """All subscriptions to recorded topics. Appends effects to the list it is given; `ended` is told of each
     one that is over; `slow(session, why)` ends a connection whose live subscription is behind for
     `age_seconds`."""
@@ -50,10 +50,10 @@ class Delivery:
         self,
         journal: Journal,
         effects: list[Effect],
-        answers: Answers,
+        answers: Outbox,
         new_token: Callable[[], int],
         budgets: ReadBudgets,
-        ended: Callable[[Subscription], None],
+        ended: Callable[[LogFeed], None],
         age_seconds: float | None,
         slow: Callable[[Session, str], None],
     ) -> None:
@@ -63,8 +63,10 @@ class Delivery:
         self._ended = ended
         self.step_bytes_max = step_bytes_max
         """About what one step delivers."""
-        hands = Hands(self._cross, self._deliver, self._caught_up, self._failed, self._go_with_others)
-        self.cursors = Cursors(journal, effects, new_token, budgets, hands)
+        hands = CursorCallbacks(
+            self._cross, self._deliver, self._caught_up, self._failed, self._go_with_others
+        )
+        self.cursors = CursorScheduler(journal, effects, new_token, budgets, hands)
         going = CohortHands(
             self._cohort,
             self.cursors.is_free,
@@ -74,17 +76,17 @@ class Delivery:
             self._go_over,
             self._failed,
         )
-        self.cohorts = Cohorts(journal, effects, new_token, budgets.log, going)
+        self.cohorts = SharedCursors(journal, effects, new_token, budgets.log, going)
         self._handing = DispatcherHands(self._deliver, self._send_several, self.cursors.add)
-        self.dispatcher = Dispatcher(journal.persisted_end, self._handing, overrun=self._overrun)
-        self.live = LiveEnd(journal.accepted_end, self._handing, age_seconds, slow)
-        self._clocked: Agenda[Subscription] = Agenda()
+        self.dispatcher = Fanout(journal.persisted_end, self._handing, overrun=self._overrun)
+        self.live = LiveTail(journal.accepted_end, self._handing, age_seconds, slow)
+        self._clocked: DeadlineQueue[LogFeed] = DeadlineQueue()
         """Subscriptions that end at a log time still to come."""
-        self._notices = Notices(effects)
+        self._notices = ProgressNotices(effects)
 
     # -- inputs ---------------------------------------------------------------------------------------
 
-    def begin(self, sub: Subscription) -> None:
+    def begin(self, sub: LogFeed) -> None:
         """Its extent is known: start to deliver, unless it is paused."""
         if sub.stop_time is not None:
             self._clocked.put(sub, sub.stop_time)
@@ -92,7 +94,7 @@ class Delivery:
             self.live.begin(self._journal.accepted_end)
         self.cursors.add(sub)
 
-    def credit(self, sub: Subscription) -> None:
+    def credit(self, sub: LogFeed) -> None:
         """It was granted more credit."""
         self.cursors.credit(sub)
 
@@ -101,7 +103,7 @@ class Delivery:
         session.writable = True
         self.cursors.writable(session)
 
-    def pause(self, subs: Iterable[Subscription], now: Now) -> None:
+    def pause(self, subs: Iterable[LogFeed], now: Now) -> None:
         """Send nothing more to them, and keep their places."""
         for sub in subs:
             if sub.paused:
@@ -112,9 +114,9 @@ class Delivery:
                 self.cursors.discard(sub)
                 self.cursors.add(sub)
 
-    def resume(self, subs: Iterable[Subscription], now: Now) -> None:
+    def resume(self, subs: Iterable[LogFeed], now: Now) -> None:
         """Go on where they are; those that are at one place and go at one rate read the log together."""
-        alike: dict[object, list[Subscription]] = {}
+        alike: dict[object, list[LogFeed]] = {}
         for number, sub in enumerate(subs):
             if not sub.paused:
                 continue
@@ -129,10 +131,10 @@ class Delivery:
 
     def replace(
         self,
-        sub: Subscription,
-        cover: Cover | None,
-        pace: Pace | None = None,
-        conflating: Conflating | None = None,
+        sub: LogFeed,
+        cover: Interest | None,
+        pace: ReplayRate | None = None,
+        conflating: ConflationBuffer | None = None,
         *,
         live: bool = False,
     ) -> None:
@@ -145,7 +147,7 @@ class Delivery:
             sub.turns.clear()
         if sub.turns and sub.turns[-1].position == position:
             sub.turns.pop()  # nothing lies between: it would be another one for no message
-        sub.turns.append(Turn(position, cover, pace, conflating, live))
+        sub.turns.append(Replacement(position, cover, pace, conflating, live))
         if sub.phase is Phase.SEARCHING:
             self._turn(sub)
             return
@@ -156,7 +158,7 @@ class Delivery:
         if self._cross(sub, sub.position):
             self.cursors.wake(sub)
 
-    def remove(self, sub: Subscription) -> None:
+    def remove(self, sub: LogFeed) -> None:
         """It is over; an answer to its read will be ignored."""
         _leave(sub)
         self.cursors.discard(sub)
@@ -172,7 +174,7 @@ class Delivery:
         """The answer to a read; False when the token is none of ours."""
         return self.cursors.read_done(token, data) or self.cohorts.read_done(token, data)
 
-    def persisted(self, part: Part) -> None:
+    def persisted(self, part: LogPart) -> None:
         """A commit became persisted."""
         self.dispatcher.persisted(part)
         self.live.persisted(part.end_position)
@@ -196,7 +198,7 @@ class Delivery:
         if not (self.dispatcher.has_work or self.live.dispatcher.has_work):  # else not everything is sent yet
             self._notices.settle(now, self._all_sent())
 
-    def _stop_by_clock(self, sub: Subscription) -> None:
+    def _stop_by_clock(self, sub: LogFeed) -> None:
         """The log time of its end has come: whatever is accepted from now on is stamped later, so the end is
         a position.
         """
@@ -211,7 +213,7 @@ class Delivery:
 
     # -- outputs --------------------------------------------------------------------------------------
 
-    def caught_up(self, sub: Subscription) -> bool:
+    def caught_up(self, sub: LogFeed) -> bool:
         """Whether it was given all there is."""
         return sub.phase is Phase.AT_END or self.cursors.caught_up(sub)
 
@@ -257,10 +259,10 @@ class Delivery:
 
     # -- at the end -----------------------------------------------------------------------------------
 
-    def _cohort(self, position: int) -> Dispatcher:
-        return Dispatcher(position, self._handing, Phase.TOGETHER)
+    def _cohort(self, position: int) -> Fanout:
+        return Fanout(position, self._handing, Phase.TOGETHER)
 
-    def _go_with_others(self, sub: Subscription) -> bool:
+    def _go_with_others(self, sub: LogFeed) -> bool:
         return self.cohorts.join(sub)
 
     def _overrun(self) -> None:
@@ -269,7 +271,7 @@ class Delivery:
             if not self.cohorts.begin(everybody, self.dispatcher.position):
                 self.cursors.add_each(everybody)
 
-    def _go_over(self, cohort: Dispatcher) -> bool:
+    def _go_over(self, cohort: Fanout) -> bool:
         """All of a cohort have caught up: they go over to the end, unless too many would have to move."""
         moving, there = len(cohort), len(self.dispatcher)
         if moving > cohort_moves_max and (there > cohort_moves_max or self.dispatcher.has_work):
@@ -282,7 +284,7 @@ class Delivery:
         self.dispatcher.adopt(everybody)
         return True
 
-    def _caught_up(self, sub: Subscription, now: Now) -> None:
+    def _caught_up(self, sub: LogFeed, now: Now) -> None:
         """It joins those at the end, unless it goes at a pace of its own or must change first."""
         if not (sub.own_pace or sub.turns):
             if sub.live and not self.live.join(sub, now.mono):
@@ -292,11 +294,11 @@ class Delivery:
                 self.dispatcher.join(sub)
         self._notices.joined(sub)
 
-    def _failed(self, sub: Subscription, error: TickertapeError) -> None:
+    def _failed(self, sub: LogFeed, error: TickertapeError) -> None:
         self._answers.end_subscription(sub.session.conn, sub.sub_id, sub.cover.topic, error)
         self.remove(sub)
 
-    def _all_sent(self) -> Iterator[Subscription]:
+    def _all_sent(self) -> Iterator[LogFeed]:
         """Everybody who was sent everything."""
         yield from self.dispatcher.standing()
         yield from self.live.dispatcher.standing()
@@ -304,12 +306,12 @@ class Delivery:
 
     # -- completions and ends -------------------------------------------------------------------------
 
-    def _cross_reached(self, dispatcher: Dispatcher) -> None:
+    def _cross_reached(self, dispatcher: Fanout) -> None:
         for sub in dispatcher.reached():
             if self._cross(sub, dispatcher.position) and sub.place is dispatcher:
                 dispatcher.bound(sub)
 
-    def _cross(self, sub: Subscription, position: int) -> bool:
+    def _cross(self, sub: LogFeed, position: int) -> bool:
         """Send what is due when everything below `position` was considered; False when it is over."""
         boundary = sub.boundary()
         if boundary is None or position < boundary:
@@ -332,7 +334,7 @@ class Delivery:
             sub.target = None
         return True
 
-    def _turn(self, sub: Subscription) -> None:
+    def _turn(self, sub: LogFeed) -> None:
         if sub.turns[0].cover is None and len(sub.turns) == 1:
             self.remove(sub)
             return
@@ -349,7 +351,7 @@ class Delivery:
 
     def _deliver(
         self,
-        sub: Subscription,
+        sub: LogFeed,
         batch: MessageBatch,
         after: int,
         crc: int | None = None,
@@ -364,12 +366,12 @@ class Delivery:
     def _send_several(self, session: Session, command: Deliver, batch: MessageBatch) -> None:
         self._effects.append(Send(session.conn, encode_frame(command, batch)))
 
-    def _send(self, sub: Subscription, command: Command) -> None:
+    def _send(self, sub: LogFeed, command: Command) -> None:
         buffers: list[Buffer] = encode_frame(command)
         self._effects.append(Send(sub.session.conn, buffers))
 
 
-def _leave(sub: Subscription) -> None:
+def _leave(sub: LogFeed) -> None:
     """It is given nothing more with others."""
     if sub.place is not None:
         sub.place.leave(sub)

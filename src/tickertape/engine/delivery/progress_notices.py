@@ -15,8 +15,8 @@ from tickertape.base.interfaces import Now
 from tickertape.base.limits import notice_seconds, notice_subscriptions_max
 from tickertape.batch import KIND_MESSAGE, MessageBatch
 from tickertape.engine.runtime.effects import Effect, Send
-from tickertape.engine.subscriptions.log_feed import Subscription
-from tickertape.journal.reading.log_view import Part
+from tickertape.engine.subscriptions.log_feed import LogFeed
+from tickertape.journal.reading.log_view import LogPart
 from tickertape.wire.commands import PersistedNotice
 from tickertape.wire.frames import encode_frame
 
@@ -31,7 +31,7 @@ class _Last(NamedTuple):
     end: int
 
 
-class Notices:
+class ProgressNotices:
     """When the next notices are due, and the bookmark they carry. Appends effects to the list it is given."""
 
     def __init__(self, effects: list[Effect]) -> None:
@@ -43,7 +43,7 @@ class Notices:
         self._at = _BEFORE_ALL
         """When the next notices may go out."""
 
-    def moved(self, part: Part) -> None:
+    def moved(self, part: LogPart) -> None:
         """A commit became persisted."""
         batch = part.batch
         index = batch.count - 1
@@ -55,7 +55,7 @@ class Notices:
         self._last = _Last(batch, index, part.first_position + index + 1)
         self._wanted = True
 
-    def joined(self, sub: Subscription) -> None:
+    def joined(self, sub: LogFeed) -> None:
         """A subscription has caught up with the log."""
         self._wanted = self._wanted or sub.replays
 
@@ -63,7 +63,7 @@ class Notices:
         """When `settle` is wanted (monotonic seconds), or None."""
         return self._at if self._wanted and self._last is not None else None
 
-    def settle(self, now: Now, caught_up: Iterable[Subscription]) -> None:
+    def settle(self, now: Now, caught_up: Iterable[LogFeed]) -> None:
         """Send what is due to those who were sent everything."""
         last = self._last
         if last is None or not self._wanted or now.mono < self._at:
@@ -93,5 +93,5 @@ class Notices:
                 self._effects.append(Send(conn, encode_frame(notice)))
 
 
-def _connection(sub: Subscription) -> int:
+def _connection(sub: LogFeed) -> int:
     return sub.session.conn

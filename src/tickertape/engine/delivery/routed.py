@@ -14,7 +14,7 @@ from tickertape.batch.format import Int64s
 from tickertape.wire.commands import Deliver
 
 
-def routed(
+def routed_frame(
     batch: MessageBatch, sub_ids: Sequence[str], counts: Int64s, routes: Int64s, after: int
 ) -> tuple[Deliver, MessageBatch]:
     """The command and the messages: `routes` has the rising indexes of those for each id, one id after the

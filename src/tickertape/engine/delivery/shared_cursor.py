@@ -24,12 +24,12 @@ from tickertape.base.limits import (
     read_bytes_target,
     step_delivery_bytes,
 )
-from tickertape.engine.delivery.cohort import Cohort
-from tickertape.engine.delivery.fanout import Dispatcher, Everybody
+from tickertape.engine.delivery.cohort import SharedCursor
+from tickertape.engine.delivery.fanout import Everybody, Fanout
 from tickertape.engine.log_reads.budget import ReadBudget
 from tickertape.engine.matching.filter_groups import is_indexed
-from tickertape.engine.runtime.effects import Effect, Read
-from tickertape.engine.subscriptions.log_feed import Phase, Subscription
+from tickertape.engine.runtime.effects import Effect, ReadLog
+from tickertape.engine.subscriptions.log_feed import LogFeed, Phase
 from tickertape.journal.format.retired_state import expired
 from tickertape.journal.journal import Journal
 from tickertape.journal.reading.log_view import ReadRequest
@@ -38,27 +38,27 @@ _MEMBERS_PER_READ = 64
 """So many more are worth looking at one read more at a time."""
 
 
-class Hands(NamedTuple):
+class SharedCursorCallbacks(NamedTuple):
     """What others do for the cohorts."""
 
-    dispatcher: Callable[[int], Dispatcher]
+    dispatcher: Callable[[int], Fanout]
     """One for those who go on together from a position."""
-    is_free: Callable[[Subscription], bool]
+    is_free: Callable[[LogFeed], bool]
     """Whether it reads by itself, and is not held up."""
-    stand_up: Callable[[Subscription], None]
+    stand_up: Callable[[LogFeed], None]
     """It reads by itself no more."""
-    left: Callable[[Subscription], None]
+    left: Callable[[LogFeed], None]
     """It reads by itself from now on."""
-    crossed: Callable[[Dispatcher], None]
+    crossed: Callable[[Fanout], None]
     """Everything below the position there was considered: what is due then is done."""
-    caught_up: Callable[[Dispatcher], bool]
+    caught_up: Callable[[Fanout], bool]
     """All there have considered everything persisted: they go over to the end together; False when they
     cannot."""
-    failed: Callable[[Subscription, TickertapeError], None]
+    failed: Callable[[LogFeed, TickertapeError], None]
     """What it needs cannot be read."""
 
 
-def may_join(sub: Subscription) -> bool:
+def can_share(sub: LogFeed) -> bool:
     """Whether it is one for a cohort, where it is now."""
     return (
         is_indexed(sub.cover)
@@ -70,7 +70,7 @@ def may_join(sub: Subscription) -> bool:
     )
 
 
-class Cohorts:
+class SharedCursors:
     """All of them. Appends effects to the list it is given."""
 
     def __init__(
@@ -79,17 +79,17 @@ class Cohorts:
         effects: list[Effect],
         new_token: Callable[[], int],
         budget: ReadBudget,
-        hands: Hands,
+        hands: SharedCursorCallbacks,
     ) -> None:
         self._journal = journal
         self._effects = effects
         self._new_token = new_token
         self._budget = budget
         self._hands = hands
-        self._all: dict[Cohort, None] = {}
-        self._runnable: deque[Cohort] = deque()
-        self._reads: dict[int, Cohort] = {}
-        self._alone: WeakValueDictionary[str | None, Subscription] = WeakValueDictionary()
+        self._all: dict[SharedCursor, None] = {}
+        self._runnable: deque[SharedCursor] = deque()
+        self._reads: dict[int, SharedCursor] = {}
+        self._alone: WeakValueDictionary[str | None, LogFeed] = WeakValueDictionary()
         """Of each topic the one that last went on by itself: with the next one it may make a cohort."""
 
     def __len__(self) -> int:
@@ -97,9 +97,9 @@ class Cohorts:
 
     # -- who goes together ----------------------------------------------------------------------------
 
-    def join(self, sub: Subscription) -> bool:
+    def join(self, sub: LogFeed) -> bool:
         """Whether one that reads by itself goes on with others from here."""
-        if not may_join(sub) or self._is_older(sub):
+        if not can_share(sub) or self._is_older(sub):
             return False
         cohort = self._near(sub) or self._with_another(sub)
         if cohort is None:
@@ -116,7 +116,7 @@ class Cohorts:
         self._begin(first.cover.literal, position).dispatcher.adopt(everybody)
         return True
 
-    def _near(self, sub: Subscription) -> Cohort | None:
+    def _near(self, sub: LogFeed) -> SharedCursor | None:
         for cohort in self._all:
             if cohort.literal == sub.cover.literal:
                 ahead = sub.position - cohort.dispatcher.open_from
@@ -124,7 +124,7 @@ class Cohorts:
                     return cohort
         return None
 
-    def _with_another(self, sub: Subscription) -> Cohort | None:
+    def _with_another(self, sub: LogFeed) -> SharedCursor | None:
         """A new one with another that reads by itself, if there is one near."""
         literal = sub.cover.literal
         other = self._alone.get(literal)
@@ -133,7 +133,7 @@ class Cohorts:
             or other is sub
             or abs(other.position - sub.position) > cohort_reach_messages
             or len(self._all) >= cohorts_max
-            or not (may_join(other) and self._hands.is_free(other))
+            or not (can_share(other) and self._hands.is_free(other))
         ):
             self._alone[literal] = sub
             return None
@@ -142,17 +142,17 @@ class Cohorts:
         cohort.dispatcher.join(other)
         return cohort
 
-    def _is_older(self, sub: Subscription) -> bool:
+    def _is_older(self, sub: LogFeed) -> bool:
         """Whether what it reads lies before the log: the archive is read by each by itself."""
         return sub.position < self._journal.view.first_position
 
-    def _begin(self, literal: str | None, position: int) -> Cohort:
-        cohort = Cohort(self._hands.dispatcher(position), literal)
+    def _begin(self, literal: str | None, position: int) -> SharedCursor:
+        cohort = SharedCursor(self._hands.dispatcher(position), literal)
         self._all[cohort] = None
         self._run(cohort)
         return cohort
 
-    def _end(self, cohort: Cohort) -> None:
+    def _end(self, cohort: SharedCursor) -> None:
         self._all.pop(cohort, None)
         cohort.reader = None
         cohort.gathered.clear()
@@ -203,12 +203,12 @@ class Cohorts:
 
     # -- one cohort -----------------------------------------------------------------------------------
 
-    def _run(self, cohort: Cohort) -> None:
+    def _run(self, cohort: SharedCursor) -> None:
         if not cohort.queued:
             cohort.queued = True
             self._runnable.append(cohort)
 
-    def _advance(self, cohort: Cohort, budget: int) -> int:
+    def _advance(self, cohort: SharedCursor, budget: int) -> int:
         """Hand out what was read, or read on, or go over to others; returns the bytes looked at and sent."""
         dispatcher = cohort.dispatcher
         if not len(dispatcher):
@@ -225,7 +225,7 @@ class Cohorts:
             self._land(cohort)
         return 0
 
-    def _meet(self, cohort: Cohort) -> bool:
+    def _meet(self, cohort: SharedCursor) -> bool:
         """Let those who are a little ahead come here; whether some of them did."""
         for other in self._all:
             ahead = other.position - cohort.position
@@ -244,7 +244,7 @@ class Cohorts:
             return True
         return False
 
-    def _fetch(self, cohort: Cohort) -> bool:
+    def _fetch(self, cohort: SharedCursor) -> bool:
         """Read on; False at the end of the log."""
         if cohort.reader is None:
             if cohort.position >= self._journal.persisted_end:
@@ -276,7 +276,7 @@ class Cohorts:
         self._run(cohort)
         return True
 
-    def _read(self, cohort: Cohort, request: ReadRequest) -> bool:
+    def _read(self, cohort: SharedCursor, request: ReadRequest) -> bool:
         """Read, at once or when there is memory for it; False when that could take long, and something is to
         be handed out."""
         size = cohort.gathered_bytes + request.size
@@ -288,10 +288,10 @@ class Cohorts:
         token = self._new_token()
         cohort.reading = True
         self._reads[token] = cohort
-        self._effects.append(Read(token, request))
+        self._effects.append(ReadLog(token, request))
         return True
 
-    def _land(self, cohort: Cohort) -> None:
+    def _land(self, cohort: SharedCursor) -> None:
         """It has caught up."""
         cohort.reader = None
         self._budget.forget(cohort)
@@ -304,7 +304,7 @@ class Cohorts:
             self._hands.left(sub)
         self._run(cohort)
 
-    def _expire(self, cohort: Cohort) -> None:
+    def _expire(self, cohort: SharedCursor) -> None:
         """What they need is gone, which their pins should have prevented: nothing is skipped silently."""
         view = self._journal.view
         for sub in [*cohort.dispatcher.standing()]:

@@ -18,7 +18,7 @@ READ_BYTES_LEAST: Final = 4096
 """A read counts as this much at least: it has objects beside its bytes."""
 
 
-class _Waiting(NamedTuple):
+class _WaitingRead(NamedTuple):
     """A reader in the queue."""
 
     size: int
@@ -34,7 +34,7 @@ class ReadBudget:
         self._held: dict[object, int] = {}
         self._idle: dict[object, Callable[[], None]] = {}
         """Holders that wait for their consumer, the one that waits longest first, and how they let go."""
-        self._queue: dict[object, _Waiting] = {}
+        self._queue: dict[object, _WaitingRead] = {}
         """Who wants to read and may not yet, in order."""
 
     def reserve(self, reader: object, size: int, granted: Callable[[], None]) -> bool:
@@ -50,7 +50,7 @@ class ReadBudget:
             self._hold(reader, size)
             return True
         # Who queues holds nothing, or two could wait for each other.
-        self._queue[reader] = _Waiting(size, granted)
+        self._queue[reader] = _WaitingRead(size, granted)
         self.release(reader)
         return False
 

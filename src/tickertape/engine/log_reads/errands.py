@@ -12,14 +12,14 @@ from typing import Any
 from tickertape.base.errors import TickertapeError
 from tickertape.base.interfaces import Buffer
 from tickertape.engine.log_reads.budget import ReadBudget
-from tickertape.engine.runtime.effects import Effect, Read
+from tickertape.engine.runtime.effects import Effect, ReadLog
 from tickertape.journal.reading.log_view import ReadRequest
 
 Steps = Generator[ReadRequest | None, Buffer, Any]
 """Asks for reads; None lets others go first, and is answered with nothing (`b""`)."""
 
 
-class _Errand:
+class _Lookup:
     def __init__(self, key: int, steps: Steps, done: Callable[[Any], None]) -> None:
         self.key = key
         self.steps = steps
@@ -27,21 +27,21 @@ class _Errand:
         self.dropped = False
 
 
-class Errands:
+class LogLookups:
     """All errands under way. Appends its reads to the effects it is given."""
 
     def __init__(self, effects: list[Effect], new_token: Callable[[], int], budget: ReadBudget) -> None:
         self._effects = effects
         self._new_token = new_token
         self._budget = budget
-        self._by_key: dict[int, _Errand] = {}
-        self._reading: dict[int, _Errand] = {}
-        self._ready: deque[_Errand] = deque()
+        self._by_key: dict[int, _Lookup] = {}
+        self._reading: dict[int, _Lookup] = {}
+        self._ready: deque[_Lookup] = deque()
 
     def begin(self, key: int, steps: Steps, done: Callable[[Any], None]) -> None:
         """Run `steps`; `done` is told the outcome, perhaps at once. The steps answer for their errors
         themselves: one that they let out is the outcome."""
-        errand = _Errand(key, steps, done)
+        errand = _Lookup(key, steps, done)
         self._by_key[key] = errand
         self._advance(errand, None)
 
@@ -76,7 +76,7 @@ class Errands:
             if not errand.dropped:
                 self._advance(errand, b"")
 
-    def _advance(self, errand: _Errand, data: Buffer | TickertapeError | None) -> None:
+    def _advance(self, errand: _Lookup, data: Buffer | TickertapeError | None) -> None:
         try:
             if isinstance(data, TickertapeError):
                 request = errand.steps.throw(data)
@@ -92,11 +92,11 @@ class Errands:
             elif self._budget.reserve(errand, request.size, lambda: self._read(errand, request)):
                 self._read(errand, request)
 
-    def _finish(self, errand: _Errand, outcome: Any) -> None:
+    def _finish(self, errand: _Lookup, outcome: Any) -> None:
         self._by_key.pop(errand.key, None)
         errand.done(outcome)
 
-    def _read(self, errand: _Errand, request: ReadRequest) -> None:
+    def _read(self, errand: _Lookup, request: ReadRequest) -> None:
         token = self._new_token()
         self._reading[token] = errand
-        self._effects.append(Read(token, request))
+        self._effects.append(ReadLog(token, request))

@@ -11,10 +11,10 @@ from typing import NamedTuple
 from tickertape.base.errors import TickertapeError
 from tickertape.base.interfaces import Buffer
 from tickertape.engine.log_reads.budget import ReadBudget
-from tickertape.engine.runtime.effects import Effect, Read
+from tickertape.engine.runtime.effects import Effect, ReadLog
 from tickertape.journal.journal import Journal
 from tickertape.journal.reading.log_reader import LogReader
-from tickertape.journal.reading.log_view import Part, ReadRequest
+from tickertape.journal.reading.log_view import LogPart, ReadRequest
 
 
 class LogAccess(NamedTuple):
@@ -26,7 +26,7 @@ class LogAccess(NamedTuple):
     budget: ReadBudget
 
 
-class OneRead:
+class PendingRead:
     """At most one read. To the budget it is this object that holds what was read."""
 
     def __init__(self, access: LogAccess) -> None:
@@ -58,7 +58,7 @@ class OneRead:
         self._token = None
         return True
 
-    def parts(self, reader: LogReader, data: Buffer | TickertapeError) -> list[Part] | None:
+    def parts(self, reader: LogReader, data: Buffer | TickertapeError) -> list[LogPart] | None:
         """What the answer to it holds. None: it failed (`failure`), or retention has removed meanwhile what
         was read: nobody needs that any more."""
         try:
@@ -78,4 +78,4 @@ class OneRead:
     def _send(self, request: ReadRequest) -> None:
         self._queued = False
         self._token, self._segment = self._access.new_token(), request.segment
-        self._access.effects.append(Read(self._token, request))
+        self._access.effects.append(ReadLog(self._token, request))

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import deque
 
-from tickertape.engine.log_reads.selection import Selection, narrowed, selections
-from tickertape.engine.matching.interest import Cover
-from tickertape.journal.reading.log_view import Part
+from tickertape.engine.log_reads.selection import Selection, restrict, selections
+from tickertape.engine.matching.interest import Interest
+from tickertape.journal.reading.log_view import LogPart
 
 
-class ReadAhead:
+class ReadBuffer:
     """Selections in the order of the log: `fill` when it is empty, then `piece` and `used` in turn."""
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class ReadAhead:
     def __bool__(self) -> bool:
         return bool(self._raw) or self._piece is not None
 
-    def fill(self, parts: list[Part], cover: Cover) -> None:
+    def fill(self, parts: list[LogPart], cover: Interest) -> None:
         """Parts that follow one another were read."""
         self._raw.extend(selections(parts, cover))
 
@@ -35,7 +35,7 @@ class ReadAhead:
         self._at = 0
         self._piece = None
 
-    def piece(self, cover: Cover | None, position: int, *, project: bool = True) -> tuple[Selection, int]:
+    def piece(self, cover: Interest | None, position: int, *, project: bool = True) -> tuple[Selection, int]:
         """What comes next, of messages from `position` on, and the bytes looked at to find it; without a
         `cover` it is not narrowed, and unless `project` to whole messages only."""
         if self._piece is not None:
@@ -52,7 +52,7 @@ class ReadAhead:
         self._at = high
         if high == raw.count:
             self._take_first()
-        self._piece = narrowed(raw, low, high, content, project)
+        self._piece = restrict(raw, low, high, content, project)
         return self._piece, looked_at
 
     def used(self) -> None:

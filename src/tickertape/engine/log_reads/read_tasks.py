@@ -19,9 +19,9 @@ from tickertape.base.limits import (
 )
 from tickertape.engine.log_reads.budget import ReadBudgets
 from tickertape.engine.runtime.effects import Effect, read_effect
-from tickertape.engine.sessions.read_throttle import Pauses
+from tickertape.engine.sessions.read_throttle import ReadThrottle
 from tickertape.engine.sessions.session import Session
-from tickertape.engine.subscriptions.start_position import Extent, ExtentSearch
+from tickertape.engine.subscriptions.start_position import ExtentSearch, ReplayRange
 from tickertape.journal.reading.archive_tier import ArchiveAnswer, ArchiveRequest
 from tickertape.journal.reading.log_view import ReadRequest
 
@@ -33,7 +33,7 @@ class _Search:
         self,
         session: Session,
         steps: ExtentSearch,
-        found: Callable[[Extent], None],
+        found: Callable[[ReplayRange], None],
         failed: Callable[[TickertapeError], None],
         bookmarks: int,
     ) -> None:
@@ -49,7 +49,7 @@ class Searches:
     """All searches in progress. Appends its reads to the effects it is given."""
 
     def __init__(
-        self, effects: list[Effect], new_token: Callable[[], int], budgets: ReadBudgets, pauses: Pauses
+        self, effects: list[Effect], new_token: Callable[[], int], budgets: ReadBudgets, pauses: ReadThrottle
     ) -> None:
         self._effects = effects
         self._new_token = new_token
@@ -66,7 +66,7 @@ class Searches:
         self,
         session: Session,
         steps: ExtentSearch,
-        found: Callable[[Extent], None],
+        found: Callable[[ReplayRange], None],
         failed: Callable[[TickertapeError], None],
         bookmarks: int = 1,
     ) -> None:
@@ -123,7 +123,7 @@ class Searches:
             else:
                 request = next(search.steps) if data is None else search.steps.send(data)
         except StopIteration as done:
-            extent: Extent = done.value
+            extent: ReplayRange = done.value
             self._finished(search)
             search.found(extent)
         except TickertapeError as error:

@@ -13,9 +13,9 @@ import numpy as np
 from tickertape.base.limits import read_bytes_target
 from tickertape.batch import MessageBatch, merge, select, select_topic
 from tickertape.batch.format import Bools, Int64s
-from tickertape.engine.matching.content_filter import Content
-from tickertape.engine.matching.interest import Cover
-from tickertape.journal.reading.log_view import Part
+from tickertape.engine.matching.content_filter import ContentFilter
+from tickertape.engine.matching.interest import Interest
+from tickertape.journal.reading.log_view import LogPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Selection:
         return int(self.batch.timestamps.searchsorted(timestamp))
 
 
-def selections(parts: list[Part], cover: Cover) -> list[Selection]:
+def selections(parts: list[LogPart], cover: Interest) -> list[Selection]:
     """What of `parts`, which follow one another, was published to the topics of `cover`, whatever is in it;
     the last ends where they end."""
     chosen: list[Selection] = []
@@ -81,7 +81,7 @@ def selections(parts: list[Part], cover: Cover) -> list[Selection]:
     return chosen
 
 
-def narrowed(raw: Selection, low: int, high: int, content: Content, project: bool) -> Selection:
+def restrict(raw: Selection, low: int, high: int, content: ContentFilter, project: bool) -> Selection:
     """What of the messages `[low, high)` of `raw` is sent, whole unless `project`; it ends where they end."""
     batch = raw.batch
     assert batch is not None
@@ -96,7 +96,7 @@ def narrowed(raw: Selection, low: int, high: int, content: Content, project: boo
     return Selection(content.project(chosen) if project else chosen, positions, end, last_timestamp)
 
 
-def _select(part: Part, cover: Cover) -> Selection:
+def _select(part: LogPart, cover: Interest) -> Selection:
     batch, end = part.batch, part.end_position
     last_timestamp = batch.run(batch.run_count - 1).timestamp
     own, mask = _of_topics(batch, cover)
@@ -113,7 +113,7 @@ def _select(part: Part, cover: Cover) -> Selection:
     return Selection(own, positions, end, last_timestamp)
 
 
-def _of_topics(batch: MessageBatch, cover: Cover) -> tuple[MessageBatch | None, Bools | None]:
+def _of_topics(batch: MessageBatch, cover: Interest) -> tuple[MessageBatch | None, Bools | None]:
     """The messages to the topics of `cover`, and which they are unless it is all of them."""
     if cover.literal is not None and (batch.topic_index is None and batch.kinds is None):
         return select_topic(batch, cover.literal), None

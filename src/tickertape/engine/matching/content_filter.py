@@ -18,8 +18,8 @@ from tickertape.base.errors import BadFilter, BadOption, BadPath
 from tickertape.base.limits import filter_piece_bytes_max, filter_piece_steps_max
 from tickertape.batch import MessageBatch, with_bodies
 from tickertape.batch.format import I8, Int64s
-from tickertape.engine.matching.filter_context import Subscriber, Surroundings
-from tickertape.filter import Context, Filter, compile_filter
+from tickertape.engine.matching.filter_context import FilterContext, Subscriber
+from tickertape.filter import Filter, FilterInputs, compile_filter
 from tickertape.payload import message_type, parse_select
 
 Project = Callable[[bytes], bytes]
@@ -29,7 +29,7 @@ _NOTHING: Final = "FALSE"
 _OF_SUBSCRIBER: Final = frozenset({"user", "client_name", "client_version"})
 
 
-class Content:
+class ContentFilter:
     """A filter, a select list, or both, for topics of any message type."""
 
     __slots__ = (
@@ -49,7 +49,7 @@ class Content:
         filter: str | None,
         select: str | None,
         expected: Iterable[str],
-        surroundings: Surroundings,
+        surroundings: FilterContext,
         subscriber: Subscriber,
     ) -> None:
         """`expected` are types of topics that are covered, as far as they are known; `subscriber` is who
@@ -138,9 +138,9 @@ class Content:
         self.count_unreadable(compiled.unreadable - before)
         return found
 
-    def context(self, needs: frozenset[str], batch: MessageBatch, which: list[int]) -> Context:
+    def context(self, needs: frozenset[str], batch: MessageBatch, which: list[int]) -> FilterInputs:
         """What the functions of filters give for some messages."""
-        context = Context(
+        context = FilterInputs(
             user=self._subscriber.user,
             client_name=self._subscriber.name,
             client_version=self._subscriber.software,

@@ -24,7 +24,7 @@ class Subscriber(NamedTuple):
     """Name and version of its client software, as it says; empty when it does not."""
 
 
-class Surroundings:
+class FilterContext:
     """Of one instance. `types` maps a topic to its message type where that is not `DEFAULT_TYPE`."""
 
     def __init__(self, types: Mapping[str, str], filter_bytes: int = filter_bytes_max) -> None:

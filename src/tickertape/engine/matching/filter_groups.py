@@ -19,9 +19,9 @@ from tickertape.base.limits import (
 )
 from tickertape.batch import MessageBatch, indices_of_topics
 from tickertape.batch.format import I8, Int64s
-from tickertape.engine.matching.content_filter import Content, bodies_of
-from tickertape.engine.matching.interest import Cover, messages_to
-from tickertape.engine.matching.topic_patterns import ByPattern
+from tickertape.engine.matching.content_filter import ContentFilter, bodies_of
+from tickertape.engine.matching.interest import Interest, rows_of_topics
+from tickertape.engine.matching.topic_patterns import PatternMap
 from tickertape.filter.index.filter_index import FilterIndex
 from tickertape.payload import message_type
 
@@ -29,16 +29,16 @@ _STEP_BYTES = filter_piece_bytes_max // filter_piece_steps_max
 """What a step of a search counts, in bytes looked at."""
 
 
-class Grouped(Protocol):
+class GroupWithInterest(Protocol):
     """Somebody who covers something."""
 
-    cover: Cover
+    cover: Interest
 
 
-G = TypeVar("G", bound=Grouped)
+G = TypeVar("G", bound=GroupWithInterest)
 
 
-def is_indexed(cover: Cover) -> bool:
+def is_indexed(cover: Interest) -> bool:
     """Whether it has a filter whose answer is the same for everybody."""
     content = cover.content
     if cover.is_odd or content is None:
@@ -46,7 +46,7 @@ def is_indexed(cover: Cover) -> bool:
     return content.filter is not None and not content.is_of_subscriber
 
 
-class Found(Generic[G]):
+class GroupMatches(Generic[G]):
     """Which messages of a batch several groups get."""
 
     def __init__(self, groups: list[G], bounds: list[int], indices: Int64s, whole: bool = False) -> None:
@@ -65,37 +65,37 @@ class Found(Generic[G]):
         """The messages of group `number`."""
         return self.indices[self.bounds[number] : self.bounds[number + 1]]
 
-    def divided(self, wanted: Callable[[G], bool]) -> tuple[Found[G], Found[G]]:
+    def divided(self, wanted: Callable[[G], bool]) -> tuple[GroupMatches[G], GroupMatches[G]]:
         """What groups get of which `wanted` is true, and the others."""
         true: list[tuple[G, Int64s]] = []
         false: list[tuple[G, Int64s]] = []
         answers = [*map(wanted, self.groups)]
         if all(answers):
-            return self, found_of(false)
+            return self, matches_of(false)
         for number, answer in enumerate(answers):
             (true if answer else false).append((self.groups[number], self.of(number)))
-        return found_of(true), found_of(false)
+        return matches_of(true), matches_of(false)
 
 
-def found_of(pairs: Sequence[tuple[G, Int64s]]) -> Found[G]:
+def matches_of(pairs: Sequence[tuple[G, Int64s]]) -> GroupMatches[G]:
     """What groups get, each given with its messages."""
     bounds = [0, *accumulate([len(indices) for _, indices in pairs])]
     indices = np.concatenate([indices for _, indices in pairs]) if pairs else np.empty(0, I8)
-    return Found([group for group, _ in pairs], bounds, indices)
+    return GroupMatches([group for group, _ in pairs], bounds, indices)
 
 
 class TopicFilters(Generic[G]):
     """All groups of one topic, or one pattern of topics."""
 
-    def __init__(self, cover: Cover) -> None:
+    def __init__(self, cover: Interest) -> None:
         self.cover = cover
-        self.groups: dict[G, Content] = {}
+        self.groups: dict[G, ContentFilter] = {}
         self._selecting = 0
         """Groups with a select list."""
         self._indexes: dict[str, FilterIndex[G]] = {}
         """By message type."""
 
-    def add(self, group: G, content: Content) -> None:
+    def add(self, group: G, content: ContentFilter) -> None:
         for name in content.types:
             self._index(name)
         self.groups[group] = content
@@ -116,7 +116,7 @@ class TopicFilters(Generic[G]):
                 index.add(group, content.filter_of(name))
         return index
 
-    def search(self, batch: MessageBatch, which: Int64s) -> Generator[int, None, Found[G]]:
+    def search(self, batch: MessageBatch, which: Int64s) -> Generator[int, None, GroupMatches[G]]:
         """Which of the messages `which` each group's filter matches; yields bytes looked at."""
         content = next(iter(self.groups.values()))
         by_type = content.by_type(batch, which)
@@ -127,11 +127,11 @@ class TopicFilters(Generic[G]):
             found = yield from self._search(name, content, batch, own)
             for number, group in enumerate(found.groups):
                 parts.setdefault(group, []).append(found.of(number))
-        return found_of([(group, np.sort(np.concatenate(own))) for group, own in parts.items()])
+        return matches_of([(group, np.sort(np.concatenate(own))) for group, own in parts.items()])
 
     def _search(
-        self, name: str, content: Content, batch: MessageBatch, own: Int64s
-    ) -> Generator[int, None, Found[G]]:
+        self, name: str, content: ContentFilter, batch: MessageBatch, own: Int64s
+    ) -> Generator[int, None, GroupMatches[G]]:
         index, offsets = self._index(name), batch.offsets
         with index.search() as search:
             at = 0
@@ -150,16 +150,16 @@ class TopicFilters(Generic[G]):
         indices = own[matches.indices]
         if set(map(len, matches.keys)) == {1}:
             whole = not self._selecting
-            return Found([group for (group,) in matches.keys], matches.bounds, indices, whole)
-        return found_of([(group, own[some]) for group, some in matches])
+            return GroupMatches([group for (group,) in matches.keys], matches.bounds, indices, whole)
+        return matches_of([(group, own[some]) for group, some in matches])
 
 
-class Filtered(Generic[G]):
+class FilteredGroups(Generic[G]):
     """Groups with filters that an index can hold (see `is_indexed`)."""
 
     def __init__(self) -> None:
         self._by_topic: dict[str, TopicFilters[G]] = {}
-        self._by_pattern: ByPattern[TopicFilters[G]] = ByPattern()
+        self._by_pattern: PatternMap[TopicFilters[G]] = PatternMap()
 
     def add(self, group: G) -> None:
         """It takes part from now on."""
@@ -189,14 +189,14 @@ class Filtered(Generic[G]):
         for topics in [*self._by_topic.values(), *self._by_pattern.values()]:
             yield from topics.groups
 
-    def apart(self) -> Iterator[Filtered[G]]:
+    def apart(self) -> Iterator[FilteredGroups[G]]:
         """The groups of each topic by themselves, and all with patterns."""
         for topic, topics in self._by_topic.items():
-            one: Filtered[G] = Filtered()
+            one: FilteredGroups[G] = FilteredGroups()
             one._by_topic[topic] = topics
             yield one
         if self._by_pattern:
-            patterns: Filtered[G] = Filtered()
+            patterns: FilteredGroups[G] = FilteredGroups()
             patterns._by_pattern = self._by_pattern
             yield patterns
 
@@ -204,7 +204,7 @@ class Filtered(Generic[G]):
         """Whether one of the groups may cover one of `topics`, as far as is known at once."""
         return any(topic in self._by_topic for topic in topics) or self._by_pattern.may_fit(topics)
 
-    def search(self, batch: MessageBatch) -> Iterator[int | Found[G]]:
+    def search(self, batch: MessageBatch) -> Iterator[int | GroupMatches[G]]:
         """For one topic or pattern after the other: bytes looked at, in pieces, and then which messages of
         `batch` each group is to get, if it gets any."""
         literal = [topic for topic in batch.topics if topic in self._by_topic]
@@ -217,6 +217,6 @@ class Filtered(Generic[G]):
                 yield found
                 continue
             topics, own = found
-            indices = messages_to(batch, own).nonzero()[0].astype(I8)
+            indices = rows_of_topics(batch, own).nonzero()[0].astype(I8)
             if topics.groups and len(indices):
                 yield (yield from topics.search(batch, indices))

@@ -13,12 +13,12 @@ import numpy as np
 
 from tickertape.batch import KIND_MESSAGE, MessageBatch
 from tickertape.batch.format import Bools
-from tickertape.engine.matching.content_filter import Content
+from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.matching.topic_patterns import TopicPattern
 
 
-class Cover:
-    """Topics, a literal or those that a pattern fits, and what of their messages: all, or a `Content`."""
+class Interest:
+    """Topics, one name or those that match a pattern, and an optional `ContentFilter`."""
 
     __slots__ = ("__weakref__", "_fits", "content", "key", "literal", "pattern", "topic")
 
@@ -26,7 +26,7 @@ class Cover:
         self,
         topic: str,
         fits: TopicPattern | Callable[[str], bool] | None = None,
-        content: Content | None = None,
+        content: ContentFilter | None = None,
         beside: frozenset[str] = frozenset(),
     ) -> None:
         """`beside`: names that `fits` does not fit though the pattern does."""
@@ -58,10 +58,10 @@ class Cover:
     def mask(self, batch: MessageBatch) -> Bools | None:
         """Which messages are to its topics; None when none is. Control records never are."""
         own = [self.covers(topic) for topic in batch.topics]
-        return messages_to(batch, np.array(own)) if any(own) else None
+        return rows_of_topics(batch, np.array(own)) if any(own) else None
 
 
-def messages_to(batch: MessageBatch, own: Bools) -> Bools:
+def rows_of_topics(batch: MessageBatch, own: Bools) -> Bools:
     """Which messages are to those of a batch's topics that are True in `own`; control records are not."""
     index, kinds = batch.topic_index, batch.kinds
     mask = np.full(batch.count, own[0]) if index is None else own[index]
@@ -78,7 +78,7 @@ def _never(topic: str) -> bool:
     return topic is None
 
 
-NOTHING: Final = Cover("no topic", _never)
+NOTHING: Final = Interest("no topic", _never)
 """No message."""
-EVERYTHING: Final = Cover("every topic", _always)
+EVERYTHING: Final = Interest("every topic", _always)
 """All messages, whatever their topic."""

@@ -1,4 +1,4 @@
-"""Owns the covers of an instance: from the topic, filter and select list of a command to a `Cover`.
+"""Owns the covers of an instance: from the topic, filter and select list of a command to a `Interest`.
 
 Must never compile the same twice while somebody uses it.
 """
@@ -14,35 +14,35 @@ from tickertape.base.errors import BadFilter, BadOption, BadTopic, LimitReached
 from tickertape.base.limits import topic_bytes_max, topic_names_bytes_max
 from tickertape.base.names import check_topic, is_pattern
 from tickertape.base.text_format import shown
-from tickertape.engine.conflation.buffer import Conflating, ConflationMemory
-from tickertape.engine.conflation.keys import Keys
-from tickertape.engine.matching.content_filter import Content
-from tickertape.engine.matching.filter_context import DEFAULT_TYPE, Subscriber, Surroundings
-from tickertape.engine.matching.interest import Cover
-from tickertape.engine.matching.topic_patterns import PatternTopics
-from tickertape.engine.subscriptions.options import Conflation
+from tickertape.engine.conflation.buffer import ConflationBudget, ConflationBuffer
+from tickertape.engine.conflation.keys import ConflationKeys
+from tickertape.engine.matching.content_filter import ContentFilter
+from tickertape.engine.matching.filter_context import DEFAULT_TYPE, FilterContext, Subscriber
+from tickertape.engine.matching.interest import Interest
+from tickertape.engine.matching.topic_patterns import TopicPatternIndex
+from tickertape.engine.subscriptions.options import ConflationOptions
 from tickertape.journal.format.segment import CONTROL_TOPIC
 from tickertape.wire.settlement import QUEUE_TOPIC
 
 _NAME_OVERHEAD_BYTES: Final = 3
 """What MessagePack adds to a name, at most."""
 
-Made = TypeVar("Made", Content, Keys)
+Made = TypeVar("Made", ContentFilter, ConflationKeys)
 
 
-class Contents:
+class InterestCompiler:
     """Makes covers. `topic_types` maps a topic to its message type where that is not `DEFAULT_TYPE`."""
 
     def __init__(self, topic_types: Mapping[str, str], limits: ClientLimits = DEFAULT) -> None:
         self.limits = limits
-        self.surroundings = Surroundings(topic_types, limits.filter_bytes_max)
-        self.conflation_memory = ConflationMemory()
+        self.surroundings = FilterContext(topic_types, limits.filter_bytes_max)
+        self.conflation_memory = ConflationBudget()
         self.compiled = 0
         """How often something was compiled so far, or refused then: each may take milliseconds."""
-        self._patterns = PatternTopics()
-        self._covers: WeakValueDictionary[Hashable, Cover] = WeakValueDictionary()
+        self._patterns = TopicPatternIndex()
+        self._covers: WeakValueDictionary[Hashable, Interest] = WeakValueDictionary()
 
-    def cover(self, topic: str, filter: str | None, select: str | None, subscriber: Subscriber) -> Cover:
+    def cover(self, topic: str, filter: str | None, select: str | None, subscriber: Subscriber) -> Interest:
         """What a subscription to `topic` covers; `subscriber` is who subscribes. Raises
         `BadTopic`, `BadFilter`, `BadOption`."""
         key = (topic, filter, select)
@@ -53,23 +53,23 @@ class Contents:
                 self._covers[key] = cover
         return cover
 
-    def conflating(self, cover: Cover, conflation: Conflation) -> Conflating:
+    def conflating(self, cover: Interest, conflation: ConflationOptions) -> ConflationBuffer:
         """What conflates messages of `cover`. Raises `BadOption` for a key that they cannot have."""
         keys = None
         if conflation.fields:
             self.compiled += 1
             fields = conflation.fields
-            keys = self._fitting(cover, lambda types: Keys(fields, self.surroundings, types))
-        return Conflating(conflation, keys, cover.content, self.conflation_memory)
+            keys = self._fitting(cover, lambda types: ConflationKeys(fields, self.surroundings, types))
+        return ConflationBuffer(conflation, keys, cover.content, self.conflation_memory)
 
-    def unselected(self, cover: Cover, subscriber: Subscriber) -> Cover:
+    def unselected(self, cover: Interest, subscriber: Subscriber) -> Interest:
         """`cover` without its select list."""
         content = cover.content
         if content is None or content.select is None:
             return cover
         return self.cover(cover.topic, content.filter, None, subscriber)
 
-    def other_types(self, cover: Cover) -> dict[str, tuple[str, ...]]:
+    def other_types(self, cover: Interest) -> dict[str, tuple[str, ...]]:
         """By message type the topics that are covered and not of `DEFAULT_TYPE`. Raises `LimitReached` for
         more than an answer has room for."""
         found: dict[str, list[str]] = {}
@@ -85,14 +85,14 @@ class Contents:
             )
         return {kind: tuple(names) for kind, names in found.items()}
 
-    def _expected(self, cover: Cover) -> list[str]:
+    def _expected(self, cover: Interest) -> list[str]:
         """Message types of topics that are covered, as far as they are known."""
         if cover.literal is not None:
             return [self.surroundings.type_of(cover.literal)]
         types = self.surroundings.types.items()
         return sorted({DEFAULT_TYPE} | {kind for name, kind in types if cover.covers(name)})
 
-    def _make(self, topic: str, filter: str | None, select: str | None, subscriber: Subscriber) -> Cover:
+    def _make(self, topic: str, filter: str | None, select: str | None, subscriber: Subscriber) -> Interest:
         fits = None
         if topic in (CONTROL_TOPIC, QUEUE_TOPIC):
             raise BadTopic(f"{shown(topic)} is the server's own: nobody subscribes to it")
@@ -106,13 +106,14 @@ class Contents:
         else:
             check_topic(topic)
         if filter is None and select is None:
-            return Cover(topic, fits)
+            return Interest(topic, fits)
         content = self._fitting(
-            Cover(topic, fits), lambda types: Content(filter, select, types, self.surroundings, subscriber)
+            Interest(topic, fits),
+            lambda types: ContentFilter(filter, select, types, self.surroundings, subscriber),
         )
-        return Cover(topic, fits, content)
+        return Interest(topic, fits, content)
 
-    def _fitting(self, cover: Cover, make: Callable[[list[str]], Made]) -> Made:
+    def _fitting(self, cover: Interest, make: Callable[[list[str]], Made]) -> Made:
         """What `make` makes for the message types that `cover` covers. What only the type of its one topic
         does not take is refused with the name of that topic."""
         types = self._expected(cover)

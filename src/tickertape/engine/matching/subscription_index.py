@@ -13,32 +13,32 @@ import numpy as np
 
 from tickertape.batch import MessageBatch, indices_of_topics, select, split_topics
 from tickertape.batch.format import Int64s
-from tickertape.engine.matching.filter_groups import Filtered, Found, is_indexed
-from tickertape.engine.matching.interest import Cover, messages_to
-from tickertape.engine.matching.topic_patterns import ByPattern
+from tickertape.engine.matching.filter_groups import FilteredGroups, GroupMatches, is_indexed
+from tickertape.engine.matching.interest import Interest, rows_of_topics
+from tickertape.engine.matching.topic_patterns import PatternMap
 
 
-class Covering(Protocol):
+class HasInterest(Protocol):
     """A subscription."""
 
-    cover: Cover
+    cover: Interest
 
 
-S = TypeVar("S", bound=Covering)
+S = TypeVar("S", bound=HasInterest)
 
 
-class Group(Generic[S]):
+class InterestGroup(Generic[S]):
     """Everybody who covers the same."""
 
-    def __init__(self, cover: Cover) -> None:
+    def __init__(self, cover: Interest) -> None:
         self.cover = cover
         self.subs: dict[S, None] = {}
 
 
-G = TypeVar("G", bound="Group[Any]")
+G = TypeVar("G", bound="InterestGroup[Any]")
 
 
-class Offer(NamedTuple, Generic[G]):
+class Match(NamedTuple, Generic[G]):
     """What a batch holds for some who stand here."""
 
     batch: MessageBatch | None
@@ -49,25 +49,25 @@ class Offer(NamedTuple, Generic[G]):
     """Bytes of bodies that were looked at."""
     indices: Int64s | None = None
     """Which messages of what was looked at `batch` holds."""
-    found: Found[G] | None = None
+    found: GroupMatches[G] | None = None
     """Instead of `batch` and `group`: which messages several groups get."""
 
 
-class Standing(Generic[S, G]):
+class SubscriptionIndex(Generic[S, G]):
     """Subscriptions, in groups that `make` makes."""
 
-    def __init__(self, make: Callable[[Cover], G]) -> None:
+    def __init__(self, make: Callable[[Interest], G]) -> None:
         self._make = make
         self._by_topic: dict[str, G] = {}
         """Those that cover all of one topic."""
         self._groups: dict[Hashable, G] = {}
         """The others."""
-        self._filtered: Filtered[G] = Filtered()
+        self._filtered: FilteredGroups[G] = FilteredGroups()
         """Those of the others whose filters are in an index."""
         self._count = 0
         self._alone: dict[str, dict[G, None]] = {}
         """Those that are asked one by one, by their topic."""
-        self._by_pattern: ByPattern[dict[G, None]] = ByPattern()
+        self._by_pattern: PatternMap[dict[G, None]] = PatternMap()
         """Those too, by the pattern of their topics."""
         self._odd: dict[G, None] = {}
         """Those that are asked of each topic."""
@@ -134,12 +134,12 @@ class Standing(Generic[S, G]):
             if not self._alone[literal]:
                 del self._alone[literal]
 
-    def take_filtered(self) -> list[Standing[S, G]]:
+    def take_filtered(self) -> list[SubscriptionIndex[S, G]]:
         """Those whose filters are in an index stand here no more, but in one of these: those of one topic in
         each, and all with patterns in one."""
         taken = []
         for filtered in self._filtered.apart():
-            other: Standing[S, G] = Standing(self._make)
+            other: SubscriptionIndex[S, G] = SubscriptionIndex(self._make)
             other._filtered = filtered
             for group in filtered.groups():
                 del self._groups[group.cover.key]
@@ -147,10 +147,10 @@ class Standing(Generic[S, G]):
                 other._count += len(group.subs)
             self._count -= other._count
             taken.append(other)
-        self._filtered = Filtered()
+        self._filtered = FilteredGroups()
         return taken
 
-    def _place(self, cover: Cover) -> tuple[dict[Any, G], Hashable]:
+    def _place(self, cover: Interest) -> tuple[dict[Any, G], Hashable]:
         if cover.literal is not None and cover.plain:
             return self._by_topic, cover.literal
         return self._groups, cover.key
@@ -164,25 +164,25 @@ class Standing(Generic[S, G]):
             or any(group.cover.covers(topic) for group in self._odd for topic in batch.topics)
         )
 
-    def offers(self, batch: MessageBatch, *, parted: bool = False) -> Iterator[Offer[G]]:
+    def offers(self, batch: MessageBatch, *, parted: bool = False) -> Iterator[Match[G]]:
         """What a batch holds for those who stand here when each offer is asked for, in turn. When `parted`,
         offers that were found together come together."""
         wanted = [topic for topic in batch.topics if topic in self._by_topic]
         for topic, chosen in split_topics(batch, wanted):
             group = self._by_topic.get(topic)
             if group is not None:
-                yield Offer(chosen, group, 0)
+                yield Match(chosen, group, 0)
         for found in self._filtered.search(batch):
             if isinstance(found, int):
-                yield Offer(None, None, found)
+                yield Match(None, None, found)
                 continue
             if parted and found.whole:
-                yield Offer(None, None, 0, found=found)
+                yield Match(None, None, 0, found=found)
                 continue
             if parted:
                 whole, found = found.divided(_is_whole)
                 if whole:
-                    yield Offer(None, None, 0, found=whole)
+                    yield Match(None, None, 0, found=whole)
             for number, group in enumerate(found.groups):
                 if group.subs:
                     yield _of(batch, group, found.of(number))
@@ -192,26 +192,26 @@ class Standing(Generic[S, G]):
         yield from self._offers_to_odd(batch)
         for matched in self._by_pattern.found(batch.topics):
             if isinstance(matched, int):
-                yield Offer(None, None, matched)
+                yield Match(None, None, matched)
                 continue
             groups, own = matched
-            indices = messages_to(batch, own).nonzero()[0]
+            indices = rows_of_topics(batch, own).nonzero()[0]
             for group in [*groups]:
                 yield from _of_group(batch, group, indices)
 
-    def _offers_to_odd(self, batch: MessageBatch) -> Iterator[Offer[G]]:
+    def _offers_to_odd(self, batch: MessageBatch) -> Iterator[Match[G]]:
         for group in [*self._odd]:
             mask = group.cover.mask(batch)
             if mask is not None:
                 yield from _of_group(batch, group, mask.nonzero()[0])
 
 
-def _is_whole(group: Group[Any]) -> bool:
+def _is_whole(group: InterestGroup[Any]) -> bool:
     """Whether it gets bodies as they are."""
     return group.cover.content is None or group.cover.content.select is None
 
 
-def _of_group(batch: MessageBatch, group: G, indices: Int64s) -> Iterator[Offer[G]]:
+def _of_group(batch: MessageBatch, group: G, indices: Int64s) -> Iterator[Match[G]]:
     content = group.cover.content
     if content is not None and content.filter is not None:
         passed: list[Int64s] = []
@@ -222,16 +222,16 @@ def _of_group(batch: MessageBatch, group: G, indices: Int64s) -> Iterator[Offer[
             after = int(indices.searchsorted(high))
             passed.append(content.passing(batch, indices[at:after]))
             at = after
-            yield Offer(None, None, int(batch.offsets[high]) - int(batch.offsets[low]))
+            yield Match(None, None, int(batch.offsets[high]) - int(batch.offsets[low]))
         indices = np.concatenate(passed) if passed else indices
     if len(indices) and group.subs:
         yield _of(batch, group, indices)
 
 
-def _of(batch: MessageBatch, group: G, indices: Int64s) -> Offer[G]:
+def _of(batch: MessageBatch, group: G, indices: Int64s) -> Match[G]:
     """What the messages `indices` are to a group."""
     content = group.cover.content
     chosen = select(batch, indices)
     if content is None or content.select is None:
-        return Offer(chosen, group, 0, indices)
-    return Offer(content.project(chosen), group, chosen.body_bytes, indices)
+        return Match(chosen, group, 0, indices)
+    return Match(content.project(chosen), group, chosen.body_bytes, indices)

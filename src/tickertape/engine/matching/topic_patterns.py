@@ -57,7 +57,7 @@ class TopicPattern:
         return bool(self.column.answer(topic) >> self.bit & 1)
 
 
-class PatternTopics:
+class TopicPatternIndex:
     """All patterns of an instance."""
 
     def __init__(self) -> None:
@@ -125,7 +125,7 @@ class _Column:
     """Up to `pattern_set_max` patterns, of up to `pattern_set_size_max` together unless it is one. An answer
     has a bit for each of them."""
 
-    def __init__(self, all: PatternTopics) -> None:
+    def __init__(self, all: TopicPatternIndex) -> None:
         self._all = all
         self._patterns: dict[int, Pattern] = {}
         """By their bit."""
@@ -245,7 +245,7 @@ class _Own(Generic[V]):
         self.bits = 0
 
 
-class ByPattern(Generic[V]):
+class PatternMap(Generic[V]):
     """A value for each of some patterns, which are all of one instance."""
 
     def __init__(self) -> None:

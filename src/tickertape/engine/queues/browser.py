@@ -17,19 +17,19 @@ from tickertape.base.limits import outbox_bytes_max
 from tickertape.base.queue_limits import queue_frame_messages_max
 from tickertape.batch import MessageBatch, select, slice_batch
 from tickertape.engine.log_reads.log_reads import LogAccess
-from tickertape.engine.matching.content_filter import Content
-from tickertape.engine.queues.message_reader import Fetching
+from tickertape.engine.matching.content_filter import ContentFilter
+from tickertape.engine.queues.message_reader import MessageReader
 from tickertape.engine.queues.state.queue import Queue
 from tickertape.engine.queues.state.records import array_of
 from tickertape.engine.runtime.effects import Effect, Send
 from tickertape.engine.sessions.session import Session
-from tickertape.engine.subscriptions.credit import Allowance
-from tickertape.engine.subscriptions.fitting import affordable
+from tickertape.engine.subscriptions.credit import CreditWindow
+from tickertape.engine.subscriptions.fitting import affordable_rows
 from tickertape.wire.commands import Deliver
 from tickertape.wire.frames import encode_frame
 
 
-class Browsing:
+class QueueBrowser:
     """One look. `came(self)` is called when what was read is there."""
 
     def __init__(
@@ -37,10 +37,10 @@ class Browsing:
         session: Session,
         sub_id: str,
         queue: Queue,
-        content: Content | None,
-        allowance: Allowance,
+        content: ContentFilter | None,
+        allowance: CreditWindow,
         access: LogAccess,
-        came: Callable[[Browsing], None],
+        came: Callable[[QueueBrowser], None],
         persisted: int,
     ) -> None:
         self.session = session
@@ -55,7 +55,7 @@ class Browsing:
         """Position after the last message that it reads."""
         self._waiting: MessageBatch | None = None
         """What passed and was not sent yet."""
-        self._fetching = Fetching(access, None, lambda: came(self))
+        self._fetching = MessageReader(access, None, lambda: came(self))
         self._effects: list[Effect] = access.effects
 
     @property
@@ -122,7 +122,7 @@ class Browsing:
         if not self.session.writable:
             return False
         allowance = self.allowance
-        count = affordable(batch, 0, batch.count, min(allowance.credit, outbox_bytes_max))
+        count = affordable_rows(batch, 0, batch.count, min(allowance.credit, outbox_bytes_max))
         if not count and allowance.credit >= allowance.window:
             count = 1
         if not count:

@@ -16,22 +16,22 @@ from tickertape.base.bookmarks import AtTime, FromNow, Range, parse_bookmark
 from tickertape.base.errors import BadBookmark, BookmarkExpired, BookmarkUnknown, JournalCorrupt
 from tickertape.base.interfaces import Buffer, Now
 from tickertape.batch import BatchBuilder, MessageBatch
-from tickertape.engine.queues.registry import Queues
-from tickertape.engine.queues.state.checkpoint import NO_FINGERPRINT, Covered, restore
+from tickertape.engine.queues.registry import QueueRegistry
+from tickertape.engine.queues.state.checkpoint import NO_FINGERPRINT, QueueCheckpoint, restore
 from tickertape.engine.queues.state.definition import QueueDefinition
 from tickertape.engine.queues.state.records import QueueBegun, begun_in, decode_record, encode_record
-from tickertape.engine.queues.worker import Work
+from tickertape.engine.queues.worker import QueueWorker
 from tickertape.engine.runtime.publisher_ids import CONTROL_TOPIC
 from tickertape.engine.subscriptions.start_position import resolve
 from tickertape.journal.journal import Journal
 from tickertape.journal.reading.log_reader import LogReader
-from tickertape.journal.reading.log_view import Part, ReadRequest
+from tickertape.journal.reading.log_view import LogPart, ReadRequest
 from tickertape.wire.settlement import QUEUE_TOPIC
 
-Recovery = Generator[ReadRequest, Buffer, "Recovered"]
+Recovery = Generator[ReadRequest, Buffer, "RecoveredQueues"]
 
 
-class Recovered(NamedTuple):
+class RecoveredQueues(NamedTuple):
     """What a recovery came to."""
 
     read_from: int
@@ -42,19 +42,19 @@ class Recovered(NamedTuple):
     """What was met, a line each."""
 
 
-class _Fold(NamedTuple):
+class _QueueFold(NamedTuple):
     """One queue in the pass."""
 
-    work: Work
+    work: QueueWorker
     messages_from: int
     records_from: int
 
 
-def recover(
-    queues: Queues,
+def recover_queues(
+    queues: QueueRegistry,
     journal: Journal,
     control: Sequence[bytes],
-    covered: Mapping[str, Covered],
+    covered: Mapping[str, QueueCheckpoint],
     now: Now,
 ) -> Recovery:
     """Bring all queues to the state that the log says. `control` are the control records of other kinds,
@@ -63,7 +63,7 @@ def recover(
     beginnings = begun_in(control)
     known = {(begun.queue, begun.recovery_point): begun for begun in beginnings}
     latest = {begun.queue: begun for begun in beginnings}
-    folds: list[_Fold] = []
+    folds: list[_QueueFold] = []
     new: list[QueueBegun] = []
     report: list[str] = []
     for work in queues.works:
@@ -106,10 +106,10 @@ def recover(
         report.append(f"the queues are not served: {error}")
         for fold in folds:
             fold.work.failure = error
-        return Recovered(read_from, new, report)
+        return RecoveredQueues(read_from, new, report)
     for fold in folds:
         fold.work.queue.considered = max(fold.work.queue.considered, journal.persisted_end)
-    return Recovered(read_from, new, report)
+    return RecoveredQueues(read_from, new, report)
 
 
 def beginnings(begun: Sequence[QueueBegun]) -> MessageBatch:
@@ -120,18 +120,18 @@ def beginnings(begun: Sequence[QueueBegun]) -> MessageBatch:
     return builder.build()
 
 
-def _begin(work: Work, begun: QueueBegun, covered: Covered | None, first: int) -> _Fold:
+def _begin(work: QueueWorker, begun: QueueBegun, covered: QueueCheckpoint | None, first: int) -> _QueueFold:
     queue = work.queue
     if covered is None:
         queue.considered = max(begun.position, first)
-        return _Fold(work, queue.considered, queue.considered)
+        return _QueueFold(work, queue.considered, queue.considered)
     if covered.state is not None:
         restore(queue, covered)
         oldest = queue.state.oldest()
         if oldest is not None and oldest < first:  # nothing held it back while there was no such queue
             raise ValueError(f"it has messages from before position {first}, which retention has removed")
     queue.considered = max(covered.messages, begun.position, first)
-    return _Fold(work, queue.considered, max(covered.records, first))
+    return _QueueFold(work, queue.considered, max(covered.records, first))
 
 
 def _beginning(
@@ -170,7 +170,7 @@ def _position(journal: Journal, text: str, now: Now) -> Generator[ReadRequest, B
     return start
 
 
-def _read(folds: list[_Fold], journal: Journal, position: int) -> Generator[ReadRequest, Buffer, None]:
+def _read(folds: list[_QueueFold], journal: Journal, position: int) -> Generator[ReadRequest, Buffer, None]:
     reader = LogReader(journal.view, position)
     while (step := reader.poll()) is not None:
         parts = reader.answer((yield step)) if isinstance(step, ReadRequest) else step
@@ -178,7 +178,7 @@ def _read(folds: list[_Fold], journal: Journal, position: int) -> Generator[Read
             _take(folds, part)
 
 
-def _take(folds: list[_Fold], part: Part) -> None:
+def _take(folds: list[_QueueFold], part: LogPart) -> None:
     for fold in folds:
         if part.end_position > fold.messages_from and fold.work.entrance.wants(part.batch):
             _enter(fold, part)
@@ -200,7 +200,7 @@ def _take(folds: list[_Fold], part: Part) -> None:
                 own.work.queue.apply(outcome)
 
 
-def _enter(fold: _Fold, part: Part) -> None:
+def _enter(fold: _QueueFold, part: LogPart) -> None:
     low = part.index_at(fold.messages_from)
     while low < part.batch.count:
         entered, low = fold.work.entrance.look(part, low)

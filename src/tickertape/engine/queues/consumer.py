@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 from tickertape.base.limits import outbox_bytes_max
 from tickertape.batch import MessageBatch
-from tickertape.engine.matching.content_filter import Content
+from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.sessions.session import Session
-from tickertape.engine.subscriptions.credit import Allowance
-from tickertape.engine.subscriptions.fitting import affordable
+from tickertape.engine.subscriptions.credit import CreditWindow
+from tickertape.engine.subscriptions.fitting import affordable_rows
 
 if TYPE_CHECKING:
-    from tickertape.engine.queues.worker import Work
+    from tickertape.engine.queues.worker import QueueWorker
 
 
-class Consumer:
+class QueueFeed:
     """One subscription to one or several queues, as far as they are concerned."""
 
     def __init__(
@@ -27,8 +27,8 @@ class Consumer:
         session: Session,
         sub_id: str,
         topic: str,
-        content: Content | None,
-        allowance: Allowance,
+        content: ContentFilter | None,
+        allowance: CreditWindow,
         limit: int,
     ) -> None:
         self.session = session
@@ -37,9 +37,9 @@ class Consumer:
         """As it was asked for: a name, or a pattern."""
         self.content = content
         self.allowance = allowance
-        self.works: list[Work] = []
+        self.works: list[QueueWorker] = []
         """The queues that it is served by."""
-        self.former: list[Work] = []
+        self.former: list[QueueWorker] = []
         """Those of which it may hold messages from before it was replaced."""
         self.limit = limit
         """Messages that it may hold unacknowledged."""
@@ -56,7 +56,7 @@ class Consumer:
     def fitting(self, batch: MessageBatch, low: int, high: int) -> int:
         """How many of `batch[low:high]`, from the front, its credit allows."""
         allowance = self.allowance
-        count = affordable(batch, low, high, min(allowance.credit, outbox_bytes_max))
+        count = affordable_rows(batch, low, high, min(allowance.credit, outbox_bytes_max))
         if not count and min(batch.cost_between(low, low + 1), allowance.window) <= allowance.credit:
             return 1  # larger than a connection holds, or, when nothing is outstanding, than the credit
         return count

@@ -15,9 +15,9 @@ from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import filter_piece_bytes_max
 from tickertape.base.queue_limits import queue_filter_scans_max, queue_step_messages_max
 from tickertape.engine.log_reads.log_reads import LogAccess
-from tickertape.engine.matching.interest import Cover
-from tickertape.engine.queues.consumer import Consumer
-from tickertape.engine.queues.narrowing import Narrowing, Scan
+from tickertape.engine.matching.interest import Interest
+from tickertape.engine.queues.consumer import QueueFeed
+from tickertape.engine.queues.narrowing import ConsumerFilter, FilterScan
 from tickertape.engine.queues.state.queue import Queue
 
 _SMALLEST_STEP_BYTES: Final = 64
@@ -27,16 +27,16 @@ _SMALLEST_STEP_BYTES: Final = 64
 class ConsumerFilters:
     """All filters of the consumers of one queue. `came` is called when something that was read is there."""
 
-    def __init__(self, queue: Queue, access: LogAccess, cover: Cover, came: Callable[[], None]) -> None:
+    def __init__(self, queue: Queue, access: LogAccess, cover: Interest, came: Callable[[], None]) -> None:
         self._queue = queue
         self._access = access
         self._cover = cover
         self._came = came
-        self._by_key: dict[Hashable, Narrowing] = {}
-        self._scan_of: dict[Narrowing, Scan] = {}
-        self._scans: dict[Scan, int] = {}
+        self._by_key: dict[Hashable, ConsumerFilter] = {}
+        self._scan_of: dict[ConsumerFilter, FilterScan] = {}
+        self._scans: dict[FilterScan, int] = {}
         """Each with its number, in the order of their turns. Later ones have higher numbers."""
-        self._waiting: dict[Narrowing, None] = {}
+        self._waiting: dict[ConsumerFilter, None] = {}
         """Filters that start when there is room for another scan."""
         self._number = 0
         self._awaited = 0
@@ -49,7 +49,7 @@ class ConsumerFilters:
 
     # -- consumers --------------------------------------------------------------------------------------
 
-    def add(self, consumer: Consumer) -> None:
+    def add(self, consumer: QueueFeed) -> None:
         """A consumer came."""
         content = consumer.content
         if content is None or content.filter is None:
@@ -57,11 +57,11 @@ class ConsumerFilters:
         key = content.filter_key
         narrowing = self._by_key.get(key)
         if narrowing is None:
-            narrowing = self._by_key[key] = Narrowing(self._queue, content, self._cover)
+            narrowing = self._by_key[key] = ConsumerFilter(self._queue, content, self._cover)
             self._start(narrowing)
         narrowing.users += 1
 
-    def discard(self, consumer: Consumer) -> None:
+    def discard(self, consumer: QueueFeed) -> None:
         """A consumer has gone."""
         narrowing = self.of(consumer)
         if narrowing is None or consumer.content is None:
@@ -77,7 +77,7 @@ class ConsumerFilters:
             if not scan.members:
                 self._end(scan)
 
-    def of(self, consumer: Consumer) -> Narrowing | None:
+    def of(self, consumer: QueueFeed) -> ConsumerFilter | None:
         """What passes the filter of a consumer; None: it has no filter."""
         content = consumer.content
         return None if content is None or content.filter is None else self._by_key[content.filter_key]
@@ -140,10 +140,10 @@ class ConsumerFilters:
 
     # -- inside -----------------------------------------------------------------------------------------
 
-    def _lead(self) -> Scan | None:
+    def _lead(self) -> FilterScan | None:
         return max(self._scans, key=lambda scan: scan.reached, default=None)
 
-    def _limit(self, scan: Scan, lead: Scan | None) -> int:
+    def _limit(self, scan: FilterScan, lead: FilterScan | None) -> int:
         """From which position on a scan is to look at nothing for now: what did not enter yet, and where the
         one that leads is. That one waits for those that are one piece behind it, so that they can join."""
         if lead is None or scan is lead:
@@ -153,7 +153,7 @@ class ConsumerFilters:
             return self._queue.considered
         return lead.reached
 
-    def _start(self, narrowing: Narrowing) -> None:
+    def _start(self, narrowing: ConsumerFilter) -> None:
         """A filter that has seen nothing joins a scan that has seen nothing of what is in the queue."""
         oldest, considered = self._queue.state.oldest(), self._queue.considered
         start = considered if oldest is None else min(oldest, considered)
@@ -167,11 +167,11 @@ class ConsumerFilters:
             return
         self._number += 1
         start = start if lead is None else min(start, lead.reached)
-        scan = Scan(self._queue, start, self._cover, self._access, self._came)
+        scan = FilterScan(self._queue, start, self._cover, self._access, self._came)
         self._scans[scan] = self._number
         self._put(scan, narrowing)
 
-    def _put(self, scan: Scan, narrowing: Narrowing) -> None:
+    def _put(self, scan: FilterScan, narrowing: ConsumerFilter) -> None:
         scan.add(narrowing)
         self._scan_of[narrowing] = scan
 
@@ -187,7 +187,7 @@ class ConsumerFilters:
                     self._put(lead, narrowing)
                 self._end(scan)
 
-    def _end(self, scan: Scan) -> None:
+    def _end(self, scan: FilterScan) -> None:
         del self._scans[scan]
         scan.stop()
         waiting, self._waiting = self._waiting, {}

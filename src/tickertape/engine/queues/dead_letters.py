@@ -17,22 +17,22 @@ from tickertape.base.interfaces import Buffer, Now
 from tickertape.base.queue_limits import dead_letter_label_bytes_max, queue_frame_messages_max
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.engine.log_reads.log_reads import LogAccess
-from tickertape.engine.queues.log_records import Ledger
-from tickertape.engine.queues.message_reader import Fetched, Fetching
+from tickertape.engine.queues.log_records import QueueLog
+from tickertape.engine.queues.message_reader import Fetched, MessageReader
 from tickertape.engine.queues.state.bit_sliced_index import first_places
-from tickertape.engine.queues.state.messages import Doom
+from tickertape.engine.queues.state.messages import PendingDeadLetter
 from tickertape.engine.queues.state.queue import Queue
-from tickertape.engine.queues.state.records import Outcome, What, bitmap_of, ranges_of
+from tickertape.engine.queues.state.records import Outcome, OutcomeKind, bitmap_of, ranges_of
 
 
-class Burying:
+class DeadLetterPublisher:
     """Publishes dead letters. `came` is called when what was read is there."""
 
-    def __init__(self, queue: Queue, access: LogAccess, ledger: Ledger, came: Callable[[], None]) -> None:
+    def __init__(self, queue: Queue, access: LogAccess, ledger: QueueLog, came: Callable[[], None]) -> None:
         self._queue = queue
         self._ledger = ledger
         self._topic = queue.definition.dead_letter
-        self._fetching = Fetching(access, None, came)
+        self._fetching = MessageReader(access, None, came)
         self._room = 0
         """Bytes of the letters that there was no room for; 0 when there was."""
 
@@ -83,7 +83,7 @@ class Burying:
     def _bury(self, positions: BitMap64, letters: MessageBatch | None, now: Now) -> None:
         if letters is not None:
             self._ledger.append(letters, now)
-        outcome = Outcome(What.BURIED, ranges_of(positions))
+        outcome = Outcome(OutcomeKind.BURIED, ranges_of(positions))
         self._queue.apply(outcome)
         self._ledger.write(self._queue.name, [outcome], now)
 
@@ -99,7 +99,7 @@ class Burying:
             )
         return builder.build()
 
-    def _label(self, batch: MessageBatch, index: int, doom: Doom) -> str:
+    def _label(self, batch: MessageBatch, index: int, doom: PendingDeadLetter) -> str:
         label = {
             "queue": self._queue.name,
             "topic": batch.topic(index),

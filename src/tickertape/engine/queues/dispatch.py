@@ -23,15 +23,15 @@ from tickertape.base.queue_limits import (
 from tickertape.batch import MessageBatch, select, slice_batch
 from tickertape.batch.format import I8, Int64s
 from tickertape.engine.log_reads.log_reads import LogAccess
-from tickertape.engine.matching.interest import Cover
-from tickertape.engine.queues.consumer import Consumer
+from tickertape.engine.matching.interest import Interest
+from tickertape.engine.queues.consumer import QueueFeed
 from tickertape.engine.queues.consumer_filter import ConsumerFilters
-from tickertape.engine.queues.log_records import Ledger
-from tickertape.engine.queues.message_reader import Fetched, Fetching
-from tickertape.engine.queues.narrowing import Narrowing
-from tickertape.engine.queues.state.fairness import Load, next_one, share
+from tickertape.engine.queues.log_records import QueueLog
+from tickertape.engine.queues.message_reader import Fetched, MessageReader
+from tickertape.engine.queues.narrowing import ConsumerFilter
+from tickertape.engine.queues.state.fairness import Load, distribute, next_consumer
 from tickertape.engine.queues.state.queue import Queue
-from tickertape.engine.queues.state.records import Outcome, What, bitmap_of, ranges_of
+from tickertape.engine.queues.state.records import Outcome, OutcomeKind, bitmap_of, ranges_of
 from tickertape.engine.runtime.effects import Effect, Send
 from tickertape.wire.commands import Deliver
 from tickertape.wire.frames import encode_frame
@@ -40,16 +40,16 @@ _MICROS: Final = 1_000_000
 _NO_ROOM: Final = Load(1, 1)
 
 
-class Due(NamedTuple):
+class DeferredDelivery(NamedTuple):
     """A delivery that waits until the log is persisted up to `end`."""
 
     end: int
-    consumer: Consumer
+    consumer: QueueFeed
     """Not sent when it is over by then: another subscription may have its id."""
     send: Send
 
 
-class Delivering:
+class QueueDispatch:
     """Deliveries of one queue. `later(due)` keeps those that must wait; `came` is called when messages that
     were read are there."""
 
@@ -57,18 +57,18 @@ class Delivering:
         self,
         queue: Queue,
         access: LogAccess,
-        cover: Cover,
-        ledger: Ledger,
-        later: Callable[[Due], None],
+        cover: Interest,
+        ledger: QueueLog,
+        later: Callable[[DeferredDelivery], None],
         came: Callable[[], None],
     ) -> None:
         self._queue = queue
         self._ledger = ledger
         self._later = later
         self._effects: list[Effect] = access.effects
-        self._fetching = Fetching(access, cover.literal, came)
+        self._fetching = MessageReader(access, cover.literal, came)
         self.filters = ConsumerFilters(queue, access, cover, came)
-        self._short: dict[Consumer, int] = {}
+        self._short: dict[QueueFeed, int] = {}
         """Whose credit did not suffice for what it would have got, and what it was: others are served."""
         self._fell_short = False
         """Somebody has come to be among them just now."""
@@ -77,7 +77,7 @@ class Delivering:
 
     # -- consumers --------------------------------------------------------------------------------------
 
-    def discard(self, consumer: Consumer) -> None:
+    def discard(self, consumer: QueueFeed) -> None:
         """A consumer has gone."""
         self._short.pop(consumer, None)
         self.filters.discard(consumer)
@@ -113,7 +113,7 @@ class Delivering:
         # Who would have got something has not the credit for it: it is for others then.
         return self._fell_short or self._over()
 
-    def _lacks_credit(self, consumer: Consumer) -> None:
+    def _lacks_credit(self, consumer: QueueFeed) -> None:
         self._short[consumer] = consumer.allowance.credit
         self._fell_short = True
 
@@ -129,7 +129,7 @@ class Delivering:
         self._moved = False
         return again
 
-    def _room(self, consumer: Consumer) -> int:
+    def _room(self, consumer: QueueFeed) -> int:
         return 0 if self._short.get(consumer) == consumer.allowance.credit else consumer.room
 
     def _wanted(self) -> Int64s:
@@ -137,7 +137,7 @@ class Delivering:
         total = queue.room()
         total = queue_step_messages_max if total is None else min(total, queue_step_messages_max)
         rooms = 0
-        passing: dict[Narrowing, None] | None = {}
+        passing: dict[ConsumerFilter, None] | None = {}
         for consumer in queue.consumers:
             room = self._room(consumer)
             if not room:
@@ -159,12 +159,12 @@ class Delivering:
         self.filters.held_up(judged is not None and not len(wanted))
         return wanted
 
-    def _in_stretches(self, fetched: Fetched) -> list[tuple[Consumer, Int64s]]:
+    def _in_stretches(self, fetched: Fetched) -> list[tuple[QueueFeed, Int64s]]:
         """Consumers, and which of the messages each gets."""
         queue, batch = self._queue, fetched.batch
-        counts, turn = share(queue.definition.sharing, self._loads(), batch.count, queue.turn)
+        counts, turn = distribute(queue.definition.sharing, self._loads(), batch.count, queue.turn)
         queue.went_to(turn, any(counts))
-        given: list[tuple[Consumer, Int64s]] = []
+        given: list[tuple[QueueFeed, Int64s]] = []
         low = 0
         for consumer, count in zip(queue.consumers, counts, strict=True):
             if count:
@@ -176,13 +176,13 @@ class Delivering:
                     self._lacks_credit(consumer)
         return given
 
-    def _by_filter(self, fetched: Fetched) -> list[tuple[Consumer, Int64s]]:
+    def _by_filter(self, fetched: Fetched) -> list[tuple[QueueFeed, Int64s]]:
         """As `_in_stretches`, one message after the other: not everybody may have each."""
         queue = self._queue
         consumers, loads = queue.consumers, self._loads()
         chosen: dict[int, list[int]] = {}
         for index, eligible in enumerate(self._eligible(fetched.positions.tolist(), loads)):
-            who, turn = next_one(queue.definition.sharing, loads, eligible, queue.turn)
+            who, turn = next_consumer(queue.definition.sharing, loads, eligible, queue.turn)
             queue.went_to(turn, who is not None)
             if who is not None:
                 loads[who] = Load(loads[who].unacknowledged + 1, loads[who].limit)
@@ -221,14 +221,14 @@ class Delivering:
 
     # -- sending ----------------------------------------------------------------------------------------
 
-    def _give(self, given: list[tuple[Consumer, Int64s]], fetched: Fetched, now: Now) -> None:
+    def _give(self, given: list[tuple[QueueFeed, Int64s]], fetched: Fetched, now: Now) -> None:
         queue, once = self._queue, self._queue.definition.at_most_once
         positions = fetched.positions
         end = 0
         if once:
             # What is delivered at most once has left the queue before it is sent.
             chosen = bitmap_of(np.sort(np.concatenate([positions[which] for _, which in given])))
-            outcome = Outcome(What.TAKEN, ranges_of(chosen))
+            outcome = Outcome(OutcomeKind.TAKEN, ranges_of(chosen))
             queue.apply(outcome)
             end = self._ledger.write(queue.name, [outcome], now)
         for consumer, which in given:
@@ -242,7 +242,7 @@ class Delivering:
             command = Deliver(sub_id=consumer.sub_id, queue=queue.name, lease=expires, once=once)
             send = Send(consumer.session.conn, encode_frame(command, shown))
             if once:
-                self._later(Due(end, consumer, send))
+                self._later(DeferredDelivery(end, consumer, send))
             else:
                 self._effects.append(send)
 

@@ -9,12 +9,12 @@ from collections.abc import Callable
 
 from tickertape.base.errors import TickertapeError
 from tickertape.base.interfaces import Buffer
-from tickertape.engine.log_reads.log_reads import LogAccess, OneRead
+from tickertape.engine.log_reads.log_reads import LogAccess, PendingRead
 from tickertape.journal.reading.log_reader import LogReader
-from tickertape.journal.reading.log_view import Part, ReadRequest
+from tickertape.journal.reading.log_view import LogPart, ReadRequest
 
 
-class Forward:
+class LogScan:
     """The log from `position` on. `came` is called when a read that was waited for has ended."""
 
     def __init__(self, access: LogAccess, position: int, topic: str | None, came: Callable[[], None]) -> None:
@@ -23,8 +23,8 @@ class Forward:
         self._topic = topic
         self._reader = LogReader(access.journal.view, position, topic)
         self._came = came
-        self._parts: list[Part] = []
-        self._read = OneRead(access)
+        self._parts: list[LogPart] = []
+        self._read = PendingRead(access)
 
     @property
     def waiting(self) -> bool:
@@ -41,7 +41,7 @@ class Forward:
         """Where the next part begins at the earliest, when no part is there."""
         return self._reader.position
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[LogPart]:
         """The parts that come next, each once; none while it waits, has failed, or is at the end."""
         if not self._parts and not self.waiting and self.failure is None:
             self._poll()

@@ -10,26 +10,26 @@ from functools import partial
 from typing import Final
 
 from tickertape.base.interfaces import Now
-from tickertape.engine.queues.registry import Queues
-from tickertape.engine.queues.state.checkpoint import QueueSnapshot, encode_snapshots
-from tickertape.engine.runtime.effects import DiskJob, Effect, Happened
+from tickertape.engine.queues.registry import QueueRegistry
+from tickertape.engine.queues.state.checkpoint import CheckpointSnapshot, encode_snapshots
+from tickertape.engine.runtime.effects import DiskJob, Effect, LogEvent
 from tickertape.journal.disk_jobs import WriteQueues
 from tickertape.journal.journal import Journal
 
 _INTERVAL_SECONDS: Final = 60.0
 
 
-class Keeping:
+class CheckpointWriter:
     """Checkpoints once a minute while the log grows. Appends effects to the list it is given."""
 
-    def __init__(self, queues: Queues, journal: Journal, effects: list[Effect]) -> None:
+    def __init__(self, queues: QueueRegistry, journal: Journal, effects: list[Effect]) -> None:
         self._queues = queues
         self._journal = journal
         self._effects = effects
         self._at: float | None = None
         self._end = -1
         """Where the log ended at the last one."""
-        self._waiting: list[QueueSnapshot] | None = None
+        self._waiting: list[CheckpointSnapshot] | None = None
         """One that waits until the log is persisted up to `_end`."""
         self._with_disk = False
         self.written = 0
@@ -62,7 +62,7 @@ class Keeping:
             self.written += 1
             return
         self.failures += 1
-        self._effects.append(Happened("queue_checkpoint_failed", True, {"text": str(error)}))
+        self._effects.append(LogEvent("queue_checkpoint_failed", True, {"text": str(error)}))
 
     def next_deadline(self) -> float | None:
         """Monotonic second at which `wake` is wanted."""

@@ -11,7 +11,7 @@ from typing import Final
 from tickertape.base.interfaces import Now
 from tickertape.batch import BatchBuilder, MessageBatch, Stamp
 from tickertape.engine.queues.state.records import Outcome, record_bodies
-from tickertape.engine.runtime.log_writer import Publishing
+from tickertape.engine.runtime.log_writer import LogWriter
 from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER
 from tickertape.journal.journal import Journal
 from tickertape.wire.settlement import QUEUE_TOPIC
@@ -20,10 +20,10 @@ _RESERVE_BYTES: Final = 1 << 16
 """What a record may take, about."""
 
 
-class Ledger:
+class QueueLog:
     """The end of the log, for queues."""
 
-    def __init__(self, journal: Journal, publishing: Publishing) -> None:
+    def __init__(self, journal: Journal, publishing: LogWriter) -> None:
         self._journal = journal
         self._publishing = publishing
 

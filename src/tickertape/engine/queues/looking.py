@@ -8,22 +8,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tickertape.base.interfaces import Now
-from tickertape.engine.queues.snapshot import QueueLook
+from tickertape.engine.queues.snapshot import QueueSnapshot
 from tickertape.journal.journal import Journal
 
 if TYPE_CHECKING:
-    from tickertape.engine.queues.worker import Work
+    from tickertape.engine.queues.worker import QueueWorker
 
 _MICROS = 1e6
 
 
-def look(work: Work, journal: Journal, now: Now) -> QueueLook:
+def snapshot(work: QueueWorker, journal: Journal, now: Now) -> QueueSnapshot:
     """A queue as it is now."""
     queue = work.queue
     state, definition = queue.state, queue.definition
     oldest = state.oldest_inside()
     granted = queue.leases.oldest_granted()
-    return QueueLook(
+    return QueueSnapshot(
         name=queue.name,
         underlying=definition.topic,
         semantics=definition.semantics,

@@ -17,9 +17,9 @@ from tickertape.base.interfaces import Buffer
 from tickertape.base.queue_limits import delivery_bytes_max
 from tickertape.batch import MessageBatch, merge, reorder, select, slice_batch
 from tickertape.batch.format import I8, Int64s
-from tickertape.engine.log_reads.log_reads import LogAccess, OneRead
+from tickertape.engine.log_reads.log_reads import LogAccess, PendingRead
 from tickertape.journal.reading.log_reader import LogReader
-from tickertape.journal.reading.log_view import Part, ReadRequest
+from tickertape.journal.reading.log_view import LogPart, ReadRequest
 
 _NEAR: Final = 4_096
 """Positions that a reader passes over rather than that another begins."""
@@ -32,7 +32,7 @@ class Fetched(NamedTuple):
     positions: Int64s
 
 
-class Fetching:
+class MessageReader:
     """The messages of one queue. `came` is called when something that was waited for is there."""
 
     def __init__(
@@ -47,9 +47,9 @@ class Fetching:
         self._budget = access.budget
         self._came = came
         self._reader: LogReader | None = None
-        self._parts: list[Part] = []
+        self._parts: list[LogPart] = []
         """What the last read brought."""
-        self._read = OneRead(access)
+        self._read = PendingRead(access)
 
     @property
     def failure(self) -> TickertapeError | None:
@@ -141,16 +141,16 @@ class Fetching:
             self._parts = step
 
 
-def _part_with(parts: list[Part], position: int) -> int | None:
+def _part_with(parts: list[LogPart], position: int) -> int | None:
     at = bisect_right(parts, position, key=_first_position) - 1
     return at if at >= 0 and position < parts[at].end_position else None
 
 
-def _first_position(part: Part) -> int:
+def _first_position(part: LogPart) -> int:
     return part.first_position
 
 
-def _in_order(parts: list[Part], wanted: Int64s) -> Fetched:
+def _in_order(parts: list[LogPart], wanted: Int64s) -> Fetched:
     """What of `wanted`, whose first is in one of `parts`, these hold, from the front."""
     if (wanted[1:] > wanted[:-1]).all():
         return _rising(parts, wanted)
@@ -179,7 +179,7 @@ def _in_order(parts: list[Part], wanted: Int64s) -> Fetched:
     return Fetched(reorder(fetched.batch, rising.searchsorted(wanted)), wanted)
 
 
-def _rising(parts: list[Part], wanted: Int64s, *, whole: bool = False) -> Fetched:
+def _rising(parts: list[LogPart], wanted: Int64s, *, whole: bool = False) -> Fetched:
     """As `_in_order`, of rising positions; `whole`: parts have all of them, however large they are."""
     batches: list[MessageBatch] = []
     taken = size = 0
@@ -194,7 +194,7 @@ def _rising(parts: list[Part], wanted: Int64s, *, whole: bool = False) -> Fetche
     return Fetched(batches[0] if len(batches) == 1 else merge(batches), wanted[:taken])
 
 
-def _some(part: Part, wanted: Int64s) -> MessageBatch:
+def _some(part: LogPart, wanted: Int64s) -> MessageBatch:
     batch = part.batch
     if part.positions is None:
         low, count = int(wanted[0]) - part.first_position, len(wanted)

@@ -18,21 +18,21 @@ from tickertape.base.limits import filter_piece_bytes_max
 from tickertape.base.queue_limits import queue_step_messages_max
 from tickertape.batch.format import I8, Int64s
 from tickertape.engine.log_reads.log_reads import LogAccess
-from tickertape.engine.matching.content_filter import Content
+from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.matching.filter_groups import TopicFilters
-from tickertape.engine.matching.interest import Cover
-from tickertape.engine.queues.forward import Forward
+from tickertape.engine.matching.interest import Interest
+from tickertape.engine.queues.forward import LogScan
 from tickertape.engine.queues.state.queue import Queue
 from tickertape.engine.queues.state.records import array_of, bitmap_of
-from tickertape.journal.reading.log_view import Part
+from tickertape.journal.reading.log_view import LogPart
 
 _SWEEP_MIN: Final = 4_096
 
 
-class Narrowing:
+class ConsumerFilter:
     """One filter: the messages that pass it, for `users` consumers."""
 
-    def __init__(self, queue: Queue, content: Content, cover: Cover) -> None:
+    def __init__(self, queue: Queue, content: ContentFilter, cover: Interest) -> None:
         self._queue = queue
         self.content = content
         self.cover = cover
@@ -49,11 +49,11 @@ class Narrowing:
             self._sweep_at = _SWEEP_MIN + 2 * len(self.matching)
 
 
-class Scan:
+class FilterScan:
     """Reads the queue's part of the log forward for the filters that it has."""
 
     def __init__(
-        self, queue: Queue, start: int, cover: Cover, access: LogAccess, came: Callable[[], None]
+        self, queue: Queue, start: int, cover: Interest, access: LogAccess, came: Callable[[], None]
     ) -> None:
         self._queue = queue
         self.reached = start
@@ -62,15 +62,15 @@ class Scan:
         """Where the last piece began that was looked at."""
         self._entered = queue.considered
         """What had entered when it began."""
-        self._log = Forward(access, start, cover.literal, came)
-        self._parts: list[Part] = []
+        self._log = LogScan(access, start, cover.literal, came)
+        self._parts: list[LogPart] = []
         self._low = 0
         """Of the first part, the message with which the next piece begins."""
         self._search: Generator[int, None, None] | None = None
-        self._filters = TopicFilters[Narrowing](cover)
-        self._alone: dict[Narrowing, None] = {}
+        self._filters = TopicFilters[ConsumerFilter](cover)
+        self._alone: dict[ConsumerFilter, None] = {}
         """Filters that depend on their subscriber: no index holds them."""
-        self.members: dict[Narrowing, None] = {}
+        self.members: dict[ConsumerFilter, None] = {}
 
     @property
     def failure(self) -> TickertapeError | None:
@@ -95,7 +95,7 @@ class Scan:
             return self.reached < limit
         return self.reached < limit and not self._log.waiting and self.failure is None
 
-    def add(self, narrowing: Narrowing) -> None:
+    def add(self, narrowing: ConsumerFilter) -> None:
         """A filter that has seen as much takes part."""
         assert self.between
         self.members[narrowing] = None
@@ -104,7 +104,7 @@ class Scan:
         else:
             self._filters.add(narrowing, narrowing.content)
 
-    def discard(self, narrowing: Narrowing) -> None:
+    def discard(self, narrowing: ConsumerFilter) -> None:
         """Nobody has this filter any more."""
         del self.members[narrowing]
         if narrowing in self._alone:
@@ -152,14 +152,14 @@ class Scan:
         self._low = max(self._low, part.index_at(self.reached))
         return self._look(part, self._high(part, limit), limit)
 
-    def _high(self, part: Part, limit: int) -> int:
+    def _high(self, part: LogPart, limit: int) -> int:
         """Before which message a piece ends that begins with message `_low`."""
         batch, low = part.batch, self._low
         offsets = batch.offsets
         high = int(offsets.searchsorted(int(offsets[low]) + filter_piece_bytes_max, "right")) - 1
         return min(max(high, low + 1), low + queue_step_messages_max, part.index_at(limit), batch.count)
 
-    def _look(self, part: Part, high: int, limit: int) -> Generator[int, None, None]:
+    def _look(self, part: LogPart, high: int, limit: int) -> Generator[int, None, None]:
         whole = high == part.batch.count
         end = min(part.end_position if whole else _position(part, high), limit)
         span = BitMap64()
@@ -177,7 +177,7 @@ class Scan:
             self._parts.pop(0)
             self._low = 0
 
-    def _judge(self, part: Part, indices: Int64s) -> Generator[int, None, None]:
+    def _judge(self, part: LogPart, indices: Int64s) -> Generator[int, None, None]:
         batch = part.batch
         if self._filters.groups:
             found = yield from self._filters.search(batch, indices)
@@ -195,5 +195,5 @@ class Scan:
                 at = stop
 
 
-def _position(part: Part, index: int) -> int:
+def _position(part: LogPart, index: int) -> int:
     return part.first_position + index if part.positions is None else int(part.positions[index])

@@ -17,19 +17,19 @@ from tickertape.base.names import is_pattern
 from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch
 from tickertape.engine.log_reads.log_reads import LogAccess
-from tickertape.engine.matching.content_filter import Content
-from tickertape.engine.matching.interest import Cover
-from tickertape.engine.matching.interest_compiler import Contents
-from tickertape.engine.queues.browser import Browsing
-from tickertape.engine.queues.consumer import Consumer
-from tickertape.engine.queues.dispatch import Due
-from tickertape.engine.queues.log_records import Ledger
-from tickertape.engine.queues.looking import look
+from tickertape.engine.matching.content_filter import ContentFilter
+from tickertape.engine.matching.interest import Interest
+from tickertape.engine.matching.interest_compiler import InterestCompiler
+from tickertape.engine.queues.browser import QueueBrowser
+from tickertape.engine.queues.consumer import QueueFeed
+from tickertape.engine.queues.dispatch import DeferredDelivery
+from tickertape.engine.queues.log_records import QueueLog
+from tickertape.engine.queues.looking import snapshot
 from tickertape.engine.queues.settlement import Found, look_up, settle
-from tickertape.engine.queues.snapshot import QueueLook
-from tickertape.engine.queues.state.admission import Entrance
+from tickertape.engine.queues.snapshot import QueueSnapshot
+from tickertape.engine.queues.state.admission import QueueAdmission
 from tickertape.engine.queues.state.checkpoint import (
-    QueueSnapshot,
+    CheckpointSnapshot,
     encode_snapshots,
     fingerprint,
     needed_by,
@@ -39,28 +39,28 @@ from tickertape.engine.queues.state.checkpoint import (
 from tickertape.engine.queues.state.definition import QueueDefinition
 from tickertape.engine.queues.state.priorities import Priorities
 from tickertape.engine.queues.state.queue import Queue
-from tickertape.engine.queues.worker import Hands, Work
-from tickertape.engine.retention import Pin
-from tickertape.engine.runtime.effects import Happened
-from tickertape.engine.runtime.log_writer import Publishing
-from tickertape.engine.runtime.outbox import Answers
+from tickertape.engine.queues.worker import QueueWorker, QueueWorkerCallbacks
+from tickertape.engine.retention import RetentionPin
+from tickertape.engine.runtime.effects import LogEvent
+from tickertape.engine.runtime.log_writer import LogWriter
+from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.sessions.session import Session
-from tickertape.engine.subscriptions.credit import Allowance
+from tickertape.engine.subscriptions.credit import CreditWindow
 from tickertape.wire.commands import Completed, Ended
 from tickertape.wire.settlement import Runs, Settlement
 
 
-class Queues:
+class QueueRegistry:
     """All queues. Begins to work with `begin`, once they were recovered (`recovering.py`)."""
 
     def __init__(
         self,
         definitions: Sequence[QueueDefinition],
         access: LogAccess,
-        publishing: Publishing,
-        contents: Contents,
-        answers: Answers,
-        ended: Callable[[Consumer | Browsing], None],
+        publishing: LogWriter,
+        contents: InterestCompiler,
+        answers: Outbox,
+        ended: Callable[[QueueFeed | QueueBrowser], None],
     ) -> None:
         """`ended` is told of subscriptions that are over by themselves."""
         self._access = access
@@ -68,26 +68,26 @@ class Queues:
         self._journal = access.journal
         self._contents = contents
         self._answers = answers
-        self.ledger = Ledger(access.journal, publishing)
-        self._due: deque[Due] = deque()
+        self.ledger = QueueLog(access.journal, publishing)
+        self._due: deque[DeferredDelivery] = deque()
         """Deliveries that wait for the disk, in order."""
-        self._active: dict[Work | Browsing, None] = {}
+        self._active: dict[QueueWorker | QueueBrowser, None] = {}
         """Those that may have something to do, in turn."""
-        self._browsing: dict[Browsing, None] = {}
-        self._early: dict[str, dict[Browsing, None]] = {}
+        self._browsing: dict[QueueBrowser, None] = {}
+        self._early: dict[str, dict[QueueBrowser, None]] = {}
         """Those whose queue has not come so far, by its name, in the order in which they asked."""
         self._now = Now(0.0, 0)
-        hands = Hands(access, self.ledger, self._due.append, self._stirred, self._failed)
-        self._works: dict[str, Work] = {}
+        hands = QueueWorkerCallbacks(access, self.ledger, self._due.append, self._stirred, self._failed)
+        self._works: dict[str, QueueWorker] = {}
         for definition in definitions:
             priority = None
             if definition.priority is not None:
                 priority = Priorities(definition.priority, contents.surroundings)
-            entrance = Entrance(definition, contents, priority)
-            self._works[definition.name] = Work(Queue(definition), entrance, hands)
+            entrance = QueueAdmission(definition, contents, priority)
+            self._works[definition.name] = QueueWorker(Queue(definition), entrance, hands)
         self._patterned = [work for work in self._works.values() if work.entrance.cover.literal is None]
         self._begun = False
-        self._at_start: dict[str, QueueLook] = {}
+        self._at_start: dict[str, QueueSnapshot] = {}
 
     def begin(self, now: Now) -> None:
         """They are recovered: work."""
@@ -108,11 +108,11 @@ class Queues:
         return self._works.keys()
 
     @property
-    def works(self) -> Iterable[Work]:
+    def works(self) -> Iterable[QueueWorker]:
         """All queues at work."""
         return self._works.values()
 
-    def named(self, cover: Cover) -> list[Work]:
+    def named(self, cover: Interest) -> list[QueueWorker]:
         """The queues that a subscription without a bookmark is to."""
         if cover.literal is not None:
             work = self._works.get(cover.literal)
@@ -136,12 +136,12 @@ class Queues:
         return None if is_pattern(definition.topic) else definition.topic
 
     @staticmethod
-    def permit(session: Session, work: Work) -> None:
+    def permit(session: Session, work: QueueWorker) -> None:
         """Raise unless `session` may read a queue, and so acknowledge: the one place that says so."""
 
     # -- consumers --------------------------------------------------------------------------------------
 
-    def check(self, session: Session, works: list[Work], asked: int | None) -> int:
+    def check(self, session: Session, works: list[QueueWorker], asked: int | None) -> int:
         """The backlog that a subscription to some queues is granted: the least of their limits and of what it
         asks for, which is 1 when it does not; 0 without queues. Raises what speaks against it."""
         for work in works:
@@ -152,7 +152,7 @@ class Queues:
         return min([asked or 1, *(limit for limit in limits if limit is not None)]) if works else 0
 
     @staticmethod
-    def subscribe(consumer: Consumer, works: list[Work]) -> None:
+    def subscribe(consumer: QueueFeed, works: list[QueueWorker]) -> None:
         """A consumer begins."""
         consumer.works = works
         for work in works:
@@ -160,7 +160,7 @@ class Queues:
 
     @staticmethod
     def replace(
-        consumer: Consumer, topic: str, content: Content | None, works: list[Work], limit: int
+        consumer: QueueFeed, topic: str, content: ContentFilter | None, works: list[QueueWorker], limit: int
     ) -> None:
         """A consumer becomes another one; what it holds it still holds."""
         for work in consumer.works:
@@ -179,7 +179,7 @@ class Queues:
             else:
                 work.add(consumer)
 
-    def drop(self, consumer: Consumer) -> None:
+    def drop(self, consumer: QueueFeed) -> None:
         """A consumer is over: what it holds goes back."""
         for work in consumer.works:
             work.leave(consumer)
@@ -188,11 +188,18 @@ class Queues:
         consumer.works, consumer.former = [], []
 
     def browse(
-        self, session: Session, sub_id: str, work: Work, content: Content | None, allowance: Allowance
-    ) -> Browsing:
+        self,
+        session: Session,
+        sub_id: str,
+        work: QueueWorker,
+        content: ContentFilter | None,
+        allowance: CreditWindow,
+    ) -> QueueBrowser:
         """Read what a queue has ready, and take nothing."""
         came, persisted = self._stir_browsing, self._journal.persisted_end
-        browsing = Browsing(session, sub_id, work.queue, content, allowance, self._access, came, persisted)
+        browsing = QueueBrowser(
+            session, sub_id, work.queue, content, allowance, self._access, came, persisted
+        )
         self._browsing[browsing] = None
         if browsing.may_begin:
             self._stir_browsing(browsing)
@@ -200,16 +207,16 @@ class Queues:
             self._early.setdefault(browsing.topic, {})[browsing] = None
         return browsing
 
-    def stop_browsing(self, browsing: Browsing) -> None:
+    def stop_browsing(self, browsing: QueueBrowser) -> None:
         """Nobody wants it any more."""
         self._browsing.pop(browsing, None)
         self._active.pop(browsing, None)
         self._early.get(browsing.topic, {}).pop(browsing, None)
         browsing.stop()
 
-    def stir(self, sub: Consumer | Browsing) -> None:
+    def stir(self, sub: QueueFeed | QueueBrowser) -> None:
         """It has more room."""
-        if isinstance(sub, Browsing):
+        if isinstance(sub, QueueBrowser):
             self._stir_browsing(sub)
             return
         for work in sub.works:
@@ -221,7 +228,7 @@ class Queues:
 
     # -- settlements ------------------------------------------------------------------------------------
 
-    def work_of(self, session: Session, settlement: Settlement) -> Work:
+    def work_of(self, session: Session, settlement: Settlement) -> QueueWorker:
         """The queue of a settlement. Raises `NotAQueue`."""
         work = self._works.get(settlement.queue)
         if work is None:
@@ -280,7 +287,7 @@ class Queues:
 
     def read_done(self, token: int, data: Buffer | TickertapeError) -> bool:
         """The answer to a read; False when it is none of ours."""
-        readers: list[Work | Browsing] = [*self._works.values(), *self._browsing]
+        readers: list[QueueWorker | QueueBrowser] = [*self._works.values(), *self._browsing]
         return any(reader.read_done(token, data) for reader in readers)
 
     @property
@@ -293,7 +300,7 @@ class Queues:
         if self._active:
             first = next(iter(self._active))
             del self._active[first]
-            if isinstance(first, Browsing):
+            if isinstance(first, QueueBrowser):
                 self._browse_on(first)
             else:
                 first.step(now)
@@ -314,21 +321,21 @@ class Queues:
         deadlines = [work.next_deadline(now) for work in self._works.values()]
         return min([deadline for deadline in deadlines if deadline is not None], default=None)
 
-    def oldest_needed(self) -> Pin | None:
+    def oldest_needed(self) -> RetentionPin | None:
         """What of the log queues still need."""
         pins = []
         for name, work in self._works.items():
             brief = work.queue.state.oldest() is None
-            pins.append(Pin(needed_by(work.queue), f"queue {shown(name)}", brief=brief))
+            pins.append(RetentionPin(needed_by(work.queue), f"queue {shown(name)}", brief=brief))
         return min(pins, default=None)
 
-    def fingerprint(self, work: Work) -> bytes:
+    def fingerprint(self, work: QueueWorker) -> bytes:
         """What of its definition decides what enters a queue."""
         covers = work.entrance.cover.covers
         types = self._contents.surroundings.types.items()
         return fingerprint(work.queue.definition, [(name, kind) for name, kind in types if covers(name)])
 
-    def snapshot(self) -> list[QueueSnapshot]:
+    def snapshot(self) -> list[CheckpointSnapshot]:
         """Copy the contents of a checkpoint, which holds once everything accepted so far is persisted. Only a
         few copies of sets for each queue: whoever encodes it need not hold up the engine."""
         end = self._journal.accepted_end
@@ -343,11 +350,11 @@ class Queues:
         """Encode a checkpoint at once: for a start and a clean stop, when nobody is served."""
         return encode_snapshots(self.snapshot())
 
-    def looks(self, now: Now) -> list[QueueLook]:
+    def looks(self, now: Now) -> list[QueueSnapshot]:
         """All queues as they are now."""
-        return [look(work, self._journal, now) for work in self._works.values()]
+        return [snapshot(work, self._journal, now) for work in self._works.values()]
 
-    def looks_of_run(self, now: Now) -> list[QueueLook]:
+    def looks_of_run(self, now: Now) -> list[QueueSnapshot]:
         """As `looks`, with counts that begin where the queues began to work; none before that."""
         seen = self.looks(now) if self._begun else []
         return [one.since(self._at_start[one.name]) for one in seen]
@@ -363,10 +370,10 @@ class Queues:
             del early[first]
             self._stir_browsing(first)
 
-    def _stir_browsing(self, browsing: Browsing) -> None:
+    def _stir_browsing(self, browsing: QueueBrowser) -> None:
         self._active[browsing] = None
 
-    def _browse_on(self, browsing: Browsing) -> None:
+    def _browse_on(self, browsing: QueueBrowser) -> None:
         if browsing.step():
             self._active[browsing] = None
         elif browsing.failure is not None:
@@ -378,15 +385,15 @@ class Queues:
             self._answers.send(browsing.session.conn, Ended(sub_id=browsing.sub_id))
             self._ended(browsing)
 
-    def _stirred(self, work: Work) -> None:
+    def _stirred(self, work: QueueWorker) -> None:
         if self._begun:
             self._active[work] = None
 
-    def _failed(self, work: Work, error: TickertapeError) -> None:
+    def _failed(self, work: QueueWorker, error: TickertapeError) -> None:
         """A queue cannot read what it needs: nobody is served by it any more."""
         fields: dict[str, str | int] = {"queue": work.queue.name, "code": error.code, "text": str(error)}
-        self._access.effects.append(Happened("queue_stopped", True, fields))
-        subs: list[Consumer | Browsing] = [*work.queue.consumers, *self._early.pop(work.queue.name, {})]
+        self._access.effects.append(LogEvent("queue_stopped", True, fields))
+        subs: list[QueueFeed | QueueBrowser] = [*work.queue.consumers, *self._early.pop(work.queue.name, {})]
         for sub in subs:
             self._answers.end_subscription(sub.session.conn, sub.sub_id, sub.topic, error)
             self._ended(sub)

@@ -15,7 +15,7 @@ from pyroaring import BitMap64
 from tickertape.base.interfaces import Buffer, Now
 from tickertape.base.limits import step_bytes_max
 from tickertape.batch.format import I8
-from tickertape.engine.matching.content_filter import Content
+from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.queues.state.queue import Held, Queue
 from tickertape.engine.queues.state.records import Outcome, Reason, array_of, bitmap_of, record_bodies
 from tickertape.engine.sessions.session import Session
@@ -33,7 +33,7 @@ _RUNS_A_STEP: Final = 64
 
 
 def look_up(
-    queue: Queue, view: LogView, settlement: Settlement, runs: Runs, content: Content | None, end: int
+    queue: Queue, view: LogView, settlement: Settlement, runs: Runs, content: ContentFilter | None, end: int
 ) -> Found:
     """The messages of the queue that a settlement names, but for those that only a lease may name; by a
     filter (`content`) those below position `end`, which were there when it was asked for."""
@@ -122,7 +122,7 @@ def _extend(queue: Queue, held: Held, deadline: float) -> None:
             queue.leases.extend(lease, positions, deadline)
 
 
-def _passing(queue: Queue, view: LogView, content: Content, before: int) -> Found:
+def _passing(queue: Queue, view: LogView, content: ContentFilter, before: int) -> Found:
     """Messages of the queue below a position that pass a filter; those of at-most-once queues that are owed,
     too."""
     state = queue.state

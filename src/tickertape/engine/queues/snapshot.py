@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 
-class QueueLook(NamedTuple):
+class QueueSnapshot(NamedTuple):
     """A queue at a moment. Counts are of all that the queue knows: what a start read of the log, too, which
     depends on how much it had to read. `since` has those of a run of the server."""
 
@@ -56,7 +56,7 @@ class QueueLook(NamedTuple):
     failure: str | None = None
     """Why it has stopped: it cannot read what it needs."""
 
-    def since(self, before: QueueLook) -> QueueLook:
+    def since(self, before: QueueSnapshot) -> QueueSnapshot:
         """The same with the counts of what happened after an earlier look."""
         return self._replace(
             entered=self.entered - before.entered,

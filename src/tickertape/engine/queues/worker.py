@@ -15,16 +15,16 @@ from tickertape.base.interfaces import Buffer, Now
 from tickertape.base.limits import step_bytes_max
 from tickertape.base.queue_limits import queue_step_messages_max, queue_step_outcomes_max
 from tickertape.engine.log_reads.log_reads import LogAccess
-from tickertape.engine.queues.consumer import Consumer
-from tickertape.engine.queues.dead_letters import Burying
-from tickertape.engine.queues.dispatch import Delivering, Due
-from tickertape.engine.queues.forward import Forward
-from tickertape.engine.queues.log_records import Ledger
-from tickertape.engine.queues.state.admission import Entrance
+from tickertape.engine.queues.consumer import QueueFeed
+from tickertape.engine.queues.dead_letters import DeadLetterPublisher
+from tickertape.engine.queues.dispatch import DeferredDelivery, QueueDispatch
+from tickertape.engine.queues.forward import LogScan
+from tickertape.engine.queues.log_records import QueueLog
+from tickertape.engine.queues.state.admission import QueueAdmission
 from tickertape.engine.queues.state.leases import Lease
 from tickertape.engine.queues.state.queue import Queue
 from tickertape.engine.queues.state.records import Outcome, Reason
-from tickertape.journal.reading.log_view import Part
+from tickertape.journal.reading.log_view import LogPart
 
 _RETRY_SECONDS: Final = 1.0
 """How long what cannot be written to the log waits."""
@@ -34,44 +34,44 @@ _CLOCK_CHECK_SECONDS: Final = 1.0
 """The wall clock may be set forward: what depends on it is looked at so often."""
 
 
-class Hands(NamedTuple):
+class QueueWorkerCallbacks(NamedTuple):
     """What a queue at work needs of the others."""
 
     access: LogAccess
-    ledger: Ledger
-    later: Callable[[Due], None]
-    stirred: Callable[[Work], None]
+    ledger: QueueLog
+    later: Callable[[DeferredDelivery], None]
+    stirred: Callable[[QueueWorker], None]
     """There is something to do."""
-    failed: Callable[[Work, TickertapeError], None]
+    failed: Callable[[QueueWorker, TickertapeError], None]
     """It cannot go on."""
 
 
-class Work:
+class QueueWorker:
     """One queue at work."""
 
-    def __init__(self, queue: Queue, entrance: Entrance, hands: Hands) -> None:
+    def __init__(self, queue: Queue, entrance: QueueAdmission, hands: QueueWorkerCallbacks) -> None:
         self.queue = queue
         self.entrance = entrance
         self._hands = hands
         access = hands.access
         self._journal = access.journal
         self._topic = entrance.cover.literal
-        self.delivering = Delivering(queue, access, entrance.cover, hands.ledger, hands.later, self.stir)
-        self._burying = Burying(queue, access, hands.ledger, self.stir)
-        self._log = Forward(access, queue.considered, self._topic, self.stir)
-        self._parts: list[Part] = []
+        self.delivering = QueueDispatch(queue, access, entrance.cover, hands.ledger, hands.later, self.stir)
+        self._burying = DeadLetterPublisher(queue, access, hands.ledger, self.stir)
+        self._log = LogScan(access, queue.considered, self._topic, self.stir)
+        self._parts: list[LogPart] = []
         self._low = 0
         self._stirred = True
         self._untidy = 0
         """Messages that have entered since the queue was tidied."""
         self._retry_at: float | None = None
-        self._gone: dict[Consumer, None] = {}
+        self._gone: dict[QueueFeed, None] = {}
         """Consumers that have gone, whose leases go back."""
         self.failure: TickertapeError | None = None
 
     def begin(self) -> None:
         """The queue was recovered: go on from where it is."""
-        self._log = Forward(self._hands.access, self.queue.considered, self._topic, self.stir)
+        self._log = LogScan(self._hands.access, self.queue.considered, self._topic, self.stir)
 
     # -- inputs -----------------------------------------------------------------------------------------
 
@@ -80,13 +80,13 @@ class Work:
         self._stirred = True
         self._hands.stirred(self)
 
-    def add(self, consumer: Consumer) -> None:
+    def add(self, consumer: QueueFeed) -> None:
         """A consumer came."""
         self.queue.consumers.append(consumer)
         self.delivering.filters.add(consumer)
         self.stir()
 
-    def leave(self, consumer: Consumer) -> None:
+    def leave(self, consumer: QueueFeed) -> None:
         """A consumer is served no more; what it holds it still holds."""
         queue = self.queue
         index = queue.consumers.index(consumer)
@@ -95,7 +95,7 @@ class Work:
             queue.turn -= 1
         self.delivering.discard(consumer)
 
-    def take_back(self, consumer: Consumer, now: Now) -> None:
+    def take_back(self, consumer: QueueFeed, now: Now) -> None:
         """A consumer has gone: what it holds goes back, in steps."""
         self._gone[consumer] = None
         self._take_back_some(now)
@@ -110,7 +110,7 @@ class Work:
         if not self.queue.leases.of_holder(consumer):
             del self._gone[consumer]
 
-    def _end_leases(self, leases: list[Lease[Consumer]], reason: Reason, now: Now, *, counted: bool) -> None:
+    def _end_leases(self, leases: list[Lease[QueueFeed]], reason: Reason, now: Now, *, counted: bool) -> None:
         """Leases end without success. `counted`: the log is told."""
         queue = self.queue
         ended = BitMap64()
@@ -285,7 +285,7 @@ class Work:
         self._hands.ledger.write(self.queue.name, outcomes, now)
 
 
-def _some(leases: list[Lease[Consumer]]) -> list[Lease[Consumer]]:
+def _some(leases: list[Lease[QueueFeed]]) -> list[Lease[QueueFeed]]:
     """The first of some leases, with about `queue_step_outcomes_max` messages."""
     messages = 0
     for number, lease in enumerate(leases):

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from tickertape.base.errors import TickertapeError
 from tickertape.base.interfaces import Buffer
-from tickertape.journal.disk_jobs import Job
+from tickertape.journal.disk_jobs import JournalJob
 from tickertape.journal.format.staging_file import StagingTask
 from tickertape.journal.reading.archive_tier import ArchiveRequest
 from tickertape.journal.reading.log_view import ReadRequest
@@ -22,13 +22,13 @@ class Send(NamedTuple):
     buffers: list[Buffer]
 
 
-class LoggedOnNow(NamedTuple):
+class LogonAccepted(NamedTuple):
     """The connection's logon succeeded: lift the limits for strangers."""
 
     conn: int
 
 
-class Close(NamedTuple):
+class CloseConnection(NamedTuple):
     """Close a connection once what was sent to it is written. `reason` is an error code, `text` says more."""
 
     conn: int
@@ -36,13 +36,13 @@ class Close(NamedTuple):
     text: str
 
 
-class Look(NamedTuple):
+class ProbeConnection(NamedTuple):
     """Tell what a connection looks like now: answer with `Beats.looked`."""
 
     conn: int
 
 
-class Refused(NamedTuple):
+class LogonRefused(NamedTuple):
     """A command of a connection was refused and answered; for the driver's log."""
 
     conn: int
@@ -80,10 +80,10 @@ class ResumeReading(NamedTuple):
 class DiskJob(NamedTuple):
     """Carry out a job of the journal, in order; answer with `Broker.disk_done`."""
 
-    job: Job
+    job: JournalJob
 
 
-class Read(NamedTuple):
+class ReadLog(NamedTuple):
     """Read from a segment; answer with `Broker.read_done` under the same token."""
 
     token: int
@@ -99,7 +99,7 @@ class ArchiveRead(NamedTuple):
     """For whom."""
 
 
-class Happened(NamedTuple):
+class LogEvent(NamedTuple):
     """Something that is no matter of one connection; for the driver's log: name of the event, its level, its
     fields."""
 
@@ -163,17 +163,17 @@ class Fatal(NamedTuple):
 
 Effect = (
     Send
-    | LoggedOnNow
-    | Close
-    | Look
-    | Refused
+    | LogonAccepted
+    | CloseConnection
+    | ProbeConnection
+    | LogonRefused
     | SubscriptionEnded
     | PauseReading
     | ResumeReading
     | DiskJob
-    | Read
+    | ReadLog
     | ArchiveRead
-    | Happened
+    | LogEvent
     | SpillWrite
     | SpillRead
     | SpillTrim
@@ -184,6 +184,6 @@ Effect = (
 )
 
 
-def read_effect(token: int, request: ReadRequest | ArchiveRequest, conn: int) -> Read | ArchiveRead:
+def read_effect(token: int, request: ReadRequest | ArchiveRequest, conn: int) -> ReadLog | ArchiveRead:
     """Read what `request` asks for, of the log or of the archive, for a connection."""
-    return Read(token, request) if isinstance(request, ReadRequest) else ArchiveRead(token, request, conn)
+    return ReadLog(token, request) if isinstance(request, ReadRequest) else ArchiveRead(token, request, conn)

@@ -25,7 +25,7 @@ from tickertape.base.limits import (
 from tickertape.base.names import check_topic
 from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch, Stamp, slice_batch
-from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER, CONTROL_TOPIC, Registry
+from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER, CONTROL_TOPIC, PublisherDirectory
 from tickertape.engine.sessions.session import Session
 from tickertape.filter import TopicSet
 from tickertape.journal.journal import Journal
@@ -36,7 +36,7 @@ _NAME_BYTES = 128
 """What a name that is remembered counts beside its text: its place in the set, which has room to grow."""
 
 
-class _Owed(NamedTuple):
+class _PendingAck(NamedTuple):
     """An acknowledgement that is due once the log is persisted up to `end`."""
 
     end: int
@@ -47,10 +47,12 @@ class _Owed(NamedTuple):
     """What is sent then instead of a `Persisted`."""
 
 
-class Publishing:
+class LogWriter:
     """Takes publish frames into the log and says which acknowledgements are due."""
 
-    def __init__(self, journal: Journal, registry: Registry, recorded: frozenset[str] | None) -> None:
+    def __init__(
+        self, journal: Journal, registry: PublisherDirectory, recorded: frozenset[str] | None
+    ) -> None:
         """`recorded` are names and patterns of topics that the log records, None: all."""
         self._journal = journal
         self._registry = registry
@@ -59,7 +61,7 @@ class Publishing:
         """Told of each batch that the log accepted: its first position, and what it is stamped with."""
         self.also_recorded: frozenset[str] = frozenset((QUEUE_TOPIC,))
         """Names beside them of what goes into the log: settlements, and what is published to queues."""
-        self._owed: deque[_Owed] = deque()
+        self._owed: deque[_PendingAck] = deque()
         self._good_topics: set[str] = set()
         self._good_topics_bytes = 0
         self._spaces: set[int] = set()
@@ -149,7 +151,7 @@ class Publishing:
             first = self.next_sequence(publisher, now)
             stamp = Stamp(publisher, first, self._journal.log_time(now))
             self.append(batch, stamp, first + batch.count - 1, now)
-        self._owed.append(_Owed(self._journal.accepted_end, session, command.frame, last, None))
+        self._owed.append(_PendingAck(self._journal.accepted_end, session, command.frame, last, None))
 
     def _accept_sequenced(self, publisher: int, batch: MessageBatch, last: int, now: Now) -> None:
         highest = self._journal.highest.get(publisher, 0)
@@ -200,7 +202,7 @@ class Publishing:
 
     def owe(self, session: Session, answer: Callable[[], Command]) -> None:
         """Send `answer()` once everything accepted so far is persisted."""
-        self._owed.append(_Owed(self._journal.accepted_end, session, 0, 0, answer))
+        self._owed.append(_PendingAck(self._journal.accepted_end, session, 0, 0, answer))
 
     def owe_own(self, session: Session, answer: Callable[[], Command]) -> bool:
         """Owe `answer()` until what an earlier connection of this name sent is persisted; False when it is.

@@ -9,14 +9,14 @@ from collections.abc import Iterable
 
 from tickertape.base.errors import BookmarkExpired, TickertapeError
 from tickertape.engine.runtime.ack_conflation import AckConflation
-from tickertape.engine.runtime.effects import Effect, Refused, Send, SubscriptionEnded
+from tickertape.engine.runtime.effects import Effect, LogonRefused, Send, SubscriptionEnded
 from tickertape.engine.runtime.statistics import Statistics
 from tickertape.engine.sessions.session import Session
 from tickertape.wire.commands import Ack, Command, Ended, Goodbye, Persisted
 from tickertape.wire.frames import encode_frame
 
 
-class Answers:
+class Outbox:
     """Appends what is said to the effects it is given."""
 
     def __init__(self, effects: list[Effect], statistics: Statistics) -> None:
@@ -48,7 +48,7 @@ class Answers:
         """Say `answer`, which tells of `error`: it is counted, and told to the log."""
         self._statistics.refuse(error)
         self.send(conn, answer)
-        self._effects.append(Refused(conn, error))
+        self._effects.append(LogonRefused(conn, error))
 
     def end_subscription(self, conn: int, sub_id: str, topic: str, error: TickertapeError) -> None:
         """A subscription ends with `error`: its client is told, it is counted, and told to the log."""

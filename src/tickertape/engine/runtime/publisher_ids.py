@@ -20,7 +20,7 @@ from tickertape.journal.format import segment as formats
 from tickertape.journal.format.retired_state import RETIRED_FILE
 from tickertape.journal.format.segment import segment_path
 from tickertape.journal.journal import Journal
-from tickertape.journal.reading.log_view import LogView, Part, ReadRequest
+from tickertape.journal.reading.log_view import LogPart, LogView, ReadRequest
 from tickertape.journal.reading.lookup import fold_topic
 
 CONTROL_TOPIC: Final = formats.CONTROL_TOPIC
@@ -36,7 +36,7 @@ class PublisherNamed(msgspec.Struct, frozen=True, kw_only=True, tag=_PUBLISHER):
     derived: bool = False
 
 
-class _Kind(msgspec.Struct):
+class _PublisherRecordKind(msgspec.Struct):
     """The part that every control record has."""
 
     type: str
@@ -47,7 +47,7 @@ class _Kind(msgspec.Struct):
 _DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
-class Registry:
+class PublisherDirectory:
     """Which name each publisher id belongs to."""
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class Registry:
 
         Raises `JournalCorrupt`, without its place, for what is no control record."""
         try:
-            kind = msgspec.msgpack.decode(body, type=_Kind)
+            kind = msgspec.msgpack.decode(body, type=_PublisherRecordKind)
             if kind.latest_of:
                 self.latest.pop(kind.latest_of, None)
                 self.latest[kind.latest_of] = bytes(body)
@@ -95,13 +95,13 @@ class Registry:
         self._owners[record.publisher] = (record.name, record.derived)
 
 
-def load_registry(journal: Journal) -> Generator[ReadRequest, Buffer, Registry]:
+def load_publishers(journal: Journal) -> Generator[ReadRequest, Buffer, PublisherDirectory]:
     """Fold the control records of the whole log, those of removed segments first; only blocks that hold some
     are read.
 
     What is damaged, or no control record, is passed over and named in `damage`: a lost binding is written
     again before the publisher's next message."""
-    registry = Registry()
+    registry = PublisherDirectory()
     if journal.view.retired is not None:
         for body in journal.view.retired.records:
             try:
@@ -109,7 +109,7 @@ def load_registry(journal: Journal) -> Generator[ReadRequest, Buffer, Registry]:
             except JournalCorrupt as error:
                 registry.damage.append(JournalCorrupt(f"{RETIRED_FILE}: {error}", file=RETIRED_FILE))
 
-    def take(part: Part) -> None:
+    def take(part: LogPart) -> None:
         kinds = part.batch.kinds
         if kinds is not None and CONTROL_TOPIC in part.batch.topics:
             for index in kinds.nonzero()[0].tolist():

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 Item = TypeVar("Item")
 
 
-class Rounds(Generic[Item]):
+class FairQueue(Generic[Item]):
     """A turn for the first of each line, line after line."""
 
     def __init__(self) -> None:

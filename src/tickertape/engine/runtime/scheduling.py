@@ -15,7 +15,7 @@ Item = TypeVar("Item")
 _SWEEP_MIN = 64
 
 
-class Agenda(Generic[Item]):
+class DeadlineQueue(Generic[Item]):
     """Items by the number at which they are due; an item stands in it once."""
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ OTHER_TOPICS: Final = "(other topics)"
 """Where topics beyond `topics_counted_max` are summed. No topic has this name: brackets make a pattern."""
 
 
-class TopicCount:
+class TopicCounters:
     """What came to one topic since the start."""
 
     __slots__ = ("bytes", "messages", "publisher", "recorded", "sequence", "timestamp")
@@ -49,9 +49,9 @@ class Statistics:
     """Counters of one broker. Only ever rising; read at any time, on any thread."""
 
     def __init__(self) -> None:
-        self.topics: dict[str, TopicCount] = {}
+        self.topics: dict[str, TopicCounters] = {}
         """By name, in the order in which they were first used."""
-        self.others: dict[bool, TopicCount] = {}
+        self.others: dict[bool, TopicCounters] = {}
         """Topics beyond the bound, by whether they are recorded."""
         self.commits = 0
         """Commits of messages that were persisted."""
@@ -103,14 +103,14 @@ class Statistics:
         self.unrecorded_messages += messages
         self.unrecorded_bytes += size
 
-    def _topic(self, name: str, *, recorded: bool) -> TopicCount:
+    def _topic(self, name: str, *, recorded: bool) -> TopicCounters:
         topic = self.topics.get(name)
         if topic is not None:
             return topic
         if len(self.topics) < topics_counted_max:
-            topic = self.topics[name] = TopicCount(recorded=recorded)
+            topic = self.topics[name] = TopicCounters(recorded=recorded)
             return topic
-        return self.others.setdefault(recorded, TopicCount(recorded=recorded))
+        return self.others.setdefault(recorded, TopicCounters(recorded=recorded))
 
     def _count(self, batch: MessageBatch, *, recorded: bool) -> tuple[int, int]:
         if len(batch.topics) > 1:

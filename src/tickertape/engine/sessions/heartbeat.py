@@ -1,7 +1,7 @@
 """Owns the heartbeats of all connections: which of them are to be looked at when, and what follows from it.
 
 Must never look through all of them: those that are due lie first in an agenda, and one step takes a bounded
-number of them. What a connection looks like is asked of the driver (`Look`), who answers with `looked`.
+number of them. The driver answers `ProbeConnection` with `looked`.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from tickertape.base.limits import (
     heartbeat_seconds_max,
     heartbeat_seconds_min,
 )
-from tickertape.engine.runtime.effects import Effect, Look
-from tickertape.engine.runtime.outbox import Answers
-from tickertape.engine.runtime.scheduling import Agenda
+from tickertape.engine.runtime.effects import Effect, ProbeConnection
+from tickertape.engine.runtime.outbox import Outbox
+from tickertape.engine.runtime.scheduling import DeadlineQueue
 from tickertape.wire.commands import Heartbeat
-from tickertape.wire.heartbeat import Pulse, Sight
+from tickertape.wire.heartbeat import HeartbeatState, Liveness
 
 _TICKS: Final = 1_000_000
 """The agenda counts in whole numbers: so many a second."""
 
 
-class Beats:
+class HeartbeatMonitor:
     """Connections that asked for heartbeats. `end(conn, error)` ends one that was silent for too long."""
 
     def __init__(
-        self, effects: list[Effect], answers: Answers, end: Callable[[int, TickertapeError], None]
+        self, effects: list[Effect], answers: Outbox, end: Callable[[int, TickertapeError], None]
     ) -> None:
         self._effects = effects
         self._answers = answers
         self._end = end
-        self._pulses: dict[int, Pulse] = {}
+        self._pulses: dict[int, HeartbeatState] = {}
         self._intervals: dict[int, float] = {}
-        self._due: Agenda[int] = Agenda()
+        self._due: DeadlineQueue[int] = DeadlineQueue()
 
     def __len__(self) -> int:
         return len(self._pulses)
@@ -50,7 +50,7 @@ class Beats:
             self.drop(conn)
             return
         self._intervals[conn] = interval
-        pulse = self._pulses[conn] = Pulse(interval, heartbeat_missed_intervals * interval, now)
+        pulse = self._pulses[conn] = HeartbeatState(interval, heartbeat_missed_intervals * interval, now)
         self._schedule(conn, pulse)
 
     def drop(self, conn: int) -> None:
@@ -67,10 +67,10 @@ class Beats:
     def wake(self, now: float) -> None:
         """Ask for a look at those that are due, at most `beats_a_step_max`; the others are due at once."""
         for conn in self._due.due(round(now * _TICKS), beats_a_step_max):
-            self._effects.append(Look(conn))
+            self._effects.append(ProbeConnection(conn))
 
-    def looked(self, conn: int, sight: Sight, now: float) -> None:
-        """The answer to a `Look`."""
+    def looked(self, conn: int, sight: Liveness, now: float) -> None:
+        """The answer to a `ProbeConnection`."""
         pulse = self._pulses.get(conn)
         if pulse is None:
             return
@@ -88,7 +88,7 @@ class Beats:
             self._answers.send(conn, Heartbeat())
         self._schedule(conn, pulse)
 
-    def _schedule(self, conn: int, pulse: Pulse) -> None:
+    def _schedule(self, conn: int, pulse: HeartbeatState) -> None:
         # A tick late rather than early: what is looked at must be due, or it would be due again at once.
         self._due.put(conn, ceil(pulse.deadline * _TICKS) + 1)
 

@@ -12,7 +12,7 @@ from typing import get_args
 from tickertape.engine.runtime.effects import Effect, PauseReading, PauseReason, ResumeReading
 
 
-class Pauses:
+class ReadThrottle:
     """Connections that are not read from, by reason. Appends to the effects it is given."""
 
     def __init__(self, effects: list[Effect]) -> None:

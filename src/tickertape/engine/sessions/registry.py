@@ -14,13 +14,13 @@ from tickertape.base.names import check_client_name, derived_publisher_id, publi
 from tickertape.base.options import parse_options
 from tickertape.base.text_format import shown
 from tickertape.engine.runtime.ack_conflation import ack_conflation_of
-from tickertape.engine.runtime.publisher_ids import Registry
+from tickertape.engine.runtime.publisher_ids import PublisherDirectory
 from tickertape.engine.runtime.statistics import Statistics
 from tickertape.engine.sessions.session import Session
 from tickertape.wire.commands import WIRE_VERSION, Logon
 
 
-class Rights(Protocol):
+class LogonPolicy(Protocol):
     """Who may log on, and under which client names somebody may publish."""
 
     def user_of(self, logon: Logon, now: Now) -> str | None:
@@ -32,7 +32,7 @@ class Rights(Protocol):
         ...
 
 
-class Everybody:
+class AllowAll:
     """Everybody may log on, as who they say they are, and use any name."""
 
     def user_of(self, logon: Logon, now: Now) -> str | None:  # noqa: ARG002 - with tokens, time counts
@@ -43,11 +43,11 @@ class Everybody:
         """Any name."""
 
 
-class Sessions:
+class SessionRegistry:
     """All sessions, by connection and by client name. `exclusive`: one connection a name."""
 
     def __init__(
-        self, instance: str, registry: Registry, statistics: Statistics, *, exclusive: bool = True
+        self, instance: str, registry: PublisherDirectory, statistics: Statistics, *, exclusive: bool = True
     ) -> None:
         self._instance = instance
         self._statistics = statistics

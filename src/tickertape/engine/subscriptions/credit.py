@@ -6,7 +6,7 @@ Must never be changed but by who sends, who is granted more, and a replacement t
 from __future__ import annotations
 
 
-class Allowance:
+class CreditWindow:
     """The credit of one subscription, whatever parts it has, in bytes of cost."""
 
     __slots__ = ("credit", "window")

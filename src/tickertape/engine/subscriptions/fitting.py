@@ -10,7 +10,7 @@ from bisect import bisect_right
 from tickertape.batch import MessageBatch
 
 
-def affordable(batch: MessageBatch, low: int, high: int, allowed: int) -> int:
+def affordable_rows(batch: MessageBatch, low: int, high: int, allowed: int) -> int:
     """How many messages of `batch[low:high]`, from the front, cost at most `allowed` together."""
     if batch.cost_between(low, high) <= allowed:
         return high - low

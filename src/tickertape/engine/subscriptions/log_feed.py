@@ -14,15 +14,15 @@ from tickertape.base.interfaces import Now
 from tickertape.base.limits import batch_bytes_max, outbox_bytes_max, positions_per_frame_max
 from tickertape.batch import MessageBatch, slice_batch
 from tickertape.batch.format import Int64s
-from tickertape.engine.conflation.buffer import Conflating
+from tickertape.engine.conflation.buffer import ConflationBuffer
 from tickertape.engine.log_reads.selection import Selection
-from tickertape.engine.matching.interest import NOTHING, Cover
+from tickertape.engine.matching.interest import NOTHING, Interest
 from tickertape.engine.sessions.session import Session
-from tickertape.engine.subscriptions.credit import Allowance
-from tickertape.engine.subscriptions.fitting import affordable
-from tickertape.engine.subscriptions.options import Pace
-from tickertape.engine.subscriptions.pacing import Pacer
-from tickertape.engine.subscriptions.start_position import Extent
+from tickertape.engine.subscriptions.credit import CreditWindow
+from tickertape.engine.subscriptions.fitting import affordable_rows
+from tickertape.engine.subscriptions.options import ReplayRate
+from tickertape.engine.subscriptions.pacing import RateLimiter
+from tickertape.engine.subscriptions.start_position import ReplayRange
 
 
 class Phase(Enum):
@@ -38,19 +38,19 @@ class Phase(Enum):
 _NOT_AT_END: Final = frozenset({Phase.SEARCHING, Phase.BEHIND, Phase.TOGETHER})
 
 
-class Place(Protocol):
+class DeliveryGroup(Protocol):
     """Where several are, who are given what comes next by somebody else."""
 
     position: int
 
-    def leave(self, sub: Subscription) -> None:
+    def leave(self, sub: LogFeed) -> None:
         """It is there no more."""
 
-    def bound(self, sub: Subscription) -> None:
+    def bound(self, sub: LogFeed) -> None:
         """Its boundary is new or has moved."""
 
 
-class Share(NamedTuple):
+class Portion(NamedTuple):
     """What a subscription takes of a part: a batch to send (or None), and the position after it."""
 
     batch: MessageBatch | None
@@ -63,21 +63,21 @@ class Share(NamedTuple):
     """See `Deliver.positions`."""
 
 
-class Turn(NamedTuple):
+class Replacement(NamedTuple):
     """From a position on a subscription is another one under the same id."""
 
     position: int
-    cover: Cover | None
+    cover: Interest | None
     """None: it is over, unless there is another turn."""
-    pace: Pace | None
-    conflating: Conflating | None
+    pace: ReplayRate | None
+    conflating: ConflationBuffer | None
     live: bool
 
 
-class Subscription:
+class LogFeed:
     """State of one subscription to recorded topics."""
 
-    def __init__(self, session: Session, sub_id: str, cover: Cover, allowance: Allowance) -> None:
+    def __init__(self, session: Session, sub_id: str, cover: Interest, allowance: CreditWindow) -> None:
         self.session = session
         self.sub_id = sub_id
         self.cover = cover
@@ -86,7 +86,7 @@ class Subscription:
         self.position = 0
         """The next message to consider. At the end of the log, and with others, it is behind the truth unless
         it is above it."""
-        self.place: Place | None = None
+        self.place: DeliveryGroup | None = None
         """Where it is given what comes next, with others; None while it reads by itself."""
         self.alone_to = 0
         """Up to here it reads by itself, whoever else does."""
@@ -97,12 +97,12 @@ class Subscription:
         """Position at which `completed` is due; None once it was sent."""
         self.paused = False
         """Nothing is sent until it is resumed."""
-        self.pace: Pace | None = None
-        self.pacer: Pacer | None = None
-        self.conflating: Conflating | None = None
+        self.pace: ReplayRate | None = None
+        self.pacer: RateLimiter | None = None
+        self.conflating: ConflationBuffer | None = None
         self.live = False
         """Once it has caught up it is sent what is accepted, before that is persisted."""
-        self.turns: deque[Turn] = deque()
+        self.turns: deque[Replacement] = deque()
         """What it becomes at boundaries to come."""
         self.replays = False
         """It has a bookmark: it may be paused, and is told where it may resume though nothing came."""
@@ -111,7 +111,7 @@ class Subscription:
         self.told = 0
         """Position up to which its client knows that everything has come."""
 
-    def begin(self, extent: Extent, target: int) -> None:
+    def begin(self, extent: ReplayRange, target: int) -> None:
         """Its extent is known. `target` is where the log ended when it was asked for."""
         self.position = extent.start
         self.not_before = extent.not_before
@@ -132,10 +132,10 @@ class Subscription:
         self.cover = NOTHING if cover is None else cover
         self.set_pace(pace)
 
-    def set_pace(self, pace: Pace | None) -> None:
+    def set_pace(self, pace: ReplayRate | None) -> None:
         """How fast it is delivered at most."""
         self.pace = pace
-        self.pacer = None if pace is None else Pacer(pace.rate, pace.max_gap)
+        self.pacer = None if pace is None else RateLimiter(pace.rate, pace.max_gap)
 
     def pause(self, now: Now) -> None:
         """Its schedule stands still."""
@@ -196,23 +196,23 @@ class Subscription:
             return self.turns[0].position
         return boundary
 
-    def share(self, selection: Selection, now: float) -> Share:
+    def share(self, selection: Selection, now: float) -> Portion:
         """Its messages of `selection` from `position` on, as far as credit, pace and the next boundary reach
         at the monotonic second `now`."""
         low, high, end = self.bounds(selection)
         batch = selection.batch
         if batch is None or low >= high:
-            return Share(None, end, False)
+            return Portion(None, end, False)
         chosen, at = self._portion(batch, low, high, now)
         if chosen is None:
-            return Share(None, selection.position(low), True, at)
+            return Portion(None, selection.position(low), True, at)
         reached = low + chosen.count
         positions = selection.encoded_positions(low, reached) if self.numbered else b""
-        return Share(
+        return Portion(
             chosen, end if reached == high else selection.position(reached), False, positions=positions
         )
 
-    def release(self, now: float) -> Share:
+    def release(self, now: float) -> Portion:
         """Of what conflation has released, what credit and pace allow at the monotonic second `now`."""
         assert self.conflating is not None
         batch, _, stamps = self.conflating.first
@@ -220,7 +220,7 @@ class Subscription:
         if chosen is not None:
             self.conflating.advance(batch, chosen.count)
         unsent = self.conflating.unsent_position
-        return Share(chosen, self.position if unsent is None else unsent, chosen is None, at)
+        return Portion(chosen, self.position if unsent is None else unsent, chosen is None, at)
 
     def _portion(
         self, batch: MessageBatch, low: int, high: int, now: float, stamps: Int64s | None = None
@@ -232,7 +232,7 @@ class Subscription:
             if not count:
                 return None, at
             high = low + count
-        fitting = affordable(batch, low, high, min(self.allowance.credit, outbox_bytes_max))
+        fitting = affordable_rows(batch, low, high, min(self.allowance.credit, outbox_bytes_max))
         if fitting == 0:
             if (
                 self.allowance.credit < self.allowance.window

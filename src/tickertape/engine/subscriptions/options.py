@@ -58,7 +58,7 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class ReplayRate:
     """A rate, and the longest wait between two messages where the rate is a multiple."""
 
     rate: Rate
@@ -72,7 +72,7 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class Conflation:
+class ConflationOptions:
     """Messages of one key within an interval of the recorded timeline are delivered as one."""
 
     interval_micros: int
@@ -116,7 +116,7 @@ def parse_gap(text: str) -> float:
     return seconds
 
 
-def read_pace(options: Mapping[str, str | None]) -> Pace | None:
+def read_replay_rate(options: Mapping[str, str | None]) -> ReplayRate | None:
     """The pace that `options` ask for, None when they ask for none.
 
     Raises `BadOption`: a value that is none, and `rate_max_gap` without a rate that is a multiple, because
@@ -137,10 +137,10 @@ def read_pace(options: Mapping[str, str | None]) -> Pace | None:
             f"rate_max_gap goes with a rate that is a multiple of the original pace, such as 2x; "
             f"{shown(rate_text)} is {rate.unit.value}"
         )
-    return Pace(rate, max_gap)
+    return ReplayRate(rate, max_gap)
 
 
-def read_conflation(options: Mapping[str, str | None]) -> Conflation | None:
+def read_conflation(options: Mapping[str, str | None]) -> ConflationOptions | None:
     """The conflation that `options` ask for; None when they ask for none, or say `conflation=none`.
 
     Raises `BadOption`: an interval that is none or beyond its bounds, `auto`, a key without an interval, and
@@ -167,7 +167,7 @@ def read_conflation(options: Mapping[str, str | None]) -> Conflation | None:
             f"conflation {shown(text)} is {seconds:g} s: it is from {conflation_seconds_min:g} to "
             f"{conflation_seconds_max:.0f} s, or none"
         )
-    return Conflation(round(seconds * 1e6), fields)
+    return ConflationOptions(round(seconds * 1e6), fields)
 
 
 def _interval(name: str, text: str) -> float:

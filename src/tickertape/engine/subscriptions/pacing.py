@@ -24,7 +24,7 @@ _GAP_MAX: Final = 1 << 62
 _BEFORE_ALL: Final = float("-inf")
 
 
-class Pacer:
+class RateLimiter:
     """The schedule of one subscription, or of several that are replayed together.
 
     Times are monotonic seconds. `allowed` asks and changes nothing; `sent` tells what went, in the order of

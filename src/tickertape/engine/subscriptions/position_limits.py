@@ -16,20 +16,20 @@ from tickertape.base.errors import TickertapeError
 from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import index_block_bytes, reach_read_bytes_max
 from tickertape.batch.format import I8, lengths_of
-from tickertape.engine.matching.interest import Cover
-from tickertape.engine.subscriptions.start_position import Asked, Extent, ExtentSearch
+from tickertape.engine.matching.interest import Interest
+from tickertape.engine.subscriptions.start_position import Asked, ExtentSearch, ReplayRange
 from tickertape.journal.journal import Journal
 from tickertape.journal.reading.archive_tier import (
     ArchiveAnswer,
+    ArchiveCoverage,
+    ArchivedLogReader,
     ArchivedParts,
-    Covered,
-    OlderReader,
-    gone,
+    expired_error,
     look,
     oldest,
 )
 from tickertape.journal.reading.log_reader import LogReader
-from tickertape.journal.reading.log_view import LogView, Part, ReadRequest
+from tickertape.journal.reading.log_view import LogPart, LogView, ReadRequest
 from tickertape.journal.reading.lookup import next_block_with
 
 Steps = Generator[Asked, Buffer | ArchiveAnswer, int]
@@ -43,7 +43,7 @@ _BYTES_ANY: Final = 1 << 60
 """As many bytes as there are."""
 
 
-class Bounds(NamedTuple):
+class ScanLimits(NamedTuple):
     """How much a reading takes at most; one message it takes in any case."""
 
     messages: int
@@ -53,11 +53,11 @@ class Bounds(NamedTuple):
 class _Left:
     """What of the bounds is left."""
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: ScanLimits) -> None:
         self.messages, self.body_bytes = bounds
         self.took = False
 
-    def take(self, part: Part, cover: Cover, start: int, end: int) -> int | None:
+    def take(self, part: LogPart, cover: Interest, start: int, end: int) -> int | None:
         """Count the messages of a part that are at `start` or above and below `end`; where the first of them
         stands that is too many, None when all may be read."""
         mask = cover.mask(part.batch)
@@ -81,8 +81,8 @@ class _Left:
         return None
 
 
-def reach(
-    journal: Journal, cover: Cover, topic: str, positions: tuple[int, int], bounds: Bounds
+def range_of_limit(
+    journal: Journal, cover: Interest, topic: str, positions: tuple[int, int], bounds: ScanLimits
 ) -> ExtentSearch:
     """Up to where a reading of `positions` (start, end) gets that takes no more than `bounds` of what `cover`
     (of `topic`) covers. Raises `BookmarkExpired` when retention removes the start meanwhile, and the archive
@@ -90,31 +90,33 @@ def reach(
     start, view = positions[0], journal.view
     end = min(positions[1], journal.persisted_end)
     if start >= end:
-        return Extent(end, stop=end)
+        return ReplayRange(end, stop=end)
     if start < view.first_position:
-        return Extent(start, stop=(yield from _reach_older(view, cover, topic, start, end, bounds)))
+        return ReplayRange(start, stop=(yield from _reach_older(view, cover, topic, start, end, bounds)))
     try:
         stop = yield from _reach(view, cover, start, end, _Left(bounds))
     except TickertapeError:
         if start >= view.first_position:
             raise
     if start < view.first_position:
-        raise gone(f"position {start}", view)
-    return Extent(start, stop=stop)
+        raise expired_error(f"position {start}", view)
+    return ReplayRange(start, stop=stop)
 
 
-def _reach_older(view: LogView, cover: Cover, topic: str, start: int, end: int, bounds: Bounds) -> Steps:
+def _reach_older(
+    view: LogView, cover: Interest, topic: str, start: int, end: int, bounds: ScanLimits
+) -> Steps:
     """As `_reach`, from a position in the archive: not beyond where the log begins, unless that is enough."""
     older = yield from look(view, topic)
     if older is None or start < oldest(view, topic):
-        raise gone(f"position {start}", view)
+        raise expired_error(f"position {start}", view)
     if end - start <= bounds.messages and bounds.body_bytes >= _BYTES_ANY:
         return end
-    reader = OlderReader(view, older, start, topic, _NO_SCAN)
+    reader = ArchivedLogReader(view, older, start, topic, _NO_SCAN)
     left, at, read = _Left(bounds), start, 0
     while at < end and read < reach_read_bytes_max and (request := reader.poll()) is not None:
         answer = yield request
-        assert isinstance(answer, ArchivedParts | Covered)
+        assert isinstance(answer, ArchivedParts | ArchiveCoverage)
         for part in reader.answer(answer):
             read += part.batch.nbytes
             stop = left.take(part, cover, start, end)
@@ -124,7 +126,7 @@ def _reach_older(view: LogView, cover: Cover, topic: str, start: int, end: int, 
     return at
 
 
-def _reach(view: LogView, cover: Cover, start: int, end: int, left: _Left) -> Steps:
+def _reach(view: LogView, cover: Interest, start: int, end: int, left: _Left) -> Steps:
     reader = LogReader(view, start, cover.literal)
     at, read = start, 0
     while at == start or (at < end and read < reach_read_bytes_max):
@@ -154,7 +156,7 @@ def _reach(view: LogView, cover: Cover, start: int, end: int, left: _Left) -> St
     return end
 
 
-def _by_index(view: LogView, cover: Cover, at: int, end: int, left: _Left) -> tuple[int, bool]:
+def _by_index(view: LogView, cover: Interest, at: int, end: int, left: _Left) -> tuple[int, bool]:
     """Take whole blocks from position `at` on, a bounded number of them: up to where, and whether the next
     one may be too much."""
     if cover.literal is not None:

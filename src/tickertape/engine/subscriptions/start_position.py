@@ -34,7 +34,7 @@ from tickertape.journal.reading.archive_tier import (
     FindArchived,
     LastArchived,
     TimeArchived,
-    gone,
+    expired_error,
     look,
     oldest,
 )
@@ -44,7 +44,7 @@ from tickertape.journal.reading.lookup import find_bookmark, find_time, last_bef
 NOT_FOUND_POLICIES = ("now", "epoch", "fail")
 
 
-class Extent(NamedTuple):
+class ReplayRange(NamedTuple):
     """The part of the log a subscription covers."""
 
     start: int
@@ -62,7 +62,7 @@ class Extent(NamedTuple):
 
 
 Asked = ReadRequest | ArchiveRequest | None
-ExtentSearch = Generator[Asked, Buffer | ArchiveAnswer, Extent]
+ExtentSearch = Generator[Asked, Buffer | ArchiveAnswer, ReplayRange]
 """Asks for reads, of the log and of the archive; None lets others go first, and is answered with nothing
 (`b""`)."""
 
@@ -94,14 +94,14 @@ def resolve(
         extent = yield from begin.find(point, False)
         if isinstance(point, AtTime) and point.micros >= log_time:
             # A plain timestamp past the end of the log acts as NOW; only a range holds delivery back.
-            extent = Extent(accepted_end)
+            extent = ReplayRange(accepted_end)
         return extent
     extent = yield from begin.find(point.begin, point.begin_inclusive)
     if isinstance(point.end, AtTime):
         stop_time = point.end.micros + (1 if point.end_inclusive else 0)
         if extent.not_before is not None and stop_time <= extent.not_before:
             # Nothing can lie between, though both may be yet to come: it is over at once.
-            return Extent(extent.start, found=extent.found, stop=extent.start)
+            return ReplayRange(extent.start, found=extent.found, stop=extent.start)
         return extent._replace(stop_time=stop_time)
     positions = yield from _positions(journal.view, point.end.bookmarks, topic, earliest=False)
     if not positions:
@@ -113,7 +113,7 @@ def resolve(
     if extent.start < oldest(view, topic):  # retention went on while the end was looked up
         of_epoch = not_found == "epoch" and not extent.found
         if not (of_epoch or isinstance(point.begin, Epoch | AtTime)):
-            raise gone("the begin of the range", view)
+            raise expired_error("the begin of the range", view)
         extent = extent._replace(start=oldest(view, topic))
     return extent._replace(stop=max(positions) + (1 if point.end_inclusive else 0))
 
@@ -130,22 +130,22 @@ class _Begin(NamedTuple):
         """The extent from `point` on, or from right after it unless `inclusive`."""
         view = self.journal.view
         if isinstance(point, Epoch):
-            return Extent((yield from self._epoch()))
+            return ReplayRange((yield from self._epoch()))
         if isinstance(point, FromNow):
-            return Extent(self.accepted_end)
+            return ReplayRange(self.accepted_end)
         if isinstance(point, AtTime):
             start = yield from _time(view, point.micros, self.topic, inclusive=inclusive)
-            return Extent(start, not_before=point.micros if inclusive else point.micros + 1)
+            return ReplayRange(start, not_before=point.micros if inclusive else point.micros + 1)
         assert isinstance(point, AtBookmarks)
         positions = yield from _positions(view, point.bookmarks, self.topic, earliest=True)
         if positions:
-            return Extent(min(positions) + (0 if inclusive else 1))
+            return ReplayRange(min(positions) + (0 if inclusive else 1))
         if self.not_found == "fail":
             raise BookmarkUnknown(
                 f"the log does not hold the bookmark: {_named(point)}; start from EPOCH or NOW, or let the "
                 "option bookmark_not_found of the client decide"
             )
-        return Extent(
+        return ReplayRange(
             self.accepted_end if self.not_found == "now" else (yield from self._epoch()), found=False
         )
 
@@ -201,7 +201,7 @@ def _positions(
     lost += [bookmark for bookmark, position in found.items() if position < first]
     positions = [position for position in found.values() if position >= first]
     if lost and (earliest or not positions):
-        raise gone(f"the bookmark {_named(AtBookmarks(tuple(lost)))}", view)
+        raise expired_error(f"the bookmark {_named(AtBookmarks(tuple(lost)))}", view)
     return positions
 
 
@@ -241,7 +241,7 @@ def with_place(
     if extent.start < first:
         begin = point.begin if isinstance(point, Range) else point
         if extent.found and isinstance(begin, AtBookmarks):
-            raise gone("the begin", view)
+            raise expired_error("the begin", view)
         extent = extent._replace(start=first)
         after = EPOCH
     return extent._replace(after=after)
@@ -261,7 +261,7 @@ def _last_before(
     return last
 
 
-def close_extent(journal: Journal, search: ExtentSearch, topic: str | None = None) -> ExtentSearch:
+def close_range(journal: Journal, search: ExtentSearch, topic: str | None = None) -> ExtentSearch:
     """Turn an extent into plain positions of what is persisted now: a start and a stop, nothing left to the
     clock.
     """
@@ -270,4 +270,4 @@ def close_extent(journal: Journal, search: ExtentSearch, topic: str | None = Non
     stop = end if extent.stop is None else min(extent.stop, end)
     if extent.stop_time is not None:
         stop = min(stop, (yield from _time(journal.view, extent.stop_time, topic, inclusive=True)))
-    return Extent(min(extent.start, stop), stop=stop)
+    return ReplayRange(min(extent.start, stop), stop=stop)

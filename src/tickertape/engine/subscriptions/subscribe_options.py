@@ -13,7 +13,12 @@ from tickertape.base.errors import BadOption
 from tickertape.base.options import parse_options
 from tickertape.base.queue_limits import queue_backlog_max
 from tickertape.base.text_format import shown
-from tickertape.engine.subscriptions.options import Conflation, Pace, read_conflation, read_pace
+from tickertape.engine.subscriptions.options import (
+    ConflationOptions,
+    ReplayRate,
+    read_conflation,
+    read_replay_rate,
+)
 from tickertape.engine.subscriptions.start_position import NOT_FOUND_POLICIES
 
 _FLAGS: Final = frozenset({"bookmark", "browse", "fully_durable", "live", "pause", "replace", "timestamp"})
@@ -44,8 +49,8 @@ class SubscribeOptions(NamedTuple):
     """What an unknown bookmark means: now, epoch or fail."""
     select: str | None = None
     """The select list, as it was written."""
-    pace: Pace | None = None
-    conflation: Conflation | None = None
+    pace: ReplayRate | None = None
+    conflation: ConflationOptions | None = None
     pause: bool = False
     """It begins paused."""
     live: bool = False
@@ -84,7 +89,7 @@ def subscribe_options(text: str, *, replay: bool) -> SubscribeOptions:
     return SubscribeOptions(
         not_found,
         options.get("select"),
-        read_pace(options),
+        read_replay_rate(options),
         read_conflation(options),
         "pause" in options,
         "live" in options,
@@ -94,7 +99,7 @@ def subscribe_options(text: str, *, replay: bool) -> SubscribeOptions:
     )
 
 
-def of_queue(options: SubscribeOptions, *, queue: bool) -> None:
+def check_queue_options(options: SubscribeOptions, *, queue: bool) -> None:
     """Raise `BadOption` for what a subscription to queues cannot have, or only one to queues can."""
     if not queue:
         for name, given in (("browse", options.browse), ("max_backlog", options.max_backlog is not None)):

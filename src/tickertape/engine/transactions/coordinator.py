@@ -37,22 +37,22 @@ from tickertape.base.transaction_limits import (
     transaction_parts_max,
 )
 from tickertape.batch import MessageBatch, Stamp
-from tickertape.engine.commands.body_validation import Validation
-from tickertape.engine.commands.queue_routing import redirected, refuse_nowhere
-from tickertape.engine.commands.subscribe import Subscribing
-from tickertape.engine.runtime.log_writer import Publishing
-from tickertape.engine.runtime.outbox import Answers
-from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER, Registry
-from tickertape.engine.sessions.registry import Rights
+from tickertape.engine.commands.body_validation import BodyValidation
+from tickertape.engine.commands.queue_routing import redirect, reject_unroutable
+from tickertape.engine.commands.subscribe import SubscribeHandler
+from tickertape.engine.runtime.log_writer import LogWriter
+from tickertape.engine.runtime.outbox import Outbox
+from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER, PublisherDirectory
+from tickertape.engine.sessions.registry import LogonPolicy
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.transactions.records import (
     CommittedTransactions,
     TransactionRecord,
     record_batch,
 )
-from tickertape.engine.transactions.staging_area import Staging, told
+from tickertape.engine.transactions.staging_area import StagingArea, describe
 from tickertape.journal.commit.active_segment import commit_bytes_of
-from tickertape.journal.format.staging_file import Prepared
+from tickertape.journal.format.staging_file import PreparedPart
 from tickertape.journal.journal import Journal
 from tickertape.wire.commands import (
     Abort,
@@ -66,7 +66,7 @@ from tickertape.wire.commands import (
 from tickertape.wire.settlement import QUEUE_TOPIC
 
 
-class _Committing:
+class _CommitInProgress:
     """A transaction on its way into the log."""
 
     def __init__(self, transaction: Transaction, parts: tuple[str, ...]) -> None:
@@ -85,19 +85,19 @@ class _Committing:
         self.answer: Committed | None = None
 
 
-class Transactions:
+class TransactionCoordinator:
     """All transactions of an instance."""
 
     def __init__(
         self,
         journal: Journal,
-        publishing: Publishing,
-        registry: Registry,
-        subscribing: Subscribing,
-        validation: Validation,
-        staging: Staging,
-        answers: Answers,
-        rights: Rights,
+        publishing: LogWriter,
+        registry: PublisherDirectory,
+        subscribing: SubscribeHandler,
+        validation: BodyValidation,
+        staging: StagingArea,
+        answers: Outbox,
+        rights: LogonPolicy,
         instance: str,
     ) -> None:
         self._journal = journal
@@ -111,9 +111,9 @@ class Transactions:
         self._rights = rights
         self._instance = instance
         self._committed = CommittedTransactions(registry.latest.values())
-        self._current: _Committing | None = None
-        self._next: deque[_Committing] = deque()
-        self._under_way: dict[Transaction, _Committing] = {}
+        self._current: _CommitInProgress | None = None
+        self._next: deque[_CommitInProgress] = deque()
+        self._under_way: dict[Transaction, _CommitInProgress] = {}
         """The current one and the next ones."""
         self._asked: Counter[int] = Counter()
         """Commits that are not answered yet, by connection; all of them are in `_asked_all`."""
@@ -174,7 +174,7 @@ class Transactions:
     def _check_free(self, transaction: Transaction) -> None:
         """Raise `TransactionBusy` while it is on its way into the log."""
         if transaction in self._under_way:
-            raise TransactionBusy(f"{told(transaction)} is being committed")
+            raise TransactionBusy(f"{describe(transaction)} is being committed")
 
     def _stage(self, session: Session, command: Stage, batch: MessageBatch | None, now: Now) -> None:
         if batch is None:
@@ -191,9 +191,9 @@ class Transactions:
     def _addressed(self, batch: MessageBatch) -> MessageBatch:
         """A batch as the log takes it: to the topics of queues, and valid."""
         as_published = Publish(frame=0)
-        refused = refuse_nowhere(self._queues, as_published, batch) if self._queues else None
+        refused = reject_unroutable(self._queues, as_published, batch) if self._queues else None
         if refused is None:
-            batch = redirected(self._queues, batch) if self._queues else batch
+            batch = redirect(self._queues, batch) if self._queues else batch
             refused = self._validation.split(as_published, batch)
         if refused is not None:
             raise refused.error
@@ -210,7 +210,7 @@ class Transactions:
             return
         if transaction.space and not command.parts and int(transaction.name) > transaction_empty_number_max:
             raise BadOption(
-                f"Cannot commit {told(transaction)} without parts: a number above "
+                f"Cannot commit {describe(transaction)} without parts: a number above "
                 f"{transaction_empty_number_max:,} would bring the space near its end. Use lower numbers."
             )
         if self._asked_all >= commits_waiting_max:
@@ -222,11 +222,11 @@ class Transactions:
         committing = self._under_way.get(transaction)
         if committing is None:
             self._check_prepared(transaction, command.parts)
-            committing = _Committing(transaction, command.parts)
+            committing = _CommitInProgress(transaction, command.parts)
             self._next.append(committing)
             self._under_way[transaction] = committing
         elif committing.parts != command.parts:
-            raise TransactionBusy(f"{told(transaction)} is being committed with other parts")
+            raise TransactionBusy(f"{describe(transaction)} is being committed with other parts")
         committing.waiting.append((session.conn, command.id))
         self._asked[session.conn] += 1
         self._asked_all += 1
@@ -241,7 +241,7 @@ class Transactions:
         missing = [name for name in names if name not in staged or not staged[name].prepared]
         if missing:
             raise TransactionUnknown(
-                f"{told(transaction, missing[0])} is not staged and prepared here ({len(missing)} of "
+                f"{describe(transaction, missing[0])} is not staged and prepared here ({len(missing)} of "
                 f"{len(names)} parts): it expired, was aborted, or was staged on another server"
             )
 
@@ -258,7 +258,7 @@ class Transactions:
             try:
                 current.opened[name] = [MessageBatch.parse(block) for block in result]
             except TickertapeError as error:
-                self._refuse(StagingFailed(f"{told(current.transaction, name)}: {error}"), now)
+                self._refuse(StagingFailed(f"{describe(current.transaction, name)}: {error}"), now)
                 return
             if not current.opening:
                 self._opened(current, now)
@@ -288,7 +288,7 @@ class Transactions:
         """A connection is gone. What it asked to be committed is."""
         self.staging.gone(conn)
 
-    def restore(self, found: Iterable[Prepared], now: Now) -> None:
+    def restore(self, found: Iterable[PreparedPart], now: Now) -> None:
         """Take over the parts that a start found on disk; what is in the log already is dropped."""
         self.staging.restore(found, now)
         for transaction in self.staging.transactions:
@@ -308,7 +308,7 @@ class Transactions:
         finally:
             self._advancing = False
 
-    def _begin(self, current: _Committing, now: Now) -> None:
+    def _begin(self, current: _CommitInProgress, now: Now) -> None:
         self._current = current
         if current.transaction in self._committed:
             # Meanwhile a higher number of its space was.
@@ -329,7 +329,7 @@ class Transactions:
         if not current.parts:
             self._opened(current, now)
 
-    def _opened(self, current: _Committing, now: Now) -> None:
+    def _opened(self, current: _CommitInProgress, now: Now) -> None:
         """Everything is at hand: how much room it takes is known."""
         batches = [batch for name in current.parts for batch in current.opened[name]]
         try:
@@ -350,7 +350,7 @@ class Transactions:
             if self._queues.target(topic) != topic:
                 raise BadTopic(f"{shown(topic)} is a queue over other topics now: stage and commit again")
 
-    def _write(self, current: _Committing, now: Now) -> None:
+    def _write(self, current: _CommitInProgress, now: Now) -> None:
         """Hand it to the journal, once there is room for all of it."""
         journal = self._journal
         if journal.failure is not None or journal.closing:
@@ -360,11 +360,11 @@ class Transactions:
         elif journal.full:
             journal.want_room(0, now)
             why = journal.full_reason
-            self._refuse(JournalFull(f"no room for {told(current.transaction)}: {why}"), now)
+            self._refuse(JournalFull(f"no room for {describe(current.transaction)}: {why}"), now)
         else:
             journal.want_room(current.room, now)
 
-    def _append(self, current: _Committing, now: Now) -> None:
+    def _append(self, current: _CommitInProgress, now: Now) -> None:
         journal, transaction = self._journal, current.transaction
         publisher = derived_publisher_id(transaction.publisher, self._instance)
         self._publishing.bind_derived(publisher, transaction.publisher, now)
@@ -391,7 +391,7 @@ class Transactions:
             sequence=sequence - 1 if messages else 0,
         )
 
-    def _finish(self, current: _Committing, now: Now) -> None:
+    def _finish(self, current: _CommitInProgress, now: Now) -> None:
         answer, record = current.answer, current.record
         assert answer is not None
         assert record is not None
@@ -406,13 +406,13 @@ class Transactions:
         self._answer(current, answer)
         self._advance(now)
 
-    def _answer(self, current: _Committing, answer: Committed) -> None:
+    def _answer(self, current: _CommitInProgress, answer: Committed) -> None:
         """The current one is over."""
         self._over(current)
         for conn, command in current.waiting:
             self._answers.send(conn, msgspec.structs.replace(answer, id=command))
 
-    def _over(self, current: _Committing) -> None:
+    def _over(self, current: _CommitInProgress) -> None:
         self._current = None
         del self._under_way[current.transaction]
         for conn, _ in current.waiting:

@@ -1,7 +1,7 @@
 """Owns which transactions are in the log: the control records that say so, and the fold of them.
 
 Must never forget that a number of a space was committed while a higher one is known: numbers of spaces are
-known for good, names as long as `KnownNames` has room.
+known for good, names as long as `TransactionIdCache` has room.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tickertape.base.transaction_limits import (
 )
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.engine.runtime.publisher_ids import CONTROL_TOPIC
-from tickertape.engine.transactions.transaction_names import KnownNames
+from tickertape.engine.transactions.transaction_names import TransactionIdCache
 from tickertape.wire.commands import Transaction
 
 
@@ -31,7 +31,7 @@ class TransactionRecord(msgspec.Struct, frozen=True, kw_only=True, tag="transact
     messages: int
 
 
-class _Kind(msgspec.Struct):
+class _TransactionRecordKind(msgspec.Struct):
     type: str
 
 
@@ -41,9 +41,9 @@ class CommittedTransactions:
     def __init__(self, bodies: Iterable[bytes] = ()) -> None:
         self._numbers: dict[tuple[str, str], int] = {}
         """Publisher and space to the highest number."""
-        self._names = KnownNames()
+        self._names = TransactionIdCache()
         for body in bodies:
-            if msgspec.msgpack.decode(body, type=_Kind).type == "transaction":
+            if msgspec.msgpack.decode(body, type=_TransactionRecordKind).type == "transaction":
                 self.take(msgspec.msgpack.decode(body, type=TransactionRecord))
 
     def take(self, record: TransactionRecord) -> None:

@@ -32,13 +32,13 @@ from tickertape.base.transaction_limits import (
     transaction_bytes_max_default,
 )
 from tickertape.batch import MessageBatch
-from tickertape.engine.runtime.effects import Effect, Happened, StagingJob
-from tickertape.engine.runtime.outbox import Answers
-from tickertape.engine.sessions.read_throttle import Pauses
+from tickertape.engine.runtime.effects import Effect, LogEvent, StagingJob
+from tickertape.engine.runtime.outbox import Outbox
+from tickertape.engine.sessions.read_throttle import ReadThrottle
 from tickertape.engine.sessions.session import Session
 from tickertape.journal.format.staging_file import (
-    Label,
-    Prepared,
+    PreparedPart,
+    StagedPartLabel,
     StageDrop,
     StageForget,
     StageOpen,
@@ -65,7 +65,7 @@ class StagingLimits:
         self.age_seconds = age_seconds
 
 
-class Part:
+class StagedPart:
     """A part of a transaction, in a file of its own."""
 
     def __init__(
@@ -95,7 +95,7 @@ class _Forgetting(NamedTuple):
     id: int = 0
 
 
-class Staging:
+class StagingArea:
     """All parts. Appends to the effects it is given; `new_token` numbers its jobs."""
 
     def __init__(
@@ -103,8 +103,8 @@ class Staging:
         journal_id: bytes,
         limits: StagingLimits,
         effects: list[Effect],
-        answers: Answers,
-        pauses: Pauses,
+        answers: Outbox,
+        pauses: ReadThrottle,
         new_token: Callable[[], int],
     ) -> None:
         self._journal_id = journal_id
@@ -113,11 +113,11 @@ class Staging:
         self._answers = answers
         self._pauses = pauses
         self._new_token = new_token
-        self._parts: dict[Transaction, dict[str, Part]] = {}
+        self._parts: dict[Transaction, dict[str, StagedPart]] = {}
         self._next_file = 1
-        self._under_way: dict[int, tuple[Part, int, Command, int]] = {}
+        self._under_way: dict[int, tuple[StagedPart, int, Command, int]] = {}
         """By token: the part, the connection to answer, the answer, and bytes that are written."""
-        self._dropping: dict[int, Part] = {}
+        self._dropping: dict[int, StagedPart] = {}
         """By token: the part whose file is being removed, for nobody who waits for it."""
         self._forgetting: dict[int, _Forgetting] = {}
         """By token: files whose removal is to be durable."""
@@ -127,7 +127,7 @@ class Staging:
         self.bytes = 0
         """What all parts take on disk that are not committed."""
         self.count = 0
-        self._committed: deque[tuple[int, list[Part]]] = deque()
+        self._committed: deque[tuple[int, list[StagedPart]]] = deque()
         """Parts of committed transactions whose files are still needed: until the log is synced up to the
         position with which each entry begins, a power loss may take their messages out of it."""
         self._committed_bytes = self._committed_count = 0
@@ -135,12 +135,12 @@ class Staging:
         self.expired = 0
         """Transactions dropped for their age since the start."""
 
-    def restore(self, found: Iterable[Prepared], now: Now) -> None:
+    def restore(self, found: Iterable[PreparedPart], now: Now) -> None:
         """Parts that a start found on disk; their age begins now."""
         for prepared in found:
             label = prepared.label
             transaction = Transaction(publisher=label.publisher, space=label.space, name=label.name)
-            part = Part(transaction, label.part, prepared.file, None, now.mono)
+            part = StagedPart(transaction, label.part, prepared.file, None, now.mono)
             part.offset, part.messages, part.prepared = prepared.bytes, prepared.messages, True
             part.blocks = prepared.blocks
             older = self._parts.get(transaction, {}).get(label.part)
@@ -161,7 +161,7 @@ class Staging:
         size = block_bytes(batch.nbytes)
         label = None
         if part is None or part.conn != session.conn:
-            label = Label(
+            label = StagedPartLabel(
                 journal=self._journal_id,
                 publisher=transaction.publisher,
                 space=transaction.space,
@@ -174,7 +174,7 @@ class Staging:
         if label is not None:
             if replaced is not None:
                 self._drop(replaced)
-            part = Part(transaction, name, self._next_file, session.conn, now.mono)
+            part = StagedPart(transaction, name, self._next_file, session.conn, now.mono)
             self._next_file += 1
             self._add(part)
         assert part is not None
@@ -191,14 +191,16 @@ class Staging:
         """Nothing more comes for a part of the connection. Raises `TransactionUnknown`."""
         part = self.part(transaction, name)
         if part is None or part.conn != session.conn:
-            raise TransactionUnknown(f"nothing is staged on this connection for {told(transaction, name)}")
+            raise TransactionUnknown(
+                f"nothing is staged on this connection for {describe(transaction, name)}"
+            )
         part.touched = now.mono
         task = StagePrepare(part.file, part.offset, part.messages, part.blocks)
         part.conn = None
         self._submit(part, session.conn, Staged(id=id, messages=part.messages), 0, task)
 
     def _check_room(
-        self, transaction: Transaction, size: int, *, beginning: bool, replaced: Part | None
+        self, transaction: Transaction, size: int, *, beginning: bool, replaced: StagedPart | None
     ) -> None:
         """Raise unless `size` bytes more may be staged once the part `replaced` is dropped."""
         limits = self.limits
@@ -206,13 +208,13 @@ class Staging:
         freed = 0 if replaced is None else replaced.offset
         if sum([part.offset for part in parts]) + size > limits.transaction_bytes:
             raise TransactionTooLarge(
-                f"more than {limits.transaction_bytes} bytes are staged for {told(transaction)}: commit less "
-                "at a time, or raise bytes_max of [transactions]"
+                f"more than {limits.transaction_bytes} bytes are staged for {describe(transaction)}: commit "
+                "less at a time, or raise bytes_max of [transactions]"
             )
         if sum([part.blocks for part in parts]) >= transaction_batches_max:
             raise TransactionTooLarge(
-                f"{transaction_batches_max} batches are staged for {told(transaction)}: stage more messages "
-                "in each, or commit less at a time"
+                f"{transaction_batches_max} batches are staged for {describe(transaction)}: stage more "
+                "messages in each, or commit less at a time"
             )
         if self.bytes - freed + size > limits.disk_bytes:
             raise StagingFull(
@@ -222,7 +224,7 @@ class Staging:
         if beginning and self.count >= staged_parts_max:
             raise LimitReached(f"{staged_parts_max} parts of transactions are staged: commit or abort some")
 
-    def _submit(self, part: Part, conn: int, answer: Command, size: int, task: StagingTask) -> None:
+    def _submit(self, part: StagedPart, conn: int, answer: Command, size: int, task: StagingTask) -> None:
         token = self._new_token()
         self._under_way[token] = part, conn, answer, size
         self._effects.append(StagingJob(token, task))
@@ -253,7 +255,7 @@ class Staging:
         self._lift()
         if part.dropped and error is None:
             # By somebody else's command perhaps: who staged it waits for an answer.
-            what = told(part.transaction, part.name)
+            what = describe(part.transaction, part.name)
             error = TransactionUnknown(f"{what} was dropped, or begun again elsewhere, meanwhile")
         if error is not None:
             if not part.dropped:
@@ -273,11 +275,11 @@ class Staging:
 
     # -- parts ------------------------------------------------------------------------------------------
 
-    def part(self, transaction: Transaction, name: str) -> Part | None:
+    def part(self, transaction: Transaction, name: str) -> StagedPart | None:
         """The part of that name."""
         return self._parts.get(transaction, {}).get(name)
 
-    def parts(self, transaction: Transaction) -> Mapping[str, Part]:
+    def parts(self, transaction: Transaction) -> Mapping[str, StagedPart]:
         """All parts of a transaction; not to be changed."""
         return self._parts.get(transaction, {})
 
@@ -286,7 +288,7 @@ class Staging:
         """Transactions with something staged."""
         return list(self._parts)
 
-    def open(self, part: Part) -> int:
+    def open(self, part: StagedPart) -> int:
         """Have the blocks of a prepared part handed back, under the token that is returned."""
         token = self._new_token()
         self._effects.append(StagingJob(token, StageOpen(part.file)))
@@ -387,18 +389,18 @@ class Staging:
         staged."""
         return self._look_at
 
-    def _add(self, part: Part) -> None:
+    def _add(self, part: StagedPart) -> None:
         self._parts.setdefault(part.transaction, {})[part.name] = part
         self.count += 1
         self.bytes += part.offset
         if self._look_at is None:
             self._look_at = part.touched + self.limits.age_seconds
 
-    def _drop(self, part: Part) -> None:
+    def _drop(self, part: StagedPart) -> None:
         self._forget(part)
         self._remove(part)
 
-    def _forget(self, part: Part) -> None:
+    def _forget(self, part: StagedPart) -> None:
         part.dropped = True
         parts = self._parts[part.transaction]
         del parts[part.name]
@@ -407,21 +409,21 @@ class Staging:
         self.count -= 1
         self.bytes -= part.offset
 
-    def _remove(self, part: Part) -> None:
+    def _remove(self, part: StagedPart) -> None:
         token = self._new_token()
         self._dropping[token] = part
         self._effects.append(StagingJob(token, StageDrop(part.file)))
 
 
-def _expired(transaction: Transaction, parts: Collection[Part]) -> Happened:
+def _expired(transaction: Transaction, parts: Collection[StagedPart]) -> LogEvent:
     fields: dict[str, str | int] = {"publisher": transaction.publisher, "transaction": transaction.name}
     if transaction.space:
         fields["space"] = transaction.space
     size = sum([part.offset for part in parts])
-    return Happened("transaction_expired", True, {**fields, "parts": len(parts), "bytes": size})
+    return LogEvent("transaction_expired", True, {**fields, "parts": len(parts), "bytes": size})
 
 
-def told(transaction: Transaction, part: str | None = None) -> str:
+def describe(transaction: Transaction, part: str | None = None) -> str:
     """How a transaction is called in texts for people."""
     space = f" of {shown(transaction.space)}" if transaction.space else ""
     which = "" if part is None else f"part {shown(part)} of "

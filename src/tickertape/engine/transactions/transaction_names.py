@@ -14,7 +14,7 @@ from tickertape.base.transaction_limits import (
 )
 
 
-class KnownNames:
+class TransactionIdCache:
     """Names of each publisher, the oldest first."""
 
     def __init__(self) -> None:

@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 from tickertape.base.limits import block_bytes_max, block_pieces_max, block_seconds_max
 from tickertape.batch import merge
-from tickertape.engine.conflation.buffer import Conflating
-from tickertape.engine.matching.interest import Cover
+from tickertape.engine.conflation.buffer import ConflationBuffer
+from tickertape.engine.matching.interest import Interest
 from tickertape.engine.sessions.session import Session
-from tickertape.engine.subscriptions.credit import Allowance
-from tickertape.engine.transient.shared_frames import Piece, Pieces, owned
+from tickertape.engine.subscriptions.credit import CreditWindow
+from tickertape.engine.transient.shared_frames import SharedFrame, SharedFrames, detach
 
 
-class Place(NamedTuple):
+class BacklogPosition(NamedTuple):
     """Where a block lies on disk. `crc` is the CRC32C of its bytes."""
 
     file: int
@@ -28,7 +28,7 @@ class Place(NamedTuple):
     crc: int
 
 
-class Block:
+class BacklogBlock:
     """Consecutive messages of a backlog: in memory, on disk, or both."""
 
     __slots__ = (
@@ -42,7 +42,7 @@ class Block:
         """When its first message came, monotonic seconds."""
         self.open = True
         """More may be appended."""
-        self.pieces: list[Piece] = []
+        self.pieces: list[SharedFrame] = []
         """Its messages; none when they are on disk only. One piece once it is closed."""
         self._starts: list[int] = []
         self.count = 0
@@ -50,12 +50,12 @@ class Block:
         self.cost = 0
         self.cursors = 0
         """Subscriptions that stand in it, and one while what it begins with is handed on."""
-        self.next: Block | None = None
-        self.place: Place | None = None
+        self.next: BacklogBlock | None = None
+        self.place: BacklogPosition | None = None
         self.writing = False
         self.freed = False
         """Nobody needs it any more."""
-        self.readers: dict[LiveSubscription, None] = {}
+        self.readers: dict[TransientFeed, None] = {}
         """Who waits until it is read back."""
         self.wanted = False
         """It is to be read back, or being read."""
@@ -67,7 +67,7 @@ class Block:
         """What its messages take in memory."""
         return sum([piece.memory_bytes for piece in self.pieces])
 
-    def takes(self, piece: Piece, now: float) -> bool:
+    def takes(self, piece: SharedFrame, now: float) -> bool:
         """Whether a piece can be appended."""
         return (
             self.open
@@ -76,7 +76,7 @@ class Block:
             and now < self.since + block_seconds_max
         )
 
-    def append(self, piece: Piece) -> None:
+    def append(self, piece: SharedFrame) -> None:
         """A piece comes behind what is there."""
         self.pieces.append(piece)
         self._starts.append(self.count)
@@ -87,14 +87,14 @@ class Block:
         """Nothing more is appended: its pieces become one."""
         self.open = False
         if len(self.pieces) > 1:
-            self.put(Piece(owned(merge([piece.batch for piece in self.pieces]))))
+            self.put(SharedFrame(detach(merge([piece.batch for piece in self.pieces]))))
 
-    def put(self, piece: Piece) -> None:
+    def put(self, piece: SharedFrame) -> None:
         """All of its messages are in this piece."""
         self.pieces = [piece]
         self._starts = [0]
 
-    def piece_at(self, message: int) -> tuple[Piece, int]:
+    def piece_at(self, message: int) -> tuple[SharedFrame, int]:
         """The piece of a message, and the number of its first message. It is in memory."""
         at = bisect_right(self._starts, message) - 1
         return self.pieces[at], self._starts[at]
@@ -107,23 +107,23 @@ class Backlog:
     __slots__ = ("dirty_bytes", "head", "newest", "offline", "places", "subs", "tail", "to_write")
 
     def __init__(self) -> None:
-        self.head: Block | None = None
-        self.tail: Block | None = None
-        self.to_write: Block | None = None
+        self.head: BacklogBlock | None = None
+        self.tail: BacklogBlock | None = None
+        self.to_write: BacklogBlock | None = None
         """No block before it is still to be written to disk."""
-        self.subs: dict[LiveSubscription, None] = {}
+        self.subs: dict[TransientFeed, None] = {}
         """Who waits for something of it."""
         self.offline = 0
         """How many of them belong to connections whose backlogs are written to disk."""
         self.dirty_bytes = 0
         """Memory of blocks that are not on disk."""
-        self.newest: Pieces | None = None
+        self.newest: SharedFrames | None = None
         """What is being handed on, once somebody waits for it, and where each of its pieces is."""
-        self.places: list[tuple[Block, int]] = []
+        self.places: list[tuple[BacklogBlock, int]] = []
 
-    def grow(self, now: float) -> Block:
+    def grow(self, now: float) -> BacklogBlock:
         """A new block at its end."""
-        block = Block(self, now)
+        block = BacklogBlock(self, now)
         if self.tail is None:
             self.head = block
         else:
@@ -133,7 +133,7 @@ class Backlog:
             self.to_write = block
         return block
 
-    def shrink(self) -> Block:
+    def shrink(self) -> BacklogBlock:
         """Its first block leaves it."""
         block = self.head
         assert block is not None
@@ -144,7 +144,7 @@ class Backlog:
             self.to_write = block.next
         return block
 
-    def next_to_write(self) -> Block | None:
+    def next_to_write(self) -> BacklogBlock | None:
         """The first block that is not on disk nor on its way there."""
         block = self.to_write
         while block is not None and (block.writing or block.place is not None):
@@ -153,10 +153,10 @@ class Backlog:
         return block
 
 
-class LiveSubscription:
+class TransientFeed:
     """A subscription that is given what is published as it comes."""
 
-    def __init__(self, session: Session, sub_id: str, cover: Cover, allowance: Allowance) -> None:
+    def __init__(self, session: Session, sub_id: str, cover: Interest, allowance: CreditWindow) -> None:
         self.session = session
         self.sub_id = sub_id
         self.cover = cover
@@ -165,16 +165,16 @@ class LiveSubscription:
         """Number of the first publish that is for it."""
         self.until: int | None = None
         """Number of the first one that is not, once another took its place."""
-        self.earlier: LiveSubscription | None = None
+        self.earlier: TransientFeed | None = None
         """Whose place it took: what waits for that one goes first."""
-        self.later: LiveSubscription | None = None
+        self.later: TransientFeed | None = None
         """What took its place."""
         self.over = False
-        self.conflating: Conflating | None = None
+        self.conflating: ConflationBuffer | None = None
         """What it is given is conflated: then its cover says nothing of a select list."""
         self.backlog = Backlog()
         """Where it waits; shared with those that are given the same, unless it conflates."""
-        self.block: Block | None = None
+        self.block: BacklogBlock | None = None
         """Where it stands: the next message is this one of this block. None while nothing waits for it."""
         self.message = 0
         self.left = 0

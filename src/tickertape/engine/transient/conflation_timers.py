@@ -11,22 +11,22 @@ from typing import Final
 
 from tickertape.base.limits import conflation_piece_messages_max, step_delivery_bytes
 from tickertape.batch import MessageBatch
-from tickertape.engine.conflation.buffer import Conflating
-from tickertape.engine.runtime.scheduling import Agenda
-from tickertape.engine.transient.backlog import LiveSubscription
-from tickertape.engine.transient.shared_frames import Pieces
+from tickertape.engine.conflation.buffer import ConflationBuffer
+from tickertape.engine.runtime.scheduling import DeadlineQueue
+from tickertape.engine.transient.backlog import TransientFeed
+from tickertape.engine.transient.shared_frames import SharedFrames
 
 _MICROS: Final = 1_000_000
 _MESSAGE_BYTES: Final = step_delivery_bytes // 4
 """What one message counts in a step that conflates it."""
 
 
-class HoldingBack:
+class TransientConflation:
     """Times are microseconds of the monotonic clock."""
 
     def __init__(self) -> None:
-        self._agenda: Agenda[LiveSubscription] = Agenda()
-        self._due: dict[LiveSubscription, None] = {}
+        self._agenda: DeadlineQueue[TransientFeed] = DeadlineQueue()
+        self._due: dict[TransientFeed, None] = {}
 
     def __bool__(self) -> bool:
         """Whether somebody's interval is over."""
@@ -43,9 +43,9 @@ class HoldingBack:
 
     def consider(
         self,
-        sub: LiveSubscription,
-        conflating: Conflating,
-        pieces: Pieces,
+        sub: TransientFeed,
+        conflating: ConflationBuffer,
+        pieces: SharedFrames,
         reached: tuple[int, int],
         time: int,
     ) -> tuple[tuple[int, int], int]:
@@ -60,7 +60,7 @@ class HoldingBack:
         self._put(sub, conflating)
         return ((piece + 1, 0) if high == batch.count else (piece, high)), (high - low) * _MESSAGE_BYTES
 
-    def release(self, time: int) -> tuple[LiveSubscription, list[MessageBatch], int]:
+    def release(self, time: int) -> tuple[TransientFeed, list[MessageBatch], int]:
         """The next whose interval is over, a stretch of what it is given now, and what this counts in a step;
         before `time` everything was considered."""
         sub = next(iter(self._due))
@@ -75,14 +75,14 @@ class HoldingBack:
         batches = conflating.take()
         return sub, batches, step_delivery_bytes + sum(batch.count for batch in batches) * _MESSAGE_BYTES
 
-    def flush(self, sub: LiveSubscription) -> list[MessageBatch]:
+    def flush(self, sub: TransientFeed) -> list[MessageBatch]:
         """A stretch of what is held back for it; nothing once nothing is."""
         if sub.conflating is None:
             return []
         sub.conflating.flush(conflation_piece_messages_max)
         return sub.conflating.take()
 
-    def drop(self, sub: LiveSubscription) -> None:
+    def drop(self, sub: TransientFeed) -> None:
         """It does not conflate any more, and what is held back for it is not wanted."""
         if sub.conflating is not None:
             sub.conflating.forget()
@@ -90,12 +90,12 @@ class HoldingBack:
             self._agenda.drop(sub)
             self._due.pop(sub, None)
 
-    def holders(self) -> list[LiveSubscription]:
+    def holders(self) -> list[TransientFeed]:
         """Those for whom something is held back."""
         self._due.update(dict.fromkeys(self._agenda.due(_NEVER)))
         return list(self._due)
 
-    def _put(self, sub: LiveSubscription, conflating: Conflating) -> None:
+    def _put(self, sub: TransientFeed, conflating: ConflationBuffer) -> None:
         at = conflating.next_time()
         if at is not None and sub not in self._due:
             self._agenda.put(sub, at)

@@ -19,16 +19,16 @@ from tickertape.base.limits import (
     unrecorded_waiting_bytes_max,
 )
 from tickertape.batch import MessageBatch, slice_batch
-from tickertape.engine.conflation.buffer import Conflating
-from tickertape.engine.matching.interest import Cover
-from tickertape.engine.matching.subscription_index import Group, Offer, Standing
+from tickertape.engine.conflation.buffer import ConflationBuffer
+from tickertape.engine.matching.interest import Interest
+from tickertape.engine.matching.subscription_index import InterestGroup, Match, SubscriptionIndex
 from tickertape.engine.runtime.effects import Effect, Send
 from tickertape.engine.sessions.session import Session
-from tickertape.engine.subscriptions.fitting import affordable
-from tickertape.engine.transient.backlog import Backlog, LiveSubscription
-from tickertape.engine.transient.conflation_timers import HoldingBack, micros
-from tickertape.engine.transient.shared_frames import Piece, Pieces, owned
-from tickertape.engine.transient.slow_consumers import Backlogs, SlowLimits
+from tickertape.engine.subscriptions.fitting import affordable_rows
+from tickertape.engine.transient.backlog import Backlog, TransientFeed
+from tickertape.engine.transient.conflation_timers import TransientConflation, micros
+from tickertape.engine.transient.shared_frames import SharedFrame, SharedFrames, detach
+from tickertape.engine.transient.slow_consumers import SlowConsumerBuffers, SlowConsumerLimits
 from tickertape.wire.commands import Deliver
 from tickertape.wire.frames import encode_frame
 
@@ -41,7 +41,7 @@ class _Publish(NamedTuple):
     done: Callable[[], None]
     time: int
     """When it came, microseconds."""
-    to: LiveSubscription | None = None
+    to: TransientFeed | None = None
     """It is what conflation gave this one, and for nobody else."""
 
     @property
@@ -49,28 +49,28 @@ class _Publish(NamedTuple):
         return batch_memory_bytes + (0 if self.batch is None else self.batch.nbytes)
 
 
-class Audience(Group[LiveSubscription]):
+class TransientGroup(InterestGroup[TransientFeed]):
     """Subscriptions that are given the same messages, and where those that are behind wait for them."""
 
-    def __init__(self, cover: Cover) -> None:
+    def __init__(self, cover: Interest) -> None:
         super().__init__(cover)
         self.backlog = Backlog()
 
 
-class Unrecorded:
+class TransientDelivery:
     """All subscriptions to unrecorded topics. `end(session, why)` ends a connection that is too slow.
 
     What it does is appended to `effects`; `written` says that they were taken."""
 
     def __init__(
-        self, effects: list[Effect], limits: SlowLimits, end: Callable[[Session, str], None]
+        self, effects: list[Effect], limits: SlowConsumerLimits, end: Callable[[Session, str], None]
     ) -> None:
         self.step_bytes_max = step_bytes_max
         """About what is sent between two writes."""
         self.waiting_bytes_max = unrecorded_waiting_bytes_max
-        self.backlogs = Backlogs(effects, limits, end, self._line)
+        self.backlogs = SlowConsumerBuffers(effects, limits, end, self._line)
         self._effects = effects
-        self._standing: Standing[LiveSubscription, Audience] = Standing(Audience)
+        self._standing: SubscriptionIndex[TransientFeed, TransientGroup] = SubscriptionIndex(TransientGroup)
         self._budget = self.step_bytes_max
         self._number = 0
         self._publishes: deque[_Publish] = deque()
@@ -81,27 +81,27 @@ class Unrecorded:
         self._waiting_bytes = 0
         # What is left to do of the first publish: its offers, the subscribers of the one begun, and what of
         # its pieces the next of them was sent.
-        self._audience: Audience | None = None
-        self._offers: Iterator[Offer[Audience]] | None = None
-        self._subs: list[LiveSubscription] = []
-        self._pieces: Pieces | None = None
+        self._audience: TransientGroup | None = None
+        self._offers: Iterator[Match[TransientGroup]] | None = None
+        self._subs: list[TransientFeed] = []
+        self._pieces: SharedFrames | None = None
         self._reached = (0, 0)
-        self._holding = HoldingBack()
-        self._lines: dict[Session, dict[LiveSubscription, None]] = {}
+        self._holding = TransientConflation()
+        self._lines: dict[Session, dict[TransientFeed, None]] = {}
         """Subscriptions that wait for nothing but their connection, and their turn there."""
         self._runnable: dict[Session, None] = {}
         """Connections whose line goes on, in turn."""
 
     # -- coming and going -----------------------------------------------------------------------------
 
-    def add(self, sub: LiveSubscription) -> None:
+    def add(self, sub: TransientFeed) -> None:
         """Begin to deliver to it what is published from now on."""
         sub.since = self._number
         group = self._standing.add(sub)
         if sub.conflating is None:
             sub.backlog = group.backlog
 
-    def replace(self, old: LiveSubscription, new: LiveSubscription) -> None:
+    def replace(self, old: TransientFeed, new: TransientFeed) -> None:
         """`new` takes the place of `old`, from what is published next on; what `old` has still to get comes
         first."""
         old.until = self._number
@@ -109,15 +109,15 @@ class Unrecorded:
         self.add(new)
         self._retired(old)
 
-    def retire(self, sub: LiveSubscription) -> None:
+    def retire(self, sub: TransientFeed) -> None:
         """It is given what was published so far, and nothing more."""
         sub.until = self._number
         self._retired(sub)
 
-    def _retired(self, sub: LiveSubscription) -> None:
+    def _retired(self, sub: TransientFeed) -> None:
         self.after(lambda: self._flush(sub, lambda: self._standing.discard(sub)))
 
-    def remove(self, sub: LiveSubscription) -> None:
+    def remove(self, sub: TransientFeed) -> None:
         """It is over, and those whose place it took."""
         earlier = sub.earlier
         while earlier is not None:
@@ -125,14 +125,14 @@ class Unrecorded:
             earlier = earlier.earlier
         self._remove(sub)
 
-    def _remove(self, sub: LiveSubscription) -> None:
+    def _remove(self, sub: TransientFeed) -> None:
         sub.over = True
         self._holding.drop(sub)
         self.backlogs.drop(sub)
         self._unline(sub)
         self._standing.discard(sub)
 
-    def credit(self, sub: LiveSubscription) -> None:
+    def credit(self, sub: TransientFeed) -> None:
         """It was granted more credit."""
         sub = self._next_to_send(sub)
         if sub.waiting:
@@ -243,7 +243,7 @@ class Unrecorded:
             self._audience = offer.group
             self._subs = list(offer.group.subs)
             self._subs.reverse()
-            self._pieces = Pieces(offer.batch)
+            self._pieces = SharedFrames(offer.batch)
             if not self._subs:
                 return
         assert self._pieces is not None
@@ -265,16 +265,16 @@ class Unrecorded:
         if held:
             self._hold(sub, self._pieces, reached)
 
-    def _next_offer(self, publish: _Publish) -> Offer[Audience] | None:
+    def _next_offer(self, publish: _Publish) -> Match[TransientGroup] | None:
         if publish.batch is None:
             return None
         if self._offers is None and publish.to is not None:
-            self._offers = iter((Offer(publish.batch, _alone(publish.to), 0),))
+            self._offers = iter((Match(publish.batch, _alone(publish.to), 0),))
         elif self._offers is None:
             self._offers = self._standing.offers(publish.batch)
         return next(self._offers, None)
 
-    def _next_to_send(self, sub: LiveSubscription) -> LiveSubscription:
+    def _next_to_send(self, sub: TransientFeed) -> TransientFeed:
         """The first of those whose place it took for which something waits, or itself."""
         first, later = sub, sub
         handed_on = self._publishes[0].number if self._publishes else self._number
@@ -288,7 +288,7 @@ class Unrecorded:
             later = earlier
         return first
 
-    def _hold(self, sub: LiveSubscription, pieces: Pieces, reached: tuple[int, int]) -> None:
+    def _hold(self, sub: TransientFeed, pieces: SharedFrames, reached: tuple[int, int]) -> None:
         first = not sub.waiting
         self._budget -= max(self.backlogs.hold(sub, pieces, *reached), 0)
         if first and not sub.over and not sub.session.writable:
@@ -304,7 +304,9 @@ class Unrecorded:
         for sub in self._holding.holders():
             self._flush(sub, _nothing)
 
-    def _conflate(self, sub: LiveSubscription, conflating: Conflating, time: int, pieces: Pieces) -> bool:
+    def _conflate(
+        self, sub: TransientFeed, conflating: ConflationBuffer, time: int, pieces: SharedFrames
+    ) -> bool:
         """Let conflation look at a stretch of what is handed on; False when there is more."""
         self._reached, cost = self._holding.consider(sub, conflating, pieces, self._reached, time)
         self._budget -= cost
@@ -321,11 +323,11 @@ class Unrecorded:
         self._give(sub, batches)
         self._budget -= cost
 
-    def _give(self, sub: LiveSubscription, batches: list[MessageBatch]) -> None:
+    def _give(self, sub: TransientFeed, batches: list[MessageBatch]) -> None:
         """Hand on what conflation gave it."""
         self._given.extend(self._counted(_Publish(0, batch, _nothing, 0, sub)) for batch in batches)
 
-    def _flush(self, sub: LiveSubscription, done: Callable[[], None]) -> None:
+    def _flush(self, sub: TransientFeed, done: Callable[[], None]) -> None:
         """Hand on what is held back for it, a stretch at a time; then it does not conflate any more."""
         batches = self._holding.flush(sub)
         if not batches:
@@ -337,12 +339,12 @@ class Unrecorded:
 
     # -- lines ----------------------------------------------------------------------------------------
 
-    def _line(self, sub: LiveSubscription) -> None:
+    def _line(self, sub: TransientFeed) -> None:
         self._lines.setdefault(sub.session, {})[sub] = None
         if sub.session.writable:
             self._runnable[sub.session] = None
 
-    def _unline(self, sub: LiveSubscription) -> None:
+    def _unline(self, sub: TransientFeed) -> None:
         line = self._lines.get(sub.session)
         if line is not None:
             line.pop(sub, None)
@@ -369,7 +371,7 @@ class Unrecorded:
             self._runnable[session] = None
         self._visited(budget)
 
-    def _line_next(self, sub: LiveSubscription) -> None:
+    def _line_next(self, sub: TransientFeed) -> None:
         """Nothing waits for it any more: it is the turn of what took its place."""
         later = sub.later
         while later is not None and not later.waiting:
@@ -384,7 +386,7 @@ class Unrecorded:
 
     # -- sending --------------------------------------------------------------------------------------
 
-    def _send(self, sub: LiveSubscription, pieces: Pieces, piece: int, message: int) -> tuple[int, int]:
+    def _send(self, sub: TransientFeed, pieces: SharedFrames, piece: int, message: int) -> tuple[int, int]:
         """Send from a message of a piece on what credit, connection and step allow; returns what is next."""
         while piece < pieces.count and self._budget > 0 and sub.session.writable:
             part = pieces.pieces[piece]
@@ -396,7 +398,7 @@ class Unrecorded:
                 piece, message = piece + 1, 0
         return piece, message
 
-    def _send_waiting(self, sub: LiveSubscription) -> None:
+    def _send_waiting(self, sub: TransientFeed) -> None:
         """Send of what waits for it what credit, connection and step allow."""
         while sub.waiting and sub.session.writable:
             if self._budget <= 0:
@@ -415,7 +417,7 @@ class Unrecorded:
             self.backlogs.advance(sub, batch)
 
     def _send_of(
-        self, sub: LiveSubscription, piece: Piece, start: int, messages_max: int
+        self, sub: TransientFeed, piece: SharedFrame, start: int, messages_max: int
     ) -> MessageBatch | None:
         """Send a piece from a message on, so many messages or what credit allows of them; returns what was
         sent."""
@@ -424,12 +426,12 @@ class Unrecorded:
         if start == 0 and stop == batch.count and batch.cost <= sub.allowance.credit:
             crc = piece.crc()
         else:
-            fitting = affordable(batch, start, stop, sub.allowance.credit)
+            fitting = affordable_rows(batch, start, stop, sub.allowance.credit)
             if fitting == 0:
                 if sub.allowance.credit < sub.allowance.window:
                     return None
                 fitting = 1  # nothing is outstanding: then one message may exceed the credit
-            batch = owned(slice_batch(batch, start, start + fitting))
+            batch = detach(slice_batch(batch, start, start + fitting))
             crc = piece.crc() if batch is piece.batch else batch.crc()
         sub.allowance.credit -= batch.cost
         sub.session.sent(batch.count, batch.body_bytes)
@@ -439,15 +441,15 @@ class Unrecorded:
         return batch
 
 
-def _is_for(publish: _Publish, sub: LiveSubscription) -> bool:
+def _is_for(publish: _Publish, sub: TransientFeed) -> bool:
     if sub.over or publish.to is not None:
         return not sub.over
     return sub.since <= publish.number and (sub.until is None or publish.number < sub.until)
 
 
-def _alone(sub: LiveSubscription) -> Audience:
+def _alone(sub: TransientFeed) -> TransientGroup:
     """Nobody but `sub`, which waits by itself."""
-    audience = Audience(sub.cover)
+    audience = TransientGroup(sub.cover)
     audience.subs[sub] = None
     audience.backlog = sub.backlog
     return audience

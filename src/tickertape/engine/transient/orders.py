@@ -6,10 +6,10 @@ to.
 
 from __future__ import annotations
 
-from tickertape.engine.transient.backlog import Backlog, Block
+from tickertape.engine.transient.backlog import Backlog, BacklogBlock
 
 
-class Orders:
+class SpillOrder:
     """Backlogs with blocks to be written, who came first is written first."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Orders:
         self._closed.pop(backlog, None)
         self._tails.pop(backlog, None)
 
-    def next(self, *, tails: bool) -> Block | None:
+    def next(self, *, tails: bool) -> BacklogBlock | None:
         """The next block to be written; one that still grows only with `tails`."""
         while self._closed:
             backlog = next(iter(self._closed))

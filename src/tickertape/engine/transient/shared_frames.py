@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from tickertape.base.limits import batch_memory_bytes, unrecorded_piece_bytes_max
 from tickertape.batch import MessageBatch, slice_batch
-from tickertape.engine.subscriptions.fitting import affordable
+from tickertape.engine.subscriptions.fitting import affordable_rows
 
 
-class Piece:
+class SharedFrame:
     """A batch that is sent to many."""
 
     __slots__ = ("_crc", "batch")
@@ -32,7 +32,7 @@ class Piece:
         return self.batch.nbytes + batch_memory_bytes
 
 
-class Pieces:
+class SharedFrames:
     """The messages of one publish to one topic, in order."""
 
     __slots__ = ("_left", "count", "pieces")
@@ -55,18 +55,18 @@ class Pieces:
         return messages - message, cost
 
 
-def _cut(chosen: MessageBatch) -> list[Piece]:
+def _cut(chosen: MessageBatch) -> list[SharedFrame]:
     if chosen.cost <= unrecorded_piece_bytes_max:
-        return [Piece(owned(chosen))]
+        return [SharedFrame(detach(chosen))]
     pieces = []
     start = 0
     while start < chosen.count:
-        fitting = max(affordable(chosen, start, chosen.count, unrecorded_piece_bytes_max), 1)
-        pieces.append(Piece(owned(slice_batch(chosen, start, start + fitting))))
+        fitting = max(affordable_rows(chosen, start, chosen.count, unrecorded_piece_bytes_max), 1)
+        pieces.append(SharedFrame(detach(slice_batch(chosen, start, start + fitting))))
         start += fitting
     return pieces
 
 
-def owned(batch: MessageBatch) -> MessageBatch:
+def detach(batch: MessageBatch) -> MessageBatch:
     """The batch in memory of its own: a few bytes that wait somewhere must not hold a whole frame."""
     return batch if len(batch.buffers()) == 1 else MessageBatch.parse(batch.encode())

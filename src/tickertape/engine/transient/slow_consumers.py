@@ -24,17 +24,17 @@ from tickertape.base.limits import (
 from tickertape.batch import MessageBatch
 from tickertape.engine.runtime.effects import Effect, OfflineStart, OfflineStop
 from tickertape.engine.sessions.session import Session
-from tickertape.engine.transient.backlog import Backlog, Block, LiveSubscription
-from tickertape.engine.transient.orders import Orders
-from tickertape.engine.transient.shared_frames import Piece, Pieces
+from tickertape.engine.transient.backlog import Backlog, BacklogBlock, TransientFeed
+from tickertape.engine.transient.orders import SpillOrder
+from tickertape.engine.transient.shared_frames import SharedFrame, SharedFrames
 from tickertape.engine.transient.spill import Spill
-from tickertape.engine.transient.spill_reader import ReadingBack
+from tickertape.engine.transient.spill_reader import SpillReader
 
 _AGE_CHECKS: Final = 8
 """How often, in the time that something may wait, it is looked who has waited too long."""
 
 
-class SlowLimits(NamedTuple):
+class SlowConsumerLimits(NamedTuple):
     """What may wait for slow clients."""
 
     memory_bytes: int = slow_memory_bytes_default
@@ -47,7 +47,7 @@ class SlowLimits(NamedTuple):
     """How long; None: as long as it likes."""
 
 
-class Waiting:
+class ConnectionBacklog:
     """What one connection waits for."""
 
     __slots__ = ("bytes", "offline_since", "subs")
@@ -56,19 +56,19 @@ class Waiting:
         self.bytes = 0
         """Cost; what several of its subscriptions wait for counts for each."""
         self.offline_since: float | None = None
-        self.subs: dict[LiveSubscription, None] = {}
+        self.subs: dict[TransientFeed, None] = {}
 
 
-class Backlogs:
+class SlowConsumerBuffers:
     """All that waits. Appends to the effects it is given; `end(session, why)` ends a connection, and with it
     its subscriptions; `go_on(sub)` says that what comes next for a subscription is in memory again."""
 
     def __init__(
         self,
         effects: list[Effect],
-        limits: SlowLimits,
+        limits: SlowConsumerLimits,
         end: Callable[[Session, str], None],
-        go_on: Callable[[LiveSubscription], None],
+        go_on: Callable[[TransientFeed], None],
     ) -> None:
         self.limits = limits
         self.spill = Spill(effects, limits.disk_bytes)
@@ -85,14 +85,14 @@ class Backlogs:
         """The last moment that it was told of, monotonic seconds."""
         self._effects = effects
         self._end = end
-        self._waiting: dict[Session, Waiting] = {}
-        self._clean: dict[Block, None] = {}
+        self._waiting: dict[Session, ConnectionBacklog] = {}
+        self._clean: dict[BacklogBlock, None] = {}
         """Blocks in memory that are on disk too, who was used longest ago first."""
-        self._orders = Orders()
-        self.reading = ReadingBack(self.spill, self._take_back, self._is_idle, end, go_on)
+        self._orders = SpillOrder()
+        self.reading = SpillReader(self.spill, self._take_back, self._is_idle, end, go_on)
         self._next_age_check = 0.0
 
-    def waiting(self, session: Session) -> Waiting | None:
+    def waiting(self, session: Session) -> ConnectionBacklog | None:
         """What a connection waits for; not to be changed."""
         return self._waiting.get(session)
 
@@ -108,7 +108,7 @@ class Backlogs:
 
     # -- coming and going -----------------------------------------------------------------------------
 
-    def hold(self, sub: LiveSubscription, pieces: Pieces, piece: int = 0, message: int = 0) -> int:
+    def hold(self, sub: TransientFeed, pieces: SharedFrames, piece: int = 0, message: int = 0) -> int:
         """`sub` waits for `pieces`, from a piece and a message of it on, behind all that it waits for; it may
         be over afterwards. Returns the bytes that this took. Who shares a backlog must be given the same
         `pieces` in the same order, with a `handed_on` after each."""
@@ -121,7 +121,7 @@ class Backlogs:
         session = sub.session
         waiting = self._waiting.get(session)
         if waiting is None:
-            waiting = self._waiting[session] = Waiting()
+            waiting = self._waiting[session] = ConnectionBacklog()
         if not sub.left:
             block, start = backlog.places[piece]
             self._enter(sub, block, start + message)
@@ -147,7 +147,7 @@ class Backlogs:
             self._leave(block)
             self._settle()
 
-    def advance(self, sub: LiveSubscription, batch: MessageBatch) -> None:
+    def advance(self, sub: TransientFeed, batch: MessageBatch) -> None:
         """`sub` was sent the next messages that wait for it."""
         block = sub.block
         assert block is not None
@@ -163,7 +163,7 @@ class Backlogs:
             self._enter(sub, block.next, 0)
             self._leave(block)
 
-    def drop(self, sub: LiveSubscription) -> None:
+    def drop(self, sub: TransientFeed) -> None:
         """Nothing waits for it any more."""
         self.reading.unpin(sub)
         block = sub.block
@@ -181,19 +181,19 @@ class Backlogs:
             self._caught_up(sub.session, waiting)
         self._leave(block)
 
-    def _caught_up(self, session: Session, waiting: Waiting) -> None:
+    def _caught_up(self, session: Session, waiting: ConnectionBacklog) -> None:
         del self._waiting[session]
         if waiting.offline_since is not None:
             self.offline_stops += 1
             self._effects.append(OfflineStop(session.conn, self.now - waiting.offline_since))
 
-    def _enter(self, sub: LiveSubscription, block: Block, message: int) -> None:
+    def _enter(self, sub: TransientFeed, block: BacklogBlock, message: int) -> None:
         if sub.block is None:
             sub.waits_since = self.now
         block.cursors += 1
         sub.block, sub.message = block, message
 
-    def _leave(self, block: Block) -> None:
+    def _leave(self, block: BacklogBlock) -> None:
         """One less stands in a block: those that nobody needs any more are freed."""
         block.cursors -= 1
         backlog = block.backlog
@@ -202,7 +202,7 @@ class Backlogs:
 
     # -- memory ---------------------------------------------------------------------------------------
 
-    def _append(self, backlog: Backlog, pieces: Pieces) -> None:
+    def _append(self, backlog: Backlog, pieces: SharedFrames) -> None:
         """All of `pieces` comes at the end of a backlog, and stays until it was handed on."""
         assert backlog.newest is None
         backlog.newest = pieces
@@ -219,13 +219,13 @@ class Backlogs:
             self._count(block, piece.memory_bytes)
         backlog.places[0][0].cursors += 1
 
-    def _close(self, block: Block) -> None:
+    def _close(self, block: BacklogBlock) -> None:
         before = block.data_bytes
         block.close()
         self._count(block, block.data_bytes - before)
         self._orders.closed(block.backlog)
 
-    def _count(self, block: Block, more: int) -> None:
+    def _count(self, block: BacklogBlock, more: int) -> None:
         """A block takes so many bytes more in memory."""
         self.held_bytes += more
         if block.place is None:
@@ -234,7 +234,7 @@ class Backlogs:
             if not block.backlog.offline:
                 self.idle_bytes += more
 
-    def _free(self, block: Block) -> None:
+    def _free(self, block: BacklogBlock) -> None:
         self._count(block, -block.data_bytes)
         self.held_bytes -= block_memory_bytes
         block.pieces = []
@@ -283,7 +283,7 @@ class Backlogs:
 
     # -- offline --------------------------------------------------------------------------------------
 
-    def _too_much(self, session: Session, waiting: Waiting) -> None:
+    def _too_much(self, session: Session, waiting: ConnectionBacklog) -> None:
         """More waits for a connection than may in memory."""
         if self.spill.enabled:
             self._go_offline(session, waiting)
@@ -301,7 +301,7 @@ class Backlogs:
             if waiting.offline_since is None:
                 self._go_offline(session, waiting)
 
-    def _go_offline(self, session: Session, waiting: Waiting) -> None:
+    def _go_offline(self, session: Session, waiting: ConnectionBacklog) -> None:
         waiting.offline_since = self.now
         self.offline_starts += 1
         self._effects.append(OfflineStart(session.conn, waiting.bytes))
@@ -340,7 +340,7 @@ class Backlogs:
             elif not self._waiting:
                 return
 
-    def _make_room_on_disk(self, block: Block, size: int) -> None:
+    def _make_room_on_disk(self, block: BacklogBlock, size: int) -> None:
         """Until a block fits, or need not be written any more."""
         self._end_until(
             lambda: self.spill.has_room(size) or not block.backlog.offline,
@@ -366,19 +366,19 @@ class Backlogs:
             self._clean[block] = None
         self._relieve()
 
-    def _take_back(self, block: Block, piece: Piece) -> None:
+    def _take_back(self, block: BacklogBlock, piece: SharedFrame) -> None:
         """A block was read back."""
         block.put(piece)
         self._count(block, piece.memory_bytes)
 
-    def _is_idle(self, block: Block, idle: bool) -> None:
+    def _is_idle(self, block: BacklogBlock, idle: bool) -> None:
         """Whether nobody is about to be sent of a block that is on disk too: then its memory may be taken."""
         if idle:
             self._clean[block] = None
         else:
             self._clean.pop(block, None)
 
-    def _not_written(self, block: Block, error: OSError) -> None:
+    def _not_written(self, block: BacklogBlock, error: OSError) -> None:
         """Who waits for most of what could not be written is ended; for the others it is tried again."""
         if block.freed:
             return

@@ -14,15 +14,15 @@ from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import spill_file_bytes_max
 from tickertape.batch import MessageBatch
 from tickertape.engine.runtime.effects import Effect, SpillRead, SpillTrim, SpillWrite
-from tickertape.engine.transient.backlog import Block, Place
-from tickertape.engine.transient.shared_frames import Piece
+from tickertape.engine.transient.backlog import BacklogBlock, BacklogPosition
+from tickertape.engine.transient.shared_frames import SharedFrame
 
 
-class Job(NamedTuple):
+class SpillJob(NamedTuple):
     """A write or a read that is under way."""
 
-    block: Block
-    place: Place
+    block: BacklogBlock
+    place: BacklogPosition
     is_write: bool
 
 
@@ -54,7 +54,7 @@ class Spill:
         self._file = 0
         """Number of the file that is appended to."""
         self._token = 0
-        self._jobs: dict[int, Job] = {}
+        self._jobs: dict[int, SpillJob] = {}
 
     @property
     def enabled(self) -> bool:
@@ -65,7 +65,7 @@ class Spill:
         """Whether so many bytes more may be written."""
         return self.disk_bytes + size <= self.disk_bytes_max
 
-    def write(self, block: Block) -> None:
+    def write(self, block: BacklogBlock) -> None:
         """Write a closed block that is in memory."""
         (piece,) = block.pieces
         size = piece.batch.nbytes
@@ -73,25 +73,25 @@ class Spill:
         if file is None or file.end + size > spill_file_bytes_max:
             self._file += 1
             file = self._files[self._file] = _File()
-        place = Place(self._file, file.end, size, piece.crc())
+        place = BacklogPosition(self._file, file.end, size, piece.crc())
         file.end += size
         file.users += 1
         self.disk_bytes += size
         self.writing_bytes += size
         block.writing = True
-        token = self._begin(Job(block, place, True))
+        token = self._begin(SpillJob(block, place, True))
         self._effects.append(SpillWrite(token, place.file, place.offset, piece.batch.buffers()))
 
-    def read(self, block: Block) -> None:
+    def read(self, block: BacklogBlock) -> None:
         """Read a block back that is on disk."""
         place = block.place
         assert place is not None
         self._files[place.file].users += 1
         self.reading_bytes += place.size
-        token = self._begin(Job(block, place, False))
+        token = self._begin(SpillJob(block, place, False))
         self._effects.append(SpillRead(token, place.file, place.offset, place.size))
 
-    def done(self, token: int, error: OSError | None) -> Job:
+    def done(self, token: int, error: OSError | None) -> SpillJob:
         """The answer to a write or a read has come."""
         job = self._jobs.pop(token)
         if job.is_write:
@@ -107,7 +107,7 @@ class Spill:
             self.release(job.place)
         return job
 
-    def piece(self, place: Place, data: Buffer | OSError) -> Piece:
+    def piece(self, place: BacklogPosition, data: Buffer | OSError) -> SharedFrame:
         """What was read, if it is what was written. Raises `SpillFailed`."""
         try:
             if isinstance(data, OSError):
@@ -116,7 +116,7 @@ class Spill:
                 raise SpillFailed(
                     f"what waited on disk is shorter than it was: {len(data)} of {place.size} bytes"
                 )
-            piece = Piece(MessageBatch.parse(data))
+            piece = SharedFrame(MessageBatch.parse(data))
             if piece.crc() != place.crc:
                 raise SpillFailed("what waited on disk does not match its checksum")
         except BadBatch as error:
@@ -128,7 +128,7 @@ class Spill:
         self.read_bytes += place.size
         return piece
 
-    def release(self, place: Place) -> None:
+    def release(self, place: BacklogPosition) -> None:
         """A block is no longer needed on disk, or what was under way there is over."""
         file = self._files[place.file]
         file.users -= 1
@@ -137,7 +137,7 @@ class Spill:
             self.disk_bytes -= file.end
             self._effects.append(SpillTrim(place.file))
 
-    def _begin(self, job: Job) -> int:
+    def _begin(self, job: SpillJob) -> int:
         self._token += 1
         self._jobs[self._token] = job
         return self._token

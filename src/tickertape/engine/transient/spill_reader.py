@@ -14,12 +14,12 @@ from tickertape.base.errors import SpillFailed
 from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import spill_read_bytes_max
 from tickertape.engine.sessions.session import Session
-from tickertape.engine.transient.backlog import Block, LiveSubscription, Place
-from tickertape.engine.transient.shared_frames import Piece
+from tickertape.engine.transient.backlog import BacklogBlock, BacklogPosition, TransientFeed
+from tickertape.engine.transient.shared_frames import SharedFrame
 from tickertape.engine.transient.spill import Spill
 
 
-class ReadingBack:
+class SpillReader:
     """Blocks on their way back. `take(block, piece)` is called with what was read; `idle(block, whether)`
     says whether its memory may be taken again; `end(session, why)` ends a connection whose messages cannot be
     read; `go_on(sub)` says that what comes next for a subscription is in memory."""
@@ -27,10 +27,10 @@ class ReadingBack:
     def __init__(
         self,
         spill: Spill,
-        take: Callable[[Block, Piece], None],
-        idle: Callable[[Block, bool], None],
+        take: Callable[[BacklogBlock, SharedFrame], None],
+        idle: Callable[[BacklogBlock, bool], None],
         end: Callable[[Session, str], None],
-        go_on: Callable[[LiveSubscription], None],
+        go_on: Callable[[TransientFeed], None],
     ) -> None:
         self.pinned_bytes = 0
         """Blocks that wait for the turn of those who are to be sent of them."""
@@ -39,10 +39,10 @@ class ReadingBack:
         self._idle = idle
         self._end = end
         self._go_on = go_on
-        self._wanted: deque[Block] = deque()
-        self._pins: dict[Session, dict[LiveSubscription, Block]] = {}
+        self._wanted: deque[BacklogBlock] = deque()
+        self._pins: dict[Session, dict[TransientFeed, BacklogBlock]] = {}
 
-    def load(self, sub: LiveSubscription) -> None:
+    def load(self, sub: TransientFeed) -> None:
         """Read back what comes next for `sub`, in its turn; `go_on` is called then, or it is ended."""
         block = sub.block
         assert block is not None
@@ -52,7 +52,7 @@ class ReadingBack:
             self._wanted.append(block)
             self._read_on()
 
-    def done(self, block: Block, place: Place, data: Buffer | OSError) -> None:
+    def done(self, block: BacklogBlock, place: BacklogPosition, data: Buffer | OSError) -> None:
         """The answer to a read."""
         block.wanted = False
         if not block.freed:
@@ -66,7 +66,7 @@ class ReadingBack:
                 self._deal_out(block)
         self._read_on()
 
-    def unpin(self, sub: LiveSubscription) -> None:
+    def unpin(self, sub: TransientFeed) -> None:
         """It had its turn, or will have none."""
         pins = self._pins.get(sub.session)
         if pins is None or sub not in pins:
@@ -87,7 +87,7 @@ class ReadingBack:
         for sub in list(self._pins.get(session, ())):
             self.unpin(sub)
 
-    def _deal_out(self, block: Block) -> None:
+    def _deal_out(self, block: BacklogBlock) -> None:
         """Those who wait for a block go on; it stays for those whose connection has room."""
         assert block.place is not None
         readers, block.readers = block.readers, {}
@@ -100,7 +100,7 @@ class ReadingBack:
                 block.pins += 1
             self._go_on(sub)
 
-    def _lost(self, block: Block, why: str) -> None:
+    def _lost(self, block: BacklogBlock, why: str) -> None:
         for sub in list(block.readers):
             if not sub.over:
                 self._end(sub.session, why)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tickertape.base.errors import BadFilter
 from tickertape.base.limits import filter_text_scans_max, pattern_states_max, pattern_steps_max
-from tickertape.filter.compiler.codegen import Generator, is_condition
+from tickertape.filter.compiler.codegen import CodeGenerator, is_condition
 from tickertape.filter.compiler.regex import BadPattern, compile_pattern
 from tickertape.filter.contained_errors import DEFECTS, described
 from tickertape.filter.functions.arrays import Arrays, TooCostly
@@ -20,7 +20,7 @@ from tickertape.filter.functions.registry import (
     MESSAGE_FUNCTIONS,
     SUBSCRIBER_FUNCTIONS,
     Function,
-    why_not,
+    unsupported_reason,
 )
 from tickertape.filter.functions.strings import bad_time_format
 from tickertape.filter.language.ast import (
@@ -49,7 +49,7 @@ _PATTERN_STEPS: Final = 150
 _PER_MESSAGE: Final = MESSAGE_FUNCTIONS.keys() | SUBSCRIBER_FUNCTIONS.keys()
 
 
-def resolve(tree: Node, text: str) -> Node:
+def analyse(tree: Node, text: str) -> Node:
     """`tree`, of the filter `text`, with constants worked out. Raises `BadFilter` for what cannot be."""
     found = _Resolver(text).node(tree)
     _check_costs(found, text)
@@ -141,7 +141,7 @@ class _Resolver:
     # -- functions and patterns --
 
     def _check_name(self, node: Call) -> None:
-        reason = why_not(node.name)
+        reason = unsupported_reason(node.name)
         if reason is not None:
             raise self._refuse(node.at, reason)
         low, high = FUNCTIONS[node.name].arguments
@@ -205,7 +205,7 @@ class _Resolver:
 
     def _evaluated(self, node: Node, as_condition: bool = False) -> Any:
         """The value of a part that reads nothing of a message."""
-        generator = Generator({})
+        generator = CodeGenerator({})
         source = generator.truth(node) if as_condition else generator.value(node)
         try:
             return eval(source, {**generator.names, "arrays": Arrays()})

@@ -100,7 +100,7 @@ def searching(pattern: Pattern) -> Callable[[Any, Arrays], Truth]:
     return like
 
 
-class Generator:
+class CodeGenerator:
     """Makes expressions over `m`, what a body was decoded to, `i`, its index, and `arrays`."""
 
     def __init__(self, access: Mapping[Path, str]) -> None:

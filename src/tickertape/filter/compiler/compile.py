@@ -15,8 +15,8 @@ from typing import Any, Final, TypeAlias
 
 from tickertape.base.errors import BadFilter, BadPath
 from tickertape.base.limits import filter_bytes_max
-from tickertape.filter.compiler.analyse import resolve, scans
-from tickertape.filter.compiler.codegen import Generator
+from tickertape.filter.compiler.analyse import analyse, scans
+from tickertape.filter.compiler.codegen import CodeGenerator
 from tickertape.filter.contained_errors import DEFECTS, described
 from tickertape.filter.functions.arrays import Arrays, TooCostly
 from tickertape.filter.functions.registry import MESSAGE_FUNCTIONS, SUBSCRIBER_FUNCTIONS
@@ -31,11 +31,11 @@ _TREES_KEPT: Final = 16
 _SCAN_WORK: Final = 50
 """What reading a whole text counts as, in parts of a filter."""
 
-_Select: TypeAlias = Callable[[Sequence[bytes], "Context", Arrays], tuple[list[int], int]]
+_Select: TypeAlias = Callable[[Sequence[bytes], "FilterInputs", Arrays], tuple[list[int], int]]
 
 
 @dataclass(slots=True)
-class Context:
+class FilterInputs:
     """What message functions give: a value for each body in the columns, one for all of them elsewhere.
 
     Only what `Filter.needs` names has to be filled.
@@ -52,8 +52,8 @@ class Context:
     """Seconds since 1970."""
 
 
-_NO_CONTEXT: Final = Context()
-_CONTEXT_FIELDS: Final = frozenset(field.name for field in fields_of(Context))
+_NO_CONTEXT: Final = FilterInputs()
+_CONTEXT_FIELDS: Final = frozenset(field.name for field in fields_of(FilterInputs))
 assert {*MESSAGE_FUNCTIONS.values(), *SUBSCRIBER_FUNCTIONS.values()} == _CONTEXT_FIELDS
 
 
@@ -70,7 +70,7 @@ class Filter:
         """The fields that it reads."""
         self.type: MessageType = type
         self.needs: frozenset[str] = needs_of(tree)
-        """The fields of a `Context` that it reads."""
+        """The fields of a `FilterInputs` that it reads."""
         self.work: int = sum(1 for _ in walk(tree)) + _SCAN_WORK * len(scans(tree))
         """An upper estimate of the steps for one message, beside decoding it."""
         self.unreadable: int = 0
@@ -79,7 +79,7 @@ class Filter:
         self._reader: FieldReader | None = type.reader(self.paths) if self.paths else None
         self._arrays = Arrays()
 
-    def select(self, bodies: Sequence[bytes], context: Context | None = None) -> list[int]:
+    def select(self, bodies: Sequence[bytes], context: FilterInputs | None = None) -> list[int]:
         """The indexes of the bodies that match, rising.
 
         When the filter reads any field, a body that is not of the type, or whose arrays would cost too much,
@@ -96,7 +96,7 @@ class Filter:
         self.unreadable += unreadable
         return found
 
-    def matches(self, body: bytes, context: Context | None = None) -> bool:
+    def matches(self, body: bytes, context: FilterInputs | None = None) -> bool:
         """Whether one body matches; the columns of `context` have one value each."""
         return bool(self.select((body,), context))
 
@@ -108,7 +108,7 @@ class Filter:
     @cached_property
     def _generated(self) -> tuple[str, dict[str, Any]]:
         access = dict(zip(self.paths, self._reader.access, strict=True)) if self._reader else {}
-        generator = Generator(access)
+        generator = CodeGenerator(access)
         return _function(self, generator.yes(self.tree)), generator.names
 
     @property
@@ -169,7 +169,7 @@ def trees(text: str, bytes_max: int = filter_bytes_max) -> tuple[Node, Node]:
     """What a filter says as it was written, and with constants worked out; the same for all types, and for
     all topics that somebody asks for with one filter."""
     written = parse(text, bytes_max)
-    return written, resolve(written, text)
+    return written, analyse(written, text)
 
 
 def prepare() -> None:
@@ -189,7 +189,7 @@ def bad_path(text: str, tree: Node, type: MessageType, error: BadPath) -> BadFil
 
 
 def needs_of(tree: Node) -> frozenset[str]:
-    """The fields of a `Context` that `tree` reads."""
+    """The fields of a `FilterInputs` that `tree` reads."""
     places = MESSAGE_FUNCTIONS | SUBSCRIBER_FUNCTIONS
     return frozenset(places[n.name] for n in walk(tree) if isinstance(n, Call) and n.name in places)
 

@@ -13,7 +13,7 @@ from tickertape.filter.compiler.compile import Filter
 from tickertape.filter.compiler.regex import compile_pattern
 from tickertape.filter.functions.values import scalar, truth
 from tickertape.filter.language.ast import And, Comparison, Field, In, Literal, Node, walk
-from tickertape.filter.language.unparse import show
+from tickertape.filter.language.unparse import unparse
 
 
 class Explanation(NamedTuple):
@@ -63,11 +63,11 @@ def explain(filter: Filter) -> Explanation:
     return Explanation(
         filter.text,
         filter.type.name,
-        show(tree),
+        unparse(tree),
         tuple(map(str, filter.paths)),
         tuple(sorted(filter.needs)),
         always,
-        tuple(show(term) for term in _required(tree) if _is_key(term)),
+        tuple(unparse(term) for term in _required(tree) if _is_key(term)),
         sum(1 for node in walk(tree) if not isinstance(node, Literal)),
         len(scans(tree)),
         sum(compile_pattern(pattern).states for pattern, _ in patterns_of(tree)),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
 from tickertape.base.errors import BadPath
-from tickertape.filter.compiler.codegen import Generator
+from tickertape.filter.compiler.codegen import CodeGenerator
 from tickertape.filter.compiler.compile import GUARDS, bad_path, over_bodies, refusing_defects, trees
 from tickertape.filter.functions.arrays import Arrays
 from tickertape.filter.functions.registry import MESSAGE_FUNCTIONS, SUBSCRIBER_FUNCTIONS
@@ -26,7 +26,7 @@ VALUE_MAX: Final = (1 << 64) - 1
 _Values: TypeAlias = Callable[[Sequence[bytes], Arrays], tuple[list[int | None], int]]
 
 
-class Values:
+class NumericExpression:
     """An expression over messages of one type; made by `compile_value`."""
 
     def __init__(self, text: str, tree: Node, type: MessageType) -> None:
@@ -52,7 +52,7 @@ class Values:
         return f"Values({self.text!r}, {self.type.name})"
 
 
-def compile_value(text: str, type: MessageType) -> Values:
+def compile_value(text: str, type: MessageType) -> NumericExpression:
     """The expression `text`, of the language of filters, as a number of each message of `type`.
 
     Raises `BadFilter`, with the position, for what is no expression, is above a limit, reads fields that the
@@ -62,7 +62,7 @@ def compile_value(text: str, type: MessageType) -> Values:
         return _compiled(text, type)
 
 
-def _compiled(text: str, type: MessageType) -> Values:
+def _compiled(text: str, type: MessageType) -> NumericExpression:
     tree = trees(text)[1]
     for node in walk(tree):
         if isinstance(node, Call) and (node.name in MESSAGE_FUNCTIONS or node.name in SUBSCRIBER_FUNCTIONS):
@@ -70,7 +70,7 @@ def _compiled(text: str, type: MessageType) -> Values:
                 text, node.at, f"{node.name} is no part of the message's body, which counts here"
             )
     try:
-        return Values(text, tree, type)
+        return NumericExpression(text, tree, type)
     except BadPath as error:
         raise bad_path(text, tree, type, error) from None
 
@@ -85,7 +85,7 @@ def unsigned(value: Scalar) -> int | None:
 
 def _function(tree: Node, paths: tuple[Path, ...], type: MessageType) -> _Values:
     reader = type.reader(paths) if paths else None
-    generator = Generator(dict(zip(paths, reader.access, strict=True)) if reader else {})
+    generator = CodeGenerator(dict(zip(paths, reader.access, strict=True)) if reader else {})
     value = generator.value(tree)
     lines = ["def values(bodies, arrays):", "    found = [None] * len(bodies)", "    unreadable = 0"]
     names: dict[str, Any] = {**generator.names, "unsigned": unsigned, **GUARDS}

@@ -18,7 +18,7 @@ from tickertape.base.limits import (
     topic_bytes_max,
 )
 from tickertape.base.text_format import shown
-from tickertape.filter.compiler.regex_syntax import Shape, TooLarge
+from tickertape.filter.compiler.regex_syntax import RegexShape, TooLarge
 
 _CACHED: Final = 512
 _CONSTRUCTS: Final = (
@@ -138,13 +138,13 @@ def costs_of(text: str) -> Costs:
     `pattern_steps_max` to find out.
     """
     try:
-        shape = Shape(text)
+        shape = RegexShape(text)
         return Costs(_count_states(shape), shape.steps)
     except TooLarge as error:
         raise BadPattern(str(error), 0) from None
 
 
-def _count_states(shape: Shape) -> int:
+def _count_states(shape: RegexShape) -> int:
     letters = _letters(shape)
     start = 0 if shape.anchored else shape.first
     waiting, seen = [shape.first], {shape.first}
@@ -171,7 +171,7 @@ def _count_states(shape: Shape) -> int:
     return len(seen)
 
 
-def _letters(shape: Shape) -> list[int]:
+def _letters(shape: RegexShape) -> list[int]:
     """The kinds of characters that the expression tells apart: for each, the places it may stand at."""
     edges = sorted({0, *(low for ranges in shape.classes for low, _ in ranges)}
                    | {high + 1 for ranges in shape.classes for _, high in ranges})  # fmt: skip

@@ -42,7 +42,7 @@ class TooLarge(Exception):
     the text says which."""
 
 
-class Part(NamedTuple):
+class RegexPart(NamedTuple):
     """A part of an expression: the places a match of it can begin and end with, as bits."""
 
     nullable: bool
@@ -50,10 +50,10 @@ class Part(NamedTuple):
     last: int
 
 
-_NOTHING: Final = Part(True, 0, 0)
+_NOTHING: Final = RegexPart(True, 0, 0)
 
 
-class Shape:
+class RegexShape:
     """The places of `pattern` for one character each: what may stand there, and what places may follow."""
 
     def __init__(self, pattern: str) -> None:
@@ -71,7 +71,7 @@ class Shape:
 
     # -- parts from parts --
 
-    def _place(self, ranges: Ranges) -> Part:
+    def _place(self, ranges: Ranges) -> RegexPart:
         if len(self.classes) >= pattern_positions_max:
             raise TooLarge("the regular expression is too long, its repetitions written out")
         if self._folded:
@@ -79,7 +79,7 @@ class Shape:
         bit = 1 << len(self.classes)
         self.classes.append(ranges)
         self.follow.append(0)
-        return Part(False, bit, bit)
+        return RegexPart(False, bit, bit)
 
     def spend(self, steps: int) -> None:
         """So much more was done. Raises `TooLarge`."""
@@ -97,9 +97,9 @@ class Shape:
             self.follow[bit.bit_length() - 1] |= first
             last ^= bit
 
-    def _joined(self, a: Part, b: Part) -> Part:
+    def _joined(self, a: RegexPart, b: RegexPart) -> RegexPart:
         self._link(a.last, b.first)
-        return Part(
+        return RegexPart(
             a.nullable and b.nullable,
             a.first | b.first if a.nullable else a.first,
             a.last | b.last if b.nullable else b.last,
@@ -110,23 +110,25 @@ class Shape:
     def _peek(self, text: str) -> bool:
         return self._text.startswith(text, self._at)
 
-    def _alternatives(self) -> Part:
+    def _alternatives(self) -> RegexPart:
         flags = (self._folded, self._dotall, self._multiline)
         found = self._sequence()
         while self._peek("|"):
             self._at += 1
             other = self._sequence()
-            found = Part(found.nullable or other.nullable, found.first | other.first, found.last | other.last)
+            found = RegexPart(
+                found.nullable or other.nullable, found.first | other.first, found.last | other.last
+            )
         self._folded, self._dotall, self._multiline = flags
         return found
 
-    def _sequence(self) -> Part:
+    def _sequence(self) -> RegexPart:
         found = _NOTHING
         while self._at < len(self._text) and self._text[self._at] not in "|)":
             found = self._joined(found, self._repeated())
         return found
 
-    def _repeated(self) -> Part:
+    def _repeated(self) -> RegexPart:
         begin = self._at
         state = (self._folded, self._dotall, self._multiline)
         found = self._atom()
@@ -137,7 +139,7 @@ class Shape:
             if (low, high) in {(0, None), (1, None), (0, 1)}:
                 if high is None:
                     self._link(found.last, found.first)
-                found = Part(found.nullable or low == 0, found.first, found.last)
+                found = RegexPart(found.nullable or low == 0, found.first, found.last)
             else:
                 found = self._copies(begin, state, found, low, high)
         return found
@@ -159,17 +161,17 @@ class Shape:
         return low, high
 
     def _copies(
-        self, begin: int, state: tuple[bool, bool, bool], one: Part, low: int, high: int | None
-    ) -> Part:
+        self, begin: int, state: tuple[bool, bool, bool], one: RegexPart, low: int, high: int | None
+    ) -> RegexPart:
         """`one` again and again, by reading its text as often; it has been read once."""
         end = self._at
-        found = one if low else Part(True, one.first, one.last)
+        found = one if low else RegexPart(True, one.first, one.last)
         for number in range(1, max(low, high if high is not None else low, 1)):
             self._at = begin
             self._folded, self._dotall, self._multiline = state
             again = self._atom()
             if number >= low:
-                again = Part(True, again.first, again.last)
+                again = RegexPart(True, again.first, again.last)
             found = self._joined(found, again)
             one = again
         if high is None:
@@ -179,7 +181,7 @@ class Shape:
         self._at = end
         return found
 
-    def _atom(self) -> Part:
+    def _atom(self) -> RegexPart:
         self.spend(_ATOM_STEPS)
         sign = self._text[self._at]
         self._at += 1
@@ -195,7 +197,7 @@ class Shape:
             return self._escape()
         return self._place(((ord(sign), ord(sign)),))
 
-    def _group(self) -> Part:
+    def _group(self) -> RegexPart:
         outer = (self._folded, self._dotall, self._multiline)
         head = _FLAGS.match(self._text, self._at)
         if head is not None:
@@ -210,7 +212,7 @@ class Shape:
         self._folded, self._dotall, self._multiline = outer
         return found
 
-    def _escape(self) -> Part:
+    def _escape(self) -> RegexPart:
         sign = self._text[self._at]
         if sign in "AzbB":
             self._at += 1

@@ -10,12 +10,12 @@ from math import nan
 from typing import Any
 
 from tickertape.base.limits import text_result_characters_max
-from tickertape.filter.functions.arrays import Arrays, Elements, elements
+from tickertape.filter.functions.arrays import Arrays, ArrayView, elements
 from tickertape.filter.functions.values import Number, Scalar, scalar
 
 
 def _extreme(value: Any, arrays: Arrays, at: int) -> Scalar:
-    found: Elements = elements(value, arrays)
+    found: ArrayView = elements(value, arrays)
     if found.nan and not found.values:
         return nan
     if not found.texts:

@@ -49,7 +49,7 @@ class TooCostly(Exception):
     """The arrays of a message are so long that this filter would take too long for it."""
 
 
-class Arrays(dict[int, tuple[list[Any], "Elements"]]):
+class Arrays(dict[int, tuple[list[Any], "ArrayView"]]):
     """The arrays of one message that a filter has met, by identity, and the work that they may still cost.
 
     Each array is held, so that no other can have its identity meanwhile.
@@ -72,7 +72,7 @@ class Arrays(dict[int, tuple[list[Any], "Elements"]]):
         self._left = array_work_max
 
 
-class Elements:
+class ArrayView:
     """The different elements of an array that have a value, and whether there are others.
 
     Elements that are NULL, arrays, or objects have none.
@@ -100,7 +100,7 @@ class Elements:
         """The different elements with a value, without NaN."""
 
     @classmethod
-    def of(cls, value: Scalar, arrays: Arrays) -> Elements:
+    def of(cls, value: Scalar, arrays: Arrays) -> ArrayView:
         """A scalar as an array of one."""
         made = cls.__new__(cls)
         one = number(value)
@@ -253,13 +253,13 @@ class Elements:
 _SPENT: Final[tuple[list[Any], Any]] = ([], None)
 
 
-def elements(value: Any, arrays: Arrays) -> Elements:
+def elements(value: Any, arrays: Arrays) -> ArrayView:
     """The summary of an array, from `arrays` when it is there; anything else counts as an array of one."""
     if value.__class__ is not list:
-        return Elements.of(scalar(value), arrays)
+        return ArrayView.of(scalar(value), arrays)
     known = arrays.get(id(value))
     if known is None:
-        known = arrays[id(value)] = (value, Elements(value, arrays))
+        known = arrays[id(value)] = (value, ArrayView(value, arrays))
     return known[1]
 
 

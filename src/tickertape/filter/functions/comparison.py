@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from tickertape.filter.functions.arrays import Arrays, Elements, Extremes, elements
+from tickertape.filter.functions.arrays import Arrays, ArrayView, Extremes, elements
 from tickertape.filter.functions.values import (
     Scalar,
     Truth,
@@ -29,7 +29,7 @@ from tickertape.filter.functions.values import less as less_scalars
 from tickertape.filter.functions.values import unequal as unequal_scalars
 
 
-def _unless_true(found: bool, *sides: Elements) -> Truth:
+def _unless_true(found: bool, *sides: ArrayView) -> Truth:
     return True if found else None if any(side.unknown for side in sides) else False
 
 
@@ -58,7 +58,7 @@ def unequal(left: Any, right: Any, arrays: Arrays) -> Truth:
     return _unless_true(found, a, b)
 
 
-def _keys(found: Elements) -> set[Any]:
+def _keys(found: ArrayView) -> set[Any]:
     """Of its different keys, one or two: more are not asked for."""
     if len(found.numbers) + len(found.texts) > 1:
         return {0, 1}
@@ -126,7 +126,7 @@ def between(value: Any, low: Any, high: Any, arrays: Arrays) -> Truth:
     return _unless_true(hit, found)
 
 
-def _number_between(found: Elements, floor: Scalar, ceiling: Scalar) -> bool:
+def _number_between(found: ArrayView, floor: Scalar, ceiling: Scalar) -> bool:
     """Whether a number among the elements is; a bound compares as a number if it is one, else as a text."""
     if not found.numbers:
         return False

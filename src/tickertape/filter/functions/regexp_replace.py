@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from tickertape.base.limits import text_result_characters_max
-from tickertape.filter.compiler.regex_syntax import Shape
+from tickertape.filter.compiler.regex_syntax import RegexShape
 from tickertape.filter.functions.arrays import Arrays
 from tickertape.filter.functions.values import Scalar, text
 
@@ -80,7 +80,7 @@ def reads_ahead(pattern: str) -> int | None:
     """
     if _ASSERTION.search(pattern):
         return None
-    shape = Shape(pattern)
+    shape = RegexShape(pattern)
     inner = ~shape.last
     left = {place: follow & inner for place, follow in enumerate(shape.follow) if inner >> place & 1}
     while left:

@@ -14,7 +14,7 @@ from tickertape.filter.functions import array_functions, numbers
 from tickertape.filter.functions import strings as texts
 from tickertape.filter.functions.crc64 import crc64
 from tickertape.filter.functions.values import Scalar, equal, less, number, text
-from tickertape.filter.language.hints import instead_of
+from tickertape.filter.language.hints import suggestion
 
 
 class Function(NamedTuple):
@@ -230,7 +230,7 @@ def call_of(name: str) -> Callable[..., Any]:
     return _CALLS[name]
 
 
-def why_not(name: str) -> str | None:
+def unsupported_reason(name: str) -> str | None:
     """Why `name` cannot be called; None when it can."""
     if name in FUNCTIONS:
         return None
@@ -239,5 +239,5 @@ def why_not(name: str) -> str | None:
     from difflib import get_close_matches  # not before somebody errs
 
     near = get_close_matches(name, FUNCTIONS, 1)
-    instead = instead_of(name) or (f"; perhaps {near[0]}" if near else "")
+    instead = suggestion(name) or (f"; perhaps {near[0]}" if near else "")
     return f"there is no function {name[:40]}{instead}"

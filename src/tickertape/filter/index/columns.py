@@ -42,14 +42,14 @@ class Numbers(NamedTuple):
     """Where a value is neither a number nor NULL."""
 
 
-class Reading:
+class ColumnReading:
     """Reads a set of paths, which come and go, from bodies of one type, with as many readers as the limits of
     one need."""
 
     def __init__(self, type: MessageType) -> None:
         self._type = type
-        self._readers: list[_Reader] = []
-        self._reader_of: dict[Path, _Reader] = {}
+        self._readers: list[_ColumnReader] = []
+        self._reader_of: dict[Path, _ColumnReader] = {}
         self._new: dict[Path, None] = {}
         """Paths that have no reader yet."""
         self._alone: dict[tuple[Path, ...], FieldReader] = {}
@@ -83,12 +83,12 @@ class Reading:
             reader = self._alone[paths] = self._type.reader(paths)
         return _document(reader, body) is not None
 
-    def columns(self, bodies: Sequence[bytes]) -> Generator[int, None, Columns]:
+    def columns(self, bodies: Sequence[bytes]) -> Generator[int, None, ValueColumns]:
         """The values in `bodies`; yields steps, beside reading the bodies once."""
         if self._new:
             yield from self._settle()
         characters = sum(map(len, bodies))
-        found: list[tuple[_Reader, list[Any]]] = []
+        found: list[tuple[_ColumnReader, list[Any]]] = []
         readable = None
         for reader in self._readers:
             documents = _decoded(reader.fields, bodies)
@@ -102,7 +102,7 @@ class Reading:
         for reader, documents in found:
             left = documents if readable is None else [*compress(documents, readable)]
             yield from reader.columns(left, columns)
-        return Columns(columns, readable)
+        return ValueColumns(columns, readable)
 
     def _settle(self) -> Iterator[int]:
         """Give those paths a reader that have none, together with what the last one reads if it has room."""
@@ -111,7 +111,7 @@ class Reading:
         paths = tuple(self._new)
         for begin in range(0, len(paths), paths_per_reader_max):
             for some in _within_limits(self._type, paths[begin : begin + paths_per_reader_max]):
-                reader = _Reader(self._type, some)
+                reader = _ColumnReader(self._type, some)
                 self.readers_made += 1
                 self._readers.append(reader)
                 self._reader_of.update(dict.fromkeys(some, reader))
@@ -119,7 +119,7 @@ class Reading:
                     del self._new[path]
                 yield _READER_STEPS
 
-    def _dissolve(self, reader: _Reader) -> None:
+    def _dissolve(self, reader: _ColumnReader) -> None:
         self._readers.remove(reader)
         wanted = [path for path in reader.paths if self._reader_of.get(path) is reader]
         for path in wanted:
@@ -127,7 +127,7 @@ class Reading:
         self._new = dict.fromkeys([*wanted, *self._new])
 
 
-class _Reader:
+class _ColumnReader:
     """Reads some paths from many documents."""
 
     def __init__(self, type: MessageType, paths: tuple[Path, ...]) -> None:
@@ -165,7 +165,7 @@ def _taking(access: str) -> Callable[[Sequence[Any]], list[Any]]:
     return taking
 
 
-class Columns:
+class ValueColumns:
     """The columns of some bodies."""
 
     def __init__(self, columns: dict[Path, list[Any]], readable: np.ndarray[Any, Any] | None) -> None:
@@ -188,7 +188,7 @@ class Columns:
         return found
 
 
-class Share(Arrays):
+class CostShare(Arrays):
     """The arrays of one message for one term of a filter, which may cost its share of what all may."""
 
     def __init__(self) -> None:

@@ -15,14 +15,14 @@ from tickertape.batch.format import Int64s
 from tickertape.filter.contained_errors import DEFECTS
 from tickertape.filter.functions.arrays import TooCostly, elements
 from tickertape.filter.functions.values import Scalar, key, scalar
-from tickertape.filter.index.columns import Share
+from tickertape.filter.index.columns import CostShare
 
 _PLAIN: Final = frozenset({str, int, float, bool, type(None)})
 _WIDE: Final = 1 << 63
 _NOBODY: Final[list[int]] = []
 
 
-class Equalities:
+class EqualityIndex:
     """Slots of filters by the keys of values (see `values.key`)."""
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class Equalities:
         try:
             if value.__class__ is not list:
                 return self._slots.get(key(scalar(value)), _NOBODY)
-            summed = elements(value, Share())
+            summed = elements(value, CostShare())
             wanted = [*summed.texts, *(summed.numbers if self._numbers else ())]
         except TooCostly:
             costly.add(at)

@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 from tickertape.base.limits import index_paths_max, index_piece_messages_max
-from tickertape.filter.compiler.compile import Context, Filter
-from tickertape.filter.index.columns import Reading
-from tickertape.filter.index.search import Matches, Search, part_of
-from tickertape.filter.index.slots import Entry
+from tickertape.filter.compiler.compile import Filter, FilterInputs
+from tickertape.filter.index.columns import ColumnReading
+from tickertape.filter.index.search import FilterSearch, Matches, part_of
+from tickertape.filter.index.slots import FilterSlot
 from tickertape.filter.index.structures import Structures
 from tickertape.filter.index.terms import terms_of
 from tickertape.filter.language.ast import Literal, Node
@@ -27,7 +27,7 @@ from tickertape.payload.types import MessageType
 K = TypeVar("K")
 
 OF_SUBSCRIBER = frozenset({"user", "client_name", "client_version"})
-"""What of a `Context` differs between subscribers: a filter that needs it cannot be in an index."""
+"""What of a `FilterInputs` differs between subscribers: a filter that needs it cannot be in an index."""
 
 
 class FilterIndex(Generic[K]):
@@ -36,12 +36,12 @@ class FilterIndex(Generic[K]):
     def __init__(self, type: MessageType) -> None:
         self.type = type
         self._filters: dict[K, Filter] = {}
-        self._entry_of: dict[K, Entry[K]] = {}
-        self._entries: dict[Node, Entry[K]] = {}
+        self._entry_of: dict[K, FilterSlot[K]] = {}
+        self._entries: dict[Node, FilterSlot[K]] = {}
         self._paths: Counter[Path] = Counter()
         self._needs: Counter[str] = Counter()
         self._found = Structures[K]()
-        self._reading = Reading(type)
+        self._reading = ColumnReading(type)
         self._searching = False
         self._changed: dict[K, None] = {}
 
@@ -53,7 +53,7 @@ class FilterIndex(Generic[K]):
 
     @property
     def needs(self) -> frozenset[str]:
-        """The fields of a `Context` that some filter reads."""
+        """The fields of a `FilterInputs` that some filter reads."""
         return frozenset(self._needs)
 
     def add(self, key: K, filter: Filter) -> None:
@@ -74,7 +74,7 @@ class FilterIndex(Generic[K]):
         if self._filters.pop(key, None) is not None:
             self._change(key)
 
-    def match(self, bodies: Sequence[bytes], context: Context | None = None) -> Matches[K]:
+    def match(self, bodies: Sequence[bytes], context: FilterInputs | None = None) -> Matches[K]:
         """Which bodies each filter matches. `context` must have what `needs` names, a value for each body in
         its columns."""
         with self.search() as search:
@@ -86,14 +86,14 @@ class FilterIndex(Generic[K]):
             return search.matches()
 
     @contextmanager
-    def search(self) -> Iterator[Search[K]]:
-        """Look at many bodies, a piece at a time (see `Search.look_at`). One at a time: what changes in the
-        index meanwhile takes effect when it is over. Raises `RuntimeError` when there is one already."""
+    def search(self) -> Iterator[FilterSearch[K]]:
+        """Look at many bodies, a piece at a time (see `FilterSearch.look_at`). One at a time: what changes in
+        the index meanwhile takes effect when it is over. Raises `RuntimeError` when there is one already."""
         if self._searching:
             raise RuntimeError("the index is being searched")
         self._searching = True
         try:
-            yield Search(self._found, self._reading)
+            yield FilterSearch(self._found, self._reading)
         finally:
             self._searching = False
             changed, self._changed = self._changed, {}
@@ -119,8 +119,8 @@ class FilterIndex(Generic[K]):
             entry.put(key)
             self._entry_of[key] = entry
 
-    def _insert(self, filter: Filter) -> Entry[K]:
-        entry: Entry[K] = Entry(filter, terms_of(filter.tree))
+    def _insert(self, filter: Filter) -> FilterSlot[K]:
+        entry: FilterSlot[K] = FilterSlot(filter, terms_of(filter.tree))
         self._entries[filter.tree] = entry
         if self._is_too_much(filter):
             entry.paths = ()
@@ -140,7 +140,7 @@ class FilterIndex(Generic[K]):
         """Whether more fields would be read with it than an index reads: then it is asked of each body."""
         return len(self._paths) + sum(path not in self._paths for path in filter.paths) > index_paths_max
 
-    def _find(self, entry: Entry[K]) -> None:
+    def _find(self, entry: FilterSlot[K]) -> None:
         """Decide by what it is found, and what is left to ask then."""
         found, terms, slot = self._found, entry.terms, entry.slot
         best = min(terms.choices, key=found.crowd, default=None)
@@ -158,14 +158,14 @@ class FilterIndex(Generic[K]):
         elif best is None:
             found.always[slot] = None
 
-    def _remove(self, entry: Entry[K]) -> None:
+    def _remove(self, entry: FilterSlot[K]) -> None:
         del self._entries[entry.filter.tree]
         self._count(entry, -1)
         self._found.remove(entry)
         if entry.paths not in self._found.by_paths:
             self._reading.forget(entry.paths)
 
-    def _count(self, entry: Entry[K], change: int) -> None:
+    def _count(self, entry: FilterSlot[K], change: int) -> None:
         for path in entry.paths:
             if not self._paths[path]:
                 self._reading.add(path)

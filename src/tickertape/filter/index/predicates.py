@@ -15,15 +15,15 @@ import numpy as np
 from tickertape.base.limits import index_cells_max, index_piece_messages_max, index_value_characters_max
 from tickertape.batch.format import AnyArray, Bools, Int64s
 from tickertape.filter.compiler.analyse import scans
-from tickertape.filter.compiler.codegen import Generator as Source
+from tickertape.filter.compiler.codegen import CodeGenerator as Source
 from tickertape.filter.compiler.codegen import affixes, searching
 from tickertape.filter.compiler.regex import compile_pattern
 from tickertape.filter.contained_errors import DEFECTS
 from tickertape.filter.functions.arrays import Arrays, TooCostly
 from tickertape.filter.functions.comparison import affixed, one_of
-from tickertape.filter.index.columns import Share
-from tickertape.filter.index.terms import Equality, Single
-from tickertape.filter.index.value_cache import MEMORY, Memory
+from tickertape.filter.index.columns import CostShare
+from tickertape.filter.index.terms import EqualityTerm, Single
+from tickertape.filter.index.value_cache import MEMORY, ValueCache
 from tickertape.filter.language.ast import Affix, Field, Like, Node, walk
 
 Test: TypeAlias = Callable[[Any, Arrays], bool]
@@ -47,7 +47,7 @@ _EASY_TEXT: Final = 1_024
 """Up to these lengths the usual search of a text in a text is quick, whatever they are."""
 
 
-class Met(NamedTuple):
+class SeenValues(NamedTuple):
     """The values of a piece in a table."""
 
     columns: Int64s
@@ -56,13 +56,13 @@ class Met(NamedTuple):
     """The answers that are known; they stay here when the table forgets them."""
 
 
-class Verdicts:
+class PredicateCache:
     """Conditions on one field, a row for each; a column for each value met."""
 
-    def __init__(self, memory: Memory = MEMORY) -> None:
+    def __init__(self, memory: ValueCache = MEMORY) -> None:
         self._rows: dict[Node, int] = {}
         self._uses: list[int] = []
-        self._conditions: list[Single | Equality | None] = []
+        self._conditions: list[Single | EqualityTerm | None] = []
         self._tests: list[Test | None] = []
         self._steps: list[int] = []
         self._free: list[int] = []
@@ -81,7 +81,7 @@ class Verdicts:
 
     # -- conditions -----------------------------------------------------------------------------------
 
-    def add(self, condition: Single | Equality) -> int:
+    def add(self, condition: Single | EqualityTerm) -> int:
         """The row of a condition; equal ones share it."""
         row = self._rows.get(condition.node)
         if row is not None:
@@ -103,7 +103,7 @@ class Verdicts:
         self._conditions[row] = condition
         return row
 
-    def discard(self, condition: Single | Equality) -> None:
+    def discard(self, condition: Single | EqualityTerm) -> None:
         """One who asked for it does no more."""
         row = self._rows[condition.node]
         self._uses[row] -= 1
@@ -123,7 +123,7 @@ class Verdicts:
 
     # -- values ---------------------------------------------------------------------------------------
 
-    def met(self, values: Sequence[Any]) -> Met:
+    def met(self, values: Sequence[Any]) -> SeenValues:
         """A piece's `values`; the answers hold until the next piece is asked for."""
         kept = self._columns
         if self._passing:
@@ -134,7 +134,7 @@ class Verdicts:
             kept = self._columns
         found = [kept.get(value, -1) if value.__class__ is str else -1 for value in values]
         if -1 not in found:
-            return Met(np.array(found, np.int64), self._cells)
+            return SeenValues(np.array(found, np.int64), self._cells)
         for at, column in enumerate(found):
             if column < 0:
                 found[at] = self._column_of(values[at])
@@ -142,7 +142,7 @@ class Verdicts:
         passing = (columns < 0).nonzero()[0]
         self._passing = len(passing)
         columns[passing] = np.arange(len(kept), len(kept) + len(passing))
-        met = Met(columns, self._cells)
+        met = SeenValues(columns, self._cells)
         remembered = self.remembered_bytes
         if remembered > self._told_bytes:
             self._memory.grown(remembered - self._told_bytes)
@@ -196,7 +196,7 @@ class Verdicts:
     # -- asking ---------------------------------------------------------------------------------------
 
     def found(
-        self, rows: Int64s, values: Sequence[Any], met: Met, costly: set[int]
+        self, rows: Int64s, values: Sequence[Any], met: SeenValues, costly: set[int]
     ) -> Generator[int, None, list[tuple[Int64s, Int64s]]]:
         """Of which of `values` the conditions of `rows` are true: indexes in `rows`, and for each a place,
         rising."""
@@ -215,12 +215,12 @@ class Verdicts:
         return pairs
 
     @staticmethod
-    def strike(rows: Int64s, met: Met, maybe: AnyArray) -> None:
+    def strike(rows: Int64s, met: SeenValues, maybe: AnyArray) -> None:
         """Make False in `maybe`, for each row a place for each column, where it is known not to be true."""
         maybe &= met.cells[rows].take(met.columns, axis=1) != 0
 
     def test(
-        self, rows: Int64s, at: Int64s, values: Sequence[Any], met: Met, costly: set[int]
+        self, rows: Int64s, at: Int64s, values: Sequence[Any], met: SeenValues, costly: set[int]
     ) -> Generator[int, None, Bools]:
         """Whether the condition of a row is true of the value at a place, for many such pairs."""
         answers = met.cells[rows, met.columns[at]]
@@ -232,9 +232,9 @@ class Verdicts:
         return answers == 1  # type: ignore[no-any-return]
 
     def _ask(
-        self, rows: Int64s, at: Int64s, values: Sequence[Any], met: Met, costly: set[int]
+        self, rows: Int64s, at: Int64s, values: Sequence[Any], met: SeenValues, costly: set[int]
     ) -> Generator[int, None, None]:
-        cells, columns, arrays, steps = met.cells, met.columns, Share(), 0
+        cells, columns, arrays, steps = met.cells, met.columns, CostShare(), 0
         for row, place in zip(rows.tolist(), at.tolist(), strict=True):
             column = columns[place]
             if cells[row, column] != _UNKNOWN:
@@ -243,7 +243,7 @@ class Verdicts:
                 steps += _MAKING_STEPS
             value = values[place]
             if arrays or value.__class__ is not str:
-                arrays = Share()
+                arrays = CostShare()
             try:
                 cells[row, column] = self._test(row)(value, arrays)
             except TooCostly:
@@ -265,9 +265,9 @@ class Verdicts:
 # -- the test of a condition --------------------------------------------------------------------------
 
 
-def test_of(condition: Single | Equality) -> Test:
+def test_of(condition: Single | EqualityTerm) -> Test:
     """What tells whether a condition is true of any value of its field."""
-    if isinstance(condition, Equality):
+    if isinstance(condition, EqualityTerm):
         keys = condition.keys
         return lambda value, arrays: one_of(value, keys, False, arrays) is True
     node = condition.node

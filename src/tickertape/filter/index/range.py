@@ -16,7 +16,7 @@ from tickertape.batch.format import Bools, Int64s
 from tickertape.filter.contained_errors import DEFECTS
 from tickertape.filter.functions import comparison as operators
 from tickertape.filter.functions.arrays import TooCostly
-from tickertape.filter.index.columns import Columns, Share
+from tickertape.filter.index.columns import CostShare, ValueColumns
 from tickertape.filter.index.terms import Interval
 from tickertape.filter.language.ast import Between, Comparison, Literal, Node
 from tickertape.payload.paths import Path
@@ -41,7 +41,7 @@ def sides_of(intervals: Sequence[Interval]) -> tuple[Side, ...]:
     return tuple(sorted(found, key=str))
 
 
-class Intervals:
+class RangeIndex:
     """Filters with intervals of the same fields that are open at the same ends, a row for each."""
 
     def __init__(self, sides: Sequence[Side]) -> None:
@@ -83,7 +83,7 @@ class Intervals:
     # -- asking ---------------------------------------------------------------------------------------
 
     def found(
-        self, columns: Columns, count: int, narrow: Callable[[Int64s, Bools], None]
+        self, columns: ValueColumns, count: int, narrow: Callable[[Int64s, Bools], None]
     ) -> Generator[int, None, list[Pairs]]:
         """Which bodies of `columns`, which has `count`, each filter asks for; yields steps taken.
 
@@ -108,7 +108,7 @@ class Intervals:
             pairs.append((self._slots[begin + hits // count], hits % count))
         return pairs
 
-    def test(self, rows: Int64s, at: Int64s, columns: Columns) -> Generator[int, None, Bools]:
+    def test(self, rows: Int64s, at: Int64s, columns: ValueColumns) -> Generator[int, None, Bools]:
         """Whether the filter of a row asks for the body at a place, for many such pairs; yields steps."""
         inside = np.ones(len(rows), np.bool_)
         for number, (path, lower) in enumerate(self._sides):
@@ -123,11 +123,13 @@ class Intervals:
                     yield _ROWS * _CONDITION_STEPS
         return inside
 
-    def _odd(self, columns: Columns) -> list[int]:
+    def _odd(self, columns: ValueColumns) -> list[int]:
         """Where some value is neither a number nor NULL."""
         return sorted({at for path in self._paths for at in columns.numbers(path).others})
 
-    def _settle_odd(self, columns: Columns, odd: Sequence[int], inside: Bools, begin: int) -> Iterator[int]:
+    def _settle_odd(
+        self, columns: ValueColumns, odd: Sequence[int], inside: Bools, begin: int
+    ) -> Iterator[int]:
         for place in odd:
             for number in range(len(inside)):
                 if self._conditions[begin + number]:
@@ -136,7 +138,7 @@ class Intervals:
                     yield _ROWS * _CONDITION_STEPS
             yield len(inside) % _ROWS * _CONDITION_STEPS
 
-    def _true_of(self, row: int, at: int, columns: Columns) -> bool:
+    def _true_of(self, row: int, at: int, columns: ValueColumns) -> bool:
         try:
             return all(_holds(one.node, columns.values(one.path)[at]) for one in self._conditions[row])
         except TooCostly:
@@ -150,7 +152,7 @@ class Intervals:
 
 def _holds(node: Node, value: Any) -> bool:
     """A condition with an interval, of any value."""
-    arrays = Share()
+    arrays = CostShare()
     if isinstance(node, Between):
         assert isinstance(node.low, Literal)
         assert isinstance(node.high, Literal)

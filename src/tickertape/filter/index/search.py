@@ -13,10 +13,10 @@ import numpy as np
 
 from tickertape.base.limits import filter_piece_steps_max, index_values_max
 from tickertape.batch.format import AnyArray, Bools, Int64s
-from tickertape.filter.compiler.compile import Context, Filter
+from tickertape.filter.compiler.compile import Filter, FilterInputs
 from tickertape.filter.contained_errors import DEFECTS
-from tickertape.filter.index.columns import Columns, Reading
-from tickertape.filter.index.predicates import Met
+from tickertape.filter.index.columns import ColumnReading, ValueColumns
+from tickertape.filter.index.predicates import SeenValues
 from tickertape.filter.index.range import Pairs
 from tickertape.filter.index.structures import Structures
 
@@ -58,10 +58,10 @@ class Matches(Generic[K]):
                 yield key, own
 
 
-class Search(Generic[K]):
+class FilterSearch(Generic[K]):
     """One search. What is searched must not change before it is over."""
 
-    def __init__(self, found: Structures[K], reading: Reading) -> None:
+    def __init__(self, found: Structures[K], reading: ColumnReading) -> None:
         self._found = found
         self._slots = found.slots
         self._reading = reading
@@ -70,9 +70,9 @@ class Search(Generic[K]):
         self._unreadable = 0
         self._bad: set[int] = set()
         """Places in the piece of bodies that some filter could not read."""
-        self._met: dict[int, Met] = {}
+        self._met: dict[int, SeenValues] = {}
 
-    def look_at(self, bodies: Sequence[bytes], context: Context | None, begin: int) -> Iterator[int]:
+    def look_at(self, bodies: Sequence[bytes], context: FilterInputs | None, begin: int) -> Iterator[int]:
         """Look at a piece of at most `index_piece_messages_max` bodies, the first of which has the index
         `begin`; yields what was done since it yielded last, in steps, beside reading the bodies once."""
         some = max(index_values_max // max(len(self._reading), 1), 1)
@@ -84,7 +84,7 @@ class Search(Generic[K]):
             part = None if context is None else part_of(context, piece)
             yield from self._look_at(bodies[piece.start : piece.stop], part, begin + low)
 
-    def _look_at(self, bodies: Sequence[bytes], context: Context | None, begin: int) -> Iterator[int]:
+    def _look_at(self, bodies: Sequence[bytes], context: FilterInputs | None, begin: int) -> Iterator[int]:
         yield _LOOK_STEPS
         self._met.clear()
         self._bad.clear()
@@ -104,7 +104,7 @@ class Search(Generic[K]):
         self._pairs.extend((slots, at + begin) for slots, at in pairs if len(slots))
 
     def _look_together(
-        self, bodies: Sequence[bytes], context: Context | None, pairs: list[Pairs]
+        self, bodies: Sequence[bytes], context: FilterInputs | None, pairs: list[Pairs]
     ) -> Generator[int, None, set[int]]:
         """Ask all filters that read bodies at once, and put those that match into `pairs`. Returns the places
         of bodies of which each filter has to be asked by itself."""
@@ -149,7 +149,7 @@ class Search(Generic[K]):
 
     # -- bodies that can be read ----------------------------------------------------------------------
 
-    def _regular(self, columns: Columns, count: int) -> Generator[int, None, Pairs]:
+    def _regular(self, columns: ValueColumns, count: int) -> Generator[int, None, Pairs]:
         """Slots and places of what the terms leave."""
         found = self._found
         by_value = yield from self._by_values(columns, count)
@@ -179,7 +179,7 @@ class Search(Generic[K]):
                 slots, at, asked = slots[keep], at[keep], asked[keep]
         return slots, at
 
-    def _by_values(self, columns: Columns, count: int) -> Generator[int, None, Pairs]:
+    def _by_values(self, columns: ValueColumns, count: int) -> Generator[int, None, Pairs]:
         pairs: list[Pairs] = []
         steps = 0
         for path, equalities in self._found.equalities.items():
@@ -200,7 +200,7 @@ class Search(Generic[K]):
             slots, at = once // width, once % width
         return slots, at
 
-    def _within(self, pairs: Pairs, columns: Columns) -> Generator[int, None, Pairs]:
+    def _within(self, pairs: Pairs, columns: ValueColumns) -> Generator[int, None, Pairs]:
         """Those pairs whose intervals hold as well."""
         slots, at = pairs
         asked = self._slots.family[slots]
@@ -212,7 +212,7 @@ class Search(Generic[K]):
         return slots[keep], at[keep]
 
     def _by_condition(
-        self, table: int, rows: dict[int, dict[int, None]], columns: Columns
+        self, table: int, rows: dict[int, dict[int, None]], columns: ValueColumns
     ) -> Generator[int, None, list[Pairs]]:
         values, met = self._met_of(table, columns)
         numbers = np.fromiter(rows, np.int64, len(rows))
@@ -227,7 +227,7 @@ class Search(Generic[K]):
             pairs.append((slots[np.repeat(begins[which], each) + within], np.repeat(at, each)))
         return pairs
 
-    def _narrow(self, slots: Int64s, inside: Bools, columns: Columns) -> None:
+    def _narrow(self, slots: Int64s, inside: Bools, columns: ValueColumns) -> None:
         """Strike out what conditions are known not to be true of."""
         for tables, rows_of in zip(self._slots.tables, self._slots.rows, strict=True):
             asked = np.where(slots < 0, -1, tables[slots])
@@ -237,7 +237,7 @@ class Search(Generic[K]):
                 self._found.tables[table].strike(rows_of[slots[which]], self._met_of(table, columns)[1], part)
                 inside[which] = part
 
-    def _met_of(self, table: int, columns: Columns) -> tuple[list[Any], Met]:
+    def _met_of(self, table: int, columns: ValueColumns) -> tuple[list[Any], SeenValues]:
         values = columns.values(self._found.table_paths[table])
         met = self._met.get(table)
         if met is None:
@@ -251,7 +251,7 @@ class Search(Generic[K]):
         slots: Int64s,
         at: Int64s,
         bodies: Sequence[bytes],
-        context: Context | None,
+        context: FilterInputs | None,
         pairs: list[Pairs],
     ) -> Iterator[int]:
         """Ask filters themselves of bodies, both given in pairs, and put those that match into `pairs`."""
@@ -277,7 +277,7 @@ class Search(Generic[K]):
         yield steps
 
     def _one_by_one(
-        self, at: list[int], bodies: Sequence[bytes], context: Context | None, pairs: list[Pairs]
+        self, at: list[int], bodies: Sequence[bytes], context: FilterInputs | None, pairs: list[Pairs]
     ) -> Iterator[int]:
         """Bodies that some filter cannot read, or that may cost some too much."""
         steps = 0
@@ -310,7 +310,7 @@ class Search(Generic[K]):
         return entry.filter
 
     def _selected(
-        self, one: Filter, at: list[int], bodies: Sequence[bytes], context: Context | None
+        self, one: Filter, at: list[int], bodies: Sequence[bytes], context: FilterInputs | None
     ) -> list[int]:
         """Which of the bodies at these places a filter matches, as indexes in `at`."""
         part = part_of(context, at) if context is not None and one.needs else None
@@ -330,13 +330,13 @@ def _different(numbers: AnyArray) -> list[int]:
     return np.flatnonzero(np.bincount(numbers + 1)[1:]).tolist() if len(numbers) else []
 
 
-def part_of(context: Context, at: Sequence[int]) -> Context:
+def part_of(context: FilterInputs, at: Sequence[int]) -> FilterInputs:
     """What `context` says of some bodies."""
 
     def of(column: Sequence[Any]) -> list[Any]:
         return [column[place] for place in at] if column else []
 
-    return Context(
+    return FilterInputs(
         of(context.topics),
         of(context.bookmarks),
         of(context.correlation_ids),

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from tickertape.filter.compiler.compile import Filter
-from tickertape.filter.index.terms import Equality, Single, Terms
+from tickertape.filter.index.terms import EqualityTerm, Single, Terms
 
 K = TypeVar("K")
 Int32s = np.ndarray[Any, np.dtype[np.int32]]
@@ -18,7 +18,7 @@ Int32s = np.ndarray[Any, np.dtype[np.int32]]
 _NONE = -1
 
 
-class Entry(Generic[K]):
+class FilterSlot(Generic[K]):
     """One filter, for everybody who has it."""
 
     __slots__ = ("_keys_now", "conditions", "filter", "found_by", "keys", "paths", "row", "slot", "terms")
@@ -31,9 +31,9 @@ class Entry(Generic[K]):
         self.keys: dict[K, None] = {}
         self._keys_now: tuple[K, ...] | None = None
         self.slot = _NONE
-        self.found_by: tuple[Equality, ...] = ()
+        self.found_by: tuple[EqualityTerm, ...] = ()
         """Equalities one of which is true when it matches."""
-        self.conditions: list[Single | Equality] = []
+        self.conditions: list[Single | EqualityTerm] = []
         """What is asked of a field when it was found."""
         self.row = _NONE
         """Its row among the intervals."""
@@ -59,7 +59,7 @@ class Slots(Generic[K]):
     """Filters by number; of each what is left to ask, in columns."""
 
     def __init__(self) -> None:
-        self.entries: list[Entry[K] | None] = []
+        self.entries: list[FilterSlot[K] | None] = []
         self._free: list[int] = []
         self.whole = np.zeros(8, np.bool_)
         """Whether the filter itself has to be asked."""
@@ -70,7 +70,7 @@ class Slots(Generic[K]):
         """Of the first, second, ... condition: which table, -1 for none, and its row there."""
         self.rows: list[Int32s] = []
 
-    def add(self, entry: Entry[K]) -> int:
+    def add(self, entry: FilterSlot[K]) -> int:
         """A slot for it, with nothing left to ask."""
         if self._free:
             slot = self._free.pop()

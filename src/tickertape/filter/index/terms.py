@@ -36,7 +36,7 @@ _MIRRORED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _OF_CONTEXT: Final = MESSAGE_FUNCTIONS.keys() | SUBSCRIBER_FUNCTIONS.keys()
 
 
-class Equality(NamedTuple):
+class EqualityTerm(NamedTuple):
     """A field has one of these values, given by their keys (see `values.key`)."""
 
     path: Path
@@ -64,7 +64,7 @@ class Single(NamedTuple):
 class Terms:
     """What an index knows of a filter. All of them are true when it is."""
 
-    choices: tuple[tuple[Equality, ...], ...] = ()
+    choices: tuple[tuple[EqualityTerm, ...], ...] = ()
     """Of each choice one equality is true."""
     intervals: tuple[Interval, ...] = ()
     singles: tuple[Single, ...] = ()
@@ -77,7 +77,7 @@ def terms_of(tree: Node) -> Terms:
     parts = tree.terms if isinstance(tree, And) else (tree,)
     if len(parts) > index_terms_max:
         return Terms(tuple(filter(None, map(_choice, parts)))[:1])
-    choices: list[tuple[Equality, ...]] = []
+    choices: list[tuple[EqualityTerm, ...]] = []
     intervals: list[Interval] = []
     singles: list[Single] = []
     whole = False
@@ -104,7 +104,7 @@ def is_single(node: Node) -> bool:
     )
 
 
-def _choice(node: Node) -> tuple[Equality, ...]:
+def _choice(node: Node) -> tuple[EqualityTerm, ...]:
     """Equalities one of which is true when `node` is; none when there are no such."""
     equality = _equality(node)
     if equality is not None:
@@ -118,26 +118,28 @@ def _choice(node: Node) -> tuple[Equality, ...]:
     return tuple(one for choice in choices for one in choice) if all(choices) else ()
 
 
-def _equality(node: Node) -> Equality | None:
+def _equality(node: Node) -> EqualityTerm | None:
     """`field = constant`, `field IN (constants)`, and these joined by OR on one field."""
     if isinstance(node, Or):
         found = [_equality(term) for term in node.terms]
         paths = {one.path for one in found if one is not None}
         if None in found or len(paths) > 1:
             return None
-        return Equality(paths.pop(), frozenset(k for one in found if one is not None for k in one.keys), node)
+        return EqualityTerm(
+            paths.pop(), frozenset(k for one in found if one is not None for k in one.keys), node
+        )
     if isinstance(node, In) and isinstance(node.operand, Field):
         if not all(isinstance(member, Literal) for member in node.members):
             return None
         keys = constant_keys(node)[0]
-        return Equality(node.operand.path, keys, node) if keys else None
+        return EqualityTerm(node.operand.path, keys, node) if keys else None
     if not isinstance(node, Comparison) or node.operator != "=":
         return None
     for field, literal in ((node.left, node.right), (node.right, node.left)):
         if isinstance(field, Field) and isinstance(literal, Literal):
             one = None if literal.value == "" else key(literal.value)
             if one is not None and one == one:
-                return Equality(field.path, frozenset((one,)), node)
+                return EqualityTerm(field.path, frozenset((one,)), node)
     return None
 
 

@@ -29,7 +29,7 @@ class Table(Protocol):
         """Give it back."""
 
 
-class Memory:
+class ValueCache:
     """What some tables remember together: at most `bytes_max`, and a sixteenth more until they are counted
     again; above it all forget."""
 
@@ -74,5 +74,5 @@ class Memory:
         return sum(table.remembered_bytes for table in self._tables)
 
 
-MEMORY: Final = Memory()
+MEMORY: Final = ValueCache()
 """For all indexes of a process."""

@@ -18,7 +18,7 @@ TEXT_FORM: Final = r"""'(?>[^']|'')*+'|"(?>[^"]|"")*+\""""
 """A text in quotes, as a regular expression."""
 
 
-class Mistake(Exception):
+class Diagnostic(Exception):
     """What the grammar allows and the language does not."""
 
     def __init__(self, at: int, reason: str) -> None:

@@ -34,7 +34,7 @@ from tickertape.filter.language.ast import (
     Not,
     Or,
 )
-from tickertape.filter.language.diagnostics import TEXT_FORM, Mistake, Unexpected
+from tickertape.filter.language.diagnostics import TEXT_FORM, Diagnostic, Unexpected
 from tickertape.payload.paths import NAME, parse_path
 
 _FIELD: Final = rf"/{NAME}(?:/{NAME}|\[[0-9]+\])*"
@@ -48,7 +48,7 @@ _SAME: Final = {"==": "=", "<>": "!="}
 
 
 def read(text: str) -> Node:
-    """The tree of `text`. Raises `Mistake` or `Unexpected`."""
+    """The tree of `text`. Raises `Diagnostic` or `Unexpected`."""
     try:
         found: object = _parser().parse(text)
     except UnexpectedInput as error:
@@ -86,13 +86,13 @@ def _unquoted(text: str) -> str:
 
 def _number(text: str, at: int) -> int | float:
     if len(text) > number_characters_max:
-        raise Mistake(at, f"a number of more than {number_characters_max} characters")
+        raise Diagnostic(at, f"a number of more than {number_characters_max} characters")
     try:
         return _whole(int(text))
     except ValueError:
         value = float(text)
     if value - value != 0:
-        raise Mistake(at, "the number is too large")
+        raise Diagnostic(at, "the number is too large")
     return value
 
 
@@ -194,7 +194,7 @@ class _Builder(Transformer[Token, Node]):
         try:
             return Field(parse_path(str(token)), at=_at(token))
         except BadPath as error:
-            raise Mistake(_at(token) + error.position, str(error)) from None
+            raise Diagnostic(_at(token) + error.position, str(error)) from None
 
     def text(self, parts: list[Any]) -> Node:
         return Literal(_unquoted(parts[0]), at=_at(parts[0]))

@@ -39,18 +39,18 @@ _SIGN: Final = re.compile(r"=~|&&|\|\||[~!]")
 _NO_NUMBER: Final = re.compile(r"[-+]?[0-9][\w.]*")
 
 
-def instead_of(name: str) -> str:
+def suggestion(name: str) -> str:
     """What this language has for a word or sign of another: `; perhaps LIKE`, or nothing."""
     found = _INSTEAD.get(name.upper())
     return "" if found is None else f"; perhaps {found}"
 
 
 def instead_at(text: str, at: int) -> str:
-    """As `instead_of`, for what stands at character `at`."""
+    """As `suggestion`, for what stands at character `at`."""
     found = _NAME.match(text, at) or _SIGN.match(text, at)
     if found is None and at and text[at - 1] == "=":
         found = _SIGN.match(text, at - 1)
-    return "" if found is None else instead_of(found[0])
+    return "" if found is None else suggestion(found[0])
 
 
 def no_number(text: str, at: int) -> str | None:

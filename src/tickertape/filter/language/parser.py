@@ -19,7 +19,7 @@ from tickertape.base.limits import (
 )
 from tickertape.base.text_format import shown
 from tickertape.filter.language.ast import Literal, Node
-from tickertape.filter.language.diagnostics import TEXT_FORM, Mistake, Unexpected, bad_filter
+from tickertape.filter.language.diagnostics import TEXT_FORM, Diagnostic, Unexpected, bad_filter
 from tickertape.filter.language.hints import instead_at, no_number
 
 _brackets: Final = re.compile(rf"{TEXT_FORM}|[(),]")
@@ -36,7 +36,7 @@ def parse(text: str, bytes_max: int = filter_bytes_max) -> Node:
 
     try:
         tree = read(text)
-    except Mistake as mistake:
+    except Diagnostic as mistake:
         raise bad_filter(text, mistake.at, mistake.reason) from None
     except Unexpected as error:
         raise _unexpected(text, error) from None

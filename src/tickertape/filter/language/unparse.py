@@ -31,20 +31,20 @@ from tickertape.filter.language.ast import (
 _ATOMS: Final = (Field, Literal, Call)
 
 
-def show(node: Node) -> str:
+def unparse(node: Node) -> str:
     """`node` as the text of a filter."""
     if isinstance(node, Literal):
         return constant(node.value)
     if isinstance(node, Field):
         return str(node.path)
     if isinstance(node, Call):
-        return f"{node.name}({', '.join(map(show, node.arguments))})"
+        return f"{node.name}({', '.join(map(unparse, node.arguments))})"
     if isinstance(node, And | Or):
         return (" AND " if isinstance(node, And) else " OR ").join(map(_term, node.terms))
     if isinstance(node, Not):
         return f"NOT {_term(node.operand)}"
     if isinstance(node, Negative):
-        return f"-{_operand(node.operand)}" if not _is_number(node.operand) else f"-({show(node.operand)})"
+        return f"-{_operand(node.operand)}" if not _is_number(node.operand) else f"-({unparse(node.operand)})"
     if isinstance(node, Arithmetic | Comparison):
         return f"{_operand(node.left)} {node.operator} {_operand(node.right)}"
     assert isinstance(node, Between | In | Like | Affix | IsNull | IsNan)
@@ -68,7 +68,7 @@ def _predicate(node: Between | In | Like | Affix | IsNull | IsNan) -> str:
     if isinstance(node, IsNull | IsNan):
         return "IS NULL" if isinstance(node, IsNull) else "IS NAN"
     word = "IN" if isinstance(node, In) else "ENDS WITH" if node.ends else "BEGINS WITH"
-    return f"{word} ({', '.join(map(show, node.members))})"
+    return f"{word} ({', '.join(map(unparse, node.members))})"
 
 
 def _is_number(node: Node) -> bool:
@@ -76,11 +76,11 @@ def _is_number(node: Node) -> bool:
 
 
 def _operand(node: Node) -> str:
-    return show(node) if isinstance(node, _ATOMS) else f"({show(node)})"
+    return unparse(node) if isinstance(node, _ATOMS) else f"({unparse(node)})"
 
 
 def _term(node: Node) -> str:
     simple = isinstance(node, _ATOMS) or (
         isinstance(node, CONDITIONS) and not isinstance(node, And | Or | Not)
     )
-    return show(node) if simple else f"({show(node)})"
+    return unparse(node) if simple else f"({unparse(node)})"

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from tickertape.base.limits import commit_batches_max, commit_bytes_max, commit_messages_max
 from tickertape.batch import MessageBatch, Stamp, merge
 from tickertape.batch.format import CORRELATION_IDS, EXPIRATIONS, KEYS, KINDS, SEQUENCES
-from tickertape.journal.commit.active_segment import Active, commit_bytes_of, segment_bytes_of
+from tickertape.journal.commit.active_segment import ActiveSegment, commit_bytes_of, segment_bytes_of
 from tickertape.journal.format.segment import FLAG_CONTINUES, FLAG_ENDS
 
 _COLUMN_BYTES: Final = {SEQUENCES: 8, EXPIRATIONS: 8, CORRELATION_IDS: 4, KEYS: 4, KINDS: 1}
@@ -22,18 +22,18 @@ _MERGED_BYTES_MAX: Final = _TOPIC_INDEX_BYTES + sum(_COLUMN_BYTES.values())
 """By how much a message may grow when its batch is merged with others."""
 
 
-def room_of(batch: MessageBatch) -> int:
+def encoded_size(batch: MessageBatch) -> int:
     """What `batch` takes of a segment's room at most, whatever it is merged with."""
     # A column that only some have is made for all, so a merged batch may be larger than its parts.
     return commit_bytes_of(batch) + _MERGED_BYTES_MAX * batch.count
 
 
-class Next(NamedTuple):
+class NextCommit(NamedTuple):
     """The batch of the next commit."""
 
     batch: MessageBatch
     pending_bytes: int
-    """What its parts count in `Pending.bytes`."""
+    """What its parts count in `CommitAccumulator.bytes`."""
     flags: int = 0
     """Those of the commit: whether more of its chain follows, and whether it ends one."""
     room: int = 0
@@ -44,7 +44,7 @@ class Next(NamedTuple):
         """More of its chain follows."""
         return bool(self.flags & FLAG_CONTINUES)
 
-    def fits(self, active: Active) -> bool:
+    def fits(self, active: ActiveSegment) -> bool:
         """Whether it may be written to a segment."""
         return self.room <= active.room()
 
@@ -54,27 +54,27 @@ class Next(NamedTuple):
         return segment_bytes_of(self.room)
 
 
-class _Waiting(NamedTuple):
+class _WaitingBatch(NamedTuple):
     batch: MessageBatch
     stamp: Stamp
     flags: int = 0
     room: int = 0
 
 
-class Pending:
+class CommitAccumulator:
     """Batches of one run each, in the order in which they were accepted."""
 
     def __init__(self) -> None:
         self.bytes = 0
         """Encoded bytes of all, the next commit's among them until it is written."""
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[_WaitingBatch] = deque()
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def append(self, batch: MessageBatch, stamp: Stamp) -> None:
         """One batch more."""
-        self._waiting.append(_Waiting(batch, stamp))
+        self._waiting.append(_WaitingBatch(batch, stamp))
         self.bytes += batch.nbytes
 
     def append_chain(self, parts: Sequence[tuple[MessageBatch, Stamp]]) -> None:
@@ -84,27 +84,27 @@ class Pending:
         for number, (batch, stamp) in enumerate(parts):
             flags = FLAG_CONTINUES if number < last else FLAG_ENDS
             room = sum(rooms) if number == 0 else rooms[number]
-            self._waiting.append(_Waiting(batch, stamp, flags if last else 0, room))
+            self._waiting.append(_WaitingBatch(batch, stamp, flags if last else 0, room))
             self.bytes += batch.nbytes
 
     def room(self) -> int:
         """What all of it may take in a segment."""
         # The room of the first of a chain is that of all of it: those behind it count twice, which is safe.
-        return sum(waiting.room or room_of(waiting.batch) for waiting in self._waiting)
+        return sum(waiting.room or encoded_size(waiting.batch) for waiting in self._waiting)
 
     def clear(self) -> None:
         """Give up all of it."""
         self._waiting.clear()
         self.bytes = 0
 
-    def gather(self) -> Next:
+    def gather(self) -> NextCommit:
         """One batch of what waits, as much as a commit may hold; the first is taken whatever its size."""
         batch, stamp, flags, room = self._waiting[0]
         if len(self._waiting) == 1 or room:
             self._waiting.popleft()
             merged = merge((batch,), (stamp,))
-            return Next(merged, batch.nbytes, flags, room or commit_bytes_of(merged))
-        parts: list[_Waiting] = []
+            return NextCommit(merged, batch.nbytes, flags, room or commit_bytes_of(merged))
+        parts: list[_WaitingBatch] = []
         total = messages = columns = 0
         topics, index_bytes = batch.topics, 0
         while self._waiting:
@@ -128,4 +128,4 @@ class Pending:
             parts.append(self._waiting.popleft())
             total, messages = total + batch.nbytes, count
         merged = merge([part.batch for part in parts], [part.stamp for part in parts])
-        return Next(merged, total, 0, commit_bytes_of(merged))
+        return NextCommit(merged, total, 0, commit_bytes_of(merged))

@@ -42,7 +42,7 @@ class LogEnd(NamedTuple):
     """Log time, microseconds."""
 
 
-class Active:
+class ActiveSegment:
     """The segment that is being written."""
 
     def __init__(self, header: SegmentHeader, chain: int, capacity: int) -> None:
@@ -82,7 +82,7 @@ def segment_bytes_of(room: int) -> int:
 
 
 def make_seal(
-    active: Active, number: int, position: int, synced_through: int, log_end: LogEnd
+    active: ActiveSegment, number: int, position: int, synced_through: int, log_end: LogEnd
 ) -> tuple[list[Buffer], CommitHeader]:
     """The seal commit of a segment: index, padding and footer as its body."""
     index = active.index.encode()

@@ -14,13 +14,13 @@ from tickertape.base.errors import JournalFailed, TickertapeError
 from tickertape.base.interfaces import Buffer, Now
 from tickertape.base.limits import MIB, commit_header_bytes, mark_idle_seconds
 from tickertape.batch import MessageBatch, Stamp
-from tickertape.journal.commit.accumulator import Next, Pending
-from tickertape.journal.commit.active_segment import Active, LogEnd, make_seal, segment_bytes_of
-from tickertape.journal.commit.persisted import InFlight, Persisted, SyncPolicy
-from tickertape.journal.commit.preallocation import Reserve
+from tickertape.journal.commit.accumulator import CommitAccumulator, NextCommit
+from tickertape.journal.commit.active_segment import ActiveSegment, LogEnd, make_seal, segment_bytes_of
+from tickertape.journal.commit.persisted import CommitInFlight, PersistedCommit, SyncPolicy
+from tickertape.journal.commit.preallocation import SegmentPreallocation
 from tickertape.journal.disk_jobs import (
-    Job,
-    NoRoom,
+    DiskFull,
+    JournalJob,
     PrepareSegment,
     RollSegment,
     SealSegment,
@@ -28,7 +28,7 @@ from tickertape.journal.disk_jobs import (
     SyncSegment,
     WriteCommit,
 )
-from tickertape.journal.format.clean_shutdown import Reached
+from tickertape.journal.format.clean_shutdown import CleanShutdown
 from tickertape.journal.format.segment import (
     CommitHeader,
     CommitKind,
@@ -63,7 +63,7 @@ class GroupCommit:
         """Position after the last message that a sync is known to have made durable, whatever the policy."""
         self.failure: TickertapeError | None = None
         self.closed = False
-        self.active: Active | None = None
+        self.active: ActiveSegment | None = None
         self.sealed_through = log_end.segment
         """The last segment whose seal is durable."""
         self._end = log_end
@@ -71,23 +71,23 @@ class GroupCommit:
         """Of the last commit."""
         self._policy = policy
         self._interval = interval_seconds
-        self.reserve = Reserve(segment_bytes, reserved_bytes)
+        self.reserve = SegmentPreallocation(segment_bytes, reserved_bytes)
         self._commit = log_end.commit
         self._synced_through = log_end.commit - 1
-        self._pending = Pending()
-        self._next: Next | None = None
+        self._pending = CommitAccumulator()
+        self._next: NextCommit | None = None
         self._wanted = 0
         """Room that a chain will need, asked for before it is accepted."""
         self._written_end = log_end.position
-        self._in_flight: InFlight | None = None
+        self._in_flight: CommitInFlight | None = None
         self._mark_at: float | None = None
         self._sync_at: float | None = None
         self._closing = False
-        self._jobs: list[Job] = []
-        self._persisted: list[Persisted] = []
-        self._chained: list[Persisted] = []
+        self._jobs: list[JournalJob] = []
+        self._persisted: list[PersistedCommit] = []
+        self._chained: list[PersistedCommit] = []
         """Commits of a chain that has not ended: not persisted until it has."""
-        self._opened: list[Active] = []
+        self._opened: list[ActiveSegment] = []
         self._advance(now)
 
     # -- inputs ---------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ class GroupCommit:
             return True
         return self.active is not None and self._accepted_room() + nbytes <= self.active.room()
 
-    def done(self, job: Job, error: OSError | None, salt: int, now: Now) -> None:
+    def done(self, job: JournalJob, error: OSError | None, salt: int, now: Now) -> None:
         """The disk's answer to a job: success, or the error that ended it; `salt` for a prepared segment."""
         if self.failure is not None or self.closed:
             return
@@ -189,17 +189,17 @@ class GroupCommit:
 
     # -- outputs --------------------------------------------------------------------------------------
 
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[JournalJob]:
         """Drain the jobs for the disk, in order. A `PrepareSegment` may run beside the others."""
         jobs, self._jobs = self._jobs, []
         return jobs
 
-    def take_persisted(self) -> list[Persisted]:
+    def take_persisted(self) -> list[PersistedCommit]:
         """Drain the commits that became persisted, in order."""
         done, self._persisted = self._persisted, []
         return done
 
-    def take_opened(self) -> list[Active]:
+    def take_opened(self) -> list[ActiveSegment]:
         """Drain the segments that became active, in order."""
         opened, self._opened = self._opened, []
         return opened
@@ -213,11 +213,13 @@ class GroupCommit:
         return min([time for time in times if time is not None], default=None)
 
     @property
-    def reached(self) -> Reached | None:
+    def reached(self) -> CleanShutdown | None:
         """Where the seal of `close` ended the log, once it is `closed`; None when there was none."""
         if not self.closed or self.active is None:
             return None
-        return Reached(segment=self.active.header.number, commit=self._commit - 1, position=self._written_end)
+        return CleanShutdown(
+            segment=self.active.header.number, commit=self._commit - 1, position=self._written_end
+        )
 
     @property
     def ready(self) -> bool:
@@ -291,7 +293,7 @@ class GroupCommit:
             self._next = None
         return False
 
-    def _write(self, kind: CommitKind, following: Next | None) -> None:
+    def _write(self, kind: CommitKind, following: NextCommit | None) -> None:
         active = self.active
         assert active is not None
         batch, flags = (None, 0) if following is None else (following.batch, following.flags)
@@ -325,7 +327,7 @@ class GroupCommit:
         end = active.offset + commit_header_bytes + body_bytes
         persisted = None
         if batch is not None:
-            persisted = Persisted(first, batch, active.header.number, end, chained=flags != 0)
+            persisted = PersistedCommit(first, batch, active.header.number, end, chained=flags != 0)
             active.add(end, first, before, batch)
         buffers: list[Buffer] = [header, *(batch.buffers() if batch is not None else ())]
         continues = following is not None and following.continues
@@ -343,8 +345,10 @@ class GroupCommit:
         self._written_end = first + count
         self._send(job, persisted, end=self._written_end, continues=continues)
 
-    def _send(self, job: Job, persisted: Persisted | None, *, end: int = -1, continues: bool = False) -> None:
-        self._in_flight = InFlight(job, persisted, end, continues)
+    def _send(
+        self, job: JournalJob, persisted: PersistedCommit | None, *, end: int = -1, continues: bool = False
+    ) -> None:
+        self._in_flight = CommitInFlight(job, persisted, end, continues)
         self._jobs.append(job)
 
     def _sync_due(self, now: Now) -> bool:
@@ -359,7 +363,7 @@ class GroupCommit:
         self._send(SyncSegment(segment=self.active.header.number, number=self._commit - 1), None)
         return True
 
-    def _commit_done(self, job: Job, now: Now) -> None:
+    def _commit_done(self, job: JournalJob, now: Now) -> None:
         flight, self._in_flight = self._in_flight, None
         assert flight is not None
         assert flight.job is job
@@ -393,7 +397,7 @@ class GroupCommit:
         """Everything that was written, up to a commit, is durable: one job is in flight at a time."""
         self._synced_through, self.synced_end = commit, self._written_end
 
-    def _latch(self, job: Job, error: OSError) -> None:
+    def _latch(self, job: JournalJob, error: OSError) -> None:
         """The first failed write or sync: what is on the disk is unknown from here on, so nothing more is
         said."""
         what = type(job).__name__
@@ -440,7 +444,7 @@ class GroupCommit:
         return prepared is not None and nbytes <= prepared.capacity
 
     def _prepare_done(self, job: PrepareSegment, error: OSError | None, salt: int, now: Now) -> None:
-        if error is not None and not isinstance(error, NoRoom):
+        if error is not None and not isinstance(error, DiskFull):
             self._latch(job, error)
             return
         smaller = self.reserve.done(job, error, salt, now)
@@ -452,7 +456,7 @@ class GroupCommit:
         if self.active is None or not self._sync_sent():
             self._start_segment(self.active, now)
 
-    def _start_segment(self, old: Active | None, now: Now) -> None:
+    def _start_segment(self, old: ActiveSegment | None, now: Now) -> None:
         number, capacity, salt = self.reserve.take()
         seal: list[Buffer] = []
         chain, used = self._end.chain, self._end.used
@@ -470,7 +474,7 @@ class GroupCommit:
             created=now.wall,
         )
         data, crc = encode_segment_header(header)
-        self.active = Active(header, crc, capacity)
+        self.active = ActiveSegment(header, crc, capacity)
         self._opened.append(self.active)
         if old is None:
             self._send(StartSegment(number=number, header=data), None)
@@ -488,7 +492,7 @@ class GroupCommit:
         offset = used - sum(len(b) for b in seal)
         self._send(SealSegment(segment=active.header.number, seal_offset=offset, seal=seal, end=used), None)
 
-    def _make_seal(self, active: Active) -> tuple[list[Buffer], int, int]:
+    def _make_seal(self, active: ActiveSegment) -> tuple[list[Buffer], int, int]:
         """The seal's bytes, its checksum (to which the next segment is chained) and the length of the
         file."""
         log_end = self._end._replace(timestamp=self._log_time)

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from tickertape.batch import MessageBatch
-from tickertape.journal.disk_jobs import Job
+from tickertape.journal.disk_jobs import JournalJob
 
 
 class SyncPolicy(Enum):
@@ -21,7 +21,7 @@ class SyncPolicy(Enum):
     NEVER = "never"
 
 
-class Persisted(NamedTuple):
+class PersistedCommit(NamedTuple):
     """A commit of messages that reached its level of durability."""
 
     first_position: int
@@ -33,11 +33,11 @@ class Persisted(NamedTuple):
     """It is one of a chain: its bodies may lie in a file that was mapped."""
 
 
-class InFlight(NamedTuple):
+class CommitInFlight(NamedTuple):
     """The job that the disk carries out, and what is true when it succeeded."""
 
-    job: Job
-    persisted: Persisted | None
+    job: JournalJob
+    persisted: PersistedCommit | None
     end: int
     """Position after the commit."""
     continues: bool

@@ -11,13 +11,13 @@ from typing import Final, NamedTuple
 
 from tickertape.base.interfaces import Now
 from tickertape.base.limits import segment_bytes_first, segment_bytes_min
-from tickertape.journal.disk_jobs import NoRoom, PrepareSegment
+from tickertape.journal.disk_jobs import DiskFull, PrepareSegment
 
 _RETRY_SECONDS: Final = 1.0
 _ALLOCATION_BYTES: Final = 4096
 
 
-class Prepared(NamedTuple):
+class PreparedSegment(NamedTuple):
     """A reserved segment that is not begun."""
 
     number: int
@@ -25,14 +25,14 @@ class Prepared(NamedTuple):
     salt: int
 
 
-class Reserve:
+class SegmentPreallocation:
     """Asks for each segment twice as large as the one before, up to `segment_bytes`; smaller ones, down to
     `segment_bytes_min`, when that does not fit."""
 
     def __init__(self, segment_bytes: int, reserved_bytes: int = 0) -> None:
         """`reserved_bytes`: size of the file that an earlier run reserved for the first segment: all of it is
         used, and counts."""
-        self.prepared: Prepared | None = None
+        self.prepared: PreparedSegment | None = None
         self.preparing: PrepareSegment | None = None
         self.full = False
         """Not even the smallest segment that would do has room; tried again at `retry_at`."""
@@ -68,12 +68,12 @@ class Reserve:
         self.prepared = self.retry_at = None
         return self._asked(number, max(self._next_bytes, needed))
 
-    def done(self, job: PrepareSegment, error: NoRoom | None, salt: int, now: Now) -> PrepareSegment | None:
+    def done(self, job: PrepareSegment, error: DiskFull | None, salt: int, now: Now) -> PrepareSegment | None:
         """The answer to the job; returns the next one when less is tried at once."""
         self.preparing = None
         if error is None:
             self.full = False
-            self.prepared = Prepared(job.number, job.bytes, salt)
+            self.prepared = PreparedSegment(job.number, job.bytes, salt)
             self._next_bytes = min(2 * self._next_bytes, self._segment_bytes)
             return None
         least = _allocated(max(self._needed, min(segment_bytes_min, self._segment_bytes)))
@@ -90,7 +90,7 @@ class Reserve:
         if self.full:
             self.full, self.retry_at = False, None
 
-    def take(self) -> Prepared:
+    def take(self) -> PreparedSegment:
         """The prepared segment: it is begun now."""
         assert self.prepared is not None
         prepared, self.prepared = self.prepared, None

@@ -18,7 +18,7 @@ _TEMPORARY: Final = "end.json.new"
 _BYTES_MAX: Final = 4096
 
 
-class Reached(msgspec.Struct, frozen=True, kw_only=True):
+class CleanShutdown(msgspec.Struct, frozen=True, kw_only=True):
     """Where the log ended at a clean stop."""
 
     segment: int
@@ -29,7 +29,7 @@ class Reached(msgspec.Struct, frozen=True, kw_only=True):
     """Position after its last message."""
 
 
-def write_reached(disk: Disk, reached: Reached) -> None:
+def write_clean_shutdown(disk: Disk, reached: CleanShutdown) -> None:
     """Record it, durably and at once, or not at all. Raises `OSError`; the earlier record is kept then."""
     handle = disk.open(_TEMPORARY, create=_TEMPORARY not in disk.names("."))
     try:
@@ -42,13 +42,13 @@ def write_reached(disk: Disk, reached: Reached) -> None:
     disk.sync_directory(".")
 
 
-def read_reached(disk: Disk) -> Reached | None:
+def read_clean_shutdown(disk: Disk) -> CleanShutdown | None:
     """What is recorded; None when nothing is. Raises `ValueError` when it cannot be understood."""
     if END_FILE not in disk.names("."):
         return None
     handle = disk.open(END_FILE, write=False)
     try:
-        return msgspec.json.decode(disk.read(handle, 0, _BYTES_MAX), type=Reached)
+        return msgspec.json.decode(disk.read(handle, 0, _BYTES_MAX), type=CleanShutdown)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{END_FILE} cannot be read: {error}") from None
     finally:

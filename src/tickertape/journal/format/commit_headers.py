@@ -55,7 +55,7 @@ class Expected(NamedTuple):
     chain: int
 
 
-class Heads(NamedTuple):
+class CommitHeaders(NamedTuple):
     """Valid commits, one behind the other."""
 
     window: bytes
@@ -89,7 +89,7 @@ class Heads(NamedTuple):
         return self.header(first) if first < len(self.starts) else None
 
 
-def read_heads(window: bytes, expected: Expected) -> Heads | None:
+def read_commit_headers(window: bytes, expected: Expected) -> CommitHeaders | None:
     """The valid commits with which `window` begins, up to a seal; None when there is no whole one."""
     starts, ends = _hop(window)
     if not starts:
@@ -114,7 +114,7 @@ def read_heads(window: bytes, expected: Expected) -> Heads | None:
     seals = np.flatnonzero(kinds[:good] == CommitKind.SEAL)
     if len(seals):
         good = int(seals[0]) + 1
-    return Heads(window, starts[:good], rows[:good]) if good else None
+    return CommitHeaders(window, starts[:good], rows[:good]) if good else None
 
 
 def _hop(window: bytes) -> tuple[list[int], list[int]]:

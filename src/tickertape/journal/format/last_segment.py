@@ -37,9 +37,9 @@ _NONE: Final = encode_segment_header(
 """No segment was begun yet. Zeros would be what a disk shows that has lost the file."""
 
 
-def reserve_begun(disk: Disk) -> int | None:
-    """A handle of the file while it is made, for `make_begun`; None when it is there. Raises `OSError`, after
-    which it may be tried again."""
+def reserve_last_segment(disk: Disk) -> int | None:
+    """A handle of the file while it is made, for `write_last_segment`; None when it is there. Raises
+    `OSError`, after which it may be tried again."""
     names = disk.names(".")
     if BEGUN_FILE in names:
         return None
@@ -53,7 +53,7 @@ def reserve_begun(disk: Disk) -> int | None:
     return handle
 
 
-def make_begun(disk: Disk, handle: int) -> None:
+def write_last_segment(disk: Disk, handle: int) -> None:
     """Make durable what was reserved, under its name. Raises `OSError`."""
     try:
         disk.sync(handle)
@@ -63,7 +63,7 @@ def make_begun(disk: Disk, handle: int) -> None:
     disk.sync_directory(".")
 
 
-def read_begun(disk: Disk, journal_id: bytes) -> int:
+def read_last_segment(disk: Disk, journal_id: bytes) -> int:
     """The number of the last segment that is known to have been begun; 0: of none it is known. Raises
     `ValueError` when that cannot be read, or is of another journal, `OSError`."""
     if BEGUN_FILE not in disk.names("."):

@@ -75,7 +75,7 @@ class Highest:
 NOTHING_HIGHEST: Final = Highest(np.empty(0, _U8), np.empty(0, _U8))
 
 
-class Retired(NamedTuple):
+class RetiredState(NamedTuple):
     """What is left of the segments 1 to `through`, and how the one after them begins."""
 
     journal_id: bytes
@@ -106,7 +106,7 @@ class Retired(NamedTuple):
         )
 
 
-def is_expired(retired: Retired | None, bookmark: Bookmark) -> bool:
+def is_expired(retired: RetiredState | None, bookmark: Bookmark) -> bool:
     """Whether retention has removed the message, if there ever was one: its publisher went on to it or beyond
     before the log begins."""
     return retired is not None and 0 < bookmark.sequence <= retired.highest.of(bookmark.publisher)
@@ -140,7 +140,7 @@ def _matter(record: bytes) -> str | bytes:
         return record
 
 
-def expired(what: str, retired: Retired | None, first: FirstMessage | None) -> BookmarkExpired:
+def expired(what: str, retired: RetiredState | None, first: FirstMessage | None) -> BookmarkExpired:
     """The error of a start that lies in what was removed, or says that something before the log was asked."""
     why = f"{retired}; the log begins" if retired is not None else "the log begins"
     if first is None:
@@ -160,7 +160,7 @@ _Micros = Annotated[int, msgspec.Meta(ge=0, lt=253_402_300_800_000_000)]
 """Before the year 10000."""
 
 
-class _Stored(msgspec.Struct, kw_only=True):
+class _StoredRetired(msgspec.Struct, kw_only=True):
     journal: bytes
     through: _Count
     first_position: _Count
@@ -174,19 +174,19 @@ class _Stored(msgspec.Struct, kw_only=True):
     records: list[bytes]
 
 
-def encode_retired(retired: Retired) -> bytes:
+def encode_retired(retired: RetiredState) -> bytes:
     """The bytes of the file. Raises `OverflowError` above `retired_bytes_max`."""
     fields = retired._asdict()
     highest: Highest = fields.pop("highest")
     fields["journal"] = fields.pop("journal_id")
     fields["publishers"], fields["sequences"] = highest.publishers.tobytes(), highest.sequences.tobytes()
-    body = msgspec.msgpack.encode(_Stored(**fields | {"records": list(retired.records)}))
+    body = msgspec.msgpack.encode(_StoredRetired(**fields | {"records": list(retired.records)}))
     if len(body) + _HEAD_BYTES > retired_bytes_max:
         raise OverflowError(f"{len(highest)} publishers need more than {retired_bytes_max} bytes")
     return _MAGIC + FORMAT_VERSION.to_bytes(4, "little") + crc32c(body).to_bytes(4, "little") + body
 
 
-def decode_retired(data: bytes) -> Retired:
+def decode_retired(data: bytes) -> RetiredState:
     """What `encode_retired` made. Raises `ValueError`; `JournalVersion` for a newer format."""
     if len(data) < _HEAD_BYTES or data[:8] != _MAGIC:
         raise ValueError("it does not begin as such a file does")
@@ -195,7 +195,7 @@ def decode_retired(data: bytes) -> Retired:
     if int.from_bytes(data[8:12], "little") > FORMAT_VERSION:
         raise JournalVersion(f"{RETIRED_FILE} was written by a newer format: use a newer program")
     try:
-        stored = msgspec.msgpack.decode(data[_HEAD_BYTES:], type=_Stored)
+        stored = msgspec.msgpack.decode(data[_HEAD_BYTES:], type=_StoredRetired)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(str(error)) from None
     if len(stored.publishers) != len(stored.sequences) or len(stored.publishers) % _U8.itemsize:
@@ -205,7 +205,7 @@ def decode_retired(data: bytes) -> Retired:
         raise ValueError("its publishers are out of order")
     if stored.through < 1 or len(stored.journal) != 16:
         raise ValueError("it names no removed segment of a journal")
-    return Retired(
+    return RetiredState(
         journal_id=stored.journal,
         through=stored.through,
         first_position=stored.first_position,
@@ -219,7 +219,7 @@ def decode_retired(data: bytes) -> Retired:
     )
 
 
-def write_retired(disk: Disk, retired: Retired) -> None:
+def write_retired(disk: Disk, retired: RetiredState) -> None:
     """Record it, durably and at once, or not at all. Raises `OSError`; the earlier record is kept then."""
     try:
         data = encode_retired(retired)
@@ -236,7 +236,7 @@ def write_retired(disk: Disk, retired: Retired) -> None:
     disk.sync_directory(".")
 
 
-def read_retired(disk: Disk, journal_id: bytes) -> Retired | None:
+def read_retired(disk: Disk, journal_id: bytes) -> RetiredState | None:
     """What is recorded; None when nothing was ever removed. Raises `JournalCorrupt` when it cannot be
     understood, `WrongJournal`, `JournalVersion`."""
     if RETIRED_FILE not in disk.names("."):

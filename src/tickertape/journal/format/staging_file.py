@@ -44,7 +44,7 @@ _Read = Callable[[int, int], Buffer]
 """Bytes at an offset, so many; fewer only at the end."""
 
 
-class Label(msgspec.Struct, frozen=True, kw_only=True):
+class StagedPartLabel(msgspec.Struct, frozen=True, kw_only=True):
     """What a file says of itself."""
 
     journal: bytes
@@ -54,11 +54,11 @@ class Label(msgspec.Struct, frozen=True, kw_only=True):
     part: str
 
 
-class Prepared(NamedTuple):
+class PreparedPart(NamedTuple):
     """A whole part found at a start."""
 
     file: int
-    label: Label
+    label: StagedPartLabel
     messages: int
     bytes: int
     blocks: int
@@ -69,7 +69,7 @@ class StageWrite(NamedTuple):
 
     file: int
     offset: int
-    label: Label | None
+    label: StagedPartLabel | None
     messages: int
     buffers: list[Buffer]
     """An encoded batch."""
@@ -109,7 +109,7 @@ class Damaged(ValueError):
     """A staging file is not what it should be: the text says in what way."""
 
 
-def label_bytes(label: Label) -> int:
+def label_bytes(label: StagedPartLabel) -> int:
     """What the label of a new file takes."""
     return len(encode_label(label))
 
@@ -119,7 +119,7 @@ def block_bytes(size: int) -> int:
     return _BLOCK.size + size
 
 
-def encode_label(label: Label) -> bytes:
+def encode_label(label: StagedPartLabel) -> bytes:
     """The beginning of a file."""
     body = msgspec.msgpack.encode(label)
     head = _HEAD.pack(_MAGIC, _VERSION, len(body), crc32c(body), 0)
@@ -133,7 +133,7 @@ def encode_foot(offset: int, messages: int, blocks: int) -> bytes:
     return foot + crc32c(foot).to_bytes(4, "little")
 
 
-def decode_label(data: Buffer) -> tuple[Label, int]:
+def decode_label(data: Buffer) -> tuple[StagedPartLabel, int]:
     """The label, and where the blocks begin. Raises `Damaged`."""
     if len(data) < _HEAD.size:
         raise Damaged("it is too short")
@@ -146,7 +146,7 @@ def decode_label(data: Buffer) -> tuple[Label, int]:
     if size > _LABEL_BYTES_MAX or len(body) < size or crc32c(body) != checksum:
         raise Damaged("its label does not match its checksum")
     try:
-        label = msgspec.msgpack.decode(body, type=Label)
+        label = msgspec.msgpack.decode(body, type=StagedPartLabel)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Damaged(f"its label cannot be read: {error}") from None
     end = _HEAD.size + size
@@ -220,7 +220,7 @@ def prepared_path_of(file: int) -> str:
     return f"{STAGING_DIRECTORY}/{file:020d}{_PREPARED}"
 
 
-class Staging:
+class StagedFiles:
     """Carries out what is to be done with the files of one data directory. Each file by one thread at a
     time."""
 
@@ -336,12 +336,12 @@ class Staging:
             self._disk.close(handle)
 
 
-def find_staged(disk: Disk, journal_id: bytes) -> tuple[list[Prepared], list[str]]:
+def find_staged(disk: Disk, journal_id: bytes) -> tuple[list[PreparedPart], list[str]]:
     """The prepared parts of a data directory, and a line for each thing to tell. What was not prepared is
     removed: nobody was told that it is there. What was and cannot be used is set aside. Raises `OSError`."""
     if STAGING_DIRECTORY not in disk.names("."):
         return [], []
-    found: list[Prepared] = []
+    found: list[PreparedPart] = []
     report: list[str] = []
     for name in disk.names(STAGING_DIRECTORY):
         if not _NAME.fullmatch(name):
@@ -376,7 +376,7 @@ class _Unprepared(Exception):
     """It never was whole."""
 
 
-def _found(disk: Disk, name: str, journal_id: bytes) -> Prepared:
+def _found(disk: Disk, name: str, journal_id: bytes) -> PreparedPart:
     file, told = int(name[:20]), name.endswith(_PREPARED)
     handle = disk.open(f"{STAGING_DIRECTORY}/{name}")
     try:
@@ -397,12 +397,12 @@ def _found(disk: Disk, name: str, journal_id: bytes) -> Prepared:
         if not told:  # its name did not become durable, or a version before gave it none
             disk.rename(path_of(file), prepared_path_of(file))
         messages, blocks = counts
-        return Prepared(file, label, messages, size, blocks)
+        return PreparedPart(file, label, messages, size, blocks)
     finally:
         disk.close(handle)
 
 
-def prepared_parts(disk: Disk, journal_id: bytes) -> Iterator[tuple[Label, Iterator[Buffer]]]:
+def prepared_parts(disk: Disk, journal_id: bytes) -> Iterator[tuple[StagedPartLabel, Iterator[Buffer]]]:
     """The prepared parts of a journal and the encoded batches of each, one in memory at a time.
 
     A part that cannot be read is left out when its label or foot shows that; its batches raise `Damaged` or

@@ -15,7 +15,7 @@ from tickertape.journal.index.segment_index import SegmentIndex
 _EMPTY_BYTES = SegmentIndex().nbytes
 
 
-class SealedIndexes:
+class IndexCache:
     """The indexes of sealed segments in the order of the log. `add`, then `relieve` until it is False."""
 
     def __init__(self, bytes_max: int = indexes_bytes_max) -> None:

@@ -25,7 +25,7 @@ from tickertape.batch.format import (
     RUN_DTYPE,
     SEQUENCES,
 )
-from tickertape.journal.format.commit_headers import Heads
+from tickertape.journal.format.commit_headers import CommitHeaders
 from tickertape.journal.format.segment import CommitHeader, CommitKind
 from tickertape.journal.index.segment_index import DataCommits, SegmentIndex, Span, Spans, publisher_spans
 
@@ -76,7 +76,7 @@ class IndexRebuild:
         self._time = header.timestamp
         self._synced_through = max(self._synced_through, header.synced_through)
 
-    def take_many(self, heads: Heads) -> None:
+    def take_many(self, heads: CommitHeaders) -> None:
         """Many commits. Raises `BadBatch`."""
         rows = heads.rows
         times = np.concatenate((np.array([self._time]), rows["timestamp"]))

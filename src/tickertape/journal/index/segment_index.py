@@ -38,7 +38,7 @@ _FRAME_BYTES = 128
 _FEW_RUNS = 8
 
 
-class _Stored(msgspec.Struct, array_like=True):
+class _StoredIndex(msgspec.Struct, array_like=True):
     """What a seal keeps of an index."""
 
     offsets: bytes
@@ -69,7 +69,7 @@ class Spans(NamedTuple):
     highs: npt.NDArray[np.uint64]
 
 
-class Place(NamedTuple):
+class BlockAddress(NamedTuple):
     """Neighbouring blocks: what stays true of them when the index gets coarser meanwhile."""
 
     offset: int
@@ -199,7 +199,7 @@ class SegmentIndex:
         """The first block that may hold a message later than `after`, or as late and later (see `times`)."""
         return max(bisect_left(self.times, after) - 1, 0)
 
-    def places_of_publisher(self, publisher: int, sequence: int) -> list[Place]:
+    def places_of_publisher(self, publisher: int, sequence: int) -> list[BlockAddress]:
         """Where this message may stand, in order: blocks that are neighbours together, about
         `read_bytes_target` in each place."""
         places = []
@@ -210,7 +210,7 @@ class SegmentIndex:
             while block < stop:
                 reach = bisect_left(self.offsets, self.offsets[block] + read_bytes_target, block + 1, stop)
                 after, next_position = self.block_bounds(reach - 1)[1], self.position_bounds(reach - 1)[1]
-                places.append(Place(self.offsets[block], after, self.positions[block], next_position))
+                places.append(BlockAddress(self.offsets[block], after, self.positions[block], next_position))
                 block = reach
         return places
 
@@ -289,7 +289,7 @@ class SegmentIndex:
         """The index as the body of a seal keeps it: never one that was reduced."""
         assert not self._merged
         return msgspec.msgpack.encode(
-            _Stored(
+            _StoredIndex(
                 offsets=self.offsets.tobytes(),
                 positions=self.positions.tobytes(),
                 times=self.times.tobytes(),
@@ -304,7 +304,7 @@ class SegmentIndex:
 
         Raises `ValueError` when `data` is no index."""
         try:
-            stored = msgspec.msgpack.decode(data, type=_Stored)
+            stored = msgspec.msgpack.decode(data, type=_StoredIndex)
         except RecursionError as error:
             raise ValueError(str(error)) from None
         index = SegmentIndex()

@@ -12,7 +12,7 @@ from tickertape.base.interfaces import Disk
 from tickertape.base.limits import commit_header_bytes, segment_header_bytes
 from tickertape.journal.format.identity import IDENTITY_FILE, read_identity
 from tickertape.journal.format.segment import CommitHeader, CommitKind, decode_commit, segment_path
-from tickertape.journal.recovery.survey import Head, Seen, look
+from tickertape.journal.recovery.survey import SegmentHead, SegmentSurvey, survey_segments
 
 
 def commit_headers(disk: Disk) -> Iterator[tuple[str, CommitHeader]]:
@@ -21,13 +21,13 @@ def commit_headers(disk: Disk) -> Iterator[tuple[str, CommitHeader]]:
     Raises `NotAJournal`, `JournalCorrupt` (a sealed segment in which the headers break off), `OSError`."""
     if IDENTITY_FILE not in disk.names("."):
         raise NotAJournal(f"no {IDENTITY_FILE} in {disk.where}: this is not the data directory of a journal")
-    seen, _ = look(disk, read_identity(disk).journal_id)
+    seen, _ = survey_segments(disk, read_identity(disk).journal_id)
     for file in seen:
-        if file.head is Head.VALID:
+        if file.head is SegmentHead.VALID:
             yield from _of_segment(disk, file)
 
 
-def _of_segment(disk: Disk, file: Seen) -> Iterator[tuple[str, CommitHeader]]:
+def _of_segment(disk: Disk, file: SegmentSurvey) -> Iterator[tuple[str, CommitHeader]]:
     path = segment_path(file.number)
     assert file.header is not None
     handle = disk.open(path, write=False)

@@ -68,7 +68,7 @@ class StoredCommit(NamedTuple):
         return batch
 
 
-def read_outside(
+def read_range(
     disk: Disk, journal: str, start: int, end: int, topic: str | None
 ) -> Generator[StoredCommit, None, None]:
     """The commits with messages at the positions `start` (first) to `end` (first not wanted), in order.
@@ -91,7 +91,7 @@ def read_outside(
         raise
 
 
-def first_outside(disk: Disk, journal: str) -> int:
+def first_position(disk: Disk, journal: str) -> int:
     """The first position that the journal named `journal` still has. Raises `NotAJournal`, `WrongJournal`,
     `JournalCorrupt`, `OSError`."""
     retired = read_retired(disk, _journal_id(disk, journal))

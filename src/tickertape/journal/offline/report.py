@@ -12,7 +12,7 @@ import msgspec
 State = Literal["sealed", "active", "reserved", "unreadable"]
 
 
-class Finding(msgspec.Struct, frozen=True, order=True):
+class VerifyFinding(msgspec.Struct, frozen=True, order=True):
     """Something found: in which file (relative to the data directory), at which byte, and what."""
 
     file: str
@@ -65,7 +65,7 @@ class RetiredSummary(msgspec.Struct, kw_only=True):
     text: str
 
 
-class Report(msgspec.Struct, kw_only=True):
+class VerifyReport(msgspec.Struct, kw_only=True):
     """What `survey` and `verify` say about a journal."""
 
     journal: str = ""
@@ -73,9 +73,9 @@ class Report(msgspec.Struct, kw_only=True):
     segments: list[SegmentSummary] = msgspec.field(default_factory=list)
     retired: RetiredSummary | None = None
     """None when retention never removed anything."""
-    damage: list[Finding] = msgspec.field(default_factory=list)
+    damage: list[VerifyFinding] = msgspec.field(default_factory=list)
     """Bytes that were once durable, or that should be there, and cannot be read back."""
-    notes: list[Finding] = msgspec.field(default_factory=list)
+    notes: list[VerifyFinding] = msgspec.field(default_factory=list)
     """What is not as a clean stop leaves it, and is no damage."""
 
     @property

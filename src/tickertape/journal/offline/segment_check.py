@@ -26,9 +26,9 @@ from tickertape.journal.format.segment import (
     segment_path,
 )
 from tickertape.journal.index.segment_index import SegmentIndex, publisher_spans
-from tickertape.journal.offline.report import Finding, SegmentSummary
-from tickertape.journal.recovery.segment_scan import Commit, Ending, ReadAt, SegmentScan, Verdict
-from tickertape.journal.recovery.survey import Seen, read_index
+from tickertape.journal.offline.report import SegmentSummary, VerifyFinding
+from tickertape.journal.recovery.segment_scan import Ending, ReadAt, ScannedCommit, SegmentScan, Verdict
+from tickertape.journal.recovery.survey import SegmentSurvey, read_index
 
 Progress = Callable[[int], object]
 """Called with how many more bytes of segments were gone through."""
@@ -51,15 +51,17 @@ def opened(disk: Disk, path: str) -> Iterator[OpenFile]:
         disk.close(handle)
 
 
-class SegmentWalk:
+class SegmentChecker:
     """One segment with a valid header. `highest`: the last sequence of each publisher in earlier segments."""
 
-    def __init__(self, disk: Disk, file: Seen, highest: Mapping[int, int], *, begun_after: bool) -> None:
+    def __init__(
+        self, disk: Disk, file: SegmentSurvey, highest: Mapping[int, int], *, begun_after: bool
+    ) -> None:
         assert file.header is not None
         self.header: SegmentHeader = file.header
         self.path = segment_path(file.number)
-        self.damage: list[Finding] = []
-        self.notes: list[Finding] = []
+        self.damage: list[VerifyFinding] = []
+        self.notes: list[VerifyFinding] = []
         self.seal: CommitHeader | None = None
         self.highest: dict[int, int] = {}
         """The last sequence of each publisher with messages here."""
@@ -84,7 +86,7 @@ class SegmentWalk:
         """The first commit of a chain that has not ended."""
         self._before_chain: tuple[SegmentSummary, dict[int, int]] | None = None
 
-    def by_seal(self, file: Seen) -> bool:
+    def by_seal(self, file: SegmentSurvey) -> bool:
         """Take the summary from the seal; False when it does not say all."""
         index = read_index(self._disk, file)
         highest = None if index is None else index.highest_sequences()
@@ -110,7 +112,7 @@ class SegmentWalk:
             progress(max(0, file.size - self._at))
         self.summary.publishers = len(self.highest)
 
-    def check_link(self, previous: SegmentWalk | None, *, first: bool) -> None:
+    def check_link(self, previous: SegmentChecker | None, *, first: bool) -> None:
         """Compare what the header says of the segment before with what that one is."""
         header = self.header
         if first and header.previous_end:
@@ -143,7 +145,7 @@ class SegmentWalk:
             self._at = start.offset
             self._position = None
 
-    def _take(self, commit: Commit) -> None:
+    def _take(self, commit: ScannedCommit) -> None:
         header, summary = commit.header, self.summary
         if header.timestamp < summary.last and summary.commits:
             self._damaged(header.offset, f"{_name(header)}: log time goes back")
@@ -183,9 +185,9 @@ class SegmentWalk:
             f"{found.messages - self.summary.messages} messages of a transaction without its end; the next "
             "start cuts them off"
         )
-        self.notes.append(Finding(self.path, self._chain_start.offset, what))
+        self.notes.append(VerifyFinding(self.path, self._chain_start.offset, what))
 
-    def _take_batch(self, commit: Commit) -> None:
+    def _take_batch(self, commit: ScannedCommit) -> None:
         header = commit.header
         body = header.offset + commit_header_bytes
         self.summary.messages += header.messages
@@ -207,7 +209,7 @@ class SegmentWalk:
                 )
             self.highest[publisher] = max(high, known)
 
-    def _take_seal(self, commit: Commit) -> None:
+    def _take_seal(self, commit: ScannedCommit) -> None:
         self.seal, self.summary.state = commit.header, "sealed"
         body = commit.header.offset + commit_header_bytes
         footer = decode_footer(bytes(commit.body[-footer_bytes:]))
@@ -219,7 +221,7 @@ class SegmentWalk:
             ).highest_sequences()
         except ValueError as error:
             self.notes.append(
-                Finding(self.path, body, f"the index cannot be read and is rebuilt at a start: {error}")
+                VerifyFinding(self.path, body, f"the index cannot be read and is rebuilt at a start: {error}")
             )
             return
         if highest is not None and highest != self.highest and not self.damage:
@@ -236,7 +238,7 @@ class SegmentWalk:
                 if self._begun_after:
                     self._damaged(ending.end, what)
                 else:
-                    self.notes.append(Finding(self.path, ending.end, f"{what}; the next start {how}"))
+                    self.notes.append(VerifyFinding(self.path, ending.end, f"{what}; the next start {how}"))
             return False
         if ending.verdict is Verdict.CORRUPT:
             self._damaged(ending.end, self._what_stands(ending, file))
@@ -251,7 +253,7 @@ class SegmentWalk:
                 f"{size} bytes of an unfinished write, not proven to have been acknowledged; "
                 "the next start sets them aside"
             )
-            self.notes.append(Finding(self.path, ending.end, what))
+            self.notes.append(VerifyFinding(self.path, ending.end, what))
         return False
 
     def _what_stands(self, ending: Ending, file: OpenFile) -> str:
@@ -264,7 +266,7 @@ class SegmentWalk:
         return f"{ending.detail}; its header is whole, its {found.body_bytes} bytes of body{held} are not"
 
     def _damaged(self, offset: int, what: str) -> None:
-        self.damage.append(Finding(self.path, offset, what))
+        self.damage.append(VerifyFinding(self.path, offset, what))
 
 
 def _name(header: CommitHeader) -> str:

@@ -16,15 +16,21 @@ from tickertape.base.interfaces import Buffer, Disk
 from tickertape.base.limits import commit_header_bytes
 from tickertape.batch import MessageBatch, select
 from tickertape.batch.format import KIND_MESSAGE, Int64s
-from tickertape.journal.commit.active_segment import Active
+from tickertape.journal.commit.active_segment import ActiveSegment
 from tickertape.journal.format.identity import IDENTITY_FILE, read_identity
-from tickertape.journal.format.retired_state import Retired, read_retired
+from tickertape.journal.format.retired_state import RetiredState, read_retired
 from tickertape.journal.format.segment import CommitHeader, decode_commit, segment_path
 from tickertape.journal.reading.log_reader import LogReader
-from tickertape.journal.reading.log_view import LogSegment, LogView, Part, ReadRequest
-from tickertape.journal.recovery.recovery import Segment, Step, decide, read_finished, use_sealed
+from tickertape.journal.reading.log_view import LogPart, LogSegment, LogView, ReadRequest
+from tickertape.journal.recovery.recovery import (
+    RecoveredSegment,
+    RecoveryAction,
+    decide,
+    read_finished,
+    use_sealed,
+)
 from tickertape.journal.recovery.segment_scan import Verdict
-from tickertape.journal.recovery.survey import Indexes, Seen, look
+from tickertape.journal.recovery.survey import PublisherFold, SegmentSurvey, survey_segments
 
 T = TypeVar("T")
 
@@ -52,10 +58,10 @@ def take_snapshot(disk: Disk, *, unsynced: bool = False) -> Snapshot:
     journal_id = read_identity(disk).journal_id
     damage: JournalCorrupt | None = None
     for look_number in range(_LOOKS_MAX):
-        indexes = Indexes()
+        indexes = PublisherFold()
         retired = read_retired(disk, journal_id)
         try:
-            seen, _ = look(disk, journal_id, indexes, retired)
+            seen, _ = survey_segments(disk, journal_id, indexes, retired)
             steps, damage = decide(seen, retired), None
             break
         except FileNotFoundError:
@@ -65,15 +71,15 @@ def take_snapshot(disk: Disk, *, unsynced: bool = False) -> Snapshot:
             damage = error
     if damage is not None:
         steps = _before_damage(seen, retired)
-    sealed: list[Segment] = []
-    active: Seen | None = None
+    sealed: list[RecoveredSegment] = []
+    active: SegmentSurvey | None = None
     for file, step in steps:
-        if step is Step.USE:
+        if step is RecoveryAction.USE:
             try:
                 sealed.append(use_sealed(disk, file, indexes))
             except JournalCorrupt as error:
                 return Snapshot(LogView(sealed, retired), 0, _told(error))
-        elif step is Step.FINISH:
+        elif step is RecoveryAction.FINISH:
             active = file
     view = LogView(sealed, retired)
     unproven = 0
@@ -95,7 +101,9 @@ def _told(error: JournalCorrupt | None) -> JournalCorrupt | None:
     )
 
 
-def _before_damage(seen: list[Seen], retired: Retired | None) -> list[tuple[Seen, Step]]:
+def _before_damage(
+    seen: list[SegmentSurvey], retired: RetiredState | None
+) -> list[tuple[SegmentSurvey, RecoveryAction]]:
     """What can be said of the segments before the first that cannot be right."""
     for count in range(len(seen) - 1, 0, -1):
         try:
@@ -106,7 +114,7 @@ def _before_damage(seen: list[Seen], retired: Retired | None) -> list[tuple[Seen
 
 
 def _add_active(
-    disk: Disk, view: LogView, file: Seen, *, unsynced: bool
+    disk: Disk, view: LogView, file: SegmentSurvey, *, unsynced: bool
 ) -> tuple[int, JournalCorrupt | None]:
     """Add the unsealed segment to a view; returns messages left out and the damage it ends with."""
     header = file.header
@@ -120,7 +128,7 @@ def _add_active(
         if ending.verdict is not Verdict.CORRUPT or ending.end == corrupt_at:
             break
         corrupt_at = ending.end  # a server may have written while it was read: damage stays where it is
-    active = Active(header, file.chain, file.size)
+    active = ActiveSegment(header, file.chain, file.size)
     active.index = index
     view.opened(active)
     segment = view.segments[-1]
@@ -174,7 +182,7 @@ class SnapshotReader:
         self._number = 0
         self._handle: int | None = None
 
-    def parts(self, start: int, stop: int, topic: str | None = None) -> Iterator[Part]:
+    def parts(self, start: int, stop: int, topic: str | None = None) -> Iterator[LogPart]:
         """Parts that hold positions `start` up to `stop`, without what cannot hold `topic`.
 
         Raises `JournalCorrupt` where the log cannot be read back."""

@@ -12,11 +12,11 @@ from typing import Final
 from tickertape.base.errors import JournalError, NotAJournal, WrongJournal
 from tickertape.base.interfaces import Disk
 from tickertape.base.limits import segment_header_bytes
-from tickertape.journal.format.clean_shutdown import END_FILE, Reached, read_reached
+from tickertape.journal.format.clean_shutdown import END_FILE, CleanShutdown, read_clean_shutdown
 from tickertape.journal.format.data_directory import DATA_NAMES
 from tickertape.journal.format.identity import IDENTITY_FILE, read_identity
-from tickertape.journal.format.last_segment import BEGUN_FILE, read_begun
-from tickertape.journal.format.retired_state import RETIRED_FILE, Retired, read_retired
+from tickertape.journal.format.last_segment import BEGUN_FILE, read_last_segment
+from tickertape.journal.format.retired_state import RETIRED_FILE, RetiredState, read_retired
 from tickertape.journal.format.segment import (
     JOURNAL_DIRECTORY,
     QUARANTINE_DIRECTORY,
@@ -25,16 +25,16 @@ from tickertape.journal.format.segment import (
     segment_number,
     segment_path,
 )
-from tickertape.journal.offline.report import Finding, Report, RetiredSummary, SegmentSummary
-from tickertape.journal.offline.segment_check import Progress, SegmentWalk, opened
+from tickertape.journal.offline.report import RetiredSummary, SegmentSummary, VerifyFinding, VerifyReport
+from tickertape.journal.offline.segment_check import Progress, SegmentChecker, opened
 from tickertape.journal.recovery.recovery import check_retired_link
-from tickertape.journal.recovery.survey import Head, Seen, leftovers, look
+from tickertape.journal.recovery.survey import SegmentHead, SegmentSurvey, leftovers, survey_segments
 
 _LOOKS_MAX: Final = 5
 """How often a directory is looked at again when a server seems to have removed a segment meanwhile."""
 
 
-def survey(disk: Disk) -> Report:
+def survey(disk: Disk) -> VerifyReport:
     """What is in the journal: sealed segments by their seals, the others read through.
 
     Raises `NotAJournal` when there is none, `OSError` when the disk cannot be read.
@@ -42,7 +42,7 @@ def survey(disk: Disk) -> Report:
     return _looked(disk, through=False, progress=_unseen)
 
 
-def verify(disk: Disk, progress: Progress | None = None) -> Report:
+def verify(disk: Disk, progress: Progress | None = None) -> VerifyReport:
     """Read every commit of every segment and check all that can be checked.
 
     Raises `NotAJournal` when there is no journal, `OSError` when the disk cannot be read. Damage never
@@ -51,11 +51,11 @@ def verify(disk: Disk, progress: Progress | None = None) -> Report:
     return _looked(disk, through=True, progress=progress or _unseen)
 
 
-def _looked(disk: Disk, *, through: bool, progress: Progress) -> Report:
+def _looked(disk: Disk, *, through: bool, progress: Progress) -> VerifyReport:
     for _ in range(_LOOKS_MAX):
         with contextlib.suppress(FileNotFoundError):  # a server may remove segments meanwhile
-            return _Looking(disk, through=through, progress=progress).look()
-    return _Looking(disk, through=through, progress=progress).look()
+            return _Verifier(disk, through=through, progress=progress).look()
+    return _Verifier(disk, through=through, progress=progress).look()
 
 
 def segment_bytes(disk: Disk) -> int:
@@ -65,18 +65,18 @@ def segment_bytes(disk: Disk) -> int:
     return sum(_size(disk, f"{JOURNAL_DIRECTORY}/{name}") for name in disk.names(JOURNAL_DIRECTORY))
 
 
-class _Looking:
+class _Verifier:
     """One look at a directory."""
 
     def __init__(self, disk: Disk, *, through: bool, progress: Progress) -> None:
         self._disk = disk
         self._through = through
         self._progress = progress
-        self._report = Report()
+        self._report = VerifyReport()
         self._highest: dict[int, int] = {}
-        self._retired: Retired | None = None
+        self._retired: RetiredState | None = None
 
-    def look(self) -> Report:
+    def look(self) -> VerifyReport:
         names = self._disk.names(".")
         if IDENTITY_FILE not in names and JOURNAL_DIRECTORY not in names:
             neither = f"there is neither {IDENTITY_FILE} nor {JOURNAL_DIRECTORY}/"
@@ -102,16 +102,16 @@ class _Looking:
         self._report.notes.sort()
         return self._report
 
-    def _reached(self) -> Reached | None:
+    def _reached(self) -> CleanShutdown | None:
         try:
-            return read_reached(self._disk)
+            return read_clean_shutdown(self._disk)
         except ValueError as error:
             self._note(END_FILE, 0, str(error))
             return None
 
     def _begun(self, journal_id: bytes) -> int:
         try:
-            return read_begun(self._disk, journal_id)
+            return read_last_segment(self._disk, journal_id)
         except ValueError as error:
             self._note(BEGUN_FILE, 0, str(error))
             return 0
@@ -124,7 +124,7 @@ class _Looking:
         if max(there, default=through) < begun and all(found.file != path for found in self._report.damage):
             self._damage(path, 0, f"segment {begun} was begun, and that is gone")
 
-    def _check_end(self, reached: Reached | None) -> None:
+    def _check_end(self, reached: CleanShutdown | None) -> None:
         """The segment that a clean stop sealed is there, and sealed."""
         if reached is None or (self._retired is not None and reached.segment <= self._retired.through):
             return
@@ -154,30 +154,30 @@ class _Looking:
 
     def _segments(self, journal_id: bytes) -> None:
         retired = self._read_retired(journal_id)
-        seen, unknown = look(self._disk, journal_id, retired=retired)
-        doubts: list[tuple[int, Head]] = []
+        seen, unknown = survey_segments(self._disk, journal_id, retired=retired)
+        doubts: list[tuple[int, SegmentHead]] = []
         while doubts != (doubts := _doubts(seen)):
             # a segment may have been begun meanwhile
-            seen, unknown = look(self._disk, journal_id, retired=retired)
+            seen, unknown = survey_segments(self._disk, journal_id, retired=retired)
         self._tell_retired(retired, self._read_retired(journal_id))
         self._check_first(seen, retired)
         for name in unknown:
             self._note(f"{JOURNAL_DIRECTORY}/{name}", 0, "not a file of Tickertape; the server ignores it")
-        previous: SegmentWalk | None = None
+        previous: SegmentChecker | None = None
         for at, file in enumerate(seen):
             path = segment_path(file.number)
             if at and file.number != seen[at - 1].number + 1:
                 self._damage(path, 0, f"segment {seen[at - 1].number + 1} before it is missing")
                 previous = None
-            begun_after = any(later.head in (Head.VALID, Head.LOST) for later in seen[at + 1 :])
-            if file.head is Head.VALID:
+            begun_after = any(later.head in (SegmentHead.VALID, SegmentHead.LOST) for later in seen[at + 1 :])
+            if file.head is SegmentHead.VALID:
                 first = at == 0 and retired is None
                 previous = self._valid(file, previous, first=first, begun_after=begun_after)
             else:
                 self._without_header(file, path, begun=file is not seen[-1])
                 previous = None
 
-    def _read_retired(self, journal_id: bytes) -> Retired | None:
+    def _read_retired(self, journal_id: bytes) -> RetiredState | None:
         try:
             retired = read_retired(self._disk, journal_id)
         except (JournalError, WrongJournal) as error:
@@ -185,7 +185,7 @@ class _Looking:
             return None
         return retired
 
-    def _tell_retired(self, retired: Retired | None, now: Retired | None) -> None:
+    def _tell_retired(self, retired: RetiredState | None, now: RetiredState | None) -> None:
         """Take in what was removed; `now` is what is recorded after the look at the segments."""
         if now is not None and (retired is None or now.through != retired.through):
             raise FileNotFoundError("segments were removed meanwhile")  # then it is looked at again
@@ -205,7 +205,7 @@ class _Looking:
         still = f"; {left} of the files are still there, the server removes them" if left else ""
         self._note(RETIRED_FILE, 0, f"{retired}{still}")
 
-    def _check_first(self, seen: list[Seen], retired: Retired | None) -> None:
+    def _check_first(self, seen: list[SegmentSurvey], retired: RetiredState | None) -> None:
         """The log begins where what was removed ends."""
         if retired is None:
             return
@@ -219,28 +219,28 @@ class _Looking:
         except JournalError:
             self._damage(segment_path(first.number), 0, f"it does not follow what {RETIRED_FILE} says")
 
-    def _without_header(self, file: Seen, path: str, *, begun: bool) -> None:
-        reserved = file.head is Head.BLANK and not begun
+    def _without_header(self, file: SegmentSurvey, path: str, *, begun: bool) -> None:
+        reserved = file.head is SegmentHead.BLANK and not begun
         summary = SegmentSummary(
             number=file.number, file=path, state="reserved" if reserved else "unreadable", bytes=file.size
         )
         self._report.segments.append(summary)
-        if file.head is Head.BROKEN and not begun:
+        if file.head is SegmentHead.BROKEN and not begun:
             self._note(path, 0, "interrupted creation: the next start moves it to quarantine")
         elif not reserved:
             self._damage(path, 0, file.head.value)
         self._progress(file.size)
 
     def _valid(
-        self, file: Seen, previous: SegmentWalk | None, *, first: bool, begun_after: bool
-    ) -> SegmentWalk:
-        walk = SegmentWalk(self._disk, file, self._highest, begun_after=begun_after)
+        self, file: SegmentSurvey, previous: SegmentChecker | None, *, first: bool, begun_after: bool
+    ) -> SegmentChecker:
+        walk = SegmentChecker(self._disk, file, self._highest, begun_after=begun_after)
         if self._through or file.seal is None or not walk.by_seal(file):
             walk.go(self._progress)
-            found: list[Finding] = []
+            found: list[VerifyFinding] = []
             while walk.damage and walk.damage != found:
                 found = walk.damage
-                walk = SegmentWalk(self._disk, file, self._highest, begun_after=begun_after)
+                walk = SegmentChecker(self._disk, file, self._highest, begun_after=begun_after)
                 walk.go(_unseen)
         self._highest.update(walk.highest)
         walk.check_link(previous, first=first)
@@ -250,17 +250,17 @@ class _Looking:
         return walk
 
     def _damage(self, file: str, offset: int, what: str) -> None:
-        self._report.damage.append(Finding(file, offset, what))
+        self._report.damage.append(VerifyFinding(file, offset, what))
 
     def _note(self, file: str, offset: int, what: str) -> None:
-        self._report.notes.append(Finding(file, offset, what))
+        self._report.notes.append(VerifyFinding(file, offset, what))
 
 
-def _doubts(seen: list[Seen]) -> list[tuple[int, Head]]:
+def _doubts(seen: list[SegmentSurvey]) -> list[tuple[int, SegmentHead]]:
     """Files whose first sector is not what it should be, but for a reserved one at the end."""
     last = seen[-1].number if seen else 0
-    blank = [(last, Head.BLANK)]
-    return [d for d in ((f.number, f.head) for f in seen) if d[1] is not Head.VALID and d not in blank]
+    blank = [(last, SegmentHead.BLANK)]
+    return [d for d in ((f.number, f.head) for f in seen) if d[1] is not SegmentHead.VALID and d not in blank]
 
 
 def _size(disk: Disk, path: str) -> int:

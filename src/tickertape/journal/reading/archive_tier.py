@@ -15,7 +15,7 @@ from tickertape.base.errors import BookmarkExpired, TickertapeError
 from tickertape.base.interfaces import Buffer
 from tickertape.base.timestamps import format_timestamp
 from tickertape.journal.format.retired_state import expired, is_expired
-from tickertape.journal.reading.log_view import LogView, Part, ReadRequest
+from tickertape.journal.reading.log_view import LogPart, LogView, ReadRequest
 from tickertape.journal.reading.lookup import StoredMessage, message_at
 
 _NOTHING: Final = -1
@@ -60,8 +60,8 @@ class LastArchived(NamedTuple):
     size: int = _SMALL
 
 
-class LookArchive(NamedTuple):
-    """How far the archive reaches now; answered with `Covered`."""
+class ProbeArchive(NamedTuple):
+    """How far the archive reaches now; answered with `ArchiveCoverage`."""
 
     size: int = _SMALL
 
@@ -78,7 +78,7 @@ class CheckArchived(NamedTuple):
 class ArchivedParts(NamedTuple):
     """Messages that follow one another."""
 
-    parts: list[Part]
+    parts: list[LogPart]
     end: int
     """Everything that was asked for below this position was given."""
 
@@ -99,7 +99,7 @@ class ArchivedWhole(NamedTuple):
     """All files exist, with their sizes."""
 
 
-class Covered(NamedTuple):
+class ArchiveCoverage(NamedTuple):
     """What the archive covers."""
 
     begin: int | None
@@ -113,21 +113,21 @@ class Covered(NamedTuple):
     """Position of the last message in it, and which it is; None: it has none."""
 
 
-ArchiveRequest = ReadArchive | FindArchived | TimeArchived | LastArchived | LookArchive | CheckArchived
-ArchiveAnswer = ArchivedParts | ArchivedPlace | ArchivedLast | Covered | ArchivedWhole
-ArchiveSearch = Generator[ArchiveRequest, ArchiveAnswer, "Older | None"]
+ArchiveRequest = ReadArchive | FindArchived | TimeArchived | LastArchived | ProbeArchive | CheckArchived
+ArchiveAnswer = ArchivedParts | ArchivedPlace | ArchivedLast | ArchiveCoverage | ArchivedWhole
+ArchiveSearch = Generator[ArchiveRequest, ArchiveAnswer, "ArchiveTier | None"]
 
 
-class Older:
+class ArchiveTier:
     """The archive, as far as the log knows of it. `where` names it for people."""
 
     def __init__(self, where: str) -> None:
         self.where = where
         self.known = False
         """It was looked at."""
-        self.covered = Covered(None)
+        self.covered = ArchiveCoverage(None)
 
-    def cover(self, covered: Covered) -> None:
+    def cover(self, covered: ArchiveCoverage) -> None:
         """It was looked at, and covers this."""
         self.known = True
         self.covered = covered
@@ -150,12 +150,14 @@ class Older:
         return f"the archive {self.where} has positions {begin} to below {end}{which}"
 
 
-class OlderReader:
+class ArchivedLogReader:
     """Reads the archive from a position up to where the log begins; used as a `LogReader` is.
 
     `topic` is a name, a pattern, or None for all; `scan` a number of its own."""
 
-    def __init__(self, view: LogView, older: Older, position: int, topic: str | None, scan: int) -> None:
+    def __init__(
+        self, view: LogView, older: ArchiveTier, position: int, topic: str | None, scan: int
+    ) -> None:
         self._view = view
         self._older = older
         self._topic = topic
@@ -164,7 +166,7 @@ class OlderReader:
         self._looked_for = _NOTHING
         """Where the log began when it was looked again how far the archive reaches."""
 
-    def poll(self) -> ReadArchive | LookArchive | None:
+    def poll(self) -> ReadArchive | ProbeArchive | None:
         """What comes next: a request, or None where the log goes on. Raises `BookmarkExpired` when archive
         and log do not meet any more."""
         first = self._view.first_position  # retention may have gone on
@@ -172,14 +174,14 @@ class OlderReader:
             return None
         if not self._older.serves(self.position, first):
             if self._looked_for == first:
-                raise apart(f"position {self.position}", self._view, self._older)
+                raise gap_error(f"position {self.position}", self._view, self._older)
             self._looked_for = first
-            return LookArchive()  # it may have gone on since somebody looked
+            return ProbeArchive()  # it may have gone on since somebody looked
         return ReadArchive(self._scan, self.position, first, self._topic)
 
-    def answer(self, answer: ArchivedParts | Covered) -> list[Part]:
+    def answer(self, answer: ArchivedParts | ArchiveCoverage) -> list[LogPart]:
         """The answer to the last request: perhaps no part."""
-        if isinstance(answer, Covered):
+        if isinstance(answer, ArchiveCoverage):
             self._older.cover(answer)
             return []
         self.position = answer.end
@@ -206,18 +208,18 @@ def look(view: LogView, topic: str | None) -> ArchiveSearch:
         return None
     begin = older.covered.begin
     if begin is None or not older.serves(min(begin, view.first_position), view.first_position):
-        covered = yield LookArchive()  # it may have gone on
-        assert isinstance(covered, Covered)
+        covered = yield ProbeArchive()  # it may have gone on
+        assert isinstance(covered, ArchiveCoverage)
         older.cover(covered)
         begin = covered.begin
     if begin is None or begin >= view.first_position or not older.covered.holds(topic):
         return None
     if older.covered.end < view.first_position:
-        raise apart("a start before the log", view, older)
+        raise gap_error("a start before the log", view, older)
     return older
 
 
-def difference(view: LogView, covered: Covered) -> Generator[ReadRequest, Buffer, str]:
+def difference(view: LogView, covered: ArchiveCoverage) -> Generator[ReadRequest, Buffer, str]:
     """What the log has, for people, where the last message of an archive stands; empty when it is that
     message, or retention has removed it, or there is none.
 
@@ -241,7 +243,7 @@ def difference(view: LogView, covered: Covered) -> Generator[ReadRequest, Buffer
     return f"has {found.bookmark} of {format_timestamp(found.timestamp)} there"
 
 
-def apart(what: str, view: LogView, older: Older) -> BookmarkExpired:
+def gap_error(what: str, view: LogView, older: ArchiveTier) -> BookmarkExpired:
     """The error of what neither archive nor log has."""
     begins = f"the log begins at position {view.first_position}"
     if view.first is None:
@@ -256,6 +258,6 @@ def apart(what: str, view: LogView, older: Older) -> BookmarkExpired:
     )
 
 
-def gone(what: str, view: LogView) -> BookmarkExpired:
+def expired_error(what: str, view: LogView) -> BookmarkExpired:
     """The error of what lies before the log, and is not in the archive either, if there is one."""
     return expired(what if view.older is None else f"{what}: {view.older}", view.retired, view.first)

@@ -19,9 +19,9 @@ from tickertape.batch import BatchHead, MessageBatch
 from tickertape.batch.format import Int64s
 from tickertape.journal.format.segment import CommitHeader, CommitKind, decode_commit
 from tickertape.journal.reading.log_view import (
+    LogPart,
     LogSegment,
     LogView,
-    Part,
     ReadRequest,
     commit_parts,
     corrupt,
@@ -60,7 +60,7 @@ class LogReader:
         self._bodies: _Bodies | None = None
         self._request: ReadRequest | None = None
 
-    def poll(self) -> list[Part] | ReadRequest | None:
+    def poll(self) -> list[LogPart] | ReadRequest | None:
         """What comes next (see the class)."""
         while self._bodies is None and self.position < self._view.end_position:
             at = self._view.tail_at(self.position)
@@ -75,7 +75,7 @@ class LogReader:
                 return self._request
         return self._ask_for_bodies() if self._bodies is not None else None
 
-    def answer(self, data: Buffer) -> list[Part]:
+    def answer(self, data: Buffer) -> list[LogPart]:
         """The bytes of the last request. May give no part yet: poll again. Raises `JournalCorrupt`."""
         segment, request, position = self._segment, self._request, self.position
         assert segment is not None
@@ -95,7 +95,7 @@ class LogReader:
 
     # -- whole commits --------------------------------------------------------------------------------
 
-    def _answer_commits(self, segment: LogSegment, request: ReadRequest, data: Buffer) -> list[Part]:
+    def _answer_commits(self, segment: LogSegment, request: ReadRequest, data: Buffer) -> list[LogPart]:
         commits, self._need = decode_commits(
             segment, request.offset, data, up_to_damage=True, excuse=self._not_wanted
         )
@@ -175,7 +175,7 @@ class LogReader:
         self._request = ReadRequest(self._segment.number, pieces[0][0], size, pieces)
         return self._request
 
-    def _answer_bodies(self, segment: LogSegment, asked: _Bodies, data: Buffer) -> list[Part]:
+    def _answer_bodies(self, segment: LogSegment, asked: _Bodies, data: Buffer) -> list[LogPart]:
         header, head, runs = asked
         self._bodies = None
         try:
@@ -184,12 +184,12 @@ class LogReader:
             raise corrupt(segment, header.offset, f"commit {header.number}: {error}") from error
         self._passed(header)
         end = header.first_position + header.messages
-        return [Part(header.first_position, batch, indices + header.first_position, end)]
+        return [LogPart(header.first_position, batch, indices + header.first_position, end)]
 
     # -- where to read --------------------------------------------------------------------------------
 
-    def _from_tail(self, at: int) -> list[Part]:
-        parts: list[Part] = []
+    def _from_tail(self, at: int) -> list[LogPart]:
+        parts: list[LogPart] = []
         total = 0
         tail = self._view.tail
         while at < len(tail) and total < read_bytes_target:

@@ -22,9 +22,9 @@ from tickertape.base.limits import (
 )
 from tickertape.batch import MessageBatch
 from tickertape.batch.format import Int64s
-from tickertape.journal.commit.active_segment import Active
-from tickertape.journal.commit.persisted import Persisted
-from tickertape.journal.format.retired_state import FirstMessage, Retired
+from tickertape.journal.commit.active_segment import ActiveSegment
+from tickertape.journal.commit.persisted import PersistedCommit
+from tickertape.journal.format.retired_state import FirstMessage, RetiredState
 from tickertape.journal.format.segment import (
     CommitHeader,
     CommitKind,
@@ -32,12 +32,12 @@ from tickertape.journal.format.segment import (
     decode_commit,
     segment_path,
 )
-from tickertape.journal.index.index_cache import SealedIndexes
+from tickertape.journal.index.index_cache import IndexCache
 from tickertape.journal.index.segment_index import SegmentIndex
-from tickertape.journal.recovery.recovery import Segment
+from tickertape.journal.recovery.recovery import RecoveredSegment
 
 if TYPE_CHECKING:
-    from tickertape.journal.reading.archive_tier import Older
+    from tickertape.journal.reading.archive_tier import ArchiveTier
 
 
 class ReadRequest(NamedTuple):
@@ -56,7 +56,7 @@ class ReadRequest(NamedTuple):
         return b"".join([piece(offset, size) for offset, size in self.pieces])
 
 
-class Part(NamedTuple):
+class LogPart(NamedTuple):
     """Messages of one commit; message i has position `first_position + i`, or `positions[i]`."""
 
     first_position: int
@@ -91,7 +91,7 @@ def last_of(batch: MessageBatch, stop: int | None = None) -> int | None:
     return int(messages[-1]) if len(messages) else None
 
 
-def _first_position(part: Part) -> int:
+def _first_position(part: LogPart) -> int:
     return part.first_position
 
 
@@ -126,7 +126,7 @@ class LogSegment:
 class LogView:
     """The persisted log: its segments in order, and the last of it in memory."""
 
-    def __init__(self, sealed: list[Segment], retired: Retired | None = None) -> None:
+    def __init__(self, sealed: list[RecoveredSegment], retired: RetiredState | None = None) -> None:
         self.segments = [
             LogSegment(s.header, s.blocks, s.data_end, s.end_position, s.seal.timestamp, s.end)
             for s in sealed
@@ -135,27 +135,27 @@ class LogView:
         """What is left of the segments that retention removed, before the first of these."""
         self.first: FirstMessage | None = None
         """The first message that the log still has; None when that is not known, or there is none."""
-        self.older: Older | None = None
+        self.older: ArchiveTier | None = None
         """The archive that has what lies before these segments, if there is one."""
         self.first_unknown = False
         """It could not be read."""
         self.last_message: int | None = None
         """Position of the last message that is no control record; None when it was not looked for yet."""
         self._by_number = {s.number: s for s in self.segments}
-        self.indexes = SealedIndexes()
+        self.indexes = IndexCache()
         """The indexes of all segments but the one that is being written."""
         for sealed_one in sealed:
             self.indexes.add(sealed_one.blocks)
         self.indexes.fit()
         self._active: LogSegment | None = None
-        self._writing: Active | None = None
-        self.tail: list[Part] = []
+        self._writing: ActiveSegment | None = None
+        self.tail: list[LogPart] = []
         """The last commits in memory, in order: at most `tail_bytes_max` and one commit."""
         self.tail_bytes_max = tail_cache_bytes
         """How much of the log's end stays in memory, encoded bytes."""
         self._tail_bytes = 0
 
-    def opened(self, active: Active) -> None:
+    def opened(self, active: ActiveSegment) -> None:
         """A segment became active, and the one before it is sealed."""
         if self._active is not None and self._writing is not None:
             self.indexes.add(self._active.index)
@@ -172,7 +172,7 @@ class LogView:
         self.segments.append(segment)
         self._by_number[segment.number] = segment
 
-    def persisted(self, commit: Persisted) -> None:
+    def persisted(self, commit: PersistedCommit) -> None:
         """A commit became persisted: readers may see it from now on."""
         self.indexes.relieve()  # one at a time: nobody waits for long
         segment = self._by_number[commit.segment]
@@ -182,7 +182,7 @@ class LogView:
         last = last_of(commit.batch)
         if last is not None:
             self.last_message = commit.first_position + last
-        self.tail.append(Part(commit.first_position, commit.batch))
+        self.tail.append(LogPart(commit.first_position, commit.batch))
         self._tail_bytes += commit.batch.nbytes + batch_memory_bytes
         if self._tail_bytes > self.tail_bytes_max:
             self._cut_tail()
@@ -192,9 +192,11 @@ class LogView:
         keeps its descriptor, and its space when it is removed, for as long as anything of it is there."""
         begin = self.tail_at(position) or 0
         for at, part in enumerate(self.tail[begin:], begin):
-            self.tail[at] = Part(part.first_position, MessageBatch.parse(part.batch.encode()))
+            self.tail[at] = LogPart(part.first_position, MessageBatch.parse(part.batch.encode()))
 
-    def retire(self, retired: Retired, first: FirstMessage | None, *, first_unknown: bool = False) -> None:
+    def retire(
+        self, retired: RetiredState, first: FirstMessage | None, *, first_unknown: bool = False
+    ) -> None:
         """Segments are to be removed: nobody finds them any more. `first_unknown`: the first message behind
         them cannot be read."""
         gone = [segment for segment in self.segments if segment.number <= retired.through]
@@ -322,13 +324,13 @@ def header_problem(segment: LogSegment, offset: int, header: CommitHeader | None
     return None
 
 
-def commit_parts(segment: LogSegment, commits: list[tuple[CommitHeader, memoryview]]) -> list[Part]:
+def commit_parts(segment: LogSegment, commits: list[tuple[CommitHeader, memoryview]]) -> list[LogPart]:
     """The message batches of data commits, but for those that were excused."""
     parts = []
     for header, body in commits:
         if header.kind is CommitKind.DATA and body:
             try:
-                parts.append(Part(header.first_position, MessageBatch.parse(body)))
+                parts.append(LogPart(header.first_position, MessageBatch.parse(body)))
             except BadBatch as error:
                 raise corrupt(segment, header.offset, f"commit {header.number}: {error}") from error
     return parts

@@ -19,12 +19,12 @@ from tickertape.base.limits import commit_bytes_max
 from tickertape.batch import KIND_MESSAGE, MessageBatch, slice_batch
 from tickertape.batch.format import Int64s
 from tickertape.journal.format.segment import CommitHeader
-from tickertape.journal.index.segment_index import Place
+from tickertape.journal.index.segment_index import BlockAddress
 from tickertape.journal.reading.log_reader import LogReader
 from tickertape.journal.reading.log_view import (
+    LogPart,
     LogSegment,
     LogView,
-    Part,
     ReadRequest,
     commit_parts,
     corrupt,
@@ -88,7 +88,7 @@ def find_bookmark(view: LogView, publisher: int, sequence: int) -> MaybeSearch:
 def _in_place(
     view: LogView,
     segment: LogSegment,
-    place: Place,
+    place: BlockAddress,
     publisher: int,
     sequence: int,
     damaged: list[JournalCorrupt],
@@ -114,13 +114,13 @@ def _in_place(
     return None
 
 
-def _of_tail(view: LogView, at: int, stop: int | None) -> list[Part]:
+def _of_tail(view: LogView, at: int, stop: int | None) -> list[LogPart]:
     """The parts of blocks that lie in memory; what is not persisted yet is not among them."""
     end = view.tail_at(stop) if stop is not None else len(view.tail)
     return view.tail[at:end]
 
 
-def _in_parts(parts: list[Part], publisher: int, sequence: int) -> int | None:
+def _in_parts(parts: list[LogPart], publisher: int, sequence: int) -> int | None:
     """Position of a message in parts by publisher and sequence."""
     for part in parts:
         found = _in_batch(part.batch, publisher, sequence)
@@ -219,7 +219,7 @@ def message_at(view: LogView, position: int) -> Generator[ReadRequest, Buffer, S
     return StoredMessage(Bookmark(one.publisher(0), one.sequence(0)), one.timestamp(0))
 
 
-def _part_with(view: LogView, position: int) -> Generator[ReadRequest, Buffer, Part | None]:
+def _part_with(view: LogView, position: int) -> Generator[ReadRequest, Buffer, LogPart | None]:
     """The part that holds a persisted position."""
     reader = LogReader(view, position)
     while (step := reader.poll()) is not None:
@@ -231,7 +231,7 @@ def _part_with(view: LogView, position: int) -> Generator[ReadRequest, Buffer, P
 
 
 def fold_topic(
-    view: LogView, topic: str, take: Callable[[Part], None]
+    view: LogView, topic: str, take: Callable[[LogPart], None]
 ) -> Generator[ReadRequest, Buffer, list[JournalCorrupt]]:
     """Hand every part that may hold `topic` to `take`, in order; returns the damage it met.
 

@@ -18,12 +18,12 @@ from tickertape.batch import MessageBatch, Stamp, merge
 from tickertape.journal.format.identity import read_identity
 from tickertape.journal.format.segment import CommitHeader
 from tickertape.journal.format.staging_file import Damaged, prepared_parts
-from tickertape.journal.recovery.segment_scan import Commit
+from tickertape.journal.recovery.segment_scan import ScannedCommit
 
 _NO_STAMP: Final = Stamp(1, 1, 0)
 
 
-class Unfinished(NamedTuple):
+class IncompleteTransaction(NamedTuple):
     """The commits of a chain that has no end."""
 
     first: CommitHeader
@@ -33,7 +33,7 @@ class Unfinished(NamedTuple):
     """Offset after the last byte behind them that is not zero; `end` when there is none."""
 
 
-def is_staged(disk: Disk, journal_id: bytes, chain: Iterable[Commit]) -> bool:
+def is_staged(disk: Disk, journal_id: bytes, chain: Iterable[ScannedCommit]) -> bool:
     """Whether prepared parts hold the messages of all these commits. Raises `OSError` when the directory
     cannot be read."""
     missing: set[bytes] = set()

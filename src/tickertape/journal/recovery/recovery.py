@@ -14,11 +14,11 @@ from typing import NamedTuple, NoReturn
 from tickertape.base.errors import BadBatch, JournalVersion, WrongJournal
 from tickertape.base.interfaces import Buffer, Disk
 from tickertape.base.limits import MIB, segment_header_bytes
-from tickertape.journal.commit.active_segment import Active, LogEnd, make_seal
-from tickertape.journal.format.clean_shutdown import END_FILE, Reached, read_reached
-from tickertape.journal.format.commit_headers import Heads
-from tickertape.journal.format.last_segment import BEGUN_FILE, read_begun
-from tickertape.journal.format.retired_state import RETIRED_FILE, Retired, read_retired
+from tickertape.journal.commit.active_segment import ActiveSegment, LogEnd, make_seal
+from tickertape.journal.format.clean_shutdown import END_FILE, CleanShutdown, read_clean_shutdown
+from tickertape.journal.format.commit_headers import CommitHeaders
+from tickertape.journal.format.last_segment import BEGUN_FILE, read_last_segment
+from tickertape.journal.format.retired_state import RETIRED_FILE, RetiredState, read_retired
 from tickertape.journal.format.segment import (
     AGAIN,
     FLAG_CONTINUES,
@@ -31,12 +31,20 @@ from tickertape.journal.format.segment import (
 from tickertape.journal.format.staging_file import STAGING_DIRECTORY
 from tickertape.journal.index.rebuild import IndexRebuild
 from tickertape.journal.index.segment_index import SegmentIndex
-from tickertape.journal.recovery.incomplete_transaction import Unfinished, is_staged
+from tickertape.journal.recovery.incomplete_transaction import IncompleteTransaction, is_staged
 from tickertape.journal.recovery.segment_scan import Ending, SegmentScan, Verdict
-from tickertape.journal.recovery.survey import Head, Indexes, Seen, is_blank, leftovers, look, refuse
+from tickertape.journal.recovery.survey import (
+    PublisherFold,
+    SegmentHead,
+    SegmentSurvey,
+    is_blank,
+    leftovers,
+    refuse,
+    survey_segments,
+)
 
 
-class Step(Enum):
+class RecoveryAction(Enum):
     """What is done with one segment file."""
 
     USE = "sealed: use it"
@@ -45,7 +53,7 @@ class Step(Enum):
     ASIDE = "interrupted creation: move it to quarantine"
 
 
-class Segment(NamedTuple):
+class RecoveredSegment(NamedTuple):
     """A sealed segment that is part of the log."""
 
     number: int
@@ -59,10 +67,10 @@ class Segment(NamedTuple):
     blocks: SegmentIndex
 
 
-class Recovered(NamedTuple):
+class RecoveredJournal(NamedTuple):
     """An opened journal."""
 
-    segments: list[Segment]
+    segments: list[RecoveredSegment]
     end: LogEnd
     publishers: dict[int, int]
     """Highest sequence of each publisher."""
@@ -70,7 +78,7 @@ class Recovered(NamedTuple):
     """One line for each thing that was not as a clean stop leaves it."""
     unknown: list[str]
     """Names in the journal directory that are none of ours: ignored."""
-    retired: Retired | None = None
+    retired: RetiredState | None = None
     """What is left of the segments that retention removed."""
     leftovers: tuple[int, ...] = ()
     """Segments whose removal was recorded and not finished: no part of the log any more."""
@@ -81,47 +89,56 @@ class Recovered(NamedTuple):
 # -- decide -------------------------------------------------------------------------------------------
 
 
-def decide(seen: list[Seen], retired: Retired | None = None) -> list[tuple[Seen, Step]]:
+def decide(
+    seen: list[SegmentSurvey], retired: RetiredState | None = None
+) -> list[tuple[SegmentSurvey, RecoveryAction]]:
     """The table: what to do with each file behind the `retired` ones. Raises what refuses the start; pure."""
-    steps: list[tuple[Seen, Step]] = []
+    steps: list[tuple[SegmentSurvey, RecoveryAction]] = []
     first = 1 if retired is None else retired.through + 1
-    if retired is not None and not any(file.head is Head.VALID and file.number == first for file in seen):
+    if retired is not None and not any(
+        file.head is SegmentHead.VALID and file.number == first for file in seen
+    ):
         refuse(segment_path(first), 0, f"the log begins with it, {RETIRED_FILE} says, and it is not there")
-    previous: Seen | None = None
+    previous: SegmentSurvey | None = None
     for at, file in enumerate(seen):
         later = seen[at + 1 :]
         path = segment_path(file.number)
-        if file.head is Head.NEWER:
+        if file.head is SegmentHead.NEWER:
             raise JournalVersion(
                 f"{path} was written by a newer format: use a newer program; nothing was changed"
             )
-        if file.head is Head.FOREIGN:
+        if file.head is SegmentHead.FOREIGN:
             raise WrongJournal(
                 f"{path} belongs to another journal or number: move it away; nothing was changed"
             )
         expected = seen[at - 1].number + 1 if at else first
         if file.number != expected:
             refuse(path, 0, f"segment {expected} is missing")
-        if file.head is Head.VALID:
+        if file.head is SegmentHead.VALID:
             _check_link(previous, file, path)
             if previous is None and retired is not None:
                 check_retired_link(file.header, retired)
             sealed = file.seal is not None
-            if not sealed and any(f.head is Head.VALID for f in later):
-                _refuse_unsealed(path, file, next(f for f in later if f.head is Head.VALID))
-            steps.append((file, Step.USE if sealed else Step.FINISH))
+            if not sealed and any(f.head is SegmentHead.VALID for f in later):
+                _refuse_unsealed(path, file, next(f for f in later if f.head is SegmentHead.VALID))
+            steps.append((file, RecoveryAction.USE if sealed else RecoveryAction.FINISH))
             previous = file
-        elif any(f.head in (Head.VALID, Head.LOST) for f in later) or file.head is Head.LOST:
+        elif (
+            any(f.head in (SegmentHead.VALID, SegmentHead.LOST) for f in later)
+            or file.head is SegmentHead.LOST
+        ):
             refuse(path, 0, f"{file.head.value} in the middle of the log")
         elif later:
             what = f"{file.head.value}, but it was begun: segment {later[0].number} was reserved behind it"
             _refuse_lost(path, 0, what, "this file and those behind it")
         else:
-            steps.append((file, Step.ADOPT if file.head is Head.BLANK else Step.ASIDE))
+            steps.append(
+                (file, RecoveryAction.ADOPT if file.head is SegmentHead.BLANK else RecoveryAction.ASIDE)
+            )
     return steps
 
 
-def _refuse_unsealed(path: str, file: Seen, later: Seen) -> NoReturn:
+def _refuse_unsealed(path: str, file: SegmentSurvey, later: SegmentSurvey) -> NoReturn:
     """Say what is wrong with a segment that does not end with its seal though a later one was begun."""
     assert later.header is not None
     what = "it does not end with a valid seal though a later segment was begun"
@@ -133,7 +150,7 @@ def _refuse_unsealed(path: str, file: Seen, later: Seen) -> NoReturn:
     refuse(path, file.size, what)
 
 
-def _check_link(previous: Seen | None, file: Seen, path: str) -> None:
+def _check_link(previous: SegmentSurvey | None, file: SegmentSurvey, path: str) -> None:
     """A segment's header says which seal it follows."""
     assert file.header is not None
     if previous is None or previous.seal is None or previous.header is None:
@@ -145,7 +162,7 @@ def _check_link(previous: Seen | None, file: Seen, path: str) -> None:
         refuse(path, 0, f"its positions do not continue those of segment {previous.number}")
 
 
-def check_retired_link(header: SegmentHeader | None, retired: Retired) -> None:
+def check_retired_link(header: SegmentHeader | None, retired: RetiredState) -> None:
     """The first segment that is left says which seal it follows, and so does what was recorded."""
     assert header is not None
     follows = (header.previous_chain, header.previous_end, header.first_position, header.first_commit)
@@ -154,13 +171,15 @@ def check_retired_link(header: SegmentHeader | None, retired: Retired) -> None:
         refuse(path, 0, f"it does not follow the segments that {RETIRED_FILE} says were removed before it")
 
 
-def check_reached(steps: list[tuple[Seen, Step]], reached: Reached | None) -> None:
+def check_clean_shutdown(
+    steps: list[tuple[SegmentSurvey, RecoveryAction]], reached: CleanShutdown | None
+) -> None:
     """Refuse a log that ends before where a clean stop has sealed it; pure. Whether a last segment without a
     seal at its end has one in it is seen when it is read."""
     if reached is None:
         return
     path = segment_path(reached.segment)
-    used = {file.number: file for file, step in steps if step in (Step.USE, Step.FINISH)}
+    used = {file.number: file for file, step in steps if step in (RecoveryAction.USE, RecoveryAction.FINISH)}
     last = used.get(reached.segment)
     if last is None and max(used, default=0) < reached.segment:
         _refuse_lost(path, 0, "a clean stop sealed it, and now it is missing or empty")
@@ -168,9 +187,9 @@ def check_reached(steps: list[tuple[Seen, Step]], reached: Reached | None) -> No
         _refuse_lost(path, last.seal.offset, f"its seal is not that of the clean stop, {reached.commit}")
 
 
-def check_begun(steps: list[tuple[Seen, Step]], begun: int) -> None:
+def check_last_segment(steps: list[tuple[SegmentSurvey, RecoveryAction]], begun: int) -> None:
     """Refuse a log that ends before the segment that is known to have been `begun` (0: none); pure."""
-    used = [file.number for file, step in steps if step in (Step.USE, Step.FINISH)]
+    used = [file.number for file, step in steps if step in (RecoveryAction.USE, RecoveryAction.FINISH)]
     last = max(used, default=0)
     # One that retention has removed since leaves a log that begins behind it.
     if last < begun:
@@ -187,11 +206,11 @@ def _refuse_lost(path: str, offset: int, what: str, remove: str = "") -> NoRetur
 # -- do -----------------------------------------------------------------------------------------------
 
 
-def recover(disk: Disk, journal_id: bytes) -> Recovered:
+def recover_journal(disk: Disk, journal_id: bytes) -> RecoveredJournal:
     """Open the journal in `disk`. Raises `JournalCorrupt`, `JournalVersion`, `WrongJournal` or `OSError`."""
-    indexes = Indexes()
+    indexes = PublisherFold()
     retired = read_retired(disk, journal_id)
-    seen, unknown = look(disk, journal_id, indexes, retired)
+    seen, unknown = survey_segments(disk, journal_id, indexes, retired)
     steps = decide(seen, retired)
     report: list[str] = []
     if retired is not None:
@@ -200,23 +219,25 @@ def recover(disk: Disk, journal_id: bytes) -> Recovered:
     if left:
         report.append(f"segments {left[0]} to {left[-1]}: retired by an earlier run, still to be removed")
     reached = _reached(disk, report)
-    check_reached(steps, reached)
-    check_begun(steps, _begun(disk, journal_id, report))
+    check_clean_shutdown(steps, reached)
+    check_last_segment(steps, _begun(disk, journal_id, report))
     unknown = _resumed(disk, seen, retired, unknown)
     _make_durable(disk, steps, retired)
-    segments: list[Segment] = []
-    used = [file for file, step in steps if step in (Step.USE, Step.FINISH)]
+    segments: list[RecoveredSegment] = []
+    used = [file for file, step in steps if step in (RecoveryAction.USE, RecoveryAction.FINISH)]
     last_number = used[-1].number if used else 0
-    reserved = [file.size for file, step in steps if step is Step.ADOPT and file.number == last_number + 1]
+    reserved = [
+        file.size for file, step in steps if step is RecoveryAction.ADOPT and file.number == last_number + 1
+    ]
     for file, step in steps:
-        if step is Step.ASIDE:
+        if step is RecoveryAction.ASIDE:
             _move_aside(disk, file.number)
             report.append(f"segment {file.number}: interrupted creation, moved to {QUARANTINE_DIRECTORY}/")
-        elif step is Step.FINISH:
+        elif step is RecoveryAction.FINISH:
             log_time = segments[-1].seal.timestamp if segments else 0
             sealed = reached is not None and reached.segment == file.number
             segments.append(_finish(disk, file, log_time, indexes, report, sealed=sealed))
-        elif step is Step.USE:
+        elif step is RecoveryAction.USE:
             segments.append(use_sealed(disk, file, indexes))
             if file.number == last_number:
                 _write_back(disk, file.number, segments[-1].data_end, file.size)
@@ -233,12 +254,12 @@ def recover(disk: Disk, journal_id: bytes) -> Recovered:
             commit=last.seal.number + 1,
             timestamp=last.seal.timestamp,
         )
-    return Recovered(segments, end, indexes.publishers, report, unknown, retired, left, sum(reserved))
+    return RecoveredJournal(segments, end, indexes.publishers, report, unknown, retired, left, sum(reserved))
 
 
-def _reached(disk: Disk, report: list[str]) -> Reached | None:
+def _reached(disk: Disk, report: list[str]) -> CleanShutdown | None:
     try:
-        return read_reached(disk)
+        return read_clean_shutdown(disk)
     except ValueError as error:
         report.append(f"{error}; whether the log has lost its end is not known")
         return None
@@ -246,13 +267,15 @@ def _reached(disk: Disk, report: list[str]) -> Reached | None:
 
 def _begun(disk: Disk, journal_id: bytes, report: list[str]) -> int:
     try:
-        return read_begun(disk, journal_id)
+        return read_last_segment(disk, journal_id)
     except ValueError as error:
         report.append(f"{error}; whether the log has lost its last segment is not known")
         return 0
 
 
-def _resumed(disk: Disk, seen: list[Seen], retired: Retired | None, unknown: list[str]) -> list[str]:
+def _resumed(
+    disk: Disk, seen: list[SegmentSurvey], retired: RetiredState | None, unknown: list[str]
+) -> list[str]:
     """Give the reserve its name back where an earlier start was cut short between two renames (see
     `jobs.py`); the names that are still none of ours."""
     number = (seen[-1].number if seen else 0 if retired is None else retired.through) + 1
@@ -263,10 +286,16 @@ def _resumed(disk: Disk, seen: list[Seen], retired: Retired | None, unknown: lis
     return [name for name in unknown if name != path.rpartition("/")[2]]
 
 
-def _make_durable(disk: Disk, steps: list[tuple[Seen, Step]], retired: Retired | None) -> None:
+def _make_durable(
+    disk: Disk, steps: list[tuple[SegmentSurvey, RecoveryAction]], retired: RetiredState | None
+) -> None:
     """After a killed process, what was read may live in the page cache only: nothing may stand on it before a
     sync."""
-    paths = [segment_path(file.number) for file, step in steps if step in (Step.USE, Step.FINISH)]
+    paths = [
+        segment_path(file.number)
+        for file, step in steps
+        if step in (RecoveryAction.USE, RecoveryAction.FINISH)
+    ]
     if retired is not None:
         paths.append(RETIRED_FILE)
     for path in paths:
@@ -279,7 +308,7 @@ def _make_durable(disk: Disk, steps: list[tuple[Seen, Step]], retired: Retired |
     disk.sync_directory(".")
 
 
-def use_sealed(disk: Disk, file: Seen, indexes: Indexes) -> Segment:
+def use_sealed(disk: Disk, file: SegmentSurvey, indexes: PublisherFold) -> RecoveredSegment:
     """A sealed segment as part of the log; nothing is written. Raises `JournalCorrupt`."""
     assert file.header is not None
     assert file.seal is not None
@@ -294,7 +323,9 @@ def use_sealed(disk: Disk, file: Seen, indexes: Indexes) -> Segment:
             indexes.add(index)
         indexes.count(through.highest)
     seal = file.seal
-    return Segment(file.number, file.header, file.size, seal.offset, seal.first_position, seal, index)
+    return RecoveredSegment(
+        file.number, file.header, file.size, seal.offset, seal.first_position, seal, index
+    )
 
 
 class Through(NamedTuple):
@@ -310,7 +341,7 @@ class Through(NamedTuple):
     """The first commit of a chain whose end was not found."""
 
 
-def read_through(disk: Disk, file: Seen, until: int | None = None) -> Through:
+def read_through(disk: Disk, file: SegmentSurvey, until: int | None = None) -> Through:
     """Read every commit of a segment, or those before `until`. Raises `JournalCorrupt` for a batch that is
     none."""
     assert file.header is not None
@@ -322,7 +353,7 @@ def read_through(disk: Disk, file: Seen, until: int | None = None) -> Through:
         chain: CommitHeader | None = None
         try:
             for found in scan.stretches(until):
-                if isinstance(found, Heads):
+                if isinstance(found, CommitHeaders):
                     rebuild.take_many(found)
                     at, chain = found.last().end, found.chain(chain)
                 else:
@@ -338,7 +369,7 @@ def read_through(disk: Disk, file: Seen, until: int | None = None) -> Through:
         disk.close(handle)
 
 
-def read_finished(disk: Disk, file: Seen) -> tuple[Through, Unfinished | None]:
+def read_finished(disk: Disk, file: SegmentSurvey) -> tuple[Through, IncompleteTransaction | None]:
     """What an unsealed segment holds but for a chain without its end, and that chain.
 
     Raises `JournalCorrupt` for a batch that is none."""
@@ -346,13 +377,13 @@ def read_finished(disk: Disk, file: Seen) -> tuple[Through, Unfinished | None]:
     chain, ending = through.chain, through.ending
     if chain is None or ending.verdict not in (Verdict.CLEAN, Verdict.TORN):
         return through, None
-    unfinished = Unfinished(chain, ending.end, max(ending.end, ending.tail_end))
+    unfinished = IncompleteTransaction(chain, ending.end, max(ending.end, ending.tail_end))
     return read_through(disk, file, until=chain.offset), unfinished
 
 
 def _finish(
-    disk: Disk, file: Seen, log_time: int, indexes: Indexes, report: list[str], *, sealed: bool
-) -> Segment:
+    disk: Disk, file: SegmentSurvey, log_time: int, indexes: PublisherFold, report: list[str], *, sealed: bool
+) -> RecoveredSegment:
     """The segment that was active when the last run ended without a clean stop; `log_time` is that before
     it. With `sealed` a clean stop is known to have sealed it, so its seal must be there."""
     header = file.header
@@ -393,17 +424,17 @@ def _finish(
             disk.write(handle, seal.offset, buffers)
         disk.truncate(handle, seal.end)
         disk.sync(handle)
-        return Segment(file.number, header, seal.end, seal.offset, seal.first_position, seal, index)
+        return RecoveredSegment(file.number, header, seal.end, seal.offset, seal.first_position, seal, index)
     finally:
         disk.close(handle)
 
 
 def _make_seal(
-    file: Seen, index: SegmentIndex, ending: Ending, log_time: int
+    file: SegmentSurvey, index: SegmentIndex, ending: Ending, log_time: int
 ) -> tuple[list[Buffer], CommitHeader]:
     header, last = file.header, ending.last
     assert header is not None
-    active = Active(header, ending.chain, file.size)
+    active = ActiveSegment(header, ending.chain, file.size)
     active.offset, active.index = ending.end, index
     number = last.number + 1 if last else header.first_commit
     position = last.first_position + last.messages if last else header.first_position
@@ -429,7 +460,12 @@ def _write_back(disk: Disk, number: int, start: int, end: int) -> None:
 
 
 def _set_unfinished_aside(
-    disk: Disk, handle: int, file: Seen, chain: Unfinished, seal_end: int, report: list[str]
+    disk: Disk,
+    handle: int,
+    file: SegmentSurvey,
+    chain: IncompleteTransaction,
+    seal_end: int,
+    report: list[str],
 ) -> None:
     """Copy to quarantine what of a transaction without its end, and behind it, is nowhere else."""
     assert file.header is not None
@@ -449,7 +485,7 @@ def _set_unfinished_aside(
     report.append(what)
 
 
-def _copy_tail(disk: Disk, handle: int, file: Seen, begin: int, end: int, seal_end: int) -> None:
+def _copy_tail(disk: Disk, handle: int, file: SegmentSurvey, begin: int, end: int, seal_end: int) -> None:
     """Copy what of a segment is not part of the log to quarantine, and cut off the zeros behind it. A copy
     under its final name is whole and durable.
 

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from tickertape.base.limits import KIB, MIB, commit_header_bytes, segment_header_bytes
-from tickertape.journal.format.commit_headers import Expected, Heads, read_heads
+from tickertape.journal.format.commit_headers import CommitHeaders, Expected, read_commit_headers
 from tickertape.journal.format.segment import (
     CommitHeader,
     CommitKind,
@@ -43,7 +43,7 @@ class Verdict(Enum):
     UNFINISHED = "commits of a chain that has no end"
 
 
-class Commit(NamedTuple):
+class ScannedCommit(NamedTuple):
     """A valid commit and its body."""
 
     header: CommitHeader
@@ -90,7 +90,7 @@ class SegmentScan:
         self._window_start = 0
         self.ending: Ending | None = None
 
-    def commits(self) -> Iterator[Commit]:
+    def commits(self) -> Iterator[ScannedCommit]:
         """Valid commits in order."""
         start = self._start
         offset = segment_header_bytes if start is None else start.offset
@@ -108,7 +108,7 @@ class SegmentScan:
                 self.ending = self._judge_seal(last)
                 return
 
-    def stretches(self, until: int | None = None) -> Iterator[Heads | Commit]:
+    def stretches(self, until: int | None = None) -> Iterator[CommitHeaders | ScannedCommit]:
         """As `commits` of a deep scan from the beginning, but many commits at once where they are small.
 
         `until`: where a chain begins that was found to have no end. Reads each byte twice at most, whatever
@@ -121,14 +121,14 @@ class SegmentScan:
                 return
             size = _STRETCH_BYTES if until is None else min(_STRETCH_BYTES, until - offset)
             window = self._read(offset, size)
-            heads = read_heads(
+            heads = read_commit_headers(
                 window, Expected(self._header.salt, self._header.epoch, offset, number, self._chain)
             )
             found = heads or self._commit_at(offset, number)
             if found is None:
                 self.ending = self._judge(offset, number, last)
                 return
-            last = found.header if isinstance(found, Commit) else found.last()
+            last = found.header if isinstance(found, ScannedCommit) else found.last()
             offset, number, self._chain = last.end, last.number + 1, last.crc
             yield found
         self.ending = self._judge_seal(last)
@@ -155,7 +155,7 @@ class SegmentScan:
             self._window_start, start = offset, 0
         return self._window[start : start + size]
 
-    def _commit_at(self, offset: int, number: int) -> Commit | None:
+    def _commit_at(self, offset: int, number: int) -> ScannedCommit | None:
         """The commit that should stand here: own salt, offset, number and chain, and a body that matches."""
         header = decode_commit(self._bytes(offset, commit_header_bytes))
         if header is None or not self._belongs(header, offset):
@@ -165,7 +165,7 @@ class SegmentScan:
         body = self._bytes(offset + commit_header_bytes, header.body_bytes)
         if len(body) != header.body_bytes or (self._deep and crc32c(body) != header.body_crc):
             return None
-        return Commit(header, body)
+        return ScannedCommit(header, body)
 
     def _belongs(self, header: CommitHeader, offset: int) -> bool:
         return (
@@ -223,7 +223,7 @@ class SegmentScan:
         return Ending(Verdict.SEALED, seal.end, self._chain, seal, max(ends, default=seal.end))
 
 
-def read_seal(read: ReadAt, size: int, header: SegmentHeader) -> Commit | None:
+def read_seal(read: ReadAt, size: int, header: SegmentHeader) -> ScannedCommit | None:
     """The seal of a sealed segment found from its end, its body cut to the index; None when there is none."""
     footer = decode_footer(read(size - footer_bytes, footer_bytes)) if size > footer_bytes else None
     if footer is None or footer.end != size or footer.salt != header.salt:
@@ -239,4 +239,4 @@ def read_seal(read: ReadAt, size: int, header: SegmentHeader) -> Commit | None:
         return None
     if crc32c(body) != seal.body_crc or footer.index_bytes > len(body) - footer_bytes:
         return None
-    return Commit(seal, body[: footer.index_bytes])
+    return ScannedCommit(seal, body[: footer.index_bytes])

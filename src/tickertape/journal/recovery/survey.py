@@ -12,7 +12,7 @@ from typing import NamedTuple, NoReturn
 from tickertape.base.errors import JournalCorrupt
 from tickertape.base.interfaces import Disk
 from tickertape.base.limits import KIB, commit_header_bytes, segment_header_bytes
-from tickertape.journal.format.retired_state import Retired
+from tickertape.journal.format.retired_state import RetiredState
 from tickertape.journal.format.segment import (
     COMMIT_MAGIC,
     JOURNAL_DIRECTORY,
@@ -25,15 +25,15 @@ from tickertape.journal.format.segment import (
     segment_number,
     segment_path,
 )
-from tickertape.journal.index.index_cache import SealedIndexes
+from tickertape.journal.index.index_cache import IndexCache
 from tickertape.journal.index.segment_index import SegmentIndex
-from tickertape.journal.recovery.segment_scan import Commit, ReadAt, read_seal
+from tickertape.journal.recovery.segment_scan import ReadAt, ScannedCommit, read_seal
 
 _SEARCH_BYTES = 256 * KIB
 _COMMIT_MAGIC_BYTES = COMMIT_MAGIC.to_bytes(4, "little")
 
 
-class Head(Enum):
+class SegmentHead(Enum):
     """What the first sector of a segment file shows."""
 
     VALID = "valid header"
@@ -44,12 +44,12 @@ class Head(Enum):
     NEWER = "header of a newer format"
 
 
-class Seen(NamedTuple):
+class SegmentSurvey(NamedTuple):
     """One segment file as it was found."""
 
     number: int
     size: int
-    head: Head
+    head: SegmentHead
     header: SegmentHeader | None = None
     chain: int = 0
     """Checksum of the segment header."""
@@ -61,11 +61,11 @@ class Seen(NamedTuple):
     """Its index says the highest sequence of each publisher, and they were counted."""
 
 
-class Indexes:
+class PublisherFold:
     """What is gathered of the indexes while segments are looked at."""
 
     def __init__(self) -> None:
-        self.sealed = SealedIndexes()
+        self.sealed = IndexCache()
         self.publishers: dict[int, int] = {}
         """Highest sequence of each publisher: exact, however coarse indexes get."""
 
@@ -85,9 +85,9 @@ class Indexes:
                 self.publishers[publisher] = sequence
 
 
-def look(
-    disk: Disk, journal_id: bytes, indexes: Indexes | None = None, retired: Retired | None = None
-) -> tuple[list[Seen], list[str]]:
+def survey_segments(
+    disk: Disk, journal_id: bytes, indexes: PublisherFold | None = None, retired: RetiredState | None = None
+) -> tuple[list[SegmentSurvey], list[str]]:
     """Every segment file in the order of its number, but for `retired` ones, and the names that are no
     segments. The indexes of sealed ones are read into `indexes`, if that is given."""
     unknown = []
@@ -105,7 +105,7 @@ def look(
     return [_look_at(disk, number, journal_id, indexes) for number in sorted(numbers)], unknown
 
 
-def leftovers(disk: Disk, retired: Retired | None) -> tuple[int, ...]:
+def leftovers(disk: Disk, retired: RetiredState | None) -> tuple[int, ...]:
     """Numbers of segment files whose removal was recorded and not finished."""
     if retired is None:
         return ()
@@ -113,7 +113,7 @@ def leftovers(disk: Disk, retired: Retired | None) -> tuple[int, ...]:
     return tuple(sorted(number for number in numbers if number is not None and number <= retired.through))
 
 
-def read_index(disk: Disk, file: Seen) -> SegmentIndex | None:
+def read_index(disk: Disk, file: SegmentSurvey) -> SegmentIndex | None:
     """What the seal of a segment keeps, all of it; None when there is none, or it is unreadable."""
     if file.header is None or file.seal is None:
         return None
@@ -125,7 +125,7 @@ def read_index(disk: Disk, file: Seen) -> SegmentIndex | None:
         disk.close(handle)
 
 
-def _decoded(seal: Commit) -> SegmentIndex | None:
+def _decoded(seal: ScannedCommit) -> SegmentIndex | None:
     try:
         return SegmentIndex.decode(seal.body, seal.header.offset)
     except ValueError:
@@ -133,7 +133,7 @@ def _decoded(seal: Commit) -> SegmentIndex | None:
         return None
 
 
-def _look_at(disk: Disk, number: int, journal_id: bytes, indexes: Indexes | None) -> Seen:
+def _look_at(disk: Disk, number: int, journal_id: bytes, indexes: PublisherFold | None) -> SegmentSurvey:
     handle = disk.open(segment_path(number), write=False)
     try:
         size = disk.size(handle)
@@ -144,17 +144,17 @@ def _look_at(disk: Disk, number: int, journal_id: bytes, indexes: Indexes | None
         try:
             header, chain = decode_segment_header(read(0, segment_header_bytes))
         except NewerFormat:
-            return Seen(number, size, Head.NEWER)
+            return SegmentSurvey(number, size, SegmentHead.NEWER)
         except FormatError:
-            return Seen(number, size, _without_header(read, size))
+            return SegmentSurvey(number, size, _without_header(read, size))
         if header.journal_id != journal_id or header.number != number:
-            return Seen(number, size, Head.FOREIGN, header, chain)
+            return SegmentSurvey(number, size, SegmentHead.FOREIGN, header, chain)
         seal = read_seal(read, size, header)
         if seal is None:
-            return Seen(number, size, Head.VALID, header, chain)
+            return SegmentSurvey(number, size, SegmentHead.VALID, header, chain)
         index = _decoded(seal) if indexes is not None else None
         counted = indexes is not None and index is not None and indexes.add(index)
-        return Seen(number, size, Head.VALID, header, chain, seal.header, index, counted)
+        return SegmentSurvey(number, size, SegmentHead.VALID, header, chain, seal.header, index, counted)
     finally:
         disk.close(handle)
 
@@ -163,12 +163,12 @@ def is_blank(disk: Disk, path: str) -> bool:
     """Whether a file is empty, or all zeros."""
     handle = disk.open(path, write=False)
     try:
-        return _without_header(lambda o, n: disk.read(handle, o, n), disk.size(handle)) is Head.BLANK
+        return _without_header(lambda o, n: disk.read(handle, o, n), disk.size(handle)) is SegmentHead.BLANK
     finally:
         disk.close(handle)
 
 
-def _without_header(read: ReadAt, size: int) -> Head:
+def _without_header(read: ReadAt, size: int) -> SegmentHead:
     blank = True
     zeros = bytes(_SEARCH_BYTES + commit_header_bytes)
     for start in range(0, size, _SEARCH_BYTES):
@@ -180,9 +180,9 @@ def _without_header(read: ReadAt, size: int) -> Head:
         while at >= 0:
             commit = decode_commit(data, at)
             if commit is not None and commit.offset == start + at:
-                return Head.LOST
+                return SegmentHead.LOST
             at = data.find(_COMMIT_MAGIC_BYTES, at + 1)
-    return Head.BLANK if blank else Head.BROKEN
+    return SegmentHead.BLANK if blank else SegmentHead.BROKEN
 
 
 def refuse(path: str, offset: int, what: str) -> NoReturn:

@@ -15,7 +15,7 @@ from tickertape.server.config.transports import Transport
 from tickertape.wire.commands import Logon
 
 
-class Admission:
+class CredentialStore:
     """What a server needs to let clients in. Raises `ConfigurationError` for files that cannot be used."""
 
     def __init__(self, config: Config) -> None:

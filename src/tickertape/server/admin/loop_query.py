@@ -20,7 +20,7 @@ class ServerStuckError(Exception):
     """The server's event loop did not answer in time, or is gone."""
 
 
-class Asking(Generic[T]):
+class LoopQuery(Generic[T]):
     """Lets coroutines of one event loop see what `look` says on another, the one of the server.
 
     `interval`: seconds between two looks. Who asks in between shares the next one, so that an answer is never

@@ -10,9 +10,9 @@ from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from tickertape.server.admin.snapshot_queues import QueueState
+from tickertape.server.admin.snapshot_queues import QueueStats
 
-_GAUGES: Final[tuple[tuple[str, str, Callable[[QueueState], float | None]], ...]] = (
+_GAUGES: Final[tuple[tuple[str, str, Callable[[QueueStats], float | None]], ...]] = (
     ("depth", "Messages in a queue.", lambda q: q.depth),
     ("ready", "Of these, for the next consumer with room.", lambda q: q.ready),
     ("leased", "Of these, with a consumer.", lambda q: q.leased),
@@ -25,7 +25,7 @@ _GAUGES: Final[tuple[tuple[str, str, Callable[[QueueState], float | None]], ...]
     ("seconds_behind", "How far a queue is behind the log.", lambda q: q.seconds_behind),
     ("stopped", "1 when a queue cannot read what it needs.", lambda q: int(q.failure is not None)),
 )
-_COUNTERS: Final[tuple[tuple[str, str, Callable[[QueueState], int]], ...]] = (
+_COUNTERS: Final[tuple[tuple[str, str, Callable[[QueueStats], int]], ...]] = (
     ("entered", "Messages that entered a queue.", lambda q: q.entered),
     ("filtered", "Messages that its filter kept out.", lambda q: q.filtered),
     ("unrecorded", "Messages of its topics that the log does not record.", lambda q: q.unrecorded),
@@ -36,7 +36,7 @@ _Sample = tuple[Sequence[str], float]
 """Labels of a metric, and its value."""
 
 
-def _left(queue: QueueState) -> Iterator[_Sample]:
+def _left(queue: QueueStats) -> Iterator[_Sample]:
     """How many messages left a queue, by reason."""
     yield (queue.name, "acknowledged"), queue.acknowledged
     yield (queue.name, "taken"), queue.taken
@@ -44,7 +44,7 @@ def _left(queue: QueueState) -> Iterator[_Sample]:
         yield (queue.name, reason), count
 
 
-def _returned(queue: QueueState) -> Iterator[_Sample]:
+def _returned(queue: QueueStats) -> Iterator[_Sample]:
     """How many messages went back to a queue, by reason."""
     for reason, count in sorted(queue.returned.items()):
         yield (queue.name, reason), count
@@ -56,7 +56,7 @@ _BY_REASON: Final = (
 )
 
 
-def queue_metrics(queues: Sequence[QueueState], prefix: str) -> Iterator[Metric]:
+def queue_metrics(queues: Sequence[QueueStats], prefix: str) -> Iterator[Metric]:
     """All metrics of all queues; names begin with `prefix`."""
     for name, text, gauge_of in _GAUGES:
         gauge = GaugeMetricFamily(f"{prefix}queue_{name}", text, labels=["queue"])

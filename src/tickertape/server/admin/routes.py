@@ -14,26 +14,30 @@ from typing import Final
 import msgspec
 
 from tickertape.server.admin.http import Answer
-from tickertape.server.admin.loop_query import Asking, ServerStuckError
+from tickertape.server.admin.loop_query import LoopQuery, ServerStuckError
 from tickertape.server.admin.rates import Sampler
 from tickertape.server.admin.schema import Stats
-from tickertape.server.admin.snapshot import Look, finished
+from tickertape.server.admin.snapshot import InstanceSnapshot, finished
 from tickertape.server.events import event
 
 PATHS: Final = ("/health", "/ready", "/stats", "/metrics")
 _JSON: Final = "application/json"
 
 
-class Pages:
+class Routes:
     """The pages of one instance. `*_interval`: seconds between two looks at it."""
 
     def __init__(
-        self, look: Look, server: asyncio.AbstractEventLoop, status_interval: float, stats_interval: float
+        self,
+        look: InstanceSnapshot,
+        server: asyncio.AbstractEventLoop,
+        status_interval: float,
+        stats_interval: float,
     ) -> None:
         self.sampler = Sampler(look.statistics)
         """To be told once a second that time goes on."""
-        self._status = Asking(server, look.status, status_interval)
-        self._stats = Asking(server, look.stats, stats_interval)
+        self._status = LoopQuery(server, look.status, status_interval)
+        self._stats = LoopQuery(server, look.stats, stats_interval)
 
     async def answer(self, target: str, accept: str) -> Answer:
         """The answer to a GET."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from tickertape.base.version import __version__
-from tickertape.server.admin.snapshot_queues import QueueState
+from tickertape.server.admin.snapshot_queues import QueueStats
 
 
 class Syncs(msgspec.Struct, kw_only=True):
@@ -185,7 +185,7 @@ class TopicState(msgspec.Struct, kw_only=True):
     """None when there are more subscriptions than are counted."""
 
 
-class Memory(msgspec.Struct, kw_only=True):
+class MemoryState(msgspec.Struct, kw_only=True):
     """Where memory goes."""
 
     anonymous_bytes: int | None
@@ -267,7 +267,7 @@ class Stats(msgspec.Struct, kw_only=True):
     subscriptions_left_out: int
     """Not listed below the sessions above."""
     topics: list[TopicState]
-    memory: Memory
+    memory: MemoryState
     slow_clients: SlowClientsState
     transactions: TransactionsState
-    queues: list[QueueState] = msgspec.field(default_factory=list)
+    queues: list[QueueStats] = msgspec.field(default_factory=list)

@@ -19,18 +19,20 @@ from typing import TYPE_CHECKING, Final
 from tickertape.base.limits import admin_connections_max, snapshot_interval_seconds
 from tickertape.server.config.addresses import parse_admin
 from tickertape.server.config.config import ADMIN_DEFAULT, ADMIN_OFF, Config
-from tickertape.server.engine_driver import Instance
+from tickertape.server.engine_driver import EngineDriver
 from tickertape.server.events import event
 
 if TYPE_CHECKING:
-    from tickertape.server.admin.routes import Pages
+    from tickertape.server.admin.routes import Routes
 
 _SAMPLE_SECONDS: Final = 1.0
 _STOP_SECONDS_MAX: Final = 2.0
 _STATUS_INTERVAL_SECONDS: Final = 0.005
 
 
-def admin_server(config: Config, instance: Instance, loop: asyncio.AbstractEventLoop) -> AdminServer | None:
+def admin_server(
+    config: Config, instance: EngineDriver, loop: asyncio.AbstractEventLoop
+) -> AdminServer | None:
     """The admin server, its port open, not yet started; None when there is to be none.
 
     Raises `OSError` when the address cannot be had. The default address, when nobody asked for it, is done
@@ -74,7 +76,7 @@ class AdminServer:
         self,
         listening: socket.socket,
         name: str,
-        instance: Instance,
+        instance: EngineDriver,
         server: asyncio.AbstractEventLoop,
         hosts: Sequence[str] = (),
     ) -> None:
@@ -120,14 +122,14 @@ class AdminServer:
     async def _serve(self) -> None:
         # Late, because these libraries take longer to import than the server takes to start.
         from tickertape.server.admin.http import HttpConnection
-        from tickertape.server.admin.routes import Pages
-        from tickertape.server.admin.snapshot import Look
+        from tickertape.server.admin.routes import Routes
+        from tickertape.server.admin.snapshot import InstanceSnapshot
 
         self._loop = asyncio.get_running_loop()
         self._done = asyncio.Event()
         self._started.set()
-        look = Look(self._instance, self._name)
-        pages = Pages(look, self._server, _STATUS_INTERVAL_SECONDS, snapshot_interval_seconds)
+        look = InstanceSnapshot(self._instance, self._name)
+        pages = Routes(look, self._server, _STATUS_INTERVAL_SECONDS, snapshot_interval_seconds)
         peers: set[HttpConnection] = set()
         serving = await self._loop.create_server(
             lambda: HttpConnection(pages.answer, peers, hosts=self._hosts),
@@ -142,7 +144,7 @@ class AdminServer:
             peer.abort()
 
 
-async def _sample(pages: Pages) -> None:
+async def _sample(pages: Routes) -> None:
     while True:
         pages.sampler.sample(time.monotonic())
         await asyncio.sleep(_SAMPLE_SECONDS)

@@ -17,19 +17,19 @@ import msgspec
 from tickertape.base.histogram import SECONDS_BUCKETS, Histogram
 from tickertape.base.limits import sessions_listed_max, subscriptions_counted_max, subscriptions_listed_max
 from tickertape.base.timestamps import format_timestamp
-from tickertape.engine.delivery.fanout import Dispatcher
-from tickertape.engine.delivery.log_delivery import Delivery
-from tickertape.engine.matching.interest import Cover
-from tickertape.engine.queues.browser import Browsing
-from tickertape.engine.queues.consumer import Consumer
+from tickertape.engine.delivery.fanout import Fanout
+from tickertape.engine.delivery.log_delivery import LogDelivery
+from tickertape.engine.matching.interest import Interest
+from tickertape.engine.queues.browser import QueueBrowser
+from tickertape.engine.queues.consumer import QueueFeed
 from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER
-from tickertape.engine.runtime.statistics import OTHER_TOPICS, Statistics, TopicCount
+from tickertape.engine.runtime.statistics import OTHER_TOPICS, Statistics, TopicCounters
 from tickertape.engine.sessions.session import Session
-from tickertape.engine.subscriptions.log_feed import Subscription
-from tickertape.engine.transient.backlog import LiveSubscription
+from tickertape.engine.subscriptions.log_feed import LogFeed
+from tickertape.engine.transient.backlog import TransientFeed
 from tickertape.server.admin.schema import (
     JournalState,
-    Memory,
+    MemoryState,
     Retention,
     SessionState,
     SlowClientsState,
@@ -41,7 +41,7 @@ from tickertape.server.admin.schema import (
     TransactionsState,
 )
 from tickertape.server.admin.snapshot_queues import queue_states
-from tickertape.server.engine_driver import Instance
+from tickertape.server.engine_driver import EngineDriver
 from tickertape.server.startup import clock
 
 
@@ -66,7 +66,7 @@ class SeenTopic(NamedTuple):
     subscriptions: int | None
 
 
-class Seen(NamedTuple):
+class EngineSnapshot(NamedTuple):
     """What one look saw."""
 
     stats: Stats
@@ -74,12 +74,12 @@ class Seen(NamedTuple):
     topics: list[SeenTopic]
 
 
-def finished(seen: Seen) -> Stats:
+def finished(seen: EngineSnapshot) -> Stats:
     """The report with its topics; may run on any thread."""
     return msgspec.structs.replace(seen.stats, topics=[_topic(topic) for topic in seen.topics])
 
 
-def status(instance: Instance) -> Status:
+def status(instance: EngineDriver) -> Status:
     """Whether the instance serves, and why not."""
     failure = instance.broker.journal.failure
     if failure is not None:
@@ -91,10 +91,10 @@ def status(instance: Instance) -> Status:
     return Status("ready", None)
 
 
-class Look:
+class InstanceSnapshot:
     """Looks at one instance."""
 
-    def __init__(self, instance: Instance, name: str) -> None:
+    def __init__(self, instance: EngineDriver, name: str) -> None:
         self._instance = instance
         self._name = name
         self._started = time.time_ns() // 1000
@@ -109,7 +109,7 @@ class Look:
         """As the function."""
         return status(self._instance)
 
-    def stats(self) -> Seen:
+    def stats(self) -> EngineSnapshot:
         """Everything but the rates and the memory of the process."""
         instance = self._instance
         state, reason = self.status()
@@ -134,7 +134,7 @@ class Look:
             subscription_count=count,
             subscriptions_left_out=count - sum(len(session.subscriptions) for session in listed),
             topics=[],
-            memory=Memory(
+            memory=MemoryState(
                 anonymous_bytes=None,
                 tail_cache_bytes=instance.broker.journal.view.tail_bytes,
                 outbox_bytes=outbox,
@@ -144,7 +144,7 @@ class Look:
             transactions=self._transactions(),
             queues=queue_states(instance.broker.queues.looks_of_run(clock())),
         )
-        return Seen(stats, self._topics(count))
+        return EngineSnapshot(stats, self._topics(count))
 
     def _journal(self) -> JournalState:
         journal = self._instance.broker.journal
@@ -286,7 +286,7 @@ class Look:
         return topics
 
 
-def _seen(name: str, topic: TopicCount, subscriptions: int | None) -> SeenTopic:
+def _seen(name: str, topic: TopicCounters, subscriptions: int | None) -> SeenTopic:
     return SeenTopic(
         name,
         topic.recorded,
@@ -311,18 +311,18 @@ def _topic(seen: SeenTopic) -> TopicState:
     )
 
 
-def _filter(cover: Cover) -> str | None:
+def _filter(cover: Interest) -> str | None:
     return None if cover.content is None else cover.content.filter
 
 
-def _reads_with(delivery: Delivery, sub: Subscription) -> int:
+def _reads_with(delivery: LogDelivery, sub: LogFeed) -> int:
     """At the end of the log with it, behind it at its place, or resumed together with it."""
-    if isinstance(sub.place, Dispatcher):
+    if isinstance(sub.place, Fanout):
         return len(sub.place) - 1
     return delivery.cursors.reads_with(sub)
 
 
-def _recorded(delivery: Delivery, sub: Subscription, end: int) -> SubscriptionState:
+def _recorded(delivery: LogDelivery, sub: LogFeed, end: int) -> SubscriptionState:
     caught_up = delivery.caught_up(sub)
     # At the end its own position is not moved by what is of other topics.
     position = max(end, sub.position) if caught_up else sub.reached
@@ -345,7 +345,7 @@ def _recorded(delivery: Delivery, sub: Subscription, end: int) -> SubscriptionSt
     )
 
 
-def _unrecorded(sub: LiveSubscription) -> SubscriptionState:
+def _unrecorded(sub: TransientFeed) -> SubscriptionState:
     return SubscriptionState(
         sub_id=sub.sub_id,
         topic=sub.cover.topic,
@@ -365,8 +365,8 @@ def _unrecorded(sub: LiveSubscription) -> SubscriptionState:
     )
 
 
-def _of_queues(sub: Consumer | Browsing) -> SubscriptionState:
-    consumer = sub if isinstance(sub, Consumer) else None
+def _of_queues(sub: QueueFeed | QueueBrowser) -> SubscriptionState:
+    consumer = sub if isinstance(sub, QueueFeed) else None
     return SubscriptionState(
         sub_id=sub.sub_id,
         topic=sub.topic,

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 
 import msgspec
 
-from tickertape.engine.queues.snapshot import QueueLook
+from tickertape.engine.queues.snapshot import QueueSnapshot
 
 
-class QueueState(msgspec.Struct, kw_only=True):
+class QueueStats(msgspec.Struct, kw_only=True):
     """A queue."""
 
     name: str
@@ -63,13 +63,13 @@ class QueueState(msgspec.Struct, kw_only=True):
     """How far it is behind the log."""
 
 
-def queue_states(looks: Iterable[QueueLook]) -> list[QueueState]:
+def queue_states(looks: Iterable[QueueSnapshot]) -> list[QueueStats]:
     """The queues as `/stats` tells them."""
     return [_state(look) for look in looks]
 
 
-def _state(look: QueueLook) -> QueueState:
-    return QueueState(
+def _state(look: QueueSnapshot) -> QueueStats:
+    return QueueStats(
         name=look.name,
         underlying=look.underlying,
         semantics=look.semantics,

@@ -13,7 +13,7 @@ import msgspec
 
 from tickertape.base.archive_limits import archive_refresh_seconds_default
 from tickertape.base.errors import ConfigurationError
-from tickertape.server.config.document import Node
+from tickertape.server.config.document import ConfigNode
 from tickertape.server.config.plain_values import flag_of, seconds_of
 from tickertape.server.config.section import Section, kind_of, text_of
 
@@ -63,7 +63,7 @@ def _options(value: Any) -> dict[str, str]:
         raise ConfigurationError(f"is a table of texts, not {kind_of(value)}")
     found: dict[str, str] = {}
     for key, node in value.items():
-        assert isinstance(node, Node)
+        assert isinstance(node, ConfigNode)
         try:
             found[key] = text_of(node.value)
         except ConfigurationError as error:

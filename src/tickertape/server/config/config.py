@@ -32,7 +32,13 @@ from tickertape.engine.queues.state.definition import QueueDefinition
 from tickertape.payload import MESSAGE_TYPE_ALIASES, MESSAGE_TYPES, message_type
 from tickertape.server.config.addresses import parse_admin, parse_host_name
 from tickertape.server.config.archive import ArchiveConfig, read_archive
-from tickertape.server.config.document import Node, Place, Problem, Problems, read_document
+from tickertape.server.config.document import (
+    ConfigNode,
+    ConfigProblem,
+    ConfigProblems,
+    SourceLocation,
+    read_document,
+)
 from tickertape.server.config.limits import read_limits
 from tickertape.server.config.plain_values import check_choice, flag_of, seconds_of
 from tickertape.server.config.queues import read_queues
@@ -73,11 +79,11 @@ _NAME_OVERHEAD_BYTES: Final = 3
 """What a name takes beside its text in the answer to a logon."""
 COMMAND_LINE: Final = "command line"
 """What stands for the file of a value that was given as an argument."""
-_GIVEN: Final = Place(COMMAND_LINE, 0)
+_GIVEN: Final = SourceLocation(COMMAND_LINE, 0)
 _WAYS: Final = "listen on 127.0.0.1, or write insecure = true beside it in a file"
 
 
-class Instance(msgspec.Struct, frozen=True, kw_only=True):
+class InstanceConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Who the server is and where its log is."""
 
     name: str = NAME_DEFAULT
@@ -135,7 +141,7 @@ class LoggingConfig(msgspec.Struct, frozen=True, kw_only=True):
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a server is told, checked. `Config()` is a server without a configuration file."""
 
-    instance: Instance = Instance()
+    instance: InstanceConfig = InstanceConfig()
     transports: list[Transport] = msgspec.field(default_factory=lambda: [Transport()])
     authentication: Authentication | None = None
     """Who may log on; None: everybody."""
@@ -186,10 +192,10 @@ def examine(
     listen: Sequence[str] = (),
     admin: str | None = None,
     environment: Mapping[str, str] | None = None,
-) -> tuple[Config | None, Problems]:
+) -> tuple[Config | None, ConfigProblems]:
     """As `load_config`, but with every problem instead of an error; no `Config` when there is one."""
-    problems = Problems()
-    root = Node({}, Place("", 0))
+    problems = ConfigProblems()
+    root = ConfigNode({}, SourceLocation("", 0))
     if path is not None:
         root = read_document(Path(path), os.environ if environment is None else environment, problems)
     for table, key, value in (
@@ -200,22 +206,24 @@ def examine(
         if value is not None:
             _override(root.value, table, key, value)
     if listen:
-        tables = [Node({"listen": Node(uri, _GIVEN)}, _GIVEN) for uri in listen]
-        root.value["transport"] = Node(tables, _GIVEN)
+        tables = [ConfigNode({"listen": ConfigNode(uri, _GIVEN)}, _GIVEN) for uri in listen]
+        root.value["transport"] = ConfigNode(tables, _GIVEN)
     config = _config(Section(root, "", problems), "" if path is None else str(path))
     # What is missing may stand on a line that could not be read.
     broken = {problem.place.file for problem in problems if not problem.key}
     problems[:] = [p for p in problems if p.text != MISSING or p.place.file not in broken]
     problems.sort(key=lambda p: (p.place.line > 0, p.place.file != str(path), p.place.file, p.place.line))
     if problems.more:
-        problems.extend([Problem(Place(str(path), 0), "", f"and {problems.more} more problems")])
+        problems.extend(
+            [ConfigProblem(SourceLocation(str(path), 0), "", f"and {problems.more} more problems")]
+        )
     return (None if problems else config), problems
 
 
-def _override(root: dict[str, Node], table: str, key: str, value: str) -> None:
-    section = root.setdefault(table, Node({}, _GIVEN))
+def _override(root: dict[str, ConfigNode], table: str, key: str, value: str) -> None:
+    section = root.setdefault(table, ConfigNode({}, _GIVEN))
     if isinstance(section.value, dict):
-        section.value[key] = Node(value, _GIVEN)
+        section.value[key] = ConfigNode(value, _GIVEN)
 
 
 # -- sections -----------------------------------------------------------------------------------------
@@ -264,7 +272,7 @@ def _config(root: Section, file: str) -> Config:
     )
 
 
-def _instance(section: Section, file: str) -> Instance:
+def _instance(section: Section, file: str) -> InstanceConfig:
     section.not_built(*INSTANCE_LATER)
     name = section.value("name", _instance_name, NAME_DEFAULT)
     data = section.value("data", _directory, DATA_DEFAULT)
@@ -273,7 +281,9 @@ def _instance(section: Section, file: str) -> Instance:
     place = section.place("data")
     home = file if not section.has("data") else place.file if place.line else ""
     section.finish()
-    return Instance(name=name, data=str(Path(home).parent / data) if home else data, drain_seconds=drain)
+    return InstanceConfig(
+        name=name, data=str(Path(home).parent / data) if home else data, drain_seconds=drain
+    )
 
 
 def _journal(section: Section) -> JournalConfig:

@@ -54,7 +54,7 @@ UNUSABLE: Final = object()
 """Stands for a value that could not be made out, which has been told: nothing more is said of it."""
 
 
-class Place(NamedTuple):
+class SourceLocation(NamedTuple):
     """Where a value stands. Line 0: not in a file."""
 
     file: str
@@ -64,18 +64,18 @@ class Place(NamedTuple):
         return f"{self.file}:{self.line}" if self.line else self.file
 
 
-class Node(NamedTuple):
+class ConfigNode(NamedTuple):
     """A value and its place: a table, an array, or a scalar as `tomllib` reads it."""
 
     value: Any
     """`dict[str, Node]`, `list[Node]`, str, int, float, bool, date or time, or `UNUSABLE`."""
-    place: Place
+    place: SourceLocation
 
 
-class Problem(NamedTuple):
+class ConfigProblem(NamedTuple):
     """Something that cannot be used: where, which key, and what is allowed instead."""
 
-    place: Place
+    place: SourceLocation
     key: str
     text: str
 
@@ -83,12 +83,12 @@ class Problem(NamedTuple):
         return ": ".join(part for part in (str(self.place), self.key, self.text) if part)
 
 
-class Problems(list[Problem]):
+class ConfigProblems(list[ConfigProblem]):
     """The problems of one configuration: the first `configuration_problems_max`, and how many more."""
 
     more = 0
 
-    def append(self, problem: Problem) -> None:
+    def append(self, problem: ConfigProblem) -> None:
         """Note a problem, or only count it."""
         if len(self) < configuration_problems_max:
             super().append(problem)
@@ -96,37 +96,37 @@ class Problems(list[Problem]):
             self.more += 1
 
 
-def read_document(path: Path, environment: Mapping[str, str], problems: Problems) -> Node:
+def read_document(path: Path, environment: Mapping[str, str], problems: ConfigProblems) -> ConfigNode:
     """The table of `path` with all it includes, strings with their variables replaced.
 
     What is included comes first: a scalar of the including file wins, tables are put together key by key,
     arrays of tables are joined. Never raises: what is wrong is added to `problems` and left out.
     """
     try:
-        return _Reading(environment, problems).read(path, ())
+        return _DocumentReader(environment, problems).read(path, ())
     except _UnreadableError as error:
         problems.append(error.problem)
-        return Node({}, Place(str(path), 0))
+        return ConfigNode({}, SourceLocation(str(path), 0))
 
 
 class _UnreadableError(Exception):
     """A file of which nothing can be used; the line is 0 when no line of it is to blame."""
 
-    def __init__(self, place: Place, text: str) -> None:
+    def __init__(self, place: SourceLocation, text: str) -> None:
         super().__init__(text)
-        self.problem = Problem(place, "", text)
+        self.problem = ConfigProblem(place, "", text)
 
 
-class _Reading:
+class _DocumentReader:
     """One document with its includes."""
 
-    def __init__(self, environment: Mapping[str, str], problems: Problems) -> None:
+    def __init__(self, environment: Mapping[str, str], problems: ConfigProblems) -> None:
         self._environment = environment
         self._problems = problems
         self._files = 0
         self._bytes = 0
 
-    def read(self, path: Path, outer: tuple[Path, ...]) -> Node:
+    def read(self, path: Path, outer: tuple[Path, ...]) -> ConfigNode:
         """`outer`: the files that are being read, the outermost first."""
         file = str(path)
         text = self._text_of(path)
@@ -134,9 +134,9 @@ class _Reading:
             table, lines = self._parsed(file, text)
             node = self._locate(table, (), file, lines)
         except TooDeep as error:
-            raise _UnreadableError(Place(file, error.line), str(error)) from None
+            raise _UnreadableError(SourceLocation(file, error.line), str(error)) from None
         except RecursionError:
-            raise _UnreadableError(Place(file, 0), "nested too deeply") from None
+            raise _UnreadableError(SourceLocation(file, 0), "nested too deeply") from None
         include = node.value.pop("include", None)
         return node if include is None else self._include(node, include, path, (*outer, path))
 
@@ -145,12 +145,14 @@ class _Reading:
         self._bytes += len(data)
         if self._bytes > configuration_total_bytes_max:
             text = f"all files together are larger than {configuration_total_bytes_max} bytes"
-            raise _UnreadableError(Place(str(path), 0), text)
+            raise _UnreadableError(SourceLocation(str(path), 0), text)
         try:
             return data.decode("utf-8").replace("\r\n", "\n")
         except UnicodeDecodeError as error:
             line = data.count(b"\n", 0, error.start) + 1
-            raise _UnreadableError(Place(str(path), line), f"not UTF-8 (byte {error.start})") from None
+            raise _UnreadableError(
+                SourceLocation(str(path), line), f"not UTF-8 (byte {error.start})"
+            ) from None
 
     def _parsed(self, file: str, text: str) -> tuple[dict[str, Any], Mapping[Any, int]]:
         """The table of `text` and its lines. Broken lines are noted, and the rest is read without them."""
@@ -164,22 +166,24 @@ class _Reading:
             except TooDeep:
                 raise
             except ValueError:  # what Python says of a number of thousands of digits
-                raise _UnreadableError(Place(file, 0), "a number has too many digits") from None
+                raise _UnreadableError(SourceLocation(file, 0), "a number has too many digits") from None
             rows = text.split("\n")
             if (
                 line <= before
                 or len(text) > _SECOND_LOOK_BYTES_MAX
                 or _ONE_LINE_PAIR.fullmatch(rows[line - 1]) is None
             ):
-                raise _UnreadableError(Place(file, line), what)
-            self._problems.append(Problem(Place(file, line), "", what))
+                raise _UnreadableError(SourceLocation(file, line), what)
+            self._problems.append(ConfigProblem(SourceLocation(file, line), "", what))
             before = line
             rows[line - 1] = ""
             text = "\n".join(rows)
-        raise _UnreadableError(Place(file, before), "and more lines behind it that are not TOML")
+        raise _UnreadableError(SourceLocation(file, before), "and more lines behind it that are not TOML")
 
-    def _locate(self, value: Any, path: tuple[str | int, ...], file: str, lines: Mapping[Any, int]) -> Node:
-        place = Place(file, lines.get(path, 1))
+    def _locate(
+        self, value: Any, path: tuple[str | int, ...], file: str, lines: Mapping[Any, int]
+    ) -> ConfigNode:
+        place = SourceLocation(file, lines.get(path, 1))
         if isinstance(value, dict):
             nodes = {k: self._locate(v, (*path, k), file, lines) for k, v in value.items()}
             value = {k: node for k, node in nodes.items() if node.value is not None}
@@ -188,11 +192,11 @@ class _Reading:
         elif isinstance(value, str) and "${" in value:
             value = self._substitute(value, place, path)
         elif isinstance(value, int) and abs(value) > _INTEGER_MAX:
-            self._problems.append(Problem(place, _key(path), "a number of more than 63 bits"))
+            self._problems.append(ConfigProblem(place, _key(path), "a number of more than 63 bits"))
             value = None  # left out: there is no null in TOML
-        return Node(value, place)
+        return ConfigNode(value, place)
 
-    def _substitute(self, text: str, place: Place, path: tuple[str | int, ...]) -> Any:
+    def _substitute(self, text: str, place: SourceLocation, path: tuple[str | int, ...]) -> Any:
         """`text` with its variables replaced; `UNUSABLE` when one cannot be."""
         key, usable = _key(path), True
 
@@ -203,13 +207,13 @@ class _Reading:
                 return match[0][1:]
             if not closing or _VARIABLE_NAME.fullmatch(name) is None:
                 what = f"{shown(match[0])} is no variable: write ${{NAME}}, or $${{ for the text itself"
-                self._problems.append(Problem(place, key, what))
+                self._problems.append(ConfigProblem(place, key, what))
             elif name not in self._environment:
                 what = f"the environment variable {shown(name)[1:-1]} is not set"
-                self._problems.append(Problem(place, key, what))
+                self._problems.append(ConfigProblem(place, key, what))
             elif not is_utf8(self._environment[name]):
                 what = f"the environment variable {shown(name)[1:-1]} is not UTF-8"
-                self._problems.append(Problem(place, key, what))
+                self._problems.append(ConfigProblem(place, key, what))
             else:
                 return self._environment[name]
             usable = False
@@ -218,20 +222,22 @@ class _Reading:
         replaced = _VARIABLE.sub(replace, text)
         return replaced if usable else UNUSABLE
 
-    def _include(self, node: Node, include: Node, path: Path, files: tuple[Path, ...]) -> Node:
+    def _include(
+        self, node: ConfigNode, include: ConfigNode, path: Path, files: tuple[Path, ...]
+    ) -> ConfigNode:
         members = include.value
         if isinstance(members, list):
             members = [member for member in members if member.value is not UNUSABLE]
         if not isinstance(members, list) or not all(isinstance(m.value, str) and m.value for m in members):
             text = 'is a list of file names, such as ["topics.toml"]'
-            self._problems.append(Problem(include.place, "include", text))
+            self._problems.append(ConfigProblem(include.place, "include", text))
             return node
-        whole = Node({}, node.place)
+        whole = ConfigNode({}, node.place)
         for member in members:
             inner = path.parent / member.value
             problem = self._refusal(inner, files)
             if problem:
-                self._problems.append(Problem(member.place, "include", problem))
+                self._problems.append(ConfigProblem(member.place, "include", problem))
                 continue
             self._files += 1
             try:
@@ -239,7 +245,7 @@ class _Reading:
             except _UnreadableError as error:
                 inside = error.problem
                 # a file that is not there is the fault of the line that names it
-                told = inside if inside.place.line else Problem(member.place, "include", str(inside))
+                told = inside if inside.place.line else ConfigProblem(member.place, "include", str(inside))
                 self._problems.append(told)
         return _joined(whole, node)
 
@@ -259,14 +265,14 @@ class _Reading:
 
 
 def _bytes_of(path: Path) -> bytes:
-    place = Place(str(path), 0)
+    place = SourceLocation(str(path), 0)
     try:
         with path.open("rb") as file:
             data = file.read(configuration_bytes_max + 1)
     except OSError as error:
         raise _UnreadableError(place, f"cannot be read: {error.strerror or error}") from None
     except ValueError:
-        raise _UnreadableError(Place(shown(str(path)), 0), "is no file name") from None
+        raise _UnreadableError(SourceLocation(shown(str(path)), 0), "is no file name") from None
     if len(data) > configuration_bytes_max:
         raise _UnreadableError(place, f"larger than {configuration_bytes_max} bytes")
     return data
@@ -299,17 +305,17 @@ def is_utf8(text: str) -> bool:
     return True
 
 
-def _joined(under: Node, over: Node) -> Node:
+def _joined(under: ConfigNode, over: ConfigNode) -> ConfigNode:
     """Two values of one key: tables key by key, arrays of tables one after the other, else `over`."""
     if isinstance(under.value, dict) and isinstance(over.value, dict):
         table = dict(under.value)
         for key, node in over.value.items():
             table[key] = _joined(table[key], node) if key in table else node
-        return Node(table, over.place if over.value else under.place)
+        return ConfigNode(table, over.place if over.value else under.place)
     if _is_tables(under) and _is_tables(over):
-        return Node([*under.value, *over.value], over.place)
+        return ConfigNode([*under.value, *over.value], over.place)
     return over
 
 
-def _is_tables(node: Node) -> bool:
+def _is_tables(node: ConfigNode) -> bool:
     return isinstance(node.value, list) and all(isinstance(member.value, dict) for member in node.value)

@@ -13,10 +13,10 @@ from tickertape.base.text_format import shown
 from tickertape.server.config.document import (
     KEY_CHARACTERS_MAX,
     UNUSABLE,
-    Node,
-    Place,
-    Problem,
-    Problems,
+    ConfigNode,
+    ConfigProblem,
+    ConfigProblems,
+    SourceLocation,
     is_utf8,
     shown_key,
 )
@@ -30,11 +30,11 @@ _Value = TypeVar("_Value")
 class Section:
     """A table: its keys are asked for one by one, then `finish`ed. `name` is how messages call it."""
 
-    def __init__(self, node: Node, name: str, problems: Problems) -> None:
+    def __init__(self, node: ConfigNode, name: str, problems: ConfigProblems) -> None:
         self._place = node.place
         self._name = name
         self._problems = problems
-        self._table: dict[str, Node] = {}
+        self._table: dict[str, ConfigNode] = {}
         self._asked: dict[str, None] = {}
         self._later: frozenset[str] = frozenset()
         if isinstance(node.value, dict):
@@ -64,7 +64,7 @@ class Section:
     def table(self, key: str) -> Section:
         """The table below `key`; an empty one when it is absent."""
         self._asked[key] = None
-        return Section(self._table.get(key, Node({}, self._place)), self._inner(key), self._problems)
+        return Section(self._table.get(key, ConfigNode({}, self._place)), self._inner(key), self._problems)
 
     def optional_table(self, key: str) -> Section | None:
         """The table below `key`; None when it is absent."""
@@ -94,14 +94,14 @@ class Section:
         """Whether the key is written here."""
         return key in self._table
 
-    def place(self, key: str) -> Place:
+    def place(self, key: str) -> SourceLocation:
         """Where `key` stands, or its table when it is absent."""
         node = self._table.get(key)
         return self._place if node is None else node.place
 
-    def problem(self, key: str, text: str, place: Place | None = None) -> None:
+    def problem(self, key: str, text: str, place: SourceLocation | None = None) -> None:
         """Note a problem of `key`."""
-        self._problems.append(Problem(place or self.place(key), self._inner(shown_key(key)), text))
+        self._problems.append(ConfigProblem(place or self.place(key), self._inner(shown_key(key)), text))
 
     def finish(self, *also: str) -> None:
         """Refuse what nobody asked for; `also` names keys that were dealt with elsewhere."""

@@ -21,7 +21,7 @@ from tickertape.base.limits import (
 )
 from tickertape.base.text_format import shown
 from tickertape.base.units import parse_interval, parse_size
-from tickertape.engine.transient.slow_consumers import SlowLimits
+from tickertape.engine.transient.slow_consumers import SlowConsumerLimits
 from tickertape.journal.format.segment import SPILL_DIRECTORY
 from tickertape.server.config.section import Section
 
@@ -46,9 +46,9 @@ class SlowClientsConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds for which something may wait, or a `live` subscription be behind; None: as long as it likes."""
 
     @property
-    def limits(self) -> SlowLimits:
+    def limits(self) -> SlowConsumerLimits:
         """The bounds, for the engine."""
-        return SlowLimits(self.memory_limit, self.connection_limit, self.disk_limit, self.age_limit)
+        return SlowConsumerLimits(self.memory_limit, self.connection_limit, self.disk_limit, self.age_limit)
 
     def place(self, data: str) -> str:
         """The directory, where `data` is the data directory."""

@@ -19,7 +19,7 @@ _AT_ONCE_MAX: Final = 64
 """So many are taken in one turn when nothing is compiled for them."""
 
 
-class CommandTurns:
+class CommandScheduler:
     """Connections whose commands wait for their turn. `take(conn, incoming, now)` hands one to the engine,
     `compiled()` says how often something was compiled so far, `read(conn, enabled)` stops and goes on reading
     from a connection."""

@@ -22,20 +22,20 @@ from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import outbox_bytes_max
 from tickertape.server.config.addresses import parse_listen
 from tickertape.wire.connection import Connection
-from tickertape.wire.heartbeat import Sight
+from tickertape.wire.heartbeat import Liveness
 
 if TYPE_CHECKING:
-    from tickertape.server.engine_driver import Instance
+    from tickertape.server.engine_driver import EngineDriver
 
 _BACKLOG: Final = 1024
 _TAKEN: Final = (errno.EAGAIN, errno.EPROTOTYPE)
 """How a socket answers that somebody has: its queue is full, or it is of another type."""
 
 
-class Peer(asyncio.BufferedProtocol):
+class ClientConnection(asyncio.BufferedProtocol):
     """One connection of a client."""
 
-    def __init__(self, instance: Instance) -> None:
+    def __init__(self, instance: EngineDriver) -> None:
         self._instance = instance
         self._wire = Connection("server", scratch=instance.scratch)
         self._transport: asyncio.Transport | None = None
@@ -140,11 +140,11 @@ class Peer(asyncio.BufferedProtocol):
         """Whether it is not read from for this reason."""
         return why in self._unread_for
 
-    def sight(self) -> Sight:
+    def sight(self) -> Liveness:
         """What it looks like to a heartbeat."""
         # Who does not take what it is sent may be dead; every other reason not to read is the server's.
         excused = bool(self._unread_for - {"outbox"})
-        return Sight(
+        return Liveness(
             heard_at=self._heard_at,
             read_bytes=self._read_bytes,
             said_at=self._said_at,
@@ -196,7 +196,7 @@ def _address(peer: object) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-async def listen(uri: str, make_peer: Callable[[], Peer]) -> tuple[asyncio.Server, str]:
+async def listen(uri: str, make_peer: Callable[[], ClientConnection]) -> tuple[asyncio.Server, str]:
     """Listen on a `tcp://host:port`, `tls://host:port` or `unix:///path` address; returns the server and the
     address it really has. `make_peer` makes what takes a connection.
     """

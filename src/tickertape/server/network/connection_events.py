@@ -14,29 +14,29 @@ from tickertape.base.errors import AuthenticationFailed, FrameStalled, Heartbeat
 from tickertape.engine.runtime.effects import (
     Effect,
     Fatal,
-    Happened,
+    LogEvent,
+    LogonRefused,
     OfflineStart,
     OfflineStop,
-    Refused,
     SubscriptionEnded,
 )
 from tickertape.server.events import event
-from tickertape.server.network.connection import Peer
+from tickertape.server.network.connection import ClientConnection
 
 _TOLD_LOUDLY: Final = (SlowClient.code, FrameStalled.code, HeartbeatMissed.code, AuthenticationFailed.code)
 """Ends of connections that are a warning."""
 
 
-def tell(effect: Effect, peers: Mapping[int, Peer]) -> None:
+def log_effect(effect: Effect, peers: Mapping[int, ClientConnection]) -> None:
     """An effect that is worth a line; the others are not."""
-    if isinstance(effect, Happened):
+    if isinstance(effect, LogEvent):
         event(effect.name, logging.WARNING if effect.warning else logging.INFO, **effect.fields)
     elif isinstance(effect, Fatal):
         event("failure", logging.CRITICAL, code=effect.error.code, text=str(effect.error))
-    elif isinstance(effect, Refused | SubscriptionEnded | OfflineStart | OfflineStop):
+    elif isinstance(effect, LogonRefused | SubscriptionEnded | OfflineStart | OfflineStop):
         peer = peers.get(effect.conn)
         client = peer.client if peer is not None else None
-        if isinstance(effect, Refused):
+        if isinstance(effect, LogonRefused):
             event("refused", conn=effect.conn, client=client, code=effect.error.code, text=str(effect.error))
         elif isinstance(effect, SubscriptionEnded):
             event(
@@ -55,7 +55,7 @@ def tell(effect: Effect, peers: Mapping[int, Peer]) -> None:
             event("offline_stop", conn=effect.conn, client=client, seconds=round(effect.seconds, 3))
 
 
-def tell_end(conn: int, peer: Peer) -> None:
+def log_end(conn: int, peer: ClientConnection) -> None:
     """A connection is gone."""
     code, text = peer.ended
     level = logging.WARNING if code in _TOLD_LOUDLY else logging.INFO

@@ -19,7 +19,7 @@ from tickertape.base.limits import (
 )
 
 
-class _Frame:
+class _InboundFrame:
     """A frame that is read on."""
 
     __slots__ = ("bytes", "marked", "since")
@@ -32,7 +32,7 @@ class _Frame:
         """When it last came on, or was given leave to."""
 
 
-class Inbound:
+class InboundBudget:
     """The unfinished large frames of all connections, which have numbers. Times are monotonic seconds.
 
     `bytes_max`: what the frames that are read on may take together. `stall_seconds`, `progress_bytes`: while
@@ -50,7 +50,7 @@ class Inbound:
         self._bytes_max = bytes_max
         self._stall_seconds = stall_seconds
         self._progress_bytes = progress_bytes
-        self._read: OrderedDict[int, _Frame] = OrderedDict()  # who came on longest ago is first
+        self._read: OrderedDict[int, _InboundFrame] = OrderedDict()  # who came on longest ago is first
         self._waiting: OrderedDict[int, int] = OrderedDict()  # whose frame began longest ago is first
         self._contended = 0.0  # since when somebody waits, or since when stalls are counted
 
@@ -121,8 +121,8 @@ class Inbound:
 
     def _take(self, conn: int, size: int, received: int, now: float) -> None:
         self.bytes += size
-        self._read[conn] = _Frame(size, received, now)
+        self._read[conn] = _InboundFrame(size, received, now)
 
-    def _restart(self, conn: int, frame: _Frame, now: float) -> None:
+    def _restart(self, conn: int, frame: _InboundFrame, now: float) -> None:
         frame.since = now
         self._read.move_to_end(conn)

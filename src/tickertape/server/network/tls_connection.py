@@ -15,17 +15,17 @@ from tickertape.base.errors import TlsFailed, TlsRequired
 from tickertape.base.interfaces import Buffer
 from tickertape.base.security_limits import handshake_bytes_max
 from tickertape.security.channel import HANDSHAKE_BYTE, Channel, portions
-from tickertape.server.network.connection import Peer
+from tickertape.server.network.connection import ClientConnection
 from tickertape.wire.commands import PREFACE
 
 if TYPE_CHECKING:
-    from tickertape.server.engine_driver import Instance
+    from tickertape.server.engine_driver import EngineDriver
 
 
-class SecurePeer(Peer):
+class TlsClientConnection(ClientConnection):
     """One connection over TLS. The time for the logon holds for the handshake too."""
 
-    def __init__(self, instance: Instance, context: ssl.SSLContext) -> None:
+    def __init__(self, instance: EngineDriver, context: ssl.SSLContext) -> None:
         super().__init__(instance)
         self._channel = Channel(context, server=True)
         self._handshake_bytes = 0

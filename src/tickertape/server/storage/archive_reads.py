@@ -24,28 +24,28 @@ from tickertape.engine.broker import Broker
 from tickertape.engine.runtime.effects import ArchiveRead
 from tickertape.journal.reading.archive_tier import (
     ArchiveAnswer,
+    ArchiveCoverage,
     ArchivedLast,
     ArchivedParts,
     ArchivedPlace,
     ArchivedWhole,
     ArchiveRequest,
+    ArchiveTier,
     CheckArchived,
-    Covered,
     FindArchived,
     LastArchived,
-    LookArchive,
-    Older,
+    ProbeArchive,
     ReadArchive,
     difference,
 )
-from tickertape.journal.reading.log_view import Part
+from tickertape.journal.reading.log_view import LogPart
 from tickertape.journal.reading.lookup import StoredMessage
 from tickertape.server.config.archive import ArchiveConfig
 from tickertape.server.events import event
-from tickertape.server.storage.archive_reads_queue import ArchiveTurns
+from tickertape.server.storage.archive_reads_queue import ArchiveReadQueue
 
 if TYPE_CHECKING:
-    from tickertape.archive.reader import Archive, Archived
+    from tickertape.archive.reader import ArchiveExtent, ArchiveReader
     from tickertape.archive.schema import Coverage
 
 _FIRST_LOOK_SECONDS: Final = 0.2
@@ -54,7 +54,7 @@ _END_SECONDS_MAX: Final = 1.0
 """What a stop waits for reads under way."""
 
 
-class Driver(Protocol):
+class ArchiveReadHandler(Protocol):
     """What answers are given to, on the event loop."""
 
     broker: Broker
@@ -63,10 +63,10 @@ class Driver(Protocol):
         """Carry out what the engine wants then."""
 
 
-class _Reading:
+class _ArchiveRead:
     """A reader that goes on where the last answer ended, and reads the next answer before it is asked for."""
 
-    def __init__(self, topic: str | None, begin: int, end: int, messages: Iterator[Archived]) -> None:
+    def __init__(self, topic: str | None, begin: int, end: int, messages: Iterator[ArchiveExtent]) -> None:
         self.topic = topic
         self.at = begin
         """Where the next answer begins."""
@@ -99,12 +99,12 @@ class _Reading:
                     self.at = -1
 
     def _read(self, size: int) -> ArchivedParts:
-        parts: list[Part] = []
+        parts: list[LogPart] = []
         found, reached = 0, self.at
         for batch, positions, end in self._messages:
             reached = end
             if batch is not None:
-                parts.append(Part(int(positions[0]), batch, positions, end))
+                parts.append(LogPart(int(positions[0]), batch, positions, end))
                 found += batch.nbytes
             if found >= size:
                 break
@@ -114,15 +114,15 @@ class _Reading:
 class ArchiveReads:
     """The archive of the journal with an id. `older` is what the engine knows of it."""
 
-    def __init__(self, config: ArchiveConfig, journal: str, older: Older) -> None:
+    def __init__(self, config: ArchiveConfig, journal: str, older: ArchiveTier) -> None:
         self._config = config
         self._journal = journal
         self._older = older
-        self._archive: Archive | None = None
+        self._archive: ArchiveReader | None = None
         self._opening = threading.Lock()
-        self._readings: OrderedDict[int, _Reading] = OrderedDict()
+        self._readings: OrderedDict[int, _ArchiveRead] = OrderedDict()
         self._readings_lock = threading.Lock()
-        self._turns = ArchiveTurns()
+        self._turns = ArchiveReadQueue()
         self._threads: list[threading.Thread] = []
         self._waiting = 0
         """Requests that were not answered."""
@@ -137,7 +137,7 @@ class ArchiveReads:
         self._last: tuple[tuple[str, Coverage], tuple[int, StoredMessage] | None] | None = None
         """Which table it was when it was looked at last, what it covered, and the last message of that."""
 
-    def start(self, loop: asyncio.AbstractEventLoop, driver: Driver) -> None:
+    def start(self, loop: asyncio.AbstractEventLoop, driver: ArchiveReadHandler) -> None:
         """Begin to look how far it reaches. Called once, on the event loop, before the first request."""
         self._loop = loop
         self._driver = driver
@@ -168,7 +168,7 @@ class ArchiveReads:
 
     def _answered(self, token: int, answer: ArchiveAnswer | TickertapeError) -> None:
         self._waiting -= 1
-        if isinstance(answer, Covered):
+        if isinstance(answer, ArchiveCoverage):
             self._check(answer, partial(self._tell, token))
         else:
             self._tell(token, answer)
@@ -177,11 +177,13 @@ class ArchiveReads:
     def _tell(self, token: int, answer: ArchiveAnswer | TickertapeError) -> None:
         self._driver.broker.archive_done(token, answer, _clock())
 
-    def _looked(self, covered: Covered) -> None:
+    def _looked(self, covered: ArchiveCoverage) -> None:
         self._check(covered, lambda _: None)
         self._driver.flush()
 
-    def _check(self, covered: Covered, told: Callable[[Covered | ArchiveFailed], None]) -> None:
+    def _check(
+        self, covered: ArchiveCoverage, told: Callable[[ArchiveCoverage | ArchiveFailed], None]
+    ) -> None:
         """Use what the archive covers, once it is known that the log has, or had, these messages."""
         broker = self._driver.broker
         if covered.begin is None or self._unfit or self._knows(covered):
@@ -195,7 +197,10 @@ class ArchiveReads:
             broker.errands.begin(-self._checks, steps, partial(self._compared, covered, told))
 
     def _compared(
-        self, covered: Covered, told: Callable[[Covered | ArchiveFailed], None], found: str | TickertapeError
+        self,
+        covered: ArchiveCoverage,
+        told: Callable[[ArchiveCoverage | ArchiveFailed], None],
+        found: str | TickertapeError,
     ) -> None:
         """Called by the engine, which is told of it when it has done what it does."""
         if isinstance(found, str) and found:
@@ -209,7 +214,10 @@ class ArchiveReads:
         self._loop.call_soon(self._judged, covered, told, found)
 
     def _judged(
-        self, covered: Covered, told: Callable[[Covered | ArchiveFailed], None], found: str | TickertapeError
+        self,
+        covered: ArchiveCoverage,
+        told: Callable[[ArchiveCoverage | ArchiveFailed], None],
+        found: str | TickertapeError,
     ) -> None:
         """`found` is what is wrong, if anything; an error when that cannot be known now."""
         if isinstance(found, TickertapeError):
@@ -232,15 +240,15 @@ class ArchiveReads:
             f"{self._config.location} {what}, perhaps it was restored from a copy. The archive is not used, "
             "and nothing is removed for being in it; begin a new one at another place"
         )
-        self._older.cover(Covered(None))
+        self._older.cover(ArchiveCoverage(None))
         self._driver.broker.retaining.freed(_clock())  # that it holds segments is told soon
         self._record("archive_failed", logging.WARNING, code=ArchiveFailed.code, text=self._unfit)
 
-    def _knows(self, covered: Covered) -> bool:
+    def _knows(self, covered: ArchiveCoverage) -> bool:
         known = self._older.covered
         return self._older.known and (*known[:2], known.last) == (*covered[:2], covered.last)
 
-    def _cover(self, covered: Covered) -> None:
+    def _cover(self, covered: ArchiveCoverage) -> None:
         if not self._knows(covered):
             self._older.cover(covered)
             self._driver.broker.retaining.freed(_clock())
@@ -286,7 +294,7 @@ class ArchiveReads:
             self._turns.done(effect)
 
     def _answer(self, request: ArchiveRequest) -> ArchiveAnswer:
-        if isinstance(request, LookArchive):
+        if isinstance(request, ProbeArchive):
             return self._look()
         if self._unfit:
             raise ArchiveFailed(self._unfit)
@@ -303,7 +311,7 @@ class ArchiveReads:
             return ArchivedLast(None if last is None else last.bookmark)
         return ArchivedPlace(archive.find_time(request.micros, request.begin, request.end))
 
-    def _look(self) -> Covered:
+    def _look(self) -> ArchiveCoverage:
         from tickertape.archive.schema import holds_topic
 
         coverage = self._opened().refresh()
@@ -311,9 +319,9 @@ class ArchiveReads:
             raise ArchiveFailed(self._unfit)
         if coverage is None:
             self._record("archive_missing", logging.WARNING, location=self._config.location)
-            return Covered(None)
+            return ArchiveCoverage(None)
         holds = partial(holds_topic, coverage.topics)
-        return Covered(coverage.begin, coverage.end, holds, coverage.topics, self._last_of(coverage))
+        return ArchiveCoverage(coverage.begin, coverage.end, holds, coverage.topics, self._last_of(coverage))
 
     def _last_of(self, coverage: Coverage) -> tuple[int, StoredMessage] | None:
         """The last message that it covers, and its position."""
@@ -332,13 +340,13 @@ class ArchiveReads:
             self._told = told
             event(name, level, **fields)
 
-    def _opened(self) -> Archive:
+    def _opened(self) -> ArchiveReader:
         with self._opening:
             if self._archive is None:
-                from tickertape.archive.reader import Archive
+                from tickertape.archive.reader import ArchiveReader
 
                 config = self._config
-                self._archive = Archive(config.location, self._journal, config.storage_options)
+                self._archive = ArchiveReader(config.location, self._journal, config.storage_options)
             return self._archive
 
     # -- messages -------------------------------------------------------------------------------------
@@ -350,7 +358,7 @@ class ArchiveReads:
         answer = None if reading is None else reading.next(topic, begin, size)
         if reading is None or answer is None:
             messages = self._opened().messages(begin, end, topic, bytes_max=size)
-            reading = _Reading(topic, begin, end, messages)
+            reading = _ArchiveRead(topic, begin, end, messages)
             answer = reading.next(topic, begin, size)
             assert answer is not None
         with self._readings_lock:

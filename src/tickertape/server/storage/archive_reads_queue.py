@@ -13,7 +13,7 @@ from tickertape.base.archive_limits import archive_threads_per_connection_max
 from tickertape.engine.runtime.effects import ArchiveRead
 
 
-class ArchiveTurns:
+class ArchiveReadQueue:
     """Requests that wait, by their connection. May be used by several threads."""
 
     def __init__(self) -> None:

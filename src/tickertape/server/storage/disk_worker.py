@@ -13,8 +13,8 @@ from collections.abc import Callable
 from tickertape.base.histogram import Histogram
 from tickertape.base.limits import sync_slow_seconds
 from tickertape.journal.disk_jobs import (
-    Executor,
-    Job,
+    DiskJobExecutor,
+    JournalJob,
     PrepareSegment,
     RetireSegments,
     SyncSegment,
@@ -22,28 +22,28 @@ from tickertape.journal.disk_jobs import (
     WriteQueues,
 )
 from tickertape.server.events import event
-from tickertape.server.storage.worker_thread import Lane, MakeLane, ThreadLane
+from tickertape.server.storage.worker_thread import MakeLane, ThreadWorker, Worker
 
-Answer = Callable[[Job, OSError | None, int], None]
+Answer = Callable[[JournalJob, OSError | None, int], None]
 
 
-class DiskThread:
+class DiskWorker:
     """One thread for commits, one for preparing segments, and one for removing old segments and writing
     checkpoints of queues: neither reserving space, nor freeing it, nor a checkpoint ever delays a commit.
 
     `answer(job, error, salt)` is called on the thread: it must hand over to the event loop. `make_lane` makes
     what stands for each thread."""
 
-    def __init__(self, executor: Executor, answer: Answer, make_lane: MakeLane = ThreadLane) -> None:
+    def __init__(self, executor: DiskJobExecutor, answer: Answer, make_lane: MakeLane = ThreadWorker) -> None:
         self.syncs = Histogram()
         """Seconds of each commit that was written and synced, and of each sync by itself."""
         self._executor = executor
         self._answer = answer
-        self._commits: Lane[Job] = make_lane(self._do, "journal-commit")
-        self._prepares: Lane[Job] = make_lane(self._do, "journal-prepare")
-        self._removals: Lane[Job] = make_lane(self._do, "journal-remove")
+        self._commits: Worker[JournalJob] = make_lane(self._do, "journal-commit")
+        self._prepares: Worker[JournalJob] = make_lane(self._do, "journal-prepare")
+        self._removals: Worker[JournalJob] = make_lane(self._do, "journal-remove")
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: JournalJob) -> None:
         """Queue a job."""
         if isinstance(job, PrepareSegment):
             self._prepares.submit(job)
@@ -52,7 +52,7 @@ class DiskThread:
         else:
             self._commits.submit(job)
 
-    def run_inline(self, job: Job) -> OSError | None:
+    def run_inline(self, job: JournalJob) -> OSError | None:
         """Carry out a job on the calling thread (sync policy `never`: a write into the page cache)."""
         try:
             self._executor.run(job)
@@ -65,7 +65,7 @@ class DiskThread:
         for lane in (self._commits, self._prepares, self._removals):
             lane.stop()
 
-    def _do(self, job: Job) -> None:
+    def _do(self, job: JournalJob) -> None:
         salt, error = 0, None
         began = time.perf_counter()
         try:

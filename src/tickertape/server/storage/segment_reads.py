@@ -32,7 +32,7 @@ class CachingDisk(Disk, Protocol):
         """As `read`; None where the disk would have to be waited for."""
 
 
-class Readers:
+class SegmentReads:
     """Read-only files of the segments and the threads that read them.
 
     `answer(token, data or error)` may be called on a pool thread: it must hand over to the event loop.

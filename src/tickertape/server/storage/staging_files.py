@@ -13,8 +13,8 @@ from typing import Final
 from tickertape.base.errors import StagingFailed, StagingFull, TickertapeError
 from tickertape.base.interfaces import Disk
 from tickertape.engine.runtime.effects import StagingJob
-from tickertape.journal.format.staging_file import Damaged, StageOpen, Staging
-from tickertape.server.storage.worker_thread import Lane, MakeLane, ThreadLane
+from tickertape.journal.format.staging_file import Damaged, StagedFiles, StageOpen
+from tickertape.server.storage.worker_thread import MakeLane, ThreadWorker, Worker
 
 Result = list[memoryview] | TickertapeError
 Answer = Callable[[int, Result], None]
@@ -25,11 +25,11 @@ _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 class StagingFiles:
     """The files below one data directory. `answer` is called on a thread: it hands over to the event loop."""
 
-    def __init__(self, disk: Disk, answer: Answer, make_lane: MakeLane = ThreadLane) -> None:
-        self._staging = Staging(disk)
+    def __init__(self, disk: Disk, answer: Answer, make_lane: MakeLane = ThreadWorker) -> None:
+        self._staging = StagedFiles(disk)
         self._answer = answer
         self._make_lane = make_lane
-        self._lanes: tuple[Lane[StagingJob], Lane[StagingJob]] | None = None
+        self._lanes: tuple[Worker[StagingJob], Worker[StagingJob]] | None = None
         """For writing, and for opening; made with the first job."""
         self._stopped = False
 

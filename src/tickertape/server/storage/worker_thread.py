@@ -14,7 +14,7 @@ T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
 
 
-class Lane(Protocol[T_contra]):
+class Worker(Protocol[T_contra]):
     """Where things are done in the order in which they are submitted."""
 
     def submit(self, item: T_contra) -> None:
@@ -24,11 +24,11 @@ class Lane(Protocol[T_contra]):
         """Finish what is queued; nothing is submitted afterwards."""
 
 
-MakeLane = Callable[[Callable[[Any], None], str], Lane[Any]]
+MakeLane = Callable[[Callable[[Any], None], str], Worker[Any]]
 """Makes a lane that calls a function, which must not raise, with each item; the name is for people."""
 
 
-class ThreadLane(Generic[T]):
+class ThreadWorker(Generic[T]):
     """A lane with a thread of its own."""
 
     def __init__(self, work: Callable[[T], None], name: str) -> None:

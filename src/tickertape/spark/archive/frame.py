@@ -15,7 +15,7 @@ from deltalake.exceptions import DeltaError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from tickertape.archive.location import Place, place_of
+from tickertape.archive.location import ArchiveLocation, location_of
 from tickertape.archive.schema import Coverage, coverage_of, sequence_bits
 from tickertape.base.bookmarks import (
     AtBookmarks,
@@ -40,7 +40,7 @@ _PATTERN: Final = re.compile(r"[][{}*?\\^]")
 _ESCAPED: Final = r"\\\g<0>"
 
 
-class Archived(NamedTuple):
+class ArchiveFrame(NamedTuple):
     """An archive, as of the version that its log has now."""
 
     frame: DataFrame
@@ -48,12 +48,12 @@ class Archived(NamedTuple):
     coverage: Coverage
 
 
-def read_archive(spark: SparkSession, uri: str) -> Archived:
+def read_archive(spark: SparkSession, uri: str) -> ArchiveFrame:
     """The archive at `uri`, a local path or what Delta and this Spark both read.
 
     Raises `ArchiveFailed` when there is none, `BadOption`.
     """
-    place = place_of(uri)
+    place = location_of(uri)
     try:
         table = DeltaTable(place.location)
     except (DeltaError, OSError) as error:
@@ -63,13 +63,13 @@ def read_archive(spark: SparkSession, uri: str) -> Archived:
     reader = spark.read.schema(FILE_SCHEMA)
     if not topics:
         empty = spark.createDataFrame([], FILE_SCHEMA)
-        return Archived(empty.withColumn("topic", f.lit("")), coverage)
+        return ArchiveFrame(empty.withColumn("topic", f.lit("")), coverage)
     files = reader.parquet(*_paths(table, place)).withColumn("file", f.col("_metadata.file_name"))
     names = f.broadcast(spark.createDataFrame(topics, "file string, topic string"))
-    return Archived(files.join(names, "file").drop("file"), coverage)
+    return ArchiveFrame(files.join(names, "file").drop("file"), coverage)
 
 
-def positions_of(archived: Archived, start: str) -> tuple[int, int]:
+def positions_of(archived: ArchiveFrame, start: str) -> tuple[int, int]:
     """The positions (first, and first not included) that a start point or range means in the archive.
 
     Raises `BadBookmark` for what is none, `BookmarkUnknown` for a bookmark that is not in the archive.
@@ -83,7 +83,7 @@ def positions_of(archived: Archived, start: str) -> tuple[int, int]:
     return max(first, coverage.begin), max(first, coverage.begin, min(after, coverage.end))
 
 
-def _place(archived: Archived, point: StartPoint | EndPoint, *, later: bool, at_end: bool) -> int:
+def _place(archived: ArchiveFrame, point: StartPoint | EndPoint, *, later: bool, at_end: bool) -> int:
     """The position of the message at `point`, or behind it when `later`."""
     frame, coverage = archived
     if isinstance(point, Epoch):
@@ -121,7 +121,7 @@ def _one(frame: DataFrame, value: Column) -> Any:
     return row["value"]
 
 
-def _paths(table: DeltaTable, place: Place) -> list[str]:
+def _paths(table: DeltaTable, place: ArchiveLocation) -> list[str]:
     """The table's files, as Spark takes them: it decodes nothing, and takes a path for a pattern."""
     if not place.is_directory:
         return table.file_uris()

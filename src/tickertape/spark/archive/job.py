@@ -17,11 +17,11 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from tickertape.archive.commit import Archive
+from tickertape.archive.commit import ArchiveWriter
 from tickertape.archive.compact import Compacted, compact
-from tickertape.archive.location import Place
+from tickertape.archive.location import ArchiveLocation
 from tickertape.archive.parquet_writer import Added
-from tickertape.archive.reader import Archive as Stored
+from tickertape.archive.reader import ArchiveReader as Stored
 from tickertape.archive.schema import Coverage
 from tickertape.base.archive_limits import batch_messages_default
 from tickertape.base.errors import (
@@ -32,7 +32,7 @@ from tickertape.base.errors import (
     TickertapeError,
 )
 from tickertape.base.names import is_pattern
-from tickertape.spark.archive.source import FORMAT, ORDER, ArchiveSource, Order, gap, shortened
+from tickertape.spark.archive.source import FORMAT, ORDER, ArchiveScanOptions, ArchiveSource, gap, shortened
 from tickertape.spark.source.task_reader import connect
 
 if TYPE_CHECKING:
@@ -51,12 +51,12 @@ class Stop(Protocol):
         """Whether it is."""
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
+class ArchiveJobOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be archived."""
 
     servers: tuple[str, ...]
     """URIs, or texts of `server_text` (spark/common/servers.py): all are reached with the same files."""
-    place: Place
+    place: ArchiveLocation
     topics: str = ""
     """A name or a pattern; empty: all that the log records."""
     directory: str | None = None
@@ -72,7 +72,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
         return self.topics or ALL_TOPICS
 
 
-class Report(msgspec.Struct):
+class ArchiveJobReport(msgspec.Struct):
     """What a run added."""
 
     begin: int
@@ -86,14 +86,14 @@ class Report(msgspec.Struct):
     compacted: Compacted = msgspec.field(default_factory=Compacted)
 
 
-Told = Callable[[Report], object]
+Told = Callable[[ArchiveJobReport], object]
 """Called after each commit."""
 
 
-class Ready(msgspec.Struct):
+class PreparedJob(msgspec.Struct):
     """An archive that fits a log, before Spark is started."""
 
-    archive: Archive
+    archive: ArchiveWriter
     log_end: int
     """Where the log ended."""
 
@@ -103,7 +103,7 @@ class Ready(msgspec.Struct):
         return self.log_end - self.archive.coverage.end
 
 
-def prepare(wish: Wish) -> Ready:
+def prepare(wish: ArchiveJobOptions) -> PreparedJob:
     """Look at the log and the archive, which is made where there is none: it begins with the first message
     that the log has.
 
@@ -114,10 +114,10 @@ def prepare(wish: Wish) -> Ready:
     with client:
         journal, first, end = client.resolve(wish.pattern, "0", timeout=wish.timeout_seconds)
     place = wish.place
-    if Archive.exists(place):
-        archive = Archive(place, journal)
+    if ArchiveWriter.exists(place):
+        archive = ArchiveWriter(place, journal)
     else:
-        archive = Archive.create(place, journal, first, wish.topics)
+        archive = ArchiveWriter.create(place, journal, first, wish.topics)
     coverage = archive.coverage
     if coverage.topics != wish.topics:
         raise ArchiveFailed(
@@ -129,10 +129,10 @@ def prepare(wish: Wish) -> Ready:
     if coverage.end > end:
         raise shortened(place, coverage.end, end)
     _check_last(wish, coverage)
-    return Ready(archive, end)
+    return PreparedJob(archive, end)
 
 
-def _check_last(wish: Wish, coverage: Coverage) -> None:
+def _check_last(wish: ArchiveJobOptions, coverage: Coverage) -> None:
     """The last message that was archived must be where it was: a log that has lost its end gives the
     positions again, and may have grown beyond the archive since. Raises `ArchiveFailed`."""
     last = Stored(wish.place.location, coverage.journal, wish.place.options).last_before(coverage.end)
@@ -160,13 +160,13 @@ def _check_last(wish: Wish, coverage: Coverage) -> None:
 
 def archive_log(
     spark: SparkSession,
-    wish: Wish,
+    wish: ArchiveJobOptions,
     *,
     interval_seconds: float | None = None,
     compacting: bool = False,
     told: Told | None = None,
     stop: Stop | None = None,
-) -> Report:
+) -> ArchiveJobReport:
     """Archive what the log has: up to its end as it stands now, or, with `interval_seconds`, again and again
     until `stop` is set.
 
@@ -175,7 +175,7 @@ def archive_log(
         raise BadOption("archiving that goes on needs an event that stops it")
     ready = prepare(wish)
     coverage = ready.archive.coverage
-    report = Report(coverage.begin, coverage.end, coverage.end)
+    report = ArchiveJobReport(coverage.begin, coverage.end, coverage.end)
     commits = Commits(ready.archive, report, compacting=compacting, told=told)
     if ready.behind or interval_seconds is not None:
         _run(spark, wish, coverage, commits, interval_seconds, stop or threading.Event())
@@ -185,7 +185,9 @@ def archive_log(
 class Commits:
     """What is done with each batch, on the driver."""
 
-    def __init__(self, archive: Archive, report: Report, *, compacting: bool, told: Told | None) -> None:
+    def __init__(
+        self, archive: ArchiveWriter, report: ArchiveJobReport, *, compacting: bool, told: Told | None
+    ) -> None:
         self._archive = archive
         self._report = report
         self._compacting = compacting
@@ -243,7 +245,7 @@ def whole(parts: Sequence[tuple[int, int, str]]) -> tuple[int, int, list[Added]]
 
 def _run(
     spark: SparkSession,
-    wish: Wish,
+    wish: ArchiveJobOptions,
     coverage: Coverage,
     commits: Commits,
     interval_seconds: float | None,
@@ -253,7 +255,7 @@ def _run(
 
     spark.dataSource.register(ArchiveSource)
     tasks = max(1, spark.sparkContext.defaultParallelism)
-    order = Order(wish.place, coverage.journal, coverage.end, tasks)
+    order = ArchiveScanOptions(wish.place, coverage.journal, coverage.end, tasks)
     reader = spark.readStream.format(FORMAT).options(**_options(wish, order))
     trigger: dict[str, Any] = {"availableNow": True}
     if interval_seconds is not None:
@@ -281,7 +283,7 @@ def _run(
                 pass
 
 
-def _options(wish: Wish, order: Order) -> Mapping[str, str]:
+def _options(wish: ArchiveJobOptions, order: ArchiveScanOptions) -> Mapping[str, str]:
     apart = [server.partition("#") for server in wish.servers]
     options = dict(parse_qsl(apart[0][2])) | {
         "servers": ",".join(uri for uri, _, _ in apart),

@@ -16,29 +16,30 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, InputPartition
 from pyspark.sql.types import StructType
 
-from tickertape.archive.location import Place
+from tickertape.archive.location import ArchiveLocation
 from tickertape.archive.parquet_writer import write_files
 from tickertape.archive.schema import COLUMNS
 from tickertape.base.bookmarks import EPOCH
 from tickertape.base.errors import ArchiveFailed, BookmarkExpired, JournalError
-from tickertape.spark.common.column_block import Gathered, Piece
-from tickertape.spark.common.schema import ROWS_TARGET, TEXT_BYTES_TARGET, Columns, record_batch
+from tickertape.spark.common.column_block import ColumnBlock, ColumnBlocks
+from tickertape.spark.common.schema import ROWS_TARGET, TEXT_BYTES_TARGET, ColumnSelection, record_batch
 from tickertape.spark.source.offsets import Offset, Written, read_offset
-from tickertape.spark.source.options import Query, Wanted, read_options
-from tickertape.spark.source.partitions import ROWS_WORTH_A_TASK, LogPart
+from tickertape.spark.source.options import Query, SourceOptions, read_options
+from tickertape.spark.source.partitions import ROWS_WORTH_A_TASK, LogPartition
 from tickertape.spark.source.stream_reader import TickertapeStreamReader
 from tickertape.spark.source.task_reader import pieces
 from tickertape.wire.commands import Resolved
 
 FORMAT: Final = "tickertape_archive"
 ORDER: Final = "archiveSecret"
-"""The option with an `Order`. It may hold credentials of a store: Spark shows no option of such a name."""
+"""The option with an `ArchiveScanOptions`. It may hold credentials of a store: Spark shows no option of such
+a name."""
 
 SCHEMA: Final = "start long, end long, files string"
 """What a task did: the positions it read, and the files that it wrote, as JSON."""
 _ARROW: Final = pa.schema([("start", pa.int64()), ("end", pa.int64()), ("files", pa.string())])
 
-_READ: Final = Columns(
+_READ: Final = ColumnSelection(
     pa.schema(
         [
             ("position", pa.int64()),
@@ -56,10 +57,10 @@ _READ: Final = Columns(
 has, and `date` follows from the timestamp."""
 
 
-class Order(msgspec.Struct, frozen=True):
+class ArchiveScanOptions(msgspec.Struct, frozen=True):
     """Where to, and from where on."""
 
-    place: Place
+    place: ArchiveLocation
     journal: str
     begin: int
     """Where the archive ends now."""
@@ -80,18 +81,18 @@ class ArchiveSource(DataSource):
         """A row for each part of the log."""
         return SCHEMA
 
-    def streamReader(self, schema: StructType) -> ArchiveReader:  # noqa: ARG002 - there is one schema
+    def streamReader(self, schema: StructType) -> ArchiveStreamReader:  # noqa: ARG002 - there is one schema
         """A reader that writes. Raises what `read_options` raises."""
         given = {name: value for name, value in self.options.items() if name.lower() != ORDER.lower()}
-        order = msgspec.json.decode(self.options[ORDER], type=Order)
+        order = msgspec.json.decode(self.options[ORDER], type=ArchiveScanOptions)
         wanted = read_options(given, Query.STREAM)
-        return ArchiveReader(wanted, order)
+        return ArchiveStreamReader(wanted, order)
 
 
-class ArchiveReader(TickertapeStreamReader):
+class ArchiveStreamReader(TickertapeStreamReader):
     """One query. It begins where the archive ends, whatever a checkpoint says."""
 
-    def __init__(self, wanted: Wanted, order: Order) -> None:
+    def __init__(self, wanted: SourceOptions, order: ArchiveScanOptions) -> None:
         super().__init__(wanted, _READ)
         self._order = order
 
@@ -101,7 +102,7 @@ class ArchiveReader(TickertapeStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Write a part and tell the files. Raises what `pieces` raises, `ArchiveFailed`, `OSError`."""
-        assert isinstance(partition, LogPart)
+        assert isinstance(partition, LogPartition)
         files = write_files(self._order.place, archive_batches(pieces(partition)))
         told = msgspec.json.encode(files).decode()
         yield pa.RecordBatch.from_arrays(
@@ -126,7 +127,7 @@ class ArchiveReader(TickertapeStreamReader):
             raise shortened(self._order.place, offset.position, self._locate(EPOCH).end) from error
 
 
-def gap(place: Place, archived: int, first: int) -> ArchiveFailed:
+def gap(place: ArchiveLocation, archived: int, first: int) -> ArchiveFailed:
     """Retention was faster."""
     return ArchiveFailed(
         f"{place.location} ends at position {archived}, and the log begins at {first} now: positions "
@@ -135,7 +136,7 @@ def gap(place: Place, archived: int, first: int) -> ArchiveFailed:
     )
 
 
-def shortened(place: Place, archived: int, end: int) -> ArchiveFailed:
+def shortened(place: ArchiveLocation, archived: int, end: int) -> ArchiveFailed:
     """The log has lost its end, and will give the positions again."""
     return ArchiveFailed(
         f"{place.location} ends at position {archived}, and the log ends at {end}: it has lost messages "
@@ -144,9 +145,9 @@ def shortened(place: Place, archived: int, end: int) -> ArchiveFailed:
     )
 
 
-def archive_batches(found: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
+def archive_batches(found: Iterable[ColumnBlock]) -> Iterator[pa.RecordBatch]:
     """The messages of pieces as record batches with all columns of the archive but `date`."""
-    gathered: list[Piece] = []
+    gathered: list[ColumnBlock] = []
     rows = text_bytes = 0
     for piece in found:
         gathered.append(piece)
@@ -159,9 +160,9 @@ def archive_batches(found: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
         yield archive_batch(gathered)
 
 
-def archive_batch(gathered: list[Piece]) -> pa.RecordBatch:
+def archive_batch(gathered: list[ColumnBlock]) -> pa.RecordBatch:
     """One record batch. Raises `BadBatch` for a piece that does not hold what it says."""
     batch = record_batch(gathered, _READ)
-    sequences = np.ascontiguousarray(Gathered(gathered).sequences)
+    sequences = np.ascontiguousarray(ColumnBlocks(gathered).sequences)
     bits = pa.Array.from_buffers(pa.int64(), len(sequences), [None, pa.py_buffer(sequences)])
     return batch.append_column("sequence", bits).select([name for name in COLUMNS if name != "date"])

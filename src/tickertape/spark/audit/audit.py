@@ -21,7 +21,7 @@ from tickertape.spark.audit.compare import (
     differing_stretches,
 )
 from tickertape.spark.audit.compare import MESSAGES as COMPARED
-from tickertape.spark.audit.logs import Log, Opening, in_common, of_topic, open_log
+from tickertape.spark.audit.logs import OpenedLog, Opening, in_common, of_topic, open_log
 from tickertape.spark.audit.sequences import MESSAGES as NUMBERED
 from tickertape.spark.audit.sequences import RENUMBERED, findings, number_runs, publisher_table
 
@@ -38,7 +38,7 @@ class LogRange(msgspec.Struct, frozen=True):
     topics: str
 
 
-class Equality(msgspec.Struct, frozen=True):
+class EqualityCheck(msgspec.Struct, frozen=True):
     """How two logs differ."""
 
     counts: dict[str, int]
@@ -48,7 +48,7 @@ class Equality(msgspec.Struct, frozen=True):
     compared: list[LogRange]
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     """What an audit found."""
 
     logs: list[LogRange]
@@ -59,7 +59,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     publishers: list[Row]
     """Those with faults first."""
     findings: list[Row]
-    equality: Equality | None
+    equality: EqualityCheck | None
 
     publisher_columns: ClassVar = (
         "publisher", "first", "last", "messages", "missing", "duplicates", "order_breaks", "renumbered",
@@ -98,7 +98,7 @@ def examine(
     show: int = 20,
     access: Mapping[str, str] | None = None,
     timeout_seconds: float = 30.0,
-) -> Report:
+) -> AuditReport:
     """Audit the log called `name` from `start` on, and compare it with the one called `against`.
 
     `show`: at most so many publishers, findings and differences are listed. `access`: the files with which
@@ -125,7 +125,7 @@ def examine(
         listed = _listed(found.orderBy("publisher", "position", "first"), show)
     finally:
         runs.unpersist()
-    return Report(
+    return AuditReport(
         logs=[_range(here)],
         topic=topic,
         gaps_judged=judged,
@@ -142,7 +142,7 @@ def _compared(
     opening: Opening,
     topic: str | None,
     show: int,
-) -> Equality:
+) -> EqualityCheck:
     columns = (*COMPARED, "position")
     both = [open_log(spark, name, columns, opening) for name in names]
     here, there = in_common(*both)
@@ -161,7 +161,7 @@ def _compared(
             found.unpersist()
     finally:
         stretches.unpersist()
-    return Equality(counts, listed, [_range(here), _range(there)])
+    return EqualityCheck(counts, listed, [_range(here), _range(there)])
 
 
 def _totals(table: DataFrame) -> Row:
@@ -178,5 +178,5 @@ def _listed(frame: DataFrame, show: int) -> list[Row]:
     return [row.asDict() for row in frame.limit(show).collect()]
 
 
-def _range(log: Log) -> LogRange:
+def _range(log: OpenedLog) -> LogRange:
     return LogRange(log.name, log.journal, log.start, log.end, log.topics)

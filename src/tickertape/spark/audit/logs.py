@@ -21,7 +21,7 @@ EVERY_TOPIC: Final = ".*"
 _SERVER: Final = ("tcp://", "tls://", "unix://")
 
 
-class Log(NamedTuple):
+class OpenedLog(NamedTuple):
     """A range of a log."""
 
     name: str
@@ -36,7 +36,7 @@ class Log(NamedTuple):
     messages: DataFrame
     """All columns of the source, with `position`; of a server only those that are used are asked for."""
 
-    def within(self, start: int, end: int) -> Log:
+    def within(self, start: int, end: int) -> OpenedLog:
         """What of it lies at the positions `start` to `end` (not included)."""
         start, end = max(self.start, start), min(self.end, end)
         kept = self.messages.where((f.col("position") >= start) & (f.col("position") < end))
@@ -53,7 +53,7 @@ class Opening(NamedTuple):
     timeout_seconds: float
 
 
-def open_log(spark: SparkSession, name: str, columns: Sequence[str], opening: Opening) -> Log:
+def open_log(spark: SparkSession, name: str, columns: Sequence[str], opening: Opening) -> OpenedLog:
     """The log called `name`, servers' URIs with commas between or where an archive is.
 
     Raises what connecting and resolving raise, `ArchiveFailed`, `BadBookmark`, `BookmarkUnknown`.
@@ -62,7 +62,7 @@ def open_log(spark: SparkSession, name: str, columns: Sequence[str], opening: Op
         return _of_server(spark, name, columns, opening)
     archived = read_archive(spark, name)
     first, after = positions_of(archived, opening.start)
-    whole = Log(
+    whole = OpenedLog(
         name,
         archived.coverage.journal,
         first,
@@ -73,7 +73,7 @@ def open_log(spark: SparkSession, name: str, columns: Sequence[str], opening: Op
     return whole.within(first, after)
 
 
-def _of_server(spark: SparkSession, servers: str, columns: Sequence[str], opening: Opening) -> Log:
+def _of_server(spark: SparkSession, servers: str, columns: Sequence[str], opening: Opening) -> OpenedLog:
     reached = {**opening.access, "servers": servers}
     client, _ = connect(read_servers(reached), opening.timeout_seconds)
     with client:
@@ -88,7 +88,7 @@ def _of_server(spark: SparkSession, servers: str, columns: Sequence[str], openin
         .load()
     )
     # The source plans for itself, later: what came meanwhile is left out.
-    return Log(servers, journal, first, after, "", frame).within(first, after)
+    return OpenedLog(servers, journal, first, after, "", frame).within(first, after)
 
 
 def of_topic(messages: DataFrame, topic: str) -> DataFrame:
@@ -96,7 +96,7 @@ def of_topic(messages: DataFrame, topic: str) -> DataFrame:
     return messages.where(f.col("topic").rlike(topic) if is_pattern(topic) else f.col("topic") == topic)
 
 
-def in_common(here: Log, there: Log) -> tuple[Log, Log]:
+def in_common(here: OpenedLog, there: OpenedLog) -> tuple[OpenedLog, OpenedLog]:
     """Both logs, cut to the positions that both have when they are one journal; else as they are.
 
     Raises `BadOption` when they are one journal and have no position in common.

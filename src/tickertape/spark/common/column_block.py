@@ -38,7 +38,7 @@ from tickertape.batch.format import (
 )
 
 
-class Piece(NamedTuple):
+class ColumnBlock(NamedTuple):
     """The messages of one batch."""
 
     messages: int
@@ -69,9 +69,9 @@ class Piece(NamedTuple):
         return self.body_bytes + sum(len(some.text) for some in labels if some is not None)
 
 
-def piece_of_batch(batch: MessageBatch, positions: int | AnyArray | None = None) -> Piece:
+def piece_of_batch(batch: MessageBatch, positions: int | AnyArray | None = None) -> ColumnBlock:
     """A batch as a piece, whose messages stand at `positions`; nothing is copied."""
-    return Piece(
+    return ColumnBlock(
         batch.count,
         batch.body_bytes,
         batch.runs.view(I1).data,
@@ -87,12 +87,12 @@ def piece_of_batch(batch: MessageBatch, positions: int | AnyArray | None = None)
     )
 
 
-def plain_piece(encoded: memoryview, position: int) -> Piece | None:
+def plain_piece(encoded: memoryview, position: int) -> ColumnBlock | None:
     """An encoded batch of one topic and no optional columns as a piece whose first message stands at
     `position`; None for what must be parsed.
 
     A tenth of what parsing costs: that the sections fit into each other is checked here, what stands in them
-    by `Gathered`.
+    by `ColumnBlocks`.
     """
     if len(encoded) < HEADER_BYTES:
         return None
@@ -113,7 +113,7 @@ def plain_piece(encoded: memoryview, position: int) -> Piece | None:
         topic = str(encoded[names_at : names_at + size], "utf-8")
     except UnicodeDecodeError:
         return None
-    return Piece(
+    return ColumnBlock(
         count,
         body_bytes,
         encoded[HEADER_BYTES:offsets_at],
@@ -124,13 +124,13 @@ def plain_piece(encoded: memoryview, position: int) -> Piece | None:
     )
 
 
-class Gathered:
+class ColumnBlocks:
     """Pieces put end to end. Arrays are made when they are asked for, each once.
 
     Raises `BadBatch` there when a piece does not hold what it says.
     """
 
-    def __init__(self, pieces: Sequence[Piece]) -> None:
+    def __init__(self, pieces: Sequence[ColumnBlock]) -> None:
         self.pieces = pieces
         self.counts: Int64s = np.array([piece.messages for piece in pieces], I8)
         self.count = int(self.counts.sum())
@@ -240,7 +240,7 @@ def _joined(buffers: list[Buffer], kind: np.dtype[Any]) -> AnyArray:
     return np.frombuffer(buffers[0] if len(buffers) == 1 else b"".join(buffers), kind)
 
 
-def _positions(piece: Piece) -> AnyArray:
+def _positions(piece: ColumnBlock) -> AnyArray:
     if isinstance(piece.positions, np.ndarray):
         return piece.positions.astype(I8, copy=False)
     if piece.positions is None:

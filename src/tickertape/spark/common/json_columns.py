@@ -31,7 +31,7 @@ from pyspark.sql.types import (
 )
 
 from tickertape.base.errors import BadMessage, UsageError
-from tickertape.spark.common.column_block import Gathered
+from tickertape.spark.common.column_block import ColumnBlocks
 
 Array = Any
 """An Arrow array; pyarrow ships no types."""
@@ -95,7 +95,7 @@ def json_field(field: StructField) -> JsonField:
     return JsonField(field.name, type(field.dataType))
 
 
-class _Reader:
+class _JsonReader:
     """Reads a body into an object of which `paths` lead to the fields, in their order."""
 
     def __init__(self, fields: Sequence[JsonField]) -> None:
@@ -141,14 +141,14 @@ class JsonColumns:
         return {"_fields": self._fields, "_strict": self._strict}
 
     @cached_property
-    def _all(self) -> _Reader:
-        return _Reader(self._fields)
+    def _all(self) -> _JsonReader:
+        return _JsonReader(self._fields)
 
     @cached_property
-    def _each(self) -> list[_Reader]:
-        return [_Reader([field]) for field in self._fields]
+    def _each(self) -> list[_JsonReader]:
+        return [_JsonReader([field]) for field in self._fields]
 
-    def columns(self, rows: Gathered) -> dict[str, Array]:
+    def columns(self, rows: ColumnBlocks) -> dict[str, Array]:
         """The columns by name. Raises `BadMessage` for a body that cannot be read, when that is an error."""
         bodies = _bodies(rows)
         read: list[Any] = []
@@ -197,13 +197,13 @@ def _values(read: list[Any], path: Sequence[str], *, whole: bool = False) -> lis
     return values
 
 
-def _bodies(rows: Gathered) -> list[bytes]:
+def _bodies(rows: ColumnBlocks) -> list[bytes]:
     data = bytes(rows.bodies)
     offsets = rows.offsets.tolist()
     return list(map(data.__getitem__, map(slice, offsets[:-1], offsets[1:])))
 
 
-def _refused(rows: Gathered, at: int, error: Exception) -> BadMessage:
+def _refused(rows: ColumnBlocks, at: int, error: Exception) -> BadMessage:
     topics, numbers, counts = rows.topics
     topic = topics[int(numbers[int(counts.cumsum().searchsorted(at, "right"))])]
     run = rows.runs[int(rows.runs["count"].cumsum().searchsorted(at, "right"))]

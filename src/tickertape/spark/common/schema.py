@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 
 from tickertape.base.errors import UsageError
 from tickertape.batch.format import I4, I8, Labels, lengths_of
-from tickertape.spark.common.column_block import Gathered, Piece
+from tickertape.spark.common.column_block import ColumnBlock, ColumnBlocks
 from tickertape.spark.common.json_columns import JsonColumns, json_field
 from tickertape.spark.common.names import ALL_SCHEMA, NULLABLE, POSITION
 
@@ -41,7 +41,7 @@ Array = Any
 """An Arrow array; pyarrow ships no types."""
 
 
-class Columns(NamedTuple):
+class ColumnSelection(NamedTuple):
     """What of the messages a query wants."""
 
     schema: Any
@@ -55,7 +55,7 @@ class Columns(NamedTuple):
         return POSITION in self.schema.names
 
 
-def columns_of(schema: StructType, *, strict: bool = False) -> Columns:
+def columns_of(schema: StructType, *, strict: bool = False) -> ColumnSelection:
     """The columns of what a user wants: any of ours in any order, and fields of JSON bodies.
 
     `strict`: see `JsonColumns`. Raises `UsageError` for a column that is given twice, or has another type.
@@ -80,15 +80,15 @@ def columns_of(schema: StructType, *, strict: bool = False) -> Columns:
         if field.name in NULLABLE and not field.nullable:
             raise UsageError(f"column {field.name} is null where a message has none: it cannot be NOT NULL")
         fields.append(pa.field(field.name, arrow, nullable=field.nullable))
-    return Columns(pa.schema(fields), JsonColumns(of_bodies, strict=strict) if of_bodies else None)
+    return ColumnSelection(pa.schema(fields), JsonColumns(of_bodies, strict=strict) if of_bodies else None)
 
 
-def record_batches(pieces: Iterable[Piece], columns: Columns) -> Iterator[Any]:
+def record_batches(pieces: Iterable[ColumnBlock], columns: ColumnSelection) -> Iterator[Any]:
     """Record batches of `columns`, each of as many whole pieces as reach a target above.
 
     Spark takes a record batch at a cost of its own, so few large ones are cheaper than many small ones.
     """
-    gathered: list[Piece] = []
+    gathered: list[ColumnBlock] = []
     rows = text_bytes = 0
     for piece in pieces:
         gathered.append(piece)
@@ -102,14 +102,14 @@ def record_batches(pieces: Iterable[Piece], columns: Columns) -> Iterator[Any]:
         yield record_batch(gathered, columns)
 
 
-def record_batch(pieces: Sequence[Piece], columns: Columns) -> Any:
+def record_batch(pieces: Sequence[ColumnBlock], columns: ColumnSelection) -> Any:
     """One record batch of `columns` with the messages of `pieces`, in order.
 
     Bodies of a single piece are not copied, those of several once. Raises `UsageError` for a sequence above
     the range of a Spark long, `BadBatch` for a piece that does not hold what it says, `BadMessage` for a body
     that cannot be read when that is an error.
     """
-    rows = Gathered(pieces)
+    rows = ColumnBlocks(pieces)
     found = {} if columns.of_bodies is None else columns.of_bodies.columns(rows)
     names = columns.schema.names
     arrays = [found[name] if name in found else _COLUMNS[name][2](rows) for name in names]
@@ -119,12 +119,12 @@ def record_batch(pieces: Sequence[Piece], columns: Columns) -> Any:
 # -- columns ------------------------------------------------------------------------------------------
 
 
-def _topic(rows: Gathered) -> Array:
+def _topic(rows: ColumnBlocks) -> Array:
     topics, numbers, counts = rows.topics
     return _repeated(pa.concat_arrays([_one(topic, 1) for topic in topics]), numbers, counts)
 
 
-def _publisher(rows: Gathered) -> Array:
+def _publisher(rows: ColumnBlocks) -> Array:
     runs = rows.runs
     publishers, indexes = np.unique(runs["publisher"], return_inverse=True)
     return _repeated(_plain(pa.uint64(), publishers).cast(pa.string()), indexes, runs["count"])
@@ -150,7 +150,7 @@ def _plain(kind: Any, values: npt.NDArray[Any]) -> Array:
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
 
 
-def _sequence(rows: Gathered) -> Array:
+def _sequence(rows: ColumnBlocks) -> Array:
     highest = rows.sequences.max()
     if int(highest) >= _SEQUENCE_END:
         raise UsageError(
@@ -160,7 +160,7 @@ def _sequence(rows: Gathered) -> Array:
     return _plain(pa.int64(), rows.sequences)
 
 
-def _bookmark(rows: Gathered) -> Array:
+def _bookmark(rows: ColumnBlocks) -> Array:
     publishers, sequences = rows.runs["publisher"], rows.sequences
     lowest, highest = str(sequences.min()), str(sequences.max())
     if len(lowest) == len(highest) and (publishers == publishers[0]).all():
@@ -201,25 +201,25 @@ def _digits() -> npt.NDArray[np.uint8]:
     return digits
 
 
-def _timestamp(rows: Gathered) -> Array:
+def _timestamp(rows: ColumnBlocks) -> Array:
     return _plain(_TIMESTAMP, np.repeat(rows.runs["timestamp"], rows.runs["count"]))
 
 
-def _data(rows: Gathered) -> Array:
+def _data(rows: ColumnBlocks) -> Array:
     buffers = [None, pa.py_buffer(rows.offsets), pa.py_buffer(rows.bodies)]
     return pa.Array.from_buffers(pa.binary(), rows.count, buffers)
 
 
-def _position(rows: Gathered) -> Array:
+def _position(rows: ColumnBlocks) -> Array:
     return _plain(pa.int64(), rows.positions)
 
 
-def _date(rows: Gathered) -> Array:
+def _date(rows: ColumnBlocks) -> Array:
     days = (rows.runs["timestamp"] // _DAY_MICROS).astype(I4)
     return _plain(pa.date32(), np.repeat(days, rows.runs["count"]))
 
 
-def _expiration(rows: Gathered) -> Array:
+def _expiration(rows: ColumnBlocks) -> Array:
     values = rows.expirations
     if values is None:
         return pa.nulls(rows.count, pa.int64())
@@ -244,7 +244,7 @@ def _present(values: npt.NDArray[Any]) -> Any:
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 _EMPTY: Final = _one("", 1)[0]
 _BAR: Final = _one("|", 1)[0]
-_COLUMNS: Final[dict[str, tuple[type[DataType], Any, Callable[[Gathered], Array]]]] = {
+_COLUMNS: Final[dict[str, tuple[type[DataType], Any, Callable[[ColumnBlocks], Array]]]] = {
     "topic": (StringType, pa.string(), _topic),
     "bookmark": (StringType, pa.string(), _bookmark),
     "publisher": (StringType, pa.string(), _publisher),

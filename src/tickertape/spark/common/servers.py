@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from tickertape.base.errors import BadOption
 from tickertape.client.blocking.connection import parse_uri
-from tickertape.client.common.credentials import Ways
+from tickertape.client.common.credentials import Credentials
 from tickertape.security.contexts import TLS
 from tickertape.security.tokens import read_token
 
@@ -45,7 +45,7 @@ def server_text(uri: str, options: Mapping[str, str]) -> str:
     if ("certificateFile" in files) != ("keyFile" in files):
         raise BadOption("options certificateFile and keyFile go together; give both")
     try:
-        Ways(has_token="tokenFile" in files).check(address)
+        Credentials(has_token="tokenFile" in files).check(address)
     except BadOption as error:
         raise BadOption(f"option tokenFile: {error}") from None
     return f"{uri}#{urlencode(files)}" if files else uri

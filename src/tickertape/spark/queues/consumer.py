@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from tickertape.base.errors import Disconnected, TickertapeError
 from tickertape.base.queue_limits import lease_seconds_max, source_bytes_max, source_lease_seconds
 from tickertape.batch import MessageBatch, slice_batch
-from tickertape.spark.queues.options import QueueWanted
+from tickertape.spark.queues.options import QueueSourceOptions
 from tickertape.spark.source.task_reader import connect, log
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _AHEAD: Final = 2
 """Micro-batches of messages that are held: one under way and the next one."""
 
 
-class Held(NamedTuple):
+class HeldMessages(NamedTuple):
     """Messages that are leased to this consumer."""
 
     batch: MessageBatch
@@ -55,15 +55,15 @@ class QueueConsumer:
     """One consumer of a queue, connected when it is first asked for something. `take`, `acknowledge`,
     `has_more` and `close` are for one thread."""
 
-    def __init__(self, wanted: QueueWanted) -> None:
+    def __init__(self, wanted: QueueSourceOptions) -> None:
         self._wanted = wanted
         self._client: Client | None = None
         self._connection: _Connection | None = None
         self._changed = threading.Condition()
-        self._ahead: deque[Held] = deque()
+        self._ahead: deque[HeldMessages] = deque()
         """Messages for later micro-batches, in the order of their delivery."""
         self._ahead_bytes = 0
-        self._under_way: list[Held] = []
+        self._under_way: list[HeldMessages] = []
         """The messages of the last `take`."""
 
     # -- for the reader -----------------------------------------------------------------------------------
@@ -184,15 +184,15 @@ class QueueConsumer:
         with self._changed:
             if self._connection is not connection:
                 return
-            self._ahead.append(Held(batch, time.monotonic()))
+            self._ahead.append(HeldMessages(batch, time.monotonic()))
             self._ahead_bytes += batch.body_bytes
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._ahead_bytes < source_bytes_max or connection.over.is_set())
 
-    def _split(self) -> list[Held]:
+    def _split(self) -> list[HeldMessages]:
         """Messages from the front, as many as a micro-batch may have."""
         rows, size = self._wanted.rows_max, self._wanted.bytes_max
-        taken: list[Held] = []
+        taken: list[HeldMessages] = []
         while self._ahead and rows:
             held = self._ahead.popleft()
             count = min(held.batch.count, rows)

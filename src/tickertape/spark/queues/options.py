@@ -58,7 +58,7 @@ _OF_THE_LOG: Final = (
 _ROWS_MAX: Final = queue_backlog_max // 2
 
 
-class QueueWanted(msgspec.Struct, frozen=True, kw_only=True):
+class QueueSourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What a user asked to read from a queue."""
 
     servers: tuple[str, ...]
@@ -81,7 +81,7 @@ def names_queue(given: Mapping[str, str]) -> bool:
     return any(name.lower() == QUEUE for name in given)
 
 
-def queue_options(given: Mapping[str, str], query: Query = Query.STREAM) -> QueueWanted:
+def queue_options(given: Mapping[str, str], query: Query = Query.STREAM) -> QueueSourceOptions:
     """What `given` (the options of `spark.readStream`) asks for. Raises `BadOption`, `BadTopic`."""
     if query is Query.BATCH:
         raise BadOption(
@@ -94,7 +94,7 @@ def queue_options(given: Mapping[str, str], query: Query = Query.STREAM) -> Queu
         raise BadOption(f"Cannot use option queue: {queue!r} is a pattern. Name one queue.")
     check_topic(queue)
     size = options.get("maxBytesPerTrigger")
-    return QueueWanted(
+    return QueueSourceOptions(
         servers=read_servers(options),
         queue=queue,
         filter=read_filter(options.get("filter")),

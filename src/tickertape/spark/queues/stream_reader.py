@@ -27,9 +27,9 @@ from tickertape.base.queue_limits import source_part_bytes_max
 from tickertape.batch import MessageBatch, slice_batch
 from tickertape.spark.common.column_block import piece_of_batch
 from tickertape.spark.common.names import POSITION
-from tickertape.spark.common.schema import Columns, record_batches
+from tickertape.spark.common.schema import ColumnSelection, record_batches
 from tickertape.spark.queues.consumer import QueueConsumer
-from tickertape.spark.queues.options import QueueWanted
+from tickertape.spark.queues.options import QueueSourceOptions
 from tickertape.spark.source.offsets import Written
 from tickertape.spark.source.task_reader import log
 
@@ -41,7 +41,7 @@ _LAST_SECONDS: Final = 0.5
 
 
 @dataclass(frozen=True)
-class QueuePart(InputPartition):
+class QueuePartition(InputPartition):
     """The messages of one task, as encoded batches."""
 
     batches: tuple[bytes, ...]
@@ -60,7 +60,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     An offset counts the messages that the query was handed since it was new."""
 
-    def __init__(self, wanted: QueueWanted, columns: Columns) -> None:
+    def __init__(self, wanted: QueueSourceOptions, columns: ColumnSelection) -> None:
         if columns.numbered:
             raise UsageError(
                 f"Cannot read column {POSITION} from a queue. Leave it out of the schema, or read the topic "
@@ -141,7 +141,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The record batches of a task."""
-        assert isinstance(partition, QueuePart)
+        assert isinstance(partition, QueuePartition)
         pieces = (piece_of_batch(MessageBatch.parse(batch)) for batch in partition.batches)
         yield from record_batches(pieces, self._columns)
 
@@ -184,12 +184,12 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return taken
 
 
-def parts_of(messages: Sequence[MessageBatch], parts_min: int) -> list[QueuePart]:
+def parts_of(messages: Sequence[MessageBatch], parts_min: int) -> list[QueuePartition]:
     """The messages of a micro-batch, in order, in at least `parts_min` parts unless there are fewer messages,
     none of more bytes than a task may have."""
     total = sum(batch.count for batch in messages)
     rows_max = -(-total // max(1, min(parts_min, total)))
-    parts: list[QueuePart] = []
+    parts: list[QueuePartition] = []
     some: list[bytes] = []
     rows = size = 0
     for batch in messages:
@@ -203,8 +203,8 @@ def parts_of(messages: Sequence[MessageBatch], parts_min: int) -> list[QueuePart
                 some.append(part.encode())
                 at, rows, size = at + count, rows + count, size + part.body_bytes
             if count <= 0 or rows == rows_max:
-                parts.append(QueuePart(tuple(some)))
+                parts.append(QueuePartition(tuple(some)))
                 some, rows, size = [], 0, 0
     if some:
-        parts.append(QueuePart(tuple(some)))
+        parts.append(QueuePartition(tuple(some)))
     return parts

@@ -33,7 +33,7 @@ COLUMNS: Final[dict[str, tuple[type[DataType], ...]]] = {
 """What a row may have; `data` is the body of its message."""
 
 
-class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
+class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What a user asked to write."""
 
     servers: tuple[str, ...]
@@ -46,7 +46,7 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
     timeout_seconds: float
 
 
-def sink_options(given: Mapping[str, str], schema: StructType, *, stream: bool) -> Outgoing:
+def sink_options(given: Mapping[str, str], schema: StructType, *, stream: bool) -> SinkOptions:
     """What `given` (the options of `df.write` or `df.writeStream`) asks for, of rows of `schema`.
 
     Raises `BadOption`, `BadTopic`, `BadName`, and `UsageError` for rows that are no messages."""
@@ -71,7 +71,7 @@ def sink_options(given: Mapping[str, str], schema: StructType, *, stream: bool) 
     transaction = options.get("transactionId")
     if transaction == "":
         raise BadOption("option transactionId is empty: leave it out where a write may come twice")
-    return Outgoing(
+    return SinkOptions(
         servers=servers,
         publisher=publisher,
         topic=topic,

@@ -30,8 +30,8 @@ from tickertape.base.limits import publish_messages_max
 from tickertape.base.transaction_limits import stage_frame_bytes, transaction_parts_max
 from tickertape.batch import MessageBatch
 from tickertape.batch.build_columns import OutColumns, batches_from_columns
-from tickertape.client.protocol.transactions import SameConnection, aborting, staging
-from tickertape.spark.sink.options import Outgoing
+from tickertape.client.protocol.transactions import ConnectionPin, aborting, staging
+from tickertape.spark.sink.options import SinkOptions
 from tickertape.spark.source.task_reader import connect
 from tickertape.wire.commands import Commit, Committed, Transaction
 
@@ -43,7 +43,7 @@ _AGAIN: Final = (Disconnected, NotReady, TransactionBusy, LimitReached)
 
 
 @dataclass
-class Written(WriterCommitMessage):
+class StagedTask(WriterCommitMessage):
     """What a task staged: `part` (empty: it had no rows) of a transaction of `space`."""
 
     space: str
@@ -54,10 +54,10 @@ class Written(WriterCommitMessage):
 class TickertapeWriter(DataSourceArrowWriter):
     """A batch write: one transaction, under the name of option `transactionId`."""
 
-    def __init__(self, outgoing: Outgoing) -> None:
+    def __init__(self, outgoing: SinkOptions) -> None:
         self._outgoing = outgoing
 
-    def write(self, iterator: Iterator[Any]) -> Written:
+    def write(self, iterator: Iterator[Any]) -> StagedTask:
         """Stage the rows of a task. Raises what staging raises."""
         return _stage(self._outgoing, "", self._outgoing.transaction, iterator)
 
@@ -73,10 +73,10 @@ class TickertapeWriter(DataSourceArrowWriter):
 class TickertapeStreamWriter(DataSourceStreamArrowWriter):
     """A streaming write: each batch is one transaction."""
 
-    def __init__(self, outgoing: Outgoing) -> None:
+    def __init__(self, outgoing: SinkOptions) -> None:
         self._outgoing = outgoing
 
-    def write(self, iterator: Iterator[Any]) -> Written:
+    def write(self, iterator: Iterator[Any]) -> StagedTask:
         """Stage the rows of a task of a batch. Raises what staging raises."""
         context = TaskContext.get()
         query = None if context is None else context.getLocalProperty(_QUERY)
@@ -97,11 +97,11 @@ class TickertapeStreamWriter(DataSourceStreamArrowWriter):
         _abort(self._outgoing, _written(messages))
 
 
-def _written(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
-    return [message for message in messages if isinstance(message, Written)]
+def _written(messages: Sequence[WriterCommitMessage | None]) -> list[StagedTask]:
+    return [message for message in messages if isinstance(message, StagedTask)]
 
 
-def _stage(outgoing: Outgoing, space: str, name: str, rows: Iterator[Any]) -> Written:
+def _stage(outgoing: SinkOptions, space: str, name: str, rows: Iterator[Any]) -> StagedTask:
     """Stage what a task has under a part of its own: a second attempt may bring other rows, or in another
     order."""
     key = Transaction(publisher=outgoing.publisher, space=space, name=name)
@@ -111,9 +111,9 @@ def _stage(outgoing: Outgoing, space: str, name: str, rows: Iterator[Any]) -> Wr
     frames = _frames(outgoing, rows)
     first = next(frames, None)
     if first is None:
-        return Written(space, name, "")
+        return StagedTask(space, name, "")
     client, _ = connect(outgoing.servers, outgoing.timeout_seconds, outgoing.timeout_seconds)
-    same = SameConnection()
+    same = ConnectionPin()
     with client:
         steps = staging(key, part, chain((first,), frames))
         answer: object = None
@@ -123,10 +123,10 @@ def _stage(outgoing: Outgoing, space: str, name: str, rows: Iterator[Any]) -> Wr
                 answer = _once_free(
                     outgoing, partial(client._ask, make, batch, outgoing.timeout_seconds, same)
                 )
-    return Written(space, name, part)
+    return StagedTask(space, name, part)
 
 
-def _once_free(outgoing: Outgoing, ask: Callable[[], object]) -> object:
+def _once_free(outgoing: SinkOptions, ask: Callable[[], object]) -> object:
     """The answer, once no other attempt of the same batch is being committed. Raises `TransactionBusy` when
     that takes longer than the time limit."""
     until = time.monotonic() + outgoing.timeout_seconds
@@ -139,7 +139,7 @@ def _once_free(outgoing: Outgoing, ask: Callable[[], object]) -> object:
             time.sleep(_PAUSE_SECONDS)
 
 
-def _frames(outgoing: Outgoing, rows: Iterator[Any]) -> Iterator[MessageBatch]:
+def _frames(outgoing: SinkOptions, rows: Iterator[Any]) -> Iterator[MessageBatch]:
     for batch in rows:
         columns = {name: batch.column(at) for at, name in enumerate(batch.schema.names)}
         topic = columns.get("topic") if outgoing.topic is None else outgoing.topic
@@ -155,7 +155,7 @@ def _frames(outgoing: Outgoing, rows: Iterator[Any]) -> Iterator[MessageBatch]:
             yield from batches_from_columns(out, stage_frame_bytes, publish_messages_max)
 
 
-def _commit(outgoing: Outgoing, space: str, name: str, written: Sequence[Written]) -> None:
+def _commit(outgoing: SinkOptions, space: str, name: str, written: Sequence[StagedTask]) -> None:
     """Commit the parts, in the order of their partitions. A server that stops meanwhile is asked again, as is
     one that is committing another attempt."""
     key = Transaction(publisher=outgoing.publisher, space=space, name=name)
@@ -190,7 +190,7 @@ def _commit(outgoing: Outgoing, space: str, name: str, written: Sequence[Written
         )
 
 
-def _abort(outgoing: Outgoing, written: Sequence[Written]) -> None:
+def _abort(outgoing: SinkOptions, written: Sequence[StagedTask]) -> None:
     """Drop what is staged, as far as it is known; what is left expires."""
     for space, name in {(message.space, message.name) for message in written}:
         key = Transaction(publisher=outgoing.publisher, space=space, name=name)

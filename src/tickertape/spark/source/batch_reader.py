@@ -12,10 +12,10 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from tickertape.base.errors import BookmarkExpired
-from tickertape.spark.common.schema import Columns, record_batches
-from tickertape.spark.source.options import Wanted
-from tickertape.spark.source.partitions import LogPart
-from tickertape.spark.source.planning import Found, parts_of
+from tickertape.spark.common.schema import ColumnSelection, record_batches
+from tickertape.spark.source.options import SourceOptions
+from tickertape.spark.source.partitions import LogPartition
+from tickertape.spark.source.planning import ResolvedRange, parts_of
 from tickertape.spark.source.task_reader import LOSS_HINT, connect, log, pieces
 
 
@@ -26,7 +26,7 @@ class TickertapeReader(DataSourceReader):
     same frame, whatever that one asks for, and rows would be missing without a word.
     """
 
-    def __init__(self, wanted: Wanted, columns: Columns) -> None:
+    def __init__(self, wanted: SourceOptions, columns: ColumnSelection) -> None:
         self._wanted = wanted
         self._columns = columns
 
@@ -46,14 +46,14 @@ class TickertapeReader(DataSourceReader):
                     raise BookmarkExpired(f"{error}; {LOSS_HINT}", available=error.available) from error
                 log.warning("%s; the query goes on with the first message there is", error)
                 answer = client.locate(wanted.topic, wanted.asked.rest, filter=wanted.filter)
-        return [*parts_of(wanted, Found(uri, answer), answer.start, answer.end, self._columns)]
+        return [*parts_of(wanted, ResolvedRange(uri, answer), answer.start, answer.end, self._columns)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The record batches of a part.
 
         Raises what `pieces` raises.
         """
-        assert isinstance(partition, LogPart)
+        assert isinstance(partition, LogPartition)
         if partition.start == partition.end:
             return
         yield from record_batches(pieces(partition), self._columns)

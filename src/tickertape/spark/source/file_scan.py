@@ -16,17 +16,17 @@ from tickertape.base.errors import BadFilter, BadOption
 from tickertape.base.names import is_pattern
 from tickertape.batch import KIND_MESSAGE, MessageBatch, select
 from tickertape.batch.format import Bools, Int64s
-from tickertape.filter import Context, Filter, Pattern, compile_filter, compile_topic_pattern
+from tickertape.filter import Filter, FilterInputs, Pattern, compile_filter, compile_topic_pattern
 from tickertape.journal.offline.range_reader import StoredCommit
 from tickertape.payload import message_type
-from tickertape.spark.common.column_block import Piece, piece_of_batch, plain_piece
+from tickertape.spark.common.column_block import ColumnBlock, piece_of_batch, plain_piece
 
 _DEFAULT_TYPE: Final = "json"
 _OF_SUBSCRIBER: Final = {"user": "USER", "client_name": "CLIENT_NAME", "client_version": "CLIENT_VERSION"}
 _NOTHING: Final = "FALSE"
 
 
-class Sieve:
+class FileScan:
     """Of one part. `types` maps a topic to its message type where that is not JSON."""
 
     def __init__(
@@ -40,7 +40,7 @@ class Sieve:
         self._filters: dict[str, Filter] = {}
         """By message type."""
 
-    def piece(self, commit: StoredCommit) -> Piece | None:
+    def piece(self, commit: StoredCommit) -> ColumnBlock | None:
         """What of a commit is handed on; None when nothing is."""
         first, count = commit.header.first_position, commit.header.messages
         if self._filter is None and self._start <= first and first + count <= self._end:
@@ -104,10 +104,10 @@ def _compiled(text: str, kind: str) -> Filter:
     return compiled
 
 
-def _context(needs: frozenset[str], batch: MessageBatch, which: Int64s) -> Context | None:
+def _context(needs: frozenset[str], batch: MessageBatch, which: Int64s) -> FilterInputs | None:
     if not needs:
         return None
-    context, rows = Context(now=time.time()), which.tolist()
+    context, rows = FilterInputs(now=time.time()), which.tolist()
     if "topics" in needs:
         context.topics = [batch.topic(i) for i in rows]
     if "bookmarks" in needs:

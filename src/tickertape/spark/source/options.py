@@ -17,7 +17,7 @@ from tickertape.base.errors import BadOption, BadTopic
 from tickertape.base.names import check_topic, is_pattern
 from tickertape.base.units import parse_interval, parse_size
 from tickertape.spark.common.servers import ACCESS, server_text
-from tickertape.spark.source.ranges import ENDS, STARTS, Asked, asked_range, asked_start
+from tickertape.spark.source.ranges import ENDS, STARTS, RangeText, asked_range, asked_start
 
 OF_BOTH: Final = (
     "servers",
@@ -50,7 +50,7 @@ class Query(Enum):
     STREAM = "a streaming query"
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What a user asked to read."""
 
     servers: tuple[str, ...]
@@ -59,7 +59,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """A name, or a pattern of names, as the server takes it."""
     filter: str | None
     """What of a body must be true, in the language of filters; None: nothing."""
-    asked: Asked
+    asked: RangeText
     partitions_min: int | None
     """None: as many as the range is worth."""
     rows_per_partition_max: int
@@ -75,7 +75,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """For connecting and for each answer of the server."""
 
 
-def read_options(given: Mapping[str, str], query: Query = Query.BATCH) -> Wanted:
+def read_options(given: Mapping[str, str], query: Query = Query.BATCH) -> SourceOptions:
     """What `given` (the options of `spark.read` or `spark.readStream`) asks for.
 
     `servers` and `topic` (or `topicPattern`) must be there. Raises `BadOption`, `BadTopic` or `BadBookmark`,
@@ -83,7 +83,7 @@ def read_options(given: Mapping[str, str], query: Query = Query.BATCH) -> Wanted
     """
     options = _named(given, query)
     bytes_max = options.get("maxBytesPerTrigger")
-    return Wanted(
+    return SourceOptions(
         servers=read_servers(options),
         topic=_topic(options),
         filter=read_filter(options.get("filter")),

@@ -22,7 +22,7 @@ PARTITIONS_MAX: Final = 100_000
 
 
 @dataclass(frozen=True)
-class LogPart(InputPartition):
+class LogPartition(InputPartition):
     """The positions `start` (first) to `end` (first not read) of `topic`, a name or a pattern, in the log
     `journal`."""
 

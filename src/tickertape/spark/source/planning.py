@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tickertape.spark.common.schema import Columns
-from tickertape.spark.source.options import Wanted
-from tickertape.spark.source.partitions import LogPart, split
+from tickertape.spark.common.schema import ColumnSelection
+from tickertape.spark.source.options import SourceOptions
+from tickertape.spark.source.partitions import LogPartition, split
 from tickertape.wire.commands import Resolved
 
 
-class Found(NamedTuple):
+class ResolvedRange(NamedTuple):
     """Who answered the driver, and what it said."""
 
     uri: str
@@ -21,8 +21,14 @@ class Found(NamedTuple):
 
 
 def parts_of(
-    wanted: Wanted, found: Found, start: int, end: int, columns: Columns, *, patience_seconds: float = 0.0
-) -> list[LogPart]:
+    wanted: SourceOptions,
+    found: ResolvedRange,
+    start: int,
+    end: int,
+    columns: ColumnSelection,
+    *,
+    patience_seconds: float = 0.0,
+) -> list[LogPartition]:
     """The parts of the positions `start` to `end` (not included) of the log found, in order.
 
     Tasks ask the server that answered the driver first. Raises `BadOption` for too many parts.
@@ -31,7 +37,7 @@ def parts_of(
     others = tuple(server for server in wanted.servers if server != uri)
     edges = split(start, end, partitions_min=wanted.partitions_min, rows_max=wanted.rows_per_partition_max)
     return [
-        LogPart(
+        LogPartition(
             (uri, *others),
             answer.journal,
             answer.topic or wanted.topic,

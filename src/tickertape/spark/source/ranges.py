@@ -39,7 +39,7 @@ _MILLISECONDS: Final = re.compile(r"[0-9]{12,15}")
 """From 1973 on: fewer digits are more likely a date such as 20130101 than a moment in the early seventies."""
 
 
-class Asked(NamedTuple):
+class RangeText(NamedTuple):
     """A range, as texts that the server resolves."""
 
     whole: str
@@ -47,16 +47,16 @@ class Asked(NamedTuple):
     """The same range from the first message on that the log has."""
 
 
-def asked_range(options: Mapping[str, str]) -> Asked:
+def asked_range(options: Mapping[str, str]) -> RangeText:
     """The range that `STARTS` and `ENDS` together ask for. Raises `BadBookmark`, `BadOption`."""
     whole = _whole(options)
     if isinstance(whole, Range):
         rest = Range(begin=Epoch(), begin_inclusive=False, end=whole.end, end_inclusive=whole.end_inclusive)
-        return Asked(str(whole), str(rest))
-    return Asked(str(whole), EPOCH)
+        return RangeText(str(whole), str(rest))
+    return RangeText(str(whole), EPOCH)
 
 
-def asked_start(options: Mapping[str, str]) -> Asked:
+def asked_start(options: Mapping[str, str]) -> RangeText:
     """As `asked_range`, of a streaming query, which has no end."""
     asked = asked_range(options)
     if any(name in options for name in ENDS):

@@ -22,11 +22,11 @@ from pyspark.sql.streaming.datasource import (
 
 from tickertape.base.bookmarks import EPOCH
 from tickertape.base.errors import BookmarkExpired, Disconnected, JournalError
-from tickertape.spark.common.schema import Columns, record_batches
+from tickertape.spark.common.schema import ColumnSelection, record_batches
 from tickertape.spark.source.offsets import Offset, Written, check_journal, read_offset
-from tickertape.spark.source.options import Wanted
-from tickertape.spark.source.partitions import LogPart
-from tickertape.spark.source.planning import Found, parts_of
+from tickertape.spark.source.options import SourceOptions
+from tickertape.spark.source.partitions import LogPartition
+from tickertape.spark.source.planning import ResolvedRange, parts_of
 from tickertape.spark.source.task_reader import LOSS_HINT, connect, log, lost, pieces
 from tickertape.wire.commands import Resolved
 
@@ -42,7 +42,7 @@ ANY_END: Final = 1 << 62
 class TickertapeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One streaming query. On the driver it keeps a connection; tasks have their own."""
 
-    def __init__(self, wanted: Wanted, columns: Columns) -> None:
+    def __init__(self, wanted: SourceOptions, columns: ColumnSelection) -> None:
         self._wanted = wanted
         self._columns = columns
         self._connected: tuple[Client, str] | None = None
@@ -127,7 +127,7 @@ class TickertapeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         assert self._connected is not None
         parts = parts_of(
             self._wanted,
-            Found(self._connected[1], answer),
+            ResolvedRange(self._connected[1], answer),
             begin,
             after.position,
             self._columns,
@@ -137,7 +137,7 @@ class TickertapeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The record batches of a part. Raises what `pieces` raises."""
-        assert isinstance(partition, LogPart)
+        assert isinstance(partition, LogPartition)
         yield from record_batches(pieces(partition), self._columns)
 
     def commit(self, end: Written) -> None:

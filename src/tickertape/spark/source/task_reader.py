@@ -22,9 +22,9 @@ from tickertape.base.errors import (
     WrongJournal,
 )
 from tickertape.base.names import is_pattern
-from tickertape.spark.common.column_block import Piece, piece_of_batch
+from tickertape.spark.common.column_block import ColumnBlock, piece_of_batch
 from tickertape.spark.common.servers import client_of
-from tickertape.spark.source.partitions import LogPart
+from tickertape.spark.source.partitions import LogPartition
 
 if TYPE_CHECKING:
     from tickertape.client.blocking.client import Client
@@ -38,7 +38,7 @@ LOSS_HINT: Final = "failOnDataLoss=false goes on with the first message there is
 log: Final = logging.getLogger("tickertape.spark")
 
 
-def pieces(part: LogPart) -> Iterator[Piece]:
+def pieces(part: LogPartition) -> Iterator[ColumnBlock]:
     """The messages of `part`, in log order.
 
     From a server: raises `WrongJournal` when the one that answers holds another log, `Disconnected` when none
@@ -49,7 +49,7 @@ def pieces(part: LogPart) -> Iterator[Piece]:
     return _from_server(part) if part.directory is None else _from_files(part, part.directory)
 
 
-def _from_server(part: LogPart) -> Iterator[Piece]:
+def _from_server(part: LogPartition) -> Iterator[ColumnBlock]:
     client, _ = connect(part.servers, part.timeout_seconds, part.patience_seconds)
     with client:
         at = part.start
@@ -86,20 +86,20 @@ def lost(start: int, end: int) -> None:
     )
 
 
-def _from_files(part: LogPart, directory: str) -> Iterator[Piece]:
+def _from_files(part: LogPartition, directory: str) -> Iterator[ColumnBlock]:
     # None of this is imported where the server is asked.
     from tickertape.journal.disk import SystemDisk
-    from tickertape.journal.offline.range_reader import first_outside, read_outside
-    from tickertape.spark.source.file_scan import Sieve
+    from tickertape.journal.offline.range_reader import first_position, read_range
+    from tickertape.spark.source.file_scan import FileScan
 
     disk = SystemDisk(directory)
-    sieve = Sieve(part.topic, part.start, part.end, part.filter, dict(part.types))
+    sieve = FileScan(part.topic, part.start, part.end, part.filter, dict(part.types))
     indexed = None if is_pattern(part.topic) else part.topic
     at = part.start
     try:
         while at < part.end:
             try:
-                for commit in read_outside(disk, part.journal, at, part.end, indexed):
+                for commit in read_range(disk, part.journal, at, part.end, indexed):
                     at = commit.header.first_position + commit.header.messages
                     piece = sieve.piece(commit)
                     if piece is not None:
@@ -108,7 +108,7 @@ def _from_files(part: LogPart, directory: str) -> Iterator[Piece]:
             except BookmarkExpired as error:
                 if part.fail_on_data_loss:
                     raise BookmarkExpired(f"{error}; {LOSS_HINT}", available=error.available) from error
-                first = first_outside(disk, part.journal)
+                first = first_position(disk, part.journal)
                 lost(at, min(first, part.end))
                 at = max(at, first)
     except (JournalError, WrongJournal, OSError) as error:

@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from tickertape.cli.support.command_group import cli
 from tickertape.server import app
-from tickertape.server.config.config import Admin, Config, Instance, JournalConfig
+from tickertape.server.config.config import Admin, Config, InstanceConfig, JournalConfig
 from tickertape.server.config.transports import Transport
 
 
@@ -61,7 +61,7 @@ def test_options_win_over_the_file(started: list[Config], tmp_path: Path) -> Non
     )
     assert started == [
         Config(
-            instance=Instance(name="n", data="d"),
+            instance=InstanceConfig(name="n", data="d"),
             transports=[Transport(listen="tcp://127.0.0.1:0"), Transport(listen="unix:///s")],
             journal=JournalConfig(sync="never"),
         )

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from tests.unit.server.admin.test_snapshot_queues import IDLE, WORK, stats_of
 from tickertape.cli.commands import stats
 from tickertape.cli.support.command_group import cli
-from tickertape.engine.queues.snapshot import QueueLook
+from tickertape.engine.queues.snapshot import QueueSnapshot
 
 
 @pytest.mark.parametrize("seconds", ["0", "0ms", "99ms"])
@@ -37,7 +37,7 @@ def test_an_address_of_the_other_kind_is_bad_usage(arguments: list[str]) -> None
     ("looks", "lines"), [((WORK, IDLE), ["queues      2 with 18 messages, 2 of them leased"]), ((), [])]
 )
 def test_queues_are_summed_up_where_there_are_any(
-    monkeypatch: pytest.MonkeyPatch, looks: tuple[QueueLook, ...], lines: list[str]
+    monkeypatch: pytest.MonkeyPatch, looks: tuple[QueueSnapshot, ...], lines: list[str]
 ) -> None:
     monkeypatch.setattr(stats, "stats_of", lambda _: (b"", stats_of(*looks)))
     told = CliRunner().invoke(cli, ["stats"]).stdout.splitlines()

@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 from tests.helpers.archive_rows import JOURNAL, archived, batch_of
-from tickertape.archive.commit import Archive
-from tickertape.archive.location import Place, place_of
+from tickertape.archive.commit import ArchiveWriter
+from tickertape.archive.location import ArchiveLocation, location_of
 from tickertape.archive.parquet_writer import write_files
 from tickertape.cli.pipeline.archive import stopping
 from tickertape.cli.support.archive_options import place
@@ -27,9 +27,9 @@ def run(*arguments: str) -> tuple[int, str]:
 
 
 @pytest.fixture
-def filled(tmp_path: Path) -> Place:
-    there = place_of(str(tmp_path / "archive"))
-    archive = Archive.create(there, JOURNAL, 0, "")
+def filled(tmp_path: Path) -> ArchiveLocation:
+    there = location_of(str(tmp_path / "archive"))
+    archive = ArchiveWriter.create(there, JOURNAL, 0, "")
     for at in range(0, 50, 10):
         archive.add(at, at + 10, write_files(there, [batch_of(range(at, at + 10))]))
     return there
@@ -67,7 +67,7 @@ def test_without_deltalake_a_line_says_how_to_install_it(monkeypatch: pytest.Mon
     assert "pip install 'tickertape[spark]'" in output
 
 
-def test_small_files_are_merged_and_old_ones_removed(filled: Place) -> None:
+def test_small_files_are_merged_and_old_ones_removed(filled: ArchiveLocation) -> None:
     rows = archived(filled.location)
     code, output = run("compact", filled.location)
     assert code == 0
@@ -85,7 +85,7 @@ def test_small_files_are_merged_and_old_ones_removed(filled: Place) -> None:
     assert not stray.exists()
 
 
-def test_files_are_not_kept_for_less_than_an_hour(filled: Place) -> None:
+def test_files_are_not_kept_for_less_than_an_hour(filled: ArchiveLocation) -> None:
     code, output = run("compact", filled.location, "--keep", "10m")
     assert code == 1
     assert "an hour at least, not 600 s" in output
@@ -98,7 +98,7 @@ def test_what_is_no_archive_is_told(tmp_path: Path) -> None:
 
 
 def test_a_place_is_told_with_its_options() -> None:
-    assert place("s3://b/p", {"AWS_REGION": "x"}) == Place("s3://b/p", {"AWS_REGION": "x"})
+    assert place("s3://b/p", {"AWS_REGION": "x"}) == ArchiveLocation("s3://b/p", {"AWS_REGION": "x"})
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

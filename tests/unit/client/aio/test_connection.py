@@ -12,7 +12,7 @@ import pytest
 import uvloop
 
 from tickertape.base.errors import Disconnected
-from tickertape.client.aio.connection import JOINED_BYTES_MAX, LoopLink
+from tickertape.client.aio.connection import JOINED_BYTES_MAX, AsyncioConnection
 from tickertape.client.blocking.connection import parse_uri
 
 LOOPS = pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
@@ -28,17 +28,17 @@ class Driver:
         self.written_frames: list[int] = []
         self._memory = memoryview(bytearray(1000))
 
-    def opened(self, link: LoopLink) -> None: ...
+    def opened(self, link: AsyncioConnection) -> None: ...
 
     def buffer(self) -> memoryview:
         return self._memory
 
     def arrived(self, count: int) -> None: ...
 
-    def written(self, link: LoopLink, frame: int) -> None:
+    def written(self, link: AsyncioConnection, frame: int) -> None:
         self.written_frames.append(frame)
 
-    def lost(self, link: LoopLink, error: Disconnected) -> None:
+    def lost(self, link: AsyncioConnection, error: Disconnected) -> None:
         self.errors.append(error)
         self.ended.set()
 
@@ -50,7 +50,7 @@ def test_writes_to_a_connection_that_just_broke_are_dropped_without_a_word(
 ) -> None:
     async def run(server: socket.socket) -> Driver:
         driver = Driver()
-        link = LoopLink(parse_uri(f"tcp://127.0.0.1:{server.getsockname()[1]}"), driver)
+        link = AsyncioConnection(parse_uri(f"tcp://127.0.0.1:{server.getsockname()[1]}"), driver)
         await link.dial()
         accepted, _ = server.accept()
         accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESETS)
@@ -78,7 +78,7 @@ def test_written_frame_is_reported_in_the_second_turn_and_once(
 ) -> None:
     async def run() -> None:
         driver, loop = Driver(), asyncio.get_running_loop()
-        link = LoopLink(parse_uri("tcp://127.0.0.1:1"), driver)
+        link = AsyncioConnection(parse_uri("tcp://127.0.0.1:1"), driver)
         link.report_written(1, loop)
         link.report_written(1, loop)
         await asyncio.sleep(0)
@@ -105,5 +105,5 @@ def test_report_to_a_loop_that_was_closed_does_nothing() -> None:
     loop = asyncio.new_event_loop()
     loop.close()
     driver = Driver()
-    LoopLink(parse_uri("tcp://127.0.0.1:1"), driver).report_written(1, loop)
+    AsyncioConnection(parse_uri("tcp://127.0.0.1:1"), driver).report_written(1, loop)
     assert driver.written_frames == []

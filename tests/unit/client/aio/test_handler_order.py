@@ -8,11 +8,11 @@ from typing import Any
 
 from tickertape.batch import MessageBatch, batch_from_bodies
 from tickertape.batch.message import Message
-from tickertape.client.aio.handler_order import Convoy
+from tickertape.client.aio.handler_order import HandlerOrder
 from tickertape.client.aio.streams import AsyncHandledStream
-from tickertape.client.common.handlers import Handlers
-from tickertape.client.subscriptions.registry import DeliveryContext
-from tickertape.client.subscriptions.routing import Recent
+from tickertape.client.common.handlers import HandlerRunner
+from tickertape.client.subscriptions.registry import SubscriptionContext
+from tickertape.client.subscriptions.routing import RouteCache
 
 Handle = Callable[[Message], Awaitable[None]]
 
@@ -23,9 +23,9 @@ class Fed:
     def __init__(self, handle: Handle, *sub_ids: str) -> None:
         self.consumed: dict[str, int] = dict.fromkeys(sub_ids, 0)
         self.streams = {sub_id: self._stream(sub_id, handle) for sub_id in sub_ids}
-        self.convoy = Convoy()
+        self.convoy = HandlerOrder()
         self.convoy.over = False
-        self.recent = Recent()
+        self.recent = RouteCache()
         self.tasks = [asyncio.create_task(stream.hand_on()) for stream in self.streams.values()]
         self.next = 0
 
@@ -34,14 +34,14 @@ class Fed:
             self.consumed[sub_id] += cost
 
         return AsyncHandledStream(
-            sub_id, consumed=consumed, unsubscribe=lambda _: None, handler=handle, handlers=Handlers()
+            sub_id, consumed=consumed, unsubscribe=lambda _: None, handler=handle, handlers=HandlerRunner()
         )
 
     def batch(self, count: int, sub_id: str) -> MessageBatch:
         self.next += count
         bodies = [b"%d" % i for i in range(self.next - count, self.next)]
         batch = batch_from_bodies("t", bodies, publisher=1, first_sequence=self.next)
-        batch.context = DeliveryContext(sub_id=sub_id, with_bookmark=True)
+        batch.context = SubscriptionContext(sub_id=sub_id, with_bookmark=True)
         return batch
 
     def join(self) -> None:
@@ -55,7 +55,9 @@ class Fed:
         batch = self.batch(1 + max(row for own in rows.values() for row in own), "")
         shared = self.recent.add(batch)
         for sub_id, own in rows.items():
-            self.streams[sub_id].push_share(shared.share(own, 33 * len(own), DeliveryContext(sub_id=sub_id)))
+            self.streams[sub_id].push_share(
+                shared.share(own, 33 * len(own), SubscriptionContext(sub_id=sub_id))
+            )
         self.convoy.put([(self.streams[sub_id], own) for sub_id, own in rows.items()])
 
     async def finish(self) -> None:

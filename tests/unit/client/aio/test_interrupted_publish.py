@@ -17,9 +17,9 @@ from tests.unit.client.peer import START
 from tickertape.base.errors import Disconnected
 from tickertape.base.interfaces import Buffer
 from tickertape.client.aio.client import AsyncClient
-from tickertape.client.aio.connection import LoopLink
-from tickertape.client.aio.waiting import LoopCall
-from tickertape.client.protocol.core import ClientCore, Opened
+from tickertape.client.aio.connection import AsyncioConnection
+from tickertape.client.aio.waiting import AsyncioWaiter
+from tickertape.client.protocol.core import ClientProtocol, ConnectionOpened
 
 
 class LoopWorld(World):
@@ -35,9 +35,9 @@ class LoopWorld(World):
 
     def open(self) -> None:
         async def begin() -> None:
-            self.target._core.receive(Opened(LoopCall()), START)
+            self.target._core.receive(ConnectionOpened(AsyncioWaiter()), START)
 
-        self.target._link = cast(LoopLink, self)
+        self.target._link = cast(AsyncioConnection, self)
         self.runner.run(begin())
         self.drive()
 
@@ -47,7 +47,7 @@ class LoopWorld(World):
     def let_go(self) -> None:
         """As a link in a forked child; other tests fork while this world is not collected yet."""
 
-    def core(self) -> ClientCore:
+    def core(self) -> ClientProtocol:
         return self.target._core
 
     def call(self, topic: str, data: object, **extra: Any) -> int | None:
@@ -55,7 +55,7 @@ class LoopWorld(World):
 
     def lose_if_ended(self) -> None:
         if self.link.hung_up:
-            self.target.lost(cast(LoopLink, self), Disconnected("the event loop ended"))
+            self.target.lost(cast(AsyncioConnection, self), Disconnected("the event loop ended"))
             self.connect()
 
     # -- what a link does ---

@@ -15,7 +15,7 @@ from tickertape.batch.message import Message
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.aio.streams import AsyncHandledStream, AsyncMessageStream
 from tickertape.client.blocking.streams import HandledStream, MessageStream
-from tickertape.client.common.handlers import Handlers
+from tickertape.client.common.handlers import HandlerRunner
 
 
 class Failed(Exception):
@@ -34,7 +34,7 @@ class Shop:
         self.stream = MessageStream("s", **common)
         self.astream = AsyncMessageStream("s", **common)
         self.told: list[BaseException] = []
-        self.handlers = Handlers()
+        self.handlers = HandlerRunner()
         self.handlers.listener = self.told.append
         self.common = common
 

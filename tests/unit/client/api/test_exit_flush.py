@@ -14,7 +14,7 @@ import pytest
 import tickertape as tt
 from tests.unit.client.socket_server import SocketServer, socket_server
 from tickertape.client.api import exit_flush as exits
-from tickertape.client.api.exit_flush import Ended
+from tickertape.client.api.exit_flush import ProgramEnd
 from tickertape.client.publish_store import FilePublishStore, HybridPublishStore, MemoryPublishStore
 
 MESSAGES = [b"%d" % i for i in range(500)]
@@ -35,7 +35,7 @@ def publish_all(client: tt.Client) -> None:
 def test_client_that_nobody_closed_is_flushed(server: SocketServer, store: type | None) -> None:
     client = tt.Client("a", server.uri, publish_store=None if store is None else store())
     publish_all(client)
-    assert client.end_with_program(20) == Ended("a", 0)
+    assert client.end_with_program(20) == ProgramEnd("a", 0)
     assert server.bodies() == MESSAGES
     assert client.end_with_program(20) is None, "it is closed"
 
@@ -44,7 +44,7 @@ def test_ha_client_that_nobody_closed_is_flushed(server: SocketServer) -> None:
     client = tt.HAClient("a", servers=server.uri)
     client.connect_and_logon()
     publish_all(client)
-    assert client.end_with_program(20) == Ended("a", 0)
+    assert client.end_with_program(20) == ProgramEnd("a", 0)
     assert server.bodies() == MESSAGES
 
 
@@ -60,7 +60,7 @@ def test_messages_that_cannot_be_sent_are_counted_and_the_listener_hears_why(
         server.drop()
         with pytest.raises(tt.Disconnected):
             client.publish_flush()
-        assert client.end_with_program(20) == Ended("a", 500)
+        assert client.end_with_program(20) == ProgramEnd("a", 500)
         assert capsys.readouterr().err == ""
     assert ["500 message(s)" in str(error) for error in told] == [True]
 
@@ -125,7 +125,7 @@ def test_lock_that_nobody_gives_back_does_not_keep_the_program(server: SocketSer
     holder = threading.Thread(target=hold)
     holder.start()
     held.wait()
-    assert client.end_with_program(0.01) == Ended("a", 1)
+    assert client.end_with_program(0.01) == ProgramEnd("a", 1)
     end.set()
     holder.join()
     client.close()
@@ -139,7 +139,7 @@ def test_store_that_keeps_messages_in_memory_and_files_is_closed(tmp_path: Path)
     store = HybridPublishStore(tmp_path / "store")
     client = tt.HAClient("a", servers="tcp://127.0.0.1:1", publish_store=store)
     publish_all(client)
-    assert client.end_with_program(20) == Ended("a", 0)
+    assert client.end_with_program(20) == ProgramEnd("a", 0)
     with FilePublishStore(tmp_path / "store") as reopened:
         assert reopened.unpersisted_count() == len(MESSAGES)
 
@@ -161,7 +161,7 @@ def test_asyncio_client_that_nobody_closed_is_flushed_when_its_loop_ends(
     asyncio.run(run())
     assert server.bodies() == MESSAGES
     client = ended.pop()
-    assert client.end_with_program(20) == Ended("a", 0)
+    assert client.end_with_program(20) == ProgramEnd("a", 0)
     assert client.end_with_program(20) is None, "it was reported"
     del client
     gc.collect()  # what the loop left is complained of here
@@ -188,9 +188,9 @@ def _publish_on_loop_that_is_left(server: SocketServer, *, closed: bool) -> None
     loop.run_until_complete(run())
     if closed:
         loop.close()
-        assert client.end_with_program(20) == Ended("a", 500)
+        assert client.end_with_program(20) == ProgramEnd("a", 500)
     else:
-        assert client.end_with_program(20) == Ended("a", 0)
+        assert client.end_with_program(20) == ProgramEnd("a", 0)
         assert server.bodies() == MESSAGES
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
@@ -208,7 +208,7 @@ def test_asyncio_client_on_a_loop_that_runs_on_another_thread(server: SocketServ
             await client.publish("orders", body)
 
     asyncio.run_coroutine_threadsafe(run(), loop).result(20)
-    assert client.end_with_program(20) == Ended("a", 0)
+    assert client.end_with_program(20) == ProgramEnd("a", 0)
     assert server.bodies() == MESSAGES
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
@@ -219,7 +219,7 @@ def test_asyncio_client_on_a_loop_that_runs_on_another_thread(server: SocketServ
 def test_report_names_clients_and_counts(capsys: pytest.CaptureFixture[str]) -> None:
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        exits._report([None, Ended("a", 0), Ended("b", 12)])
+        exits._report([None, ProgramEnd("a", 0), ProgramEnd("b", 12)])
     assert [str(one.message).split(":")[0] for one in warned] == [
         "client 'a' was not closed",
         "client 'b' was not closed",

@@ -12,7 +12,7 @@ import pytest
 
 from tickertape.base.errors import BadOption, Disconnected
 from tickertape.base.interfaces import Buffer
-from tickertape.client.blocking.connection import Link, parse_uri
+from tickertape.client.blocking.connection import SocketConnection, parse_uri
 
 
 class Driver:
@@ -43,10 +43,10 @@ class Driver:
         self.ended.set()
 
 
-def linked(driver: Driver) -> tuple[Link, socket.socket]:
+def linked(driver: Driver) -> tuple[SocketConnection, socket.socket]:
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
-    link = Link(ours, "test", driver)
+    link = SocketConnection(ours, "test", driver)
     link.start()
     return link, theirs
 

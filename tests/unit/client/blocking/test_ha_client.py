@@ -14,7 +14,7 @@ from tests.helpers.forking import exit_code_of_child
 from tests.helpers.ha_parts import silent_server
 from tests.helpers.interrupts import Interrupt, interrupt_until_gone
 from tests.unit.client.socket_server import socket_server
-from tickertape.client.common.effects import Down
+from tickertape.client.common.effects import ConnectionDown
 from tickertape.client.ha import reconnect as machine
 from tickertape.client.ha.policies import as_failure
 from tickertape.testing.server import wait_until
@@ -125,15 +125,15 @@ def test_a_beginning_that_timed_out_while_resubscribing_may_be_repeated() -> Non
 def test_only_the_end_of_its_own_connection_concerns_an_attempt() -> None:
     client = tt.HAClient("pricing-1", servers="tcp://127.0.0.1:1")
     lost = tt.Disconnected("lost")
-    client._take_in(machine.Begin())
-    client._take_in(machine.Chosen("tcp://127.0.0.1:1"))
-    assert client._concerns_session(Down(lost, 1))
+    client._take_in(machine.Start())
+    client._take_in(machine.ServerChosen("tcp://127.0.0.1:1"))
+    assert client._concerns_session(ConnectionDown(lost, 1))
     client._core.connections = 1  # it was made, and is still there when the next attempt begins
-    client._take_in(machine.Failed(1, lost))
-    client._take_in(machine.Chosen("tcp://127.0.0.1:2"))
-    client._take_in(machine.Delayed(0.0))
-    assert not client._concerns_session(Down(lost, 1))
-    assert client._concerns_session(Down(lost, 2))
+    client._take_in(machine.AttemptFailed(1, lost))
+    client._take_in(machine.ServerChosen("tcp://127.0.0.1:2"))
+    client._take_in(machine.DelayChosen(0.0))
+    assert not client._concerns_session(ConnectionDown(lost, 1))
+    assert client._concerns_session(ConnectionDown(lost, 2))
 
 
 def test_an_attempt_that_was_given_up_while_the_chooser_was_asked_is_not_made() -> None:
@@ -281,7 +281,7 @@ def test_close_in_a_handler_does_not_wait_for_the_thread_that_resubscribes() -> 
         client.subscribe("orders", sub_id="b", on_message=lambda _: None)
         server.deaf = True
         server.drop()
-        wait_until(lambda: client._session.step is machine.Step.RESUBSCRIBING)
+        wait_until(lambda: client._session.step is machine.ReconnectStep.RESUBSCRIBING)
         wait_until(lambda: server.sessions[1].subscribed)  # the first of the two, to which is delivered
         with tt.Client("other", server.uri, timeout=SECONDS) as other:
             other.publish("orders", b"1")
@@ -310,7 +310,7 @@ def test_a_handler_that_takes_long_while_the_others_are_placed_does_not_cost_the
         server.deaf = True
         client._link.hang_up()  # type: ignore[union-attr]
         with tt.Client("other", server.uri, timeout=SECONDS) as other:
-            wait_until(lambda: client._session.step is machine.Step.RESUBSCRIBING)
+            wait_until(lambda: client._session.step is machine.ReconnectStep.RESUBSCRIBING)
             while not released.wait(attempt_seconds / 2):  # it may just be on its way to the next connection
                 other.publish("orders", b"1")
         assert hung_up == [False]

@@ -20,9 +20,9 @@ from tests.unit.client.peer import START
 from tickertape.base.errors import Disconnected, UsageError
 from tickertape.base.interfaces import Buffer
 from tickertape.client.blocking.client import Client
-from tickertape.client.blocking.connection import Link
-from tickertape.client.common.waiting import Call
-from tickertape.client.protocol.core import ClientCore, Lost, Opened
+from tickertape.client.blocking.connection import SocketConnection
+from tickertape.client.common.waiting import Waiter
+from tickertape.client.protocol.core import ClientProtocol, ConnectionEnded, ConnectionOpened
 from tickertape.client.publish_store import FilePublishStore, MemoryPublishStore, PublishStore
 from tickertape.wire.commands import LoggedOn, Persisted, Publish
 from tickertape.wire.connection import Connection, Received
@@ -81,15 +81,15 @@ class World:
         )
 
     def open(self) -> None:
-        self.client._link = cast(Link, self.link)
-        self.client._core.receive(Opened(Call()), START)
+        self.client._link = cast(SocketConnection, self.link)
+        self.client._core.receive(ConnectionOpened(Waiter()), START)
         self.drive()
 
     def drive(self) -> None:
         """Carry out what the machine asks for."""
         self.client._carry_out(self.client._link, self.client._sends())
 
-    def core(self) -> ClientCore:
+    def core(self) -> ClientProtocol:
         return self.client._core
 
     def say(self, command: LoggedOn | Persisted) -> None:
@@ -124,7 +124,7 @@ class World:
     def lose_if_ended(self) -> None:
         """A connection that ended is followed by another one."""
         if self.link.hung_up:
-            self.client._core.receive(Lost(Disconnected("hung up")), START)
+            self.client._core.receive(ConnectionEnded(Disconnected("hung up")), START)
             self.client._sends()
             self.connect()
 

@@ -25,8 +25,8 @@ from tests.unit.client.peer import START
 from tickertape.base.errors import StreamEnded, TimedOut
 from tickertape.base.interfaces import Buffer
 from tickertape.client.blocking.streams import MessageStream
-from tickertape.client.common.waiting import Call
-from tickertape.client.subscriptions.registry import DeliveryContext, Request
+from tickertape.client.common.waiting import Waiter
+from tickertape.client.subscriptions.registry import SubscribeRequest, SubscriptionContext
 from tickertape.wire.commands import Ack, Credit
 from tickertape.wire.connection import Received
 
@@ -211,9 +211,9 @@ class Subscribed(World):
     def __init__(self) -> None:
         self.credit = 0
         super().__init__()
-        call, stream = Call(), MessageStream("s", consumed=self.client._consumed, unsubscribe=print)
+        call, stream = Waiter(), MessageStream("s", consumed=self.client._consumed, unsubscribe=print)
         self.client._core.subscribe(
-            call, Request(topic="orders", context=DeliveryContext("s"), depth_bytes=1000), stream
+            call, SubscribeRequest(topic="orders", context=SubscriptionContext("s"), depth_bytes=1000), stream
         )
         self.drive()
         self.core().receive(b"".join(self.server.send(Ack(id=1, start=0))), START)

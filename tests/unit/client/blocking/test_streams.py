@@ -11,7 +11,7 @@ from tickertape.batch.builder import batch_from_bodies
 from tickertape.batch.message import Message
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.blocking.streams import HandledStream, MessageStream
-from tickertape.client.common.handlers import Handlers
+from tickertape.client.common.handlers import HandlerRunner
 from tickertape.client.subscriptions import message_buffer as inbox
 
 
@@ -209,7 +209,7 @@ def handled(seen: list[bytes], told: list[BaseException]) -> tuple[HandledStream
         if message.data == b"stop":
             stream.close()
 
-    handlers = Handlers()
+    handlers = HandlerRunner()
     handlers.listener = told.append
     stream = HandledStream(
         "sub",
@@ -246,12 +246,12 @@ def test_a_stream_with_a_handler_gives_no_messages() -> None:
 
 
 def test_without_a_listener_exceptions_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    Handlers().run(int, "x")
+    HandlerRunner().run(int, "x")
     assert "ValueError" in capsys.readouterr().err
 
 
 def test_a_listener_that_raises_is_shown_too(capsys: pytest.CaptureFixture[str]) -> None:
-    handlers = Handlers()
+    handlers = HandlerRunner()
 
     def listener(error: BaseException) -> None:
         raise KeyError("listener")

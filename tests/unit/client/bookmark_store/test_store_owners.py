@@ -11,15 +11,15 @@ import pytest
 import tickertape as tt
 from tickertape.base.errors import StoreOfAnother
 from tickertape.client.bookmark_store import LoggedBookmarkStore, RingBookmarkStore
-from tickertape.client.bookmark_store.filed import FiledStore
+from tickertape.client.bookmark_store.filed import FileBackedStore
 from tickertape.client.bookmark_store.owner import OWNER_AT, OWNER_END
 
 KINDS = [LoggedBookmarkStore, RingBookmarkStore]
 every_kind = pytest.mark.parametrize("kind", KINDS)
-Kind = Callable[[Path], FiledStore]
+Kind = Callable[[Path], FileBackedStore]
 
 
-def used(store: FiledStore) -> None:
+def used(store: FileBackedStore) -> None:
     """One message of publisher 7 was delivered and discarded."""
     store.started("s", [])
     store.log("s", 7, np.array([1, 2], np.uint64))

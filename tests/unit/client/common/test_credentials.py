@@ -6,7 +6,7 @@ import pytest
 
 import tickertape as tt
 from tickertape.client.blocking.connection import parse_uri
-from tickertape.client.common.credentials import Ways, password_of, ways_of
+from tickertape.client.common.credentials import Credentials, credentials_of, password_of
 
 HERE = ["tcp://127.0.0.1:9007", "tcp://localhost:9007", "tcp://[::1]:9007", "unix:///run/x.sock"]
 ELSEWHERE = ["tcp://10.1.2.3:9007", "tcp://server.example:9007", "tcp://127.evil.example:9007"]
@@ -16,15 +16,15 @@ ELSEWHERE = ["tcp://10.1.2.3:9007", "tcp://server.example:9007", "tcp://127.evil
 def test_with_tls_everything_goes_everywhere(uri: str) -> None:
     address = parse_uri(uri)
     assert address.tls
-    Ways(tt.TLS(ca="ca.pem"), has_token=True).check(address)
-    Ways(None, has_token=True).check(address)
+    Credentials(tt.TLS(ca="ca.pem"), has_token=True).check(address)
+    Credentials(None, has_token=True).check(address)
 
 
 @pytest.mark.parametrize("uri", HERE)
 def test_a_token_goes_in_clear_on_this_machine(uri: str) -> None:
     address = parse_uri(uri)
     assert not address.tls
-    Ways(has_token=True).check(address)
+    Credentials(has_token=True).check(address)
 
 
 @pytest.mark.parametrize("uri", ELSEWHERE)
@@ -33,7 +33,7 @@ def test_and_not_to_another_one(uri: str) -> None:
         with pytest.raises(tt.BadOption, match="would travel in clear") as caught:
             make("desk", uri, token="secret")
         assert "secret" not in str(caught.value)
-    Ways().check(parse_uri(uri))
+    Credentials().check(parse_uri(uri))
 
 
 @pytest.mark.parametrize("uri", [*HERE, *ELSEWHERE])
@@ -51,9 +51,9 @@ def test_an_ha_client_finds_out_with_the_address() -> None:
 
 def test_the_name_is_that_of_the_address_unless_another_is_said() -> None:
     address = parse_uri("tls://server.example:9007")
-    assert Ways().name_of(address) == "server.example"
-    assert Ways(tt.TLS()).name_of(address) == "server.example"
-    assert Ways(tt.TLS(server_name="other.example")).name_of(address) == "other.example"
+    assert Credentials().name_of(address) == "server.example"
+    assert Credentials(tt.TLS()).name_of(address) == "server.example"
+    assert Credentials(tt.TLS(server_name="other.example")).name_of(address) == "other.example"
 
 
 def test_a_token_is_the_password() -> None:
@@ -64,7 +64,7 @@ def test_a_token_is_the_password() -> None:
     with pytest.raises(tt.BadOption, match="token is text, not bytes"):
         password_of(None, b"token")  # type: ignore[arg-type]
     with pytest.raises(tt.BadOption, match=r"tls is a tickertape\.TLS, not str"):
-        ways_of("ca.pem", None)  # type: ignore[arg-type]
+        credentials_of("ca.pem", None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("uri", ["tls://host:9007?ca=x", "tls://host:9007#x"])

@@ -10,8 +10,8 @@ import pytest
 from tickertape.base.bookmarks import EPOCH, MOST_RECENT, Bookmark
 from tickertape.base.errors import BadBookmark, BadOption, BadTopic
 from tickertape.client.common.subscribe_arguments import make_request, start_text, wire_text
-from tickertape.client.subscriptions.bookmark_tracker import MemoryTrail
-from tickertape.client.subscriptions.resubscribe import Replay
+from tickertape.client.subscriptions.bookmark_tracker import MemoryBookmarkTracker
+from tickertape.client.subscriptions.resubscribe import ReplayState
 
 
 @pytest.mark.parametrize("name", ["send_keys", "oof", "top_n", "projection"])
@@ -177,12 +177,12 @@ def test_exact_25_most_recent_never_goes_on_the_wire() -> None:
     assert wire_text(MOST_RECENT) == EPOCH, "where there is no subscription to look up"
     for again in (False, True):
         for points in ([], [Bookmark(1, 2), Bookmark(3, 4)]):
-            trail = MemoryTrail()
+            trail = MemoryBookmarkTracker()
             trail.started(points)
-            replay = Replay(MOST_RECENT, "", trail, until_caught_up=False)
+            replay = ReplayState(MOST_RECENT, "", trail, until_caught_up=False)
             text = replay.again(conflated=False, live=False) if again else replay.first(conflated=False)
             assert text == (",".join(map(str, points)) or EPOCH)
-    assert Replay(MOST_RECENT, "", None, until_caught_up=False).first(conflated=False) == EPOCH, (
+    assert ReplayState(MOST_RECENT, "", None, until_caught_up=False).first(conflated=False) == EPOCH, (
         "without a store"
     )
 

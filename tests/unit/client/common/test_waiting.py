@@ -8,15 +8,15 @@ import time
 import pytest
 
 import tickertape as tt
-from tickertape.client.aio.waiting import LoopCall
-from tickertape.client.common.waiting import LOOKS, Call
+from tickertape.client.aio.waiting import AsyncioWaiter
+from tickertape.client.common.waiting import LOOKS, Waiter
 
 SECONDS = 0.05
 
 
 def test_time_in_which_somebody_is_busy_does_not_count() -> None:
     busy = iter([True] * 3 * LOOKS)
-    call = Call()
+    call = Waiter()
     looks = 0
 
     def look() -> bool:
@@ -30,7 +30,7 @@ def test_time_in_which_somebody_is_busy_does_not_count() -> None:
 
 
 def test_an_answer_ends_the_waiting_and_an_error_is_raised() -> None:
-    call, failed = Call(), Call()
+    call, failed = Waiter(), Waiter()
     call.settle("done")
     failed.settle(tt.Disconnected("lost"))
     assert call.wait_idle(SECONDS, "a call", lambda: True) == "done"
@@ -40,12 +40,12 @@ def test_an_answer_ends_the_waiting_and_an_error_is_raised() -> None:
 
 def test_a_handler_that_keeps_the_loop_does_not_use_up_the_time() -> None:
     async def main() -> None:
-        call = LoopCall()
+        call = AsyncioWaiter()
         loop = asyncio.get_running_loop()
         loop.call_soon(time.sleep, 2 * SECONDS)
         loop.call_later(2.2 * SECONDS, call.settle, "done")
         assert await call.wait_idle(SECONDS, "resubscribing") == "done"
-        call = LoopCall()
+        call = AsyncioWaiter()
         with pytest.raises(tt.TimedOut, match=r"no answer to resubscribing within 0\.05 s"):
             await call.wait_idle(SECONDS, "resubscribing")
 

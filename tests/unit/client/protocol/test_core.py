@@ -23,9 +23,9 @@ from tickertape.base.errors import (
 from tickertape.base.interfaces import Now
 from tickertape.base.limits import header_bytes_max
 from tickertape.client.common.connection_state import ConnectionState
-from tickertape.client.common.effects import Down, End, Hangup, Resolve, Send, State
+from tickertape.client.common.effects import ConnectionDown, End, EndConnection, ResolveCall, Send, State
 from tickertape.client.common.subscribe_arguments import make_request, resolve_command
-from tickertape.client.protocol.core import ClientCore, Lost, Opened
+from tickertape.client.protocol.core import ClientProtocol, ConnectionEnded, ConnectionOpened
 from tickertape.wire.commands import (
     Ack,
     Flush,
@@ -43,8 +43,8 @@ from tickertape.wire.commands import Resolve as ResolvePositions
 
 
 def test_the_first_bytes_are_the_preface_and_a_logon_frame() -> None:
-    core = ClientCore("a")
-    core.receive(Opened("token"), START)
+    core = ClientProtocol("a")
+    core.receive(ConnectionOpened("token"), START)
     state, first, second = core.effects()
     assert state == State(ConnectionState.CONNECTED)
     assert first == Send([b"tktape/0"])
@@ -69,10 +69,10 @@ def test_a_refused_logon_is_the_outcome_of_the_logon_and_no_loss() -> None:
     peer = Peer()
     peer.open()
     peer.say(Goodbye(code="name_in_use", text="taken"))
-    assert [type(effect.error) for effect in peer.took(Hangup)] == [NameInUse]
+    assert [type(effect.error) for effect in peer.took(EndConnection)] == [NameInUse]
     peer.lose()
     assert isinstance(peer.outcome("logon"), NameInUse)
-    assert peer.took(Down) == []
+    assert peer.took(ConnectionDown) == []
 
 
 def test_a_connection_lost_during_the_logon_resolves_it() -> None:
@@ -84,7 +84,7 @@ def test_a_connection_lost_during_the_logon_resolves_it() -> None:
 
 def test_a_bad_client_name_is_refused() -> None:
     with pytest.raises(BadName):
-        ClientCore("")
+        ClientProtocol("")
 
 
 def test_calls_before_the_logon_raise_disconnected() -> None:
@@ -214,9 +214,9 @@ def test_a_lost_connection_resolves_every_call_and_ends_every_subscription() -> 
     peer.core.flush("f", "persisted")
     peer.core.flush("p", "processed")
     peer.core.resolve("r", resolve_command("orders", bookmark="0"))
-    peer.took(Resolve)
+    peer.took(ResolveCall)
     peer.lose()
-    assert sorted((type(end.outcome).__name__, str(end.token)) for end in peer.took(Resolve)) == [
+    assert sorted((type(end.outcome).__name__, str(end.token)) for end in peer.took(ResolveCall)) == [
         ("Disconnected", "f"),
         ("Disconnected", "p"),
         ("Disconnected", "r"),
@@ -224,26 +224,26 @@ def test_a_lost_connection_resolves_every_call_and_ends_every_subscription() -> 
     ]
     ((sink, reason, error),) = peer.took(End)
     assert (sink, reason, type(error)) == ("sink", "disconnected", Disconnected)
-    assert len(peer.took(Down)) == 1
+    assert len(peer.took(ConnectionDown)) == 1
 
 
 def test_a_connection_is_lost_once() -> None:
     peer = Peer().connect()
     peer.lose()
     peer.lose()
-    assert len(peer.took(Down)) == 1
+    assert len(peer.took(ConnectionDown)) == 1
 
 
 def test_goodbye_says_why_the_connection_was_lost() -> None:
     peer = Peer().connect()
     peer.core.subscribe("s", make_request("orders", "sub"), "sink")
     peer.say(Goodbye(code="name_in_use", text="another connection took over"))
-    peer.core.receive(Lost(Disconnected("closed")), peer.now)
+    peer.core.receive(ConnectionEnded(Disconnected("closed")), peer.now)
     ((_, reason, error),) = peer.took(End)
     assert reason == "name_in_use"
     assert isinstance(error, Disconnected)
     assert "another connection took over" in str(error)
-    ((down),) = peer.took(Down)
+    ((down),) = peer.took(ConnectionDown)
     assert isinstance(down.error, NameInUse)
 
 
@@ -259,22 +259,22 @@ def test_goodbye_says_why_the_connection_was_lost() -> None:
 def test_an_answer_to_what_was_never_sent_hangs_up(command: Ack | Resolved | Persisted | Rejected) -> None:
     peer = Peer().connect()
     peer.say(command)
-    assert [type(effect.error) for effect in peer.took(Hangup)] == [BadCommand]
+    assert [type(effect.error) for effect in peer.took(EndConnection)] == [BadCommand]
 
 
 def test_bytes_that_are_no_frame_hang_up_and_nothing_after_them_counts() -> None:
     peer = Peer().connect()
     peer.core.subscribe("s", make_request("orders", "sub"), "sink")
-    peer.took(Resolve)
+    peer.took(ResolveCall)
     peer.core.receive(b"\x00" * 32, peer.now)
     peer.say(Ack(id=1))
-    assert [type(effect.error) for effect in peer.took(Hangup)] == [BadFrame]
-    assert peer.took(Resolve) == []
+    assert [type(effect.error) for effect in peer.took(EndConnection)] == [BadFrame]
+    assert peer.took(ResolveCall) == []
 
 
 def test_a_heartbeat_changes_nothing() -> None:
     peer = Peer().connect()
-    peer.took(Resolve)
+    peer.took(ResolveCall)
     peer.say(Heartbeat())
     assert peer.core.effects() == []
 
@@ -287,11 +287,11 @@ def test_close_sends_what_is_gathered_and_hangs_up_quietly() -> None:
     peer.core.publish("orders", b"3")
     peer.core.close()
     assert [batch.bodies_list() for _, batch in peer.sent() if batch] == [[b"1"], [b"2"], [b"3"]]
-    assert len(peer.took(Hangup)) == 1
+    assert len(peer.took(EndConnection)) == 1
     peer.lose()
     ((_, reason, _),) = peer.took(End)
     assert reason == "closed"
-    assert peer.took(Down) == []
+    assert peer.took(ConnectionDown) == []
     with pytest.raises(Closed):
         peer.core.publish("orders", b"4")
     with pytest.raises(Closed):
@@ -313,9 +313,9 @@ def test_exact_10_flush_waits_for_everything_sent_with_or_without_a_store() -> N
     peer.core.flush("f", "persisted")
     commands = [command for command, _ in peer.sent()]
     assert commands == [Publish(frame=1), Publish(frame=2)]
-    peer.took(Resolve)
+    peer.took(ResolveCall)
     peer.say(Persisted(frame=1))
-    assert peer.took(Resolve) == []
+    assert peer.took(ResolveCall) == []
     peer.say(Persisted(frame=2))
     assert peer.outcome("f") is None
 
@@ -353,4 +353,4 @@ def test_nobody_is_told_of_an_abandoned_call_when_the_connection_is_lost() -> No
     peer.core.subscribe("s", make_request("orders", "sub"), "sink")
     peer.core.unsubscribe(None, ("sub",))
     peer.lose()
-    assert [effect.token for effect in peer.took(Resolve)] == ["logon", "s"]
+    assert [effect.token for effect in peer.took(ResolveCall)] == ["logon", "s"]

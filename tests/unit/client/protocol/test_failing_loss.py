@@ -8,7 +8,7 @@ import pytest
 
 import tickertape as tt
 from tests.unit.client.socket_server import socket_server
-from tickertape.client.subscriptions.registry import Subscriptions
+from tickertape.client.subscriptions.registry import SubscriptionRegistry
 from tickertape.testing.server import wait_until
 
 SECONDS = 20.0
@@ -17,15 +17,17 @@ SECONDS = 20.0
 @pytest.fixture
 def failures(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The first loss of subscriptions that there is to be told of raises, and is noted."""
-    lost, noted = Subscriptions.lost, list[str]()
+    lost, noted = SubscriptionRegistry.lost, list[str]()
 
-    def fail(self: Subscriptions, reason: str, error: tt.TickertapeError, *, keep: bool = False) -> None:
+    def fail(
+        self: SubscriptionRegistry, reason: str, error: tt.TickertapeError, *, keep: bool = False
+    ) -> None:
         if not noted:
             noted.append(reason)
             raise RuntimeError("out of order")
         lost(self, reason, error, keep=keep)
 
-    monkeypatch.setattr(Subscriptions, "lost", fail)
+    monkeypatch.setattr(SubscriptionRegistry, "lost", fail)
     return noted
 
 

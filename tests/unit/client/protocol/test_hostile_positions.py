@@ -7,9 +7,9 @@ import msgspec
 from tests.unit.client.subscriptions.test_resubscribe import Scene
 from tickertape.base.bookmarks import NOW
 from tickertape.base.errors import BadCommand
-from tickertape.client.common.effects import Again, End, Hangup, Resolve, Tell
+from tickertape.client.common.effects import End, EndConnection, ReportError, ResolveCall, WillRedeliver
 from tickertape.client.common.subscribe_arguments import make_request
-from tickertape.client.protocol.core import Lost
+from tickertape.client.protocol.core import ConnectionEnded
 from tickertape.wire.commands import Ack, Ended, Subscribe, Unsubscribe
 
 
@@ -19,10 +19,10 @@ def test_a_call_whose_answer_names_no_place_gets_its_outcome_and_is_not_kept() -
     scene.core.subscribe("call", msgspec.structs.replace(request, handled=True), "a")
     scene.placed(after="garbage|x")
     assert isinstance(scene.outcome("call"), BadCommand)
-    (hangup,) = scene.took(Hangup)
+    (hangup,) = scene.took(EndConnection)
     assert isinstance(hangup.error, BadCommand)
-    scene.core.receive(Lost(hangup.error), scene.now)
-    assert not [effect for effect in scene.took(Resolve) if effect.token == "call"]
+    scene.core.receive(ConnectionEnded(hangup.error), scene.now)
+    assert not [effect for effect in scene.took(ResolveCall) if effect.token == "call"]
     assert [end.sink for end in scene.took(End)] == ["a"]
     scene.connect()
     scene.core.resubscribe("round")
@@ -35,14 +35,14 @@ def test_a_subscription_whose_place_is_none_when_it_is_placed_again_ends_and_the
         for sub_id in "a" + others:
             scene.subscribe(sub_id, NOW, after="7|9|")
         scene.lose()
-        scene.took(Again)
+        scene.took(WillRedeliver)
         scene.connect()
         scene.core.resubscribe("round")
         first, *rest = [command for command, _ in scene.sent()]
         assert isinstance(first, Subscribe)
         scene.say(Ack(id=first.id, start=1, after="garbage|x"))
         assert [(end.sink, type(end.error)) for end in scene.took(End)] == [("a", BadCommand)]
-        assert [type(tell.error) for tell in scene.took(Tell)] == [BadCommand]
+        assert [type(tell.error) for tell in scene.took(ReportError)] == [BadCommand]
         ((leave, _),) = scene.sent()
         assert isinstance(leave, Unsubscribe)
         assert leave.sub_ids == ("a",), "it stands there"
@@ -51,7 +51,7 @@ def test_a_subscription_whose_place_is_none_when_it_is_placed_again_ends_and_the
             scene.say(Ack(id=command.id, start=1, after="7|9|"))
         scene.say(Ack(id=leave.id))
         assert scene.refused() == [("a", BadCommand)]
-        assert scene.took(Hangup) == []
+        assert scene.took(EndConnection) == []
         assert [one.sub_id for one in scene.again()] == list(others), "once, and not on every connection"
 
 
@@ -66,5 +66,5 @@ def test_one_that_was_left_before_its_answer_named_no_place_is_over_quietly() ->
     scene.say(Ended(sub_id="a"))
     scene.say(Ack(id=asked.id, start=1, after="garbage|x"))
     assert [end.reason for end in scene.took(End)] == ["complete"]
-    assert scene.took(Tell) == []
+    assert scene.took(ReportError) == []
     assert scene.refused() == [("a", BadCommand)]

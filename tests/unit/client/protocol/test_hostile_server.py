@@ -10,7 +10,7 @@ from tests.unit.client.peer import Peer
 from tickertape.base.errors import BadCommand, Disconnected
 from tickertape.batch.builder import batch_from_bodies
 from tickertape.batch.message_batch import MessageBatch
-from tickertape.client.common.effects import Hand, HandAll, Hangup, Resolve
+from tickertape.client.common.effects import DeliverBatch, DeliverShared, EndConnection, ResolveCall
 from tickertape.client.common.subscribe_arguments import make_request, resolve_command
 from tickertape.wire import commands
 from tickertape.wire.commands import Ack, Command, Committed, Deliver, Resolved, Staged, Transaction
@@ -29,12 +29,12 @@ def subscribed(*sub_ids: str, depth: int = 1000) -> Peer:
         peer.core.subscribe(sub_id, make_request("orders", sub_id, depth=depth), sub_id)
         peer.say(Ack(id=call_id))
     peer.sent()
-    peer.took(Resolve)
+    peer.took(ResolveCall)
     return peer
 
 
 def hang_up_reason(peer: Peer) -> str:
-    ((error,),) = peer.took(Hangup)
+    ((error,),) = peer.took(EndConnection)
     assert isinstance(error, BadCommand)
     return str(error)
 
@@ -42,26 +42,26 @@ def hang_up_reason(peer: Peer) -> str:
 def test_delivery_beyond_credit_ends_connection() -> None:
     peer = subscribed("sub")
     peer.say(Deliver(sub_id="sub"), messages(6))
-    assert not peer.took(Hangup)
+    assert not peer.took(EndConnection)
     peer.say(Deliver(sub_id="sub"), messages(5))
     reason = hang_up_reason(peer)
     assert "credit of subscription 'sub'" in reason
     assert "600" in reason
-    assert len(peer.took(Hand)) == 1
+    assert len(peer.took(DeliverBatch)) == 1
 
 
 def test_memory_held_for_unread_stream_stays_within_credit_and_one_message() -> None:
     peer = subscribed("sub")
     for _ in range(100):
         peer.say(Deliver(sub_id="sub"), messages(1, b"x" * 400))
-    held = sum(hand.batch.cost for hand in peer.took(Hand))
+    held = sum(hand.batch.cost for hand in peer.took(DeliverBatch))
     assert held <= 1000 + 432
 
 
 def test_one_message_may_exceed_credit_when_nothing_is_outstanding() -> None:
     peer = subscribed("sub")
     peer.say(Deliver(sub_id="sub"), messages(1, b"x" * 5000))
-    assert not peer.took(Hangup)
+    assert not peer.took(EndConnection)
     peer.say(Deliver(sub_id="sub"), messages(1))
     hang_up_reason(peer)
 
@@ -71,8 +71,8 @@ def test_credit_given_back_may_be_used_again() -> None:
     for _ in range(20):
         peer.say(Deliver(sub_id="sub"), messages(10))
         peer.core.consumed("sub", 1000)
-    assert not peer.took(Hangup)
-    assert len(peer.took(Hand)) == 20
+    assert not peer.took(EndConnection)
+    assert len(peer.took(DeliverBatch)) == 20
 
 
 def test_consumed_cost_that_was_not_given_back_is_outstanding() -> None:
@@ -94,7 +94,7 @@ def test_shared_delivery_beyond_credit_of_one_ends_connection_after_the_others_h
     )
     peer.say(shared, messages(2))
     assert "'b'" in hang_up_reason(peer)
-    ((_, parts),) = peer.took(HandAll)
+    ((_, parts),) = peer.took(DeliverShared)
     assert [sink for sink, _, _ in parts] == ["a"]
 
 
@@ -113,7 +113,7 @@ def test_messages_left_from_a_lost_connection_count_on_the_next_one() -> None:
     assert subscribe.credit == 200  # type: ignore[attr-defined]
     peer.say(Ack(id=subscribe.id))  # type: ignore[attr-defined]
     peer.say(Deliver(sub_id="sub"), messages(2))
-    assert not peer.took(Hangup)
+    assert not peer.took(EndConnection)
     peer.say(Deliver(sub_id="sub"), messages(2))
     hang_up_reason(peer)
 
@@ -167,11 +167,11 @@ def test_answer_of_another_kind_ends_connection(what: str, answer: Command) -> N
     ((command, _),) = peer.sent()
     peer.say(msgspec.structs.replace(answer, id=command.id))  # type: ignore[attr-defined]
     if type(answer) is ASKED[what]:
-        assert not peer.took(Hangup)
-        assert len(peer.took(Resolve)) == 1
+        assert not peer.took(EndConnection)
+        assert len(peer.took(ResolveCall)) == 1
         return
     assert f"with {type(answer).__name__} in place of" in hang_up_reason(peer)
-    assert not peer.took(Resolve)
+    assert not peer.took(ResolveCall)
     peer.lose()
     outcome = peer.outcome("t")  # the loss of the connection, never a success
     assert isinstance(outcome, Exception)
@@ -184,7 +184,7 @@ def test_refusal_fits_every_command(what: str) -> None:
     ask(peer, what)
     ((command, _),) = peer.sent()
     peer.say(Ack(id=command.id, code="not_ready", text="later"))  # type: ignore[attr-defined]
-    assert not peer.took(Hangup)
+    assert not peer.took(EndConnection)
     assert getattr(peer.outcome("t"), "code", None) == "not_ready"
 
 

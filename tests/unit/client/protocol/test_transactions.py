@@ -24,13 +24,13 @@ from tickertape.base.errors import (
 from tickertape.base.limits import client_name_bytes_max, message_bytes_max, publish_topics_max
 from tickertape.base.transaction_limits import stage_frame_bytes
 from tickertape.batch import MessageBatch
-from tickertape.client.protocol.transactions import Gathering, Steps, onward
+from tickertape.client.protocol.transactions import Steps, TransactionBuffer, onward
 from tickertape.wire.commands import Abort, Ack, Command, Commit, Committed, Prepare, Stage, Staged
 from tickertape.wire.frames import encode_frame
 
 
-def gathered(*bodies: bytes) -> Gathering:
-    made = Gathering("p", "t")
+def gathered(*bodies: bytes) -> TransactionBuffer:
+    made = TransactionBuffer("p", "t")
     for body in bodies:
         made.publish("a", body)
     return made
@@ -161,11 +161,11 @@ def test_a_first_attempt_that_the_server_does_not_know_fails() -> None:
 
 def test_names_are_text() -> None:
     with pytest.raises(BadOption, match="is text, not int"):
-        Gathering("p", 5)  # type: ignore[arg-type]
+        TransactionBuffer("p", 5)  # type: ignore[arg-type]
     assert gathered().key.name == "t"
-    assert Gathering("p", "9" * 18, "s").key.name == "9" * 18
-    assert Gathering("p", "ä" * 127).key.name == "ä" * 127
-    assert Gathering("p", None).key.name != Gathering("p", None).key.name
+    assert TransactionBuffer("p", "9" * 18, "s").key.name == "9" * 18
+    assert TransactionBuffer("p", "ä" * 127).key.name == "ä" * 127
+    assert TransactionBuffer("p", None).key.name != TransactionBuffer("p", None).key.name
 
 
 @pytest.mark.parametrize(
@@ -194,10 +194,10 @@ def test_texts_that_no_server_takes_are_refused_at_once(
     publisher: Any, name: Any, space: Any, kind: type[TickertapeError]
 ) -> None:
     with pytest.raises(kind):
-        Gathering(publisher, name, space)
+        TransactionBuffer(publisher, name, space)
 
 
-def frames_of(made: Gathering) -> list[MessageBatch]:
+def frames_of(made: TransactionBuffer) -> list[MessageBatch]:
     steps = made.committing()
     frames = []
     answer: object = None

@@ -157,7 +157,7 @@ def test_with_sync_what_is_settled_is_noted_when_a_segment_goes_and_at_the_end(
     synced: list[int] = []
     with FilePublishStore(tmp_path / "s", sync="always") as store:
         store.attach("a")
-        monkeypatch.setattr(mapped.Directory, "flush", lambda *where: synced.append(where[2]))
+        monkeypatch.setattr(mapped.SegmentDirectory, "flush", lambda *where: synced.append(where[2]))
         store.put(stored(1, b"x"))
         store.discard(1)
         assert len(synced) == 1, "an acknowledgement costs no sync"

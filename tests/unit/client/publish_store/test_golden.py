@@ -23,7 +23,7 @@ SEGMENT = "0000000001.segment"
 
 def write(path: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
     """A record of every kind."""
-    monkeypatch.setattr(mapped.Directory, "chance", lambda _: 0x0123456789ABCDEF)
+    monkeypatch.setattr(mapped.SegmentDirectory, "chance", lambda _: 0x0123456789ABCDEF)
     with FilePublishStore(path) as store:
         store.attach(NAME)
         store.put(stored(1_000, b"one", b"two"))

@@ -21,8 +21,8 @@ from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.publish_store import FilePublishStore
 from tickertape.client.publish_store.format import HEADER_BYTES, MARK_AT, read_mark
 from tickertape.client.publish_store.reading import read_entry
-from tickertape.client.publish_store.recovery import Image, recover
-from tickertape.client.publish_store.unpersisted import Entry
+from tickertape.client.publish_store.recovery import Image, recover_store
+from tickertape.client.publish_store.unpersisted import UnpersistedEntry
 
 Messages = list[tuple[int, bytes]]
 
@@ -60,10 +60,10 @@ def recovered(data: bytes) -> Messages:
     def segments(_: int) -> tuple[Buffer, int]:
         return data, len(data)
 
-    def read(entry: Entry) -> MessageBatch:
+    def read(entry: UnpersistedEntry) -> MessageBatch:
         return read_entry(entry, segments, publisher_id("a"))
 
-    found = recover([Image(1, "the file", lambda: data)], read)
+    found = recover_store([Image(1, "the file", lambda: data)], read)
     assert found.name == "a"
     assert end is not None
     assert found.segments[-1].end >= end

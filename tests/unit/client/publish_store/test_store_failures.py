@@ -11,7 +11,7 @@ from tests.unit.client.peer import FRESH, Peer, bodies, publish
 from tickertape.base.errors import Closed, Disconnected, StoreError, StoreFailed
 from tickertape.base.limits import batch_bytes_target, message_cost_bytes
 from tickertape.client.common.connection_state import ConnectionState
-from tickertape.client.common.effects import Down, End, Resolve, State, Tell
+from tickertape.client.common.effects import ConnectionDown, End, ReportError, ResolveCall, State
 from tickertape.client.common.subscribe_arguments import make_request
 from tickertape.client.publish_store import MemoryPublishStore
 from tickertape.client.publish_store.protocol import Stored
@@ -44,7 +44,7 @@ def gathering() -> tuple[FailingStore, Peer]:
 
 def told(peer: Peer) -> list[tuple[object, str]]:
     """Why messages that were published could not be stored, and how many."""
-    errors = [tell.error for tell in peer.took(Tell)]
+    errors = [tell.error for tell in peer.took(ReportError)]
     return [(error.__cause__, str(error).split()[0]) for error in errors]
 
 
@@ -57,7 +57,7 @@ def test_a_put_that_fails_at_the_loss_loses_nothing_and_the_loss_says_so(error: 
     publish(peer, b"4")
     store.errors = [error] * 2
     peer.lose()
-    ((cause, connection),) = peer.took(Down)
+    ((cause, connection),) = peer.took(ConnectionDown)
     assert (isinstance(cause, StoreError), connection) == (True, 1)
     assert cause is error or cause.__cause__ is error
     assert isinstance(peer.outcome("f"), Disconnected)
@@ -82,7 +82,7 @@ def test_a_put_that_still_fails_after_the_logon_ends_that_connection_too() -> No
     store, peer = gathering()
     store.errors = [OSError("boom")] * 3
     peer.lose()
-    peer.took(Down)
+    peer.took(ConnectionDown)
     peer.connect()
     assert isinstance(peer.core.standing.ending, StoreFailed)
     peer.lose()
@@ -118,12 +118,12 @@ def test_each_failure_is_told_again_once_the_store_has_worked_in_between() -> No
     peer.lose()
     peer.connect()
     peer.say(Persisted(frame=1, sequence=FRESH))
-    assert len(peer.took(Tell)) == 1
+    assert len(peer.took(ReportError)) == 1
     publish(peer, b"4")
     store.errors = [FULL] * 2
     peer.lose()
-    assert len(peer.took(Tell)) == 1
-    assert peer.took(Resolve)
+    assert len(peer.took(ReportError)) == 1
+    assert peer.took(ResolveCall)
 
 
 @pytest.mark.parametrize("error", [FULL, OSError("boom")])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tickertape.base.errors import BadMessage, UsageError
 from tickertape.base.limits import message_cost_bytes
-from tickertape.client.publishing.bulk import Chunk, chunks_of_messages, chunks_of_table
+from tickertape.client.publishing.bulk import Chunk, chunks_from_arrow, chunks_of_messages
 
 BODIES = st.lists(st.binary(max_size=300), max_size=40)
 
@@ -39,13 +39,13 @@ def test_messages(bodies: list[bytes], limit: int) -> None:
 @given(BODIES, st.integers(1, 2_000), st.integers(0, 5), st.sampled_from([pa.binary(), pa.large_binary()]))
 def test_arrays(bodies: list[bytes], limit: int, skipped: int, kind: pa.DataType) -> None:
     array = pa.array([b"skipped"] * skipped + bodies, kind)[skipped:]
-    check(list(chunks_of_table("orders", array, None, lambda: limit)), bodies, limit)
+    check(list(chunks_from_arrow("orders", array, None, lambda: limit)), bodies, limit)
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view(), pa.binary_view()])
 def test_every_kind_of_text_and_bytes(kind: pa.DataType) -> None:
     array = pa.array(["a", "", "ccc"], pa.string()).cast(kind)
-    check(list(chunks_of_table("orders", array, None, lambda: 1_000)), [b"a", b"", b"ccc"], 1_000)
+    check(list(chunks_from_arrow("orders", array, None, lambda: 1_000)), [b"a", b"", b"ccc"], 1_000)
 
 
 def test_tables_readers_and_chunks_of_arrays() -> None:
@@ -58,7 +58,7 @@ def test_tables_readers_and_chunks_of_arrays() -> None:
         table["data"],
     ]
     for source in sources:
-        chunks = list(chunks_of_table("orders", source, None, lambda: 1_000))
+        chunks = list(chunks_from_arrow("orders", source, None, lambda: 1_000))
         assert [body for chunk in chunks for body in chunk.make().bodies_list()] == [b"a", b"b", b"c"]
 
 
@@ -66,7 +66,7 @@ def test_array_whose_offsets_fall_is_refused() -> None:
     offsets = pa.py_buffer(struct.pack("<4i", 0, 3, 2, 5))
     array = pa.Array.from_buffers(pa.binary(), 3, [None, offsets, pa.py_buffer(b"hello")])
     with pytest.raises(BadMessage, match="offset 2"):
-        list(chunks_of_table("orders", array, None, lambda: 1_000))
+        list(chunks_from_arrow("orders", array, None, lambda: 1_000))
 
 
 @pytest.mark.parametrize(
@@ -83,4 +83,4 @@ def test_array_whose_offsets_fall_is_refused() -> None:
 )
 def test_what_holds_no_bodies_is_refused(source: object, column: str | None, error: type[Exception]) -> None:
     with pytest.raises(error):
-        list(chunks_of_table("orders", source, column, lambda: 1_000))
+        list(chunks_from_arrow("orders", source, column, lambda: 1_000))

@@ -24,7 +24,7 @@ from tickertape.base.errors import (
 from tickertape.base.limits import batch_bytes_target, foreign_sequences_max, message_bytes_max
 from tickertape.base.names import publisher_id
 from tickertape.batch.builder import EncodedBodies, batch_from_bodies
-from tickertape.client.common.effects import FailedWrite, Hangup, Resolve, Room
+from tickertape.client.common.effects import EndConnection, FailedWrite, ResolveCall, StoreHasRoom
 from tickertape.client.publish_store import MemoryPublishStore, Stored
 from tickertape.wire.commands import Persisted, Processed, Publish, Rejected
 
@@ -166,7 +166,7 @@ def test_unrecorded_topics_travel_apart_and_unsequenced() -> None:
 
 def test_a_pattern_of_recorded_topics_that_is_none_ends_the_connection() -> None:
     peer = Peer().connect(recorded=("orders", "(?=a)"))
-    (hangup,) = peer.took(Hangup)
+    (hangup,) = peer.took(EndConnection)
     assert isinstance(hangup.error, BadCommand)
     assert "look-ahead" in str(hangup.error)
     assert peer.core.logged_on is None
@@ -248,7 +248,7 @@ def test_a_notice_above_what_was_sent_is_refused_and_settles_nothing(frame: int,
     peer = Peer(store).connect()
     publish(peer, b"1", b"2")  # the second is gathered, so nobody can have it
     peer.say(Persisted(frame=frame, sequence=sequence))
-    (hangup,) = peer.took(Hangup)
+    (hangup,) = peer.took(EndConnection)
     assert isinstance(hangup.error, BadCommand)
     assert peer.core.publishing.unpersisted_count() == 2
     assert b"1" in held_batches(store)[0]
@@ -262,9 +262,9 @@ def test_a_persisted_flush_waits_for_what_was_sent_before_it_and_for_nothing_els
     publish(peer, b"3")
     from_client = peer.sent()
     assert [type(command) for command, _ in from_client] == [Publish, Publish], "no command of its own"
-    peer.took(Resolve)
+    peer.took(ResolveCall)
     peer.say(Persisted(frame=1))
-    assert peer.took(Resolve) == []
+    assert peer.took(ResolveCall) == []
     peer.say(Persisted(frame=2))
     assert peer.outcome("f") is None
     assert held_batches(store) == [[b"3"]]
@@ -275,16 +275,16 @@ def test_a_persisted_flush_waits_for_unrecorded_frames_too() -> None:
     peer.core.publish("kept", b"1")
     peer.core.publish("gone", b"2")
     peer.core.flush("f", "persisted")
-    peer.took(Resolve)
+    peer.took(ResolveCall)
     peer.say(Persisted(frame=1))
-    assert peer.took(Resolve) == []
+    assert peer.took(ResolveCall) == []
     peer.say(Processed(frame=2))
     assert peer.outcome("f") is None
 
 
 def test_a_flush_with_nothing_outstanding_is_done_at_once() -> None:
     peer = Peer().connect()
-    peer.took(Resolve)
+    peer.took(ResolveCall)
     peer.core.flush("f", "persisted")
     assert peer.outcome("f") is None
 
@@ -455,10 +455,10 @@ def test_a_full_store_refuses_and_says_when_there_is_room() -> None:
     assert 2 <= accepted <= 9
     assert store.size_bytes <= 1000
     assert peer.core.publishing.unpersisted_count() == accepted
-    assert peer.took(Room) == []
+    assert peer.took(StoreHasRoom) == []
     last = FRESH + accepted - 1
     peer.say(Persisted(frame=len(peer.published()), sequence=last))
-    assert len(peer.took(Room)) == 1
+    assert len(peer.took(StoreHasRoom)) == 1
     assert publish(peer, b"y") == [last + 1]
 
 

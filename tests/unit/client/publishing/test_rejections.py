@@ -7,7 +7,7 @@ import pytest
 from tests.helpers.publish_batches import held_batches
 from tests.unit.client.peer import FRESH, Peer, bodies, publish
 from tickertape.base.errors import BadBody, BadCommand, Disconnected
-from tickertape.client.common.effects import FailedWrite, Hangup, Resolve
+from tickertape.client.common.effects import EndConnection, FailedWrite, ResolveCall
 from tickertape.client.publish_store import MemoryPublishStore
 from tickertape.wire.commands import LoggedOn, Persisted, Processed, Rejected
 
@@ -114,12 +114,12 @@ def test_an_answer_that_does_not_fit_its_frame_ends_the_connection_and_the_store
     publish(peer, b"0", b"1", b"2", b"3")
     if answer.frame == 2:
         peer.say(Persisted(frame=1, sequence=FRESH))
-    peer.took(Resolve)
+    peer.took(ResolveCall)
     peer.core.flush("f", "persisted")
     peer.say(answer)
-    (hangup,) = peer.took(Hangup)
+    (hangup,) = peer.took(EndConnection)
     assert isinstance(hangup.error, BadCommand)
-    assert (peer.took(FailedWrite), peer.took(Resolve)) == ([], [])
+    assert (peer.took(FailedWrite), peer.took(ResolveCall)) == ([], [])
     peer.lose()
     assert isinstance(peer.outcome("f"), Disconnected)
     assert store.unpersisted_count() == 5 - answer.frame
@@ -138,4 +138,4 @@ def test_without_a_store_a_refusal_of_more_than_was_sent_ends_the_connection(
     publish(peer, b"1", b"2")
     peer.say(Persisted(frame=1))
     peer.say(refused(2, *numbers))
-    assert [type(hangup.error) for hangup in peer.took(Hangup)] == [BadCommand]
+    assert [type(hangup.error) for hangup in peer.took(EndConnection)] == [BadCommand]

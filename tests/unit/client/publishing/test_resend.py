@@ -9,7 +9,7 @@ import pytest
 from tests.helpers.publish_batches import held_batches
 from tests.unit.client.peer import FRESH, Peer, bodies, publish
 from tickertape.base.errors import Disconnected, StoreFailed, TopicNotRecorded
-from tickertape.client.common.effects import Down, Hangup, Tell
+from tickertape.client.common.effects import ConnectionDown, EndConnection, ReportError
 from tickertape.client.publish_store import FilePublishStore, HybridPublishStore, MemoryPublishStore
 from tickertape.wire.commands import Persisted
 
@@ -28,11 +28,11 @@ def test_server_that_does_not_record_a_held_topic_gets_nothing_and_the_store_kee
     peer.sent()
     peer.connect(recorded=("other",))
     assert peer.sent() == []
-    (hangup,) = peer.took(Hangup)
+    (hangup,) = peer.took(EndConnection)
     assert isinstance(hangup.error, TopicNotRecorded)
     assert "'orders'" in str(hangup.error)
     assert "all 3 message" in str(hangup.error)
-    assert [type(told.error) for told in peer.took(Tell)] == [TopicNotRecorded]
+    assert [type(told.error) for told in peer.took(ReportError)] == [TopicNotRecorded]
     assert held(store) == [b"1", b"2", b"3"]
     assert peer.outcome("logon") is not None
 
@@ -60,14 +60,14 @@ def test_such_a_server_is_told_once_until_the_store_could_be_sent() -> None:
     peer.lose()
     for told in (1, 0):
         peer.connect(recorded=("other",))
-        assert len(peer.took(Tell)) == told
+        assert len(peer.took(ReportError)) == told
         peer.lose()
-        (down,) = peer.took(Down)[-1:]
+        (down,) = peer.took(ConnectionDown)[-1:]
         assert isinstance(down.error, TopicNotRecorded)
     peer.connect()
     peer.lose()
     peer.connect(recorded=("other",))
-    assert len(peer.took(Tell)) == 1
+    assert len(peer.took(ReportError)) == 1
 
 
 def test_calls_after_such_a_logon_say_why() -> None:
@@ -100,7 +100,7 @@ def test_store_of_an_earlier_process_is_not_emptied_at_such_a_server(tmp_path: P
     with FilePublishStore(tmp_path / "store") as store:
         peer = Peer(store).connect(recorded=("other",))
         assert peer.sent() == []
-        assert [type(hangup.error) for hangup in peer.took(Hangup)] == [TopicNotRecorded]
+        assert [type(hangup.error) for hangup in peer.took(EndConnection)] == [TopicNotRecorded]
         assert held(store) == [b"1", b"2"]
 
 
@@ -149,7 +149,7 @@ def test_store_that_the_present_server_cannot_take_ends_the_connection() -> None
     first.lose()
     peer = Peer().connect(recorded=("other",))
     peer.core.set_store(store, peer.now)
-    assert [type(hangup.error) for hangup in peer.took(Hangup)] == [TopicNotRecorded]
+    assert [type(hangup.error) for hangup in peer.took(EndConnection)] == [TopicNotRecorded]
     assert held(store) == [b"1"]
 
 
@@ -165,9 +165,9 @@ def test_messages_of_a_process_that_never_logged_on_are_sent_unsequenced_by_the_
         peer = Peer(store).connect(recorded=("orders",))
         sent = [(command.sequenced, batch.bodies_list()) for command, batch in peer.published()]
         assert sent == [(False, [b"t"]), (True, [b"o"])]
-        assert peer.took(Hangup) == []
+        assert peer.took(EndConnection) == []
         assert held(store) == [b"o"]
-        (told,) = peer.took(Tell)
+        (told,) = peer.took(ReportError)
         assert isinstance(told.error, TopicNotRecorded)
         assert "1 message(s) for topic 'ticks'" in str(told.error), "nothing leaves the store in silence"
 
@@ -183,7 +183,7 @@ def test_store_that_was_logged_on_with_once_keeps_messages_for_the_processes_aft
     with FilePublishStore(tmp_path / "store") as store:
         peer = Peer(store).connect(recorded=("other",))
         assert peer.sent() == []
-        assert [type(hangup.error) for hangup in peer.took(Hangup)] == [TopicNotRecorded]
+        assert [type(hangup.error) for hangup in peer.took(EndConnection)] == [TopicNotRecorded]
         assert held(store) == [b"1", b"2"]
 
 
@@ -209,7 +209,7 @@ def test_store_of_before_the_first_logon_may_be_given_to_a_connected_client(
     Peer(store).core.publish_bodies("orders", [b"1", b"2"], 2)
     peer = Peer().connect(recorded=recorded)
     peer.core.set_store(store, peer.now)
-    assert peer.took(Hangup) == []
+    assert peer.took(EndConnection) == []
     assert bodies(peer.published()) == [[b"1", b"2"]]
     assert held(store) == ([b"1", b"2"] if recorded else [])
     assert not store.never_logged_on
@@ -228,5 +228,5 @@ def test_logon_that_cannot_be_noted_sends_nothing_and_ends_the_connection(
         monkeypatch.setattr(FilePublishStore, "note_logon", full)
         peer.connect(recorded=())
         assert peer.sent() == []
-        assert [type(hangup.error) for hangup in peer.took(Hangup)] == [StoreFailed]
+        assert [type(hangup.error) for hangup in peer.took(EndConnection)] == [StoreFailed]
         assert held(store) == [b"1"]

@@ -14,7 +14,7 @@ from tickertape.base.errors import StoreCorrupt
 from tickertape.base.limits import KIB, MIB, republish_bytes_max
 from tickertape.batch.builder import batch_from_bodies
 from tickertape.batch.message_batch import MessageBatch
-from tickertape.client.common.effects import Hangup, Resolve
+from tickertape.client.common.effects import EndConnection, ResolveCall
 from tickertape.client.publish_store import (
     FilePublishStore,
     HybridPublishStore,
@@ -119,13 +119,13 @@ def test_what_is_published_meanwhile_comes_behind_it(store: PublishStore) -> Non
 def test_a_flush_waits_for_all_of_it(store: PublishStore, level: str) -> None:
     fill(store, 40)
     peer = Peer(store).connect()
-    peer.took(Resolve)  # the logon's
+    peer.took(ResolveCall)  # the logon's
     frames = peer.published()
     new = peer.core.publish("orders", b"new")
     peer.core.flush("flush", level)
     came: list[int] = []
     while frames:
-        assert peer.took(Resolve) == []
+        assert peer.took(ResolveCall) == []
         assert peer.core.publishing.unsettled()
         command, batch = frames.pop(0)
         came += batch.sequences.tolist()
@@ -181,7 +181,7 @@ def test_a_backlog_that_cannot_be_read_ends_the_connection_and_says_why(tmp_path
             os.truncate(file, 100)
         peer.connect()
         frames = peer.published()
-        while frames and not (ended := peer.took(Hangup)):
+        while frames and not (ended := peer.took(EndConnection)):
             command, batch = frames.pop(0)
             peer.say(Persisted(frame=command.frame, sequence=int(batch.sequences[-1])))
             frames += peer.published()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tickertape.base.limits import message_bytes_max
 from tickertape.batch import batch_from_bodies
 from tickertape.client.publish_store.protocol import Stored
-from tickertape.client.publishing.server_topics import Recording
+from tickertape.client.publishing.server_topics import ServerTopics
 
 
 def _held(*sizes: int) -> list[Stored]:
@@ -16,7 +16,7 @@ def _held(*sizes: int) -> list[Stored]:
 
 
 def test_messages_above_the_limit_of_the_server_are_not_settled_by_a_later_persisted_sequence() -> None:
-    recording = Recording()
+    recording = ServerTopics()
     held = _held(10, 200, 10)
     assert recording.last_certain(held, 3) == 3
     recording.told(None, (), 100)
@@ -26,6 +26,6 @@ def test_messages_above_the_limit_of_the_server_are_not_settled_by_a_later_persi
 
 
 def test_the_limit_of_a_client_holds_beside_a_larger_one_of_its_server() -> None:
-    recording = Recording()
+    recording = ServerTopics()
     recording.told(None, (), 1 << 40)
     assert recording.message_bytes_max == message_bytes_max

@@ -12,8 +12,8 @@ from tests.unit.client.peer import START
 from tests.unit.client.queue_peer import QueuePeer, read
 from tickertape.base.errors import BadCommand, BadOption, BadTopic, Disconnected, StoreFull, UsageError
 from tickertape.batch import batch_from_bodies
-from tickertape.client.api.queue_calls import SettlingPort
-from tickertape.client.common.effects import Hangup
+from tickertape.client.api.queue_calls import QueueCallsPort
+from tickertape.client.common.effects import EndConnection
 from tickertape.client.common.subscribe_arguments import make_request
 from tickertape.client.publish_store import MemoryPublishStore
 from tickertape.wire.commands import Ack, Deliver, Flush, Persisted, Publish, Subscribe, Unsubscribe
@@ -79,7 +79,7 @@ def test_a_delivery_out_of_a_queue_for_several_ends_the_connection() -> None:
     peer = consumer()
     one = batch_from_bodies("jobs", [b"x"], publisher=5, first_sequence=1)
     peer.say(Deliver(sub_ids=("s",), counts=b"\1\0\0\0", indices=b"\0\0\0\0", queue="work"), one)
-    assert [type(effect.error) for effect in peer.took(Hangup)] == [BadCommand]
+    assert [type(effect.error) for effect in peer.took(EndConnection)] == [BadCommand]
 
 
 # -- one by one ---------------------------------------------------------------------------------------
@@ -358,7 +358,7 @@ def test_what_is_said_while_the_connection_is_being_lost_is_kept_or_refused(stor
         step()
 
     settler = peer.core.settler
-    settler.settling = SettlingPort(settler, lost_first, lambda: peer.now)
+    settler.settling = QueueCallsPort(settler, lost_first, lambda: peer.now)
     (message,) = peer.deliver()
     if not stored:
         with pytest.raises(Disconnected):

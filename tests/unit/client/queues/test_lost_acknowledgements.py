@@ -6,12 +6,12 @@ import pytest
 
 from tests.unit.client.queue_peer import QueuePeer
 from tickertape.base.errors import Disconnected
-from tickertape.batch.queue_lease import Gathering
+from tickertape.batch.queue_lease import AckAccumulator
 from tickertape.client.api.auto_ack import lease_in
 from tickertape.client.publish_store import MemoryPublishStore
 
 
-def said_and_lost(peer: QueuePeer) -> Gathering:
+def said_and_lost(peer: QueuePeer) -> AckAccumulator:
     """A thread has gathered an acknowledgement. Before it reports that, there is another connection."""
     peer.connect()
     peer.consume()

@@ -15,9 +15,9 @@ from tickertape.client.queues.settlements import (
     bodies_of,
     bodies_of_gathered,
     body_of_filter,
+    bookmarks_in,
     check_filter,
     check_queue,
-    marks_in,
 )
 from tickertape.wire.commands import LoggedOn
 
@@ -54,12 +54,12 @@ def test_bookmarks_come_in_many_forms() -> None:
     peer.consume()
     batch = peer.deliver(3)
     message = list(batch)[1]
-    assert marks_in("5|1|") == [(5, 1)]
-    assert marks_in("5|1|, 7|2|,5|3|") == [(5, 1), (7, 2), (5, 3)]
-    assert marks_in(Bookmark(5, 1)) == [(5, 1)]
-    assert marks_in(message) == [(5, 2)]
-    assert marks_in(batch) == [(5, 1), (5, 2), (5, 3)]
-    assert marks_in(["9|9|,8|8|", message, (Bookmark(1, 2)), batch]) == [
+    assert bookmarks_in("5|1|") == [(5, 1)]
+    assert bookmarks_in("5|1|, 7|2|,5|3|") == [(5, 1), (7, 2), (5, 3)]
+    assert bookmarks_in(Bookmark(5, 1)) == [(5, 1)]
+    assert bookmarks_in(message) == [(5, 2)]
+    assert bookmarks_in(batch) == [(5, 1), (5, 2), (5, 3)]
+    assert bookmarks_in(["9|9|,8|8|", message, (Bookmark(1, 2)), batch]) == [
         (9, 9), (8, 8), (5, 2), (1, 2), (5, 1), (5, 2), (5, 3),
     ]  # fmt: skip
 
@@ -71,13 +71,13 @@ def test_bookmarks_come_in_many_forms() -> None:
 )  # fmt: skip
 def test_what_names_no_message_is_refused(text: str) -> None:
     with pytest.raises(BadBookmark):
-        marks_in(text)
+        bookmarks_in(text)
 
 
 @pytest.mark.parametrize("wrong", [None, 5, b"5|1|", [], (), [None], {"5|1|"}])
 def test_what_is_no_bookmark_is_refused(wrong: object) -> None:
     with pytest.raises(UsageError):
-        marks_in(wrong)
+        bookmarks_in(wrong)
 
 
 def test_a_queue_has_a_name_and_a_filter_is_text() -> None:

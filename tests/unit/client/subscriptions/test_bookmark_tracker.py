@@ -10,14 +10,18 @@ import pytest
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import BookmarkStoreFull, Closed, StoreFailed
 from tickertape.client.bookmark_store import MemoryBookmarkStore
-from tickertape.client.subscriptions.bookmark_tracker import MemoryTrail, StoredTrail, asked
+from tickertape.client.subscriptions.bookmark_tracker import (
+    MemoryBookmarkTracker,
+    StoredBookmarkTracker,
+    asked,
+)
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_it_is_a_store_whose_messages_are_discarded_as_they_come(seed: int) -> None:
     rng = Random(seed)
-    store, trail = MemoryBookmarkStore(), MemoryTrail()
-    stored = StoredTrail(store, "s")
+    store, trail = MemoryBookmarkStore(), MemoryBookmarkTracker()
+    stored = StoredBookmarkTracker(store, "s")
     log = [(rng.choice((3, 5, 9)), number) for number in range(1, 120)]
     at = 0
     for one in (stored, trail):
@@ -47,7 +51,7 @@ def test_it_is_a_store_whose_messages_are_discarded_as_they_come(seed: int) -> N
 
 
 def test_what_comes_out_of_order_in_one_batch_is_a_duplicate() -> None:
-    trail = MemoryTrail()
+    trail = MemoryBookmarkTracker()
     keep = trail.sift(3, np.array([1000, 1002, 999, 1003], np.uint64))
     assert keep is not None
     assert keep.tolist() == [True, True, False, True]
@@ -55,7 +59,7 @@ def test_what_comes_out_of_order_in_one_batch_is_a_duplicate() -> None:
 
 def test_its_publishers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tickertape.client.subscriptions.bookmark_tracker.bookmark_publishers_max", 10)
-    trail = MemoryTrail()
+    trail = MemoryBookmarkTracker()
     for publisher in range(1, 100):
         trail.sift(publisher, np.array([1], np.uint64))
         assert len(trail._seen) <= 10

@@ -15,11 +15,17 @@ from tickertape.client.aio.streams import AsyncHandledStream, AsyncMessageStream
 from tickertape.client.blocking.streams import HandledStream, MessageStream, push_all
 from tickertape.client.bookmark_store import MemoryBookmarkStore
 from tickertape.client.bookmark_store.protocol import columns_of
-from tickertape.client.common.handlers import Handlers
-from tickertape.client.subscriptions.duplicates import NotOver, is_over, left_of, marked, unless_over
-from tickertape.client.subscriptions.message_buffer import Inbox
-from tickertape.client.subscriptions.routing import Shared
-from tickertape.client.subscriptions.subscription import DeliveryContext
+from tickertape.client.common.handlers import HandlerRunner
+from tickertape.client.subscriptions.duplicates import (
+    NotOver,
+    is_over,
+    left_of,
+    mark_redelivered,
+    unless_over,
+)
+from tickertape.client.subscriptions.message_buffer import MessageBuffer
+from tickertape.client.subscriptions.routing import SharedBatch
+from tickertape.client.subscriptions.subscription import SubscriptionContext
 
 PUBLISHER = 7
 
@@ -30,9 +36,9 @@ def came(store: MemoryBookmarkStore, first: int, count: int) -> MessageBatch:
         "t", [b"%d" % n for n in range(first, first + count)], publisher=PUBLISHER, first_sequence=first
     )
     keep = store.log("s", *columns_of(batch))
-    context = DeliveryContext("s", with_bookmark=True, store=store)
+    context = SubscriptionContext("s", with_bookmark=True, store=store)
     assert keep is None or keep.all()
-    batch.context = context if keep is None else marked(context)
+    batch.context = context if keep is None else mark_redelivered(context)
     return batch
 
 
@@ -63,8 +69,8 @@ def test_only_what_came_again_and_was_discarded_since_is_left_out() -> None:
 
 
 def test_without_a_store_nothing_is_marked() -> None:
-    context = DeliveryContext("s")
-    assert marked(context) is context
+    context = SubscriptionContext("s")
+    assert mark_redelivered(context) is context
 
 
 def test_the_normal_path_keeps_its_handler() -> None:
@@ -87,7 +93,7 @@ def test_a_store_that_cannot_say_lets_messages_come_twice(monkeypatch: pytest.Mo
 
 def test_a_batch_that_is_passed_is_paid_and_counts_for_the_recovery_point() -> None:
     _, first, again = twice()
-    inbox = Inbox("s", limited=False)
+    inbox = MessageBuffer("s", limited=False)
     inbox.push(again)
     first.discard()
     assert inbox.take() is again
@@ -180,7 +186,7 @@ def test_a_handler_is_not_called_for_what_it_discards_in_between() -> None:
         heard.append(int(message.data))
         first.discard()
 
-    stream = HandledStream("s", handler=hear, handlers=Handlers(), **options(reported))
+    stream = HandledStream("s", handler=hear, handlers=HandlerRunner(), **options(reported))
     stream.push(again)
     stream.push(came(store, 5, 1))
     assert heard == [1, 5]
@@ -196,9 +202,9 @@ def test_a_handler_of_several_shares_is_not_called_either() -> None:
         heard.append(int(message.data))
         list(first)[2].discard()
 
-    assert isinstance(again.context, DeliveryContext)
-    share = Shared(again).share([1, 2, 3], 100, again.context)
-    stream = HandledStream("s", handler=hear, handlers=Handlers(), **options([]))
+    assert isinstance(again.context, SubscriptionContext)
+    share = SharedBatch(again).share([1, 2, 3], 100, again.context)
+    stream = HandledStream("s", handler=hear, handlers=HandlerRunner(), **options([]))
     push_all(again.bodies_list(), [(stream, share, [1, 2, 3])], told.append)
     assert (heard, told) == ([2, 4], [])
 
@@ -215,7 +221,7 @@ def test_a_handler_that_is_awaited_is_not_called_either() -> None:
                 other.discard()
 
         reported: list[int] = []
-        stream = AsyncHandledStream("s", handler=hear, handlers=Handlers(), **options(reported))
+        stream = AsyncHandledStream("s", handler=hear, handlers=HandlerRunner(), **options(reported))
         stream.push(first)
         stream.push(again)
         stream.push(came(store, 5, 1))

@@ -11,23 +11,23 @@ from hypothesis import strategies as st
 from tickertape.base.errors import Disconnected
 from tickertape.batch.builder import batch_from_bodies
 from tickertape.batch.message_batch import MessageBatch
-from tickertape.client.subscriptions.message_buffer import Inbox, rest_of
-from tickertape.client.subscriptions.registry import DeliveryContext
+from tickertape.client.subscriptions.message_buffer import MessageBuffer, rest_of
+from tickertape.client.subscriptions.registry import SubscriptionContext
 
 
 def batch(first: int, *bodies: bytes, with_bookmark: bool = True) -> MessageBatch:
     made = batch_from_bodies("orders", bodies, publisher=7, first_sequence=first)
-    made.context = DeliveryContext("sub", with_bookmark=with_bookmark)
+    made.context = SubscriptionContext("sub", with_bookmark=with_bookmark)
     return made
 
 
-def take(inbox: Inbox) -> MessageBatch | None:
+def take(inbox: MessageBuffer) -> MessageBatch | None:
     inbox.settle()
     return inbox.take()
 
 
 def test_a_recovery_point_is_what_the_application_is_done_with() -> None:
-    inbox = Inbox("sub", limited=False)
+    inbox = MessageBuffer("sub", limited=False)
     inbox.push(batch(1, b"a", b"b"))
     inbox.push(batch(3, b"c"))
     points = []
@@ -39,7 +39,7 @@ def test_a_recovery_point_is_what_the_application_is_done_with() -> None:
 
 
 def test_a_notice_waits_for_what_came_before_it() -> None:
-    inbox = Inbox("sub", limited=False)
+    inbox = MessageBuffer("sub", limited=False)
     inbox.notice("9|1|")
     points = [inbox.recovery_point]
     inbox.push(batch(1, b"a"))
@@ -57,7 +57,7 @@ def test_a_notice_waits_for_what_came_before_it() -> None:
 
 
 def test_without_bookmarks_there_is_no_recovery_point() -> None:
-    inbox = Inbox("sub", limited=False)
+    inbox = MessageBuffer("sub", limited=False)
     inbox.push(batch(1, b"a", with_bookmark=False))
     take(inbox)
     inbox.settle()
@@ -65,7 +65,7 @@ def test_without_bookmarks_there_is_no_recovery_point() -> None:
 
 
 def test_the_first_end_counts_and_a_limited_reading_raises_it() -> None:
-    inbox = Inbox("sub", limited=True)
+    inbox = MessageBuffer("sub", limited=True)
     inbox.push(batch(1, b"a"))
     error = Disconnected("gone")
     inbox.end("disconnected", error)
@@ -88,7 +88,7 @@ def test_the_rest_of_a_batch_that_was_begun() -> None:
 
 @given(st.lists(st.sampled_from(["push", "take", "begin", "end"]), max_size=60))
 def test_all_that_came_is_paid_for_once(steps: Sequence[str]) -> None:
-    inbox = Inbox("sub", limited=False)
+    inbox = MessageBuffer("sub", limited=False)
     came = paid = waiting = number = 0
     for step in steps:
         if step == "push":
@@ -115,7 +115,7 @@ def test_all_that_came_is_paid_for_once(steps: Sequence[str]) -> None:
 
 
 def test_what_is_void_is_taken_for_its_cost_only() -> None:
-    inbox = Inbox("sub", limited=False)
+    inbox = MessageBuffer("sub", limited=False)
     for first in (1, 2, 3):
         inbox.push(batch(first, b"a"))
     assert take(inbox) is not None

@@ -17,8 +17,8 @@ from tickertape.client.blocking.streams import MessageStream
 from tickertape.client.bookmark_store import MemoryBookmarkStore
 from tickertape.client.bookmark_store.progress import Publishers
 from tickertape.client.bookmark_store.protocol import columns_of
-from tickertape.client.subscriptions.message_buffer import Inbox
-from tickertape.client.subscriptions.subscription import DeliveryContext
+from tickertape.client.subscriptions.message_buffer import MessageBuffer
+from tickertape.client.subscriptions.subscription import SubscriptionContext
 
 Row = tuple[str, str, bytes]
 
@@ -28,11 +28,11 @@ def batch_of(first: int, *rows: Row, store: MemoryBookmarkStore | None = None) -
     for topic, key, body in rows:
         builder.add(topic, body, key=key)
     batch = builder.build(publisher=7, first_sequence=first)
-    batch.context = DeliveryContext("s", True, False, "publish", store)
+    batch.context = SubscriptionContext("s", True, False, "publish", store)
     return batch
 
 
-def taken(inbox: Inbox) -> list[int]:
+def taken(inbox: MessageBuffer) -> list[int]:
     found: list[int] = []
     while (batch := inbox.take() if inbox.ready else None) is not None:
         found += [batch.sequence(i) for i in range(batch.count)]
@@ -42,7 +42,7 @@ def taken(inbox: Inbox) -> list[int]:
 
 @pytest.mark.parametrize("late", [False, True])
 def test_of_each_key_the_newest_is_kept_in_the_order_of_the_log(*, late: bool) -> None:
-    inbox = Inbox("s", limited=False)
+    inbox = MessageBuffer("s", limited=False)
     if not late:
         inbox.conflate("sow_key")
     inbox.push(batch_of(1, ("a", "k", b"1"), ("a", "", b"2"), ("a", "k", b"3"), ("b", "k", b"4")))
@@ -54,7 +54,7 @@ def test_of_each_key_the_newest_is_kept_in_the_order_of_the_log(*, late: bool) -
 
 
 def test_by_topic_there_is_one_of_each() -> None:
-    inbox = Inbox("s", limited=False)
+    inbox = MessageBuffer("s", limited=False)
     inbox.conflate("topic")
     inbox.push(batch_of(1, ("a", "k", b"1"), ("a", "", b"2"), ("b", "", b"3")))
     inbox.push(batch_of(4, ("a", "", b"4")))
@@ -62,7 +62,7 @@ def test_by_topic_there_is_one_of_each() -> None:
 
 
 def test_what_was_taken_is_not_touched() -> None:
-    inbox = Inbox("s", limited=False)
+    inbox = MessageBuffer("s", limited=False)
     inbox.conflate("sow_key")
     inbox.push(batch_of(1, ("a", "k", b"1")))
     batch = inbox.take()
@@ -74,7 +74,7 @@ def test_what_was_taken_is_not_touched() -> None:
 @pytest.mark.parametrize("seed", range(30))
 def test_every_cost_is_reported_once(seed: int) -> None:
     rng = Random(seed)
-    inbox, sequence, came, owed = Inbox("s", limited=False), 1, 0, 0
+    inbox, sequence, came, owed = MessageBuffer("s", limited=False), 1, 0, 0
     conflating, who = False, object()
     seen: list[int] = []
     for _ in range(60):
@@ -140,11 +140,11 @@ def test_a_store_that_fails_ends_the_stream() -> None:
 
 def test_an_unknown_key_is_refused() -> None:
     with pytest.raises(UsageError, match="use one of 'sow_key', 'topic'"):
-        Inbox("s", limited=False).conflate("colour")
+        MessageBuffer("s", limited=False).conflate("colour")
 
 
 def test_conflating_again_keeps_the_newest_message_of_each_key() -> None:
-    inbox = Inbox("s", limited=False)
+    inbox = MessageBuffer("s", limited=False)
     inbox.conflate("topic")
     inbox.push(batch_of(1, ("a", "k", b"1"), ("b", "m", b"2")))
     inbox.push(batch_of(3, ("a", "k", b"3"), ("b", "n", b"4")))
@@ -169,7 +169,7 @@ def test_conflate_on_another_thread_while_a_batch_is_pushed_discards_each_messag
     store = Store()
     stream = MessageStream("s", consumed=lambda *_: None, unsubscribe=lambda _: None)
     stream.conflate("topic")
-    let_go: Callable[..., object] = streams.let_go  # type: ignore[attr-defined]
+    let_go: Callable[..., object] = streams.discard_superseded  # type: ignore[attr-defined]
     rest = ["conflate"]
 
     def overtaken(*arguments: object) -> object:

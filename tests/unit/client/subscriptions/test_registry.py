@@ -9,7 +9,7 @@ from tickertape.base.errors import BookmarkUnknown, CorruptBatch, SubscriptionEx
 from tickertape.base.limits import credit_linger_seconds
 from tickertape.batch.builder import batch_from_bodies
 from tickertape.batch.message_batch import MessageBatch
-from tickertape.client.common.effects import CaughtUp, End, Hand, Hangup, Notice, Resolve
+from tickertape.client.common.effects import CaughtUp, DeliverBatch, End, EndConnection, Notice, ResolveCall
 from tickertape.client.common.subscribe_arguments import make_request
 from tickertape.wire.commands import (
     Ack,
@@ -62,7 +62,7 @@ def test_the_command_says_what_was_asked_for() -> None:
 def test_batches_are_handed_on_with_what_the_subscription_asked_for() -> None:
     peer = subscribed()
     deliver(peer, 2)
-    ((sink, batch),) = peer.took(Hand)
+    ((sink, batch),) = peer.took(DeliverBatch)
     assert sink == "sink"
     message = next(iter(batch))
     assert (message.sub_id, message.bookmark, message.command) == ("sub", "3|1|", "publish")
@@ -76,7 +76,7 @@ def test_exact_08_bookmarks_are_omitted_unless_asked_for() -> None:
         peer.say(Ack(id=call_id))
         batch = batch_from_bodies("orders", [BODY], publisher=3, first_sequence=1)
         peer.say(Deliver(sub_id=sub_id), batch)
-    plain, asked = (next(iter(hand.batch)) for hand in peer.took(Hand))
+    plain, asked = (next(iter(hand.batch)) for hand in peer.took(DeliverBatch))
     assert (plain.bookmark, plain.timestamp) == (None, None)
     assert (asked.bookmark, asked.timestamp) == ("3|1|", None)
 
@@ -153,13 +153,13 @@ def test_what_was_on_its_way_when_a_subscription_ended_is_dropped() -> None:
     peer = subscribed()
     peer.core.unsubscribe("u", ("sub",))
     deliver(peer, 1)
-    assert len(peer.took(Hand)) == 1
+    assert len(peer.took(DeliverBatch)) == 1
     peer.say(Ack(id=2))
     deliver(peer, 1)
     peer.say(Completed(sub_id="sub", next=1))
     peer.say(Ended(sub_id="sub"))
     peer.core.consumed("sub", 100)
-    assert peer.took(Hand) == []
+    assert peer.took(DeliverBatch) == []
     assert len(peer.took(End)) == 1
 
 
@@ -168,14 +168,14 @@ def test_a_batch_that_does_not_match_its_publishers_checksum_ends_the_subscripti
     damaged = bytearray(batch_from_bodies("orders", [BODY] * 8, publisher=3, first_sequence=1).encode())
     damaged[-100] ^= 1
     peer.say(Deliver(sub_id="sub"), MessageBatch.parse(damaged))
-    assert peer.took(Hand) == []
+    assert peer.took(DeliverBatch) == []
     ((sink, reason, error),) = peer.took(End)
     assert (sink, reason, type(error)) == ("sink", "corrupt_batch", CorruptBatch)
     assert peer.sent() == [(Unsubscribe(id=2, sub_ids=("sub",)), None)]
     peer.say(Deliver(sub_id="sub"), MessageBatch.parse(damaged))
     peer.say(Ack(id=2))
-    assert [effect.token for effect in peer.took(Resolve)] == ["logon", "s"]
-    assert peer.took(Hangup) == []
+    assert [effect.token for effect in peer.took(ResolveCall)] == ["logon", "s"]
+    assert peer.took(EndConnection) == []
 
 
 def test_an_id_in_use_is_refused_before_anything_is_sent() -> None:

@@ -12,9 +12,9 @@ from tickertape.base.errors import BadFilter, StoreFailed, SubscriptionExists
 from tickertape.batch.builder import batch_from_bodies
 from tickertape.client.bookmark_store import MemoryBookmarkStore
 from tickertape.client.bookmark_store.progress import Mask, Publishers, UInt64s
-from tickertape.client.common.effects import CaughtUp, End, HandAll, Notice, Tell
+from tickertape.client.common.effects import CaughtUp, DeliverShared, End, Notice, ReportError
 from tickertape.client.common.subscribe_arguments import make_request
-from tickertape.client.subscriptions.subscription import Request
+from tickertape.client.subscriptions.subscription import SubscribeRequest
 from tickertape.wire.commands import (
     Ack,
     Completed,
@@ -60,7 +60,7 @@ class Again:
         ((asked, _),) = self.scene.sent()
         assert isinstance(asked, Subscribe)
         self.asked = asked
-        self.scene.took(Tell)
+        self.scene.took(ReportError)
 
     def answer(self) -> None:
         """The server answers what was asked of it, in order."""
@@ -68,7 +68,7 @@ class Again:
         self.scene.say(Ack(id=self.asked.id, start=1, after="3|1|"))
 
 
-def ask(sub_id: str, **more: object) -> Request:
+def ask(sub_id: str, **more: object) -> SubscribeRequest:
     fields = make_request("orders", sub_id, bookmark=MOST_RECENT, **more)  # type: ignore[arg-type]
     return msgspec.structs.replace(fields, handled=True)
 
@@ -81,7 +81,7 @@ def test_exact_28_what_was_on_its_way_to_one_that_failed_is_not_the_next_ones() 
     shared = batch_from_bodies("orders", [BODY], publisher=3, first_sequence=4, timestamp=1)
     one = (1).to_bytes(4, "little")
     scene.say(Deliver(sub_ids=("a",), counts=one, indices=bytes(4)), shared)
-    assert scene.took(HandAll) == []
+    assert scene.took(DeliverShared) == []
     assert scene.handed() == [], "the second one begins behind the first message"
     again.answer()
     scene.deliver("a", 2, 3)
@@ -95,7 +95,12 @@ def test_what_the_server_said_of_one_that_failed_does_not_concern_the_next_one()
     scene.say(Completed(sub_id="a", next=9))
     scene.say(PersistedNotice(sub_ids=("a",), publisher=3, sequence=9))
     scene.say(Ended(sub_id="a", code="slow_client", text="too slow"))
-    assert (scene.took(CaughtUp), scene.took(Notice), scene.took(End), scene.took(Tell)) == ([], [], [], [])
+    assert (scene.took(CaughtUp), scene.took(Notice), scene.took(End), scene.took(ReportError)) == (
+        [],
+        [],
+        [],
+        [],
+    )
     assert again.store.most_recent("a") == [Bookmark(3, 1)]
 
 

@@ -11,15 +11,15 @@ from tickertape.batch import batch_from_bodies
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.bookmark_store import MemoryBookmarkStore
 from tickertape.client.bookmark_store.progress import Mask, Publishers, UInt64s
-from tickertape.client.common.effects import End, Hand, Tell
+from tickertape.client.common.effects import DeliverBatch, End, ReportError
 from tickertape.client.common.subscribe_arguments import make_request
-from tickertape.client.subscriptions.registry import Request
+from tickertape.client.subscriptions.registry import SubscribeRequest
 from tickertape.wire.commands import Ack, Credit, Deliver, Ended, Subscribe, Unsubscribe
 
 BODY = b"x" * 68  # with its 32 bytes of cost, 100
 
 
-def request(**more: object) -> Request:
+def request(**more: object) -> SubscribeRequest:
     return make_request("orders", "s", depth=1000, **more)  # type: ignore[arg-type]
 
 
@@ -52,7 +52,7 @@ class Replacing:
         self.peer.say(Deliver(sub_id="s"), batch)
 
     def sinks(self) -> list[object]:
-        return [hand.sink for hand in self.peer.took(Hand)]
+        return [hand.sink for hand in self.peer.took(DeliverBatch)]
 
 
 def test_the_command_says_what_it_is() -> None:
@@ -163,7 +163,7 @@ def test_what_replaces_a_replay_without_a_bookmark_goes_on_as_one() -> None:
         peer.say(Ack(id=number))
         batch = batch_from_bodies("orders", [BODY], publisher=3, first_sequence=number)
         peer.say(Deliver(sub_id="s"), batch)
-        (hand,) = peer.took(Hand)
+        (hand,) = peer.took(DeliverBatch)
         assert (hand.sink, next(iter(hand.batch)).bookmark) == (f"sink {number}", f"3|{number}|")
 
 
@@ -196,17 +196,17 @@ def test_when_the_old_one_fails_what_was_to_go_on_from_it_ends_too(*, damaged: b
     kind = CorruptBatch if damaged else StoreFailed
     ends = [(end.sink, type(end.error)) for end in peer.took(End)]
     assert ends == [("old sink", kind), ("new sink", kind)]
-    assert [type(tell.error) for tell in peer.took(Tell)] == [kind]
+    assert [type(tell.error) for tell in peer.took(ReportError)] == [kind]
     assert peer.sent() == [(Unsubscribe(id=3, sub_ids=("s",)), None)], "the server ends whichever it has"
     deliver(peer, 9)
     peer.say(Ack(id=2))
     deliver(peer, 17)
-    assert peer.took(Hand) == [], "there would be a gap before it"
+    assert peer.took(DeliverBatch) == [], "there would be a gap before it"
     peer.core.subscribe("next", request(bookmark="0"), "next sink")
     peer.say(Ack(id=3))
     peer.say(Ack(id=4, after="0"))
     deliver(peer, 1)
-    assert [hand.sink for hand in peer.took(Hand)] == ["next sink"]
+    assert [hand.sink for hand in peer.took(DeliverBatch)] == ["next sink"]
 
 
 @pytest.mark.parametrize("damaged", [False, True])
@@ -218,5 +218,5 @@ def test_when_the_old_one_fails_a_replacement_with_a_begin_of_its_own_goes_on(*,
     assert [end.sink for end in peer.took(End)] == ["old sink"]
     peer.say(Ack(id=2, after="0"))
     deliver(peer, 1)
-    assert [hand.sink for hand in peer.took(Hand)] == ["new sink"]
+    assert [hand.sink for hand in peer.took(DeliverBatch)] == ["new sink"]
     assert peer.sent() == []

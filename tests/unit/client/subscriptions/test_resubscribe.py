@@ -22,9 +22,9 @@ from tickertape.base.limits import (
 )
 from tickertape.batch.builder import batch_from_bodies
 from tickertape.client.bookmark_store import BookmarkStore, LoggedBookmarkStore, MemoryBookmarkStore
-from tickertape.client.common.effects import Again, End, Hand, Hangup, Tell
+from tickertape.client.common.effects import DeliverBatch, End, EndConnection, ReportError, WillRedeliver
 from tickertape.client.common.subscribe_arguments import MadeUpId, make_request
-from tickertape.client.subscriptions.subscription import Request
+from tickertape.client.subscriptions.subscription import SubscribeRequest
 from tickertape.wire.commands import (
     Ack,
     Completed,
@@ -68,7 +68,7 @@ class Scene(Peer):
             **{name: value for name, value in more.items() if name not in given},  # type: ignore[arg-type]
         )
         fields = {name: getattr(request, name) for name in request.__struct_fields__}
-        self.core.subscribe(f"call-{sub_id}", Request(**fields | {"handled": handled}), sub_id)
+        self.core.subscribe(f"call-{sub_id}", SubscribeRequest(**fields | {"handled": handled}), sub_id)
         return self.placed(after=after)[0]
 
     def placed(self, *, after: str = "", code: str = "") -> list[Subscribe]:
@@ -87,12 +87,14 @@ class Scene(Peer):
 
     def handed(self) -> list[tuple[object, int]]:
         return [
-            (hand.sink, hand.batch.sequence(i)) for hand in self.took(Hand) for i in range(hand.batch.count)
+            (hand.sink, hand.batch.sequence(i))
+            for hand in self.took(DeliverBatch)
+            for i in range(hand.batch.count)
         ]
 
     def discard(self, *sequences: int) -> None:
         """Hand on what came, and discard these."""
-        for hand in self.took(Hand):
+        for hand in self.took(DeliverBatch):
             for message in hand.batch:
                 if message.sequence in sequences:
                     assert message.discard()
@@ -187,7 +189,7 @@ def test_exact_26_without_a_store_it_goes_on_after_what_was_delivered() -> None:
     assert again.bookmark == "3|5|"
     assert again.filter == "/x = 1"
     assert set(again.options.split(",")) == {"bookmark", "timestamp", "bookmark_not_found=fail", "rate=2x"}
-    scene.took(Hand)
+    scene.took(DeliverBatch)
     scene.deliver("a", 5, 6)
     assert scene.handed() == [("a", 6)], "what was seen is not handed on twice"
 
@@ -241,7 +243,7 @@ def test_exact_28_what_was_discarded_never_comes_again_and_the_rest_does_once() 
     scene.discard(1, 3)
     again = command(scene.again())
     assert again.bookmark == "3|1|"
-    assert [effect.sink for effect in scene.took(Again)] == ["a"]
+    assert [effect.sink for effect in scene.took(WillRedeliver)] == ["a"]
     for _ in range(2):
         scene.deliver("a", 2, 3, 4)
     assert scene.handed() == [("a", 2), ("a", 4)]
@@ -259,7 +261,7 @@ def test_exact_28_one_that_the_log_cannot_place_ends_and_the_others_go_on() -> N
         code = "bookmark_unknown" if asked.sub_id == "b" else ""
         scene.say(Ack(id=asked.id, code=code, text="no such bookmark"))
     assert [(end.sink, end.reason) for end in scene.took(End)] == [("b", "bookmark_unknown")]
-    (told,) = scene.took(Tell)
+    (told,) = scene.took(ReportError)
     assert isinstance(told.error, BookmarkUnknown)
     assert "'b'" in str(told.error)
     assert scene.refused() == [("b", BookmarkUnknown)]
@@ -355,7 +357,7 @@ def test_unsubscribing_while_disconnected_takes_it_away() -> None:
     for sub_id in "abcd":
         scene.subscribe(sub_id)
     request = make_request("orders", "e")
-    scene.core.subscribe("e", Request(topic="orders", context=request.context, handled=True), "e")
+    scene.core.subscribe("e", SubscribeRequest(topic="orders", context=request.context, handled=True), "e")
     scene.placed()
     scene.lose()
     scene.core.unsubscribe("unsubscribe", ("a", "b"))
@@ -381,7 +383,7 @@ def test_unsubscribing_while_disconnected_takes_it_away() -> None:
 
 def test_a_stream_that_is_closed_while_disconnected_is_not_placed_again() -> None:
     scene = Scene()
-    request = Request(topic="orders", context=make_request("orders", "a").context, handled=True)
+    request = SubscribeRequest(topic="orders", context=make_request("orders", "a").context, handled=True)
     scene.core.subscribe("call", request, "a")
     scene.placed()
     scene.lose()
@@ -432,7 +434,7 @@ def test_a_server_that_names_a_place_that_is_none_is_hung_up_on() -> None:
     for place in ("yesterday", "1|2|,3|4|", "0|1|", "x|y|"):
         scene = Scene()
         scene.subscribe("a", "0", after=place)
-        (hangup,) = scene.took(Hangup)
+        (hangup,) = scene.took(EndConnection)
         assert hangup.error.code == "bad_command", place
 
 
@@ -490,7 +492,7 @@ def test_exact_34_duplicates_after_a_failover_are_filtered(kind: str, tmp_path: 
     scene.deliver("a", 1000, 1002)
     if store is not None:
         scene.discard(1000, 1002)
-    scene.took(Hand)
+    scene.took(DeliverBatch)
     scene.deliver("a", 999)
     assert scene.handed() == [], "out of order in its publisher's numbers"
     scene.again()

@@ -14,14 +14,14 @@ from tests.unit.client.peer import Peer
 from tickertape.base.errors import BadCommand, CorruptBatch
 from tickertape.base.limits import combined_subscriptions_max, credit_linger_seconds
 from tickertape.batch import BatchBuilder, MessageBatch, Stamp, batch_from_bodies, merge, select
-from tickertape.client.common.effects import End, Hand, HandAll, Hangup, Joined
+from tickertape.client.common.effects import DeliverBatch, DeliverShared, End, EndConnection, OrderTogether
 from tickertape.client.common.subscribe_arguments import make_request
 from tickertape.client.subscriptions import routing as shares
-from tickertape.client.subscriptions.registry import DeliveryContext
-from tickertape.client.subscriptions.routing import Recent, Share, in_order, routes_of
+from tickertape.client.subscriptions.registry import SubscriptionContext
+from tickertape.client.subscriptions.routing import BatchView, RouteCache, in_order, routes_of
 from tickertape.wire.commands import Ack, Credit, Credits, Deliver, Resume, Unsubscribe
 
-CONTEXT = DeliveryContext(sub_id="a", with_bookmark=True, with_timestamp=True)
+CONTEXT = SubscriptionContext(sub_id="a", with_bookmark=True, with_timestamp=True)
 
 
 def wide(count: int = 6) -> MessageBatch:
@@ -52,7 +52,7 @@ def deliver(**rows: list[int]) -> Deliver:
 
 def share_of(batch: MessageBatch, rows: list[int]) -> MessageBatch:
     cost = select(batch, np.array(rows)).cost
-    return Recent().add(batch).share(rows, cost, CONTEXT)
+    return RouteCache().add(batch).share(rows, cost, CONTEXT)
 
 
 def shown(batch: MessageBatch) -> list[tuple[object, ...]]:
@@ -88,7 +88,7 @@ def test_a_share_is_the_batch_of_its_messages(rows: list[int]) -> None:
 
 def test_a_share_is_a_view_until_it_is_asked_for_as_a_table() -> None:
     share = share_of(wide(), [1, 4])
-    assert isinstance(share, Share)
+    assert isinstance(share, BatchView)
     messages = list(share)
     assert "bodies" not in share.__dict__
     assert share.topics == ("topic-1",)
@@ -103,7 +103,7 @@ def test_a_share_is_a_view_until_it_is_asked_for_as_a_table() -> None:
 def test_what_is_left_of_old_batches_is_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = batch_from_bodies("orders", [b"x" * 1000] * 10, publisher=3, first_sequence=1)
     monkeypatch.setattr(shares, "shared_batches_bytes_max", 6 * batch.nbytes)
-    recent = Recent()
+    recent = RouteCache()
     kept, seen = [], []
     for _ in range(6):
         whole = MessageBatch.parse(batch.encode())
@@ -156,11 +156,11 @@ def u4(*numbers: int) -> bytes:
 def test_a_malformed_delivery_ends_the_connection(command: Deliver, says: str) -> None:
     peer = subscribed("a", "b")
     peer.say(command, batch_from_bodies("orders", [b"1", b"2", b"3"], publisher=3, first_sequence=1))
-    (hangup,) = peer.took(Hangup)
+    (hangup,) = peer.took(EndConnection)
     assert isinstance(hangup.error, BadCommand)
     assert says in str(hangup.error)
-    assert not peer.took(HandAll)
-    assert not peer.took(Hand)
+    assert not peer.took(DeliverShared)
+    assert not peer.took(DeliverBatch)
 
 
 def test_any_bytes_are_routes_or_refused() -> None:
@@ -205,7 +205,7 @@ def test_each_sink_gets_its_share_and_pays_for_it() -> None:
     peer = subscribed("a", "b", "c")
     batch = batch_from_bodies("orders", [b"x" * 68] * 6, publisher=3, first_sequence=1)
     peer.say(deliver(a=[0, 2, 3, 4, 5], gone=[0], b=[1, 2]), batch)
-    ((_, parts),) = peer.took(HandAll)
+    ((_, parts),) = peer.took(DeliverShared)
     assert [(sink, [m.sequence for m in share], rows) for sink, share, rows in parts] == [
         ("sink a", [1, 3, 4, 5, 6], [0, 2, 3, 4, 5]),
         ("sink b", [2, 3], [1, 2]),
@@ -259,10 +259,10 @@ def test_those_resumed_by_one_command_are_joined_once_the_server_agrees() -> Non
         Resume(id=4, sub_ids=("a", "c", "a")),
         Resume(id=5, sub_ids=("b",)),
     ]
-    assert peer.took(Joined) == []
+    assert peer.took(OrderTogether) == []
     peer.say(Ack(id=4))
     peer.say(Ack(id=5))
-    assert peer.took(Joined) == [Joined(["sink a", "sink c"])]
+    assert peer.took(OrderTogether) == [OrderTogether(["sink a", "sink c"])]
 
 
 def test_linger_waits_for_quiet_while_messages_keep_coming() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from tickertape.base.limits import batch_bytes_target, conflation_entry_bytes
 from tickertape.batch import MessageBatch, batch_from_bodies, merge
-from tickertape.engine.conflation.conflater import Conflated, Conflater
+from tickertape.engine.conflation.conflater import ConflatedMessage, Conflater
 from tickertape.engine.log_reads.selection import Selection
 
 SECOND = 1_000_000
@@ -33,7 +33,7 @@ def stream(seconds: Sequence[float], bodies: Sequence[bytes] | None = None, firs
     return Selection(batch, None, FIRST + first + len(seconds), round(seconds[-1] * SECOND))
 
 
-def shown(results: list[Conflated]) -> list[Shown]:
+def shown(results: list[ConflatedMessage]) -> list[Shown]:
     """Bookmark, body, time in seconds and position of what is delivered."""
     return [
         (batch.bookmark(i), batch.body(i), batch.timestamp(i) / SECOND, int(positions[i]))

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from tickertape.batch import MessageBatch, batch_from_bodies
-from tickertape.engine.conflation.keys import Keys
-from tickertape.engine.matching.filter_context import Surroundings
+from tickertape.engine.conflation.keys import ConflationKeys
+from tickertape.engine.matching.filter_context import FilterContext
 
 LONG = "x" * 5_000
 SAME = [
@@ -35,7 +35,7 @@ SAME = [
 
 
 def _keys(bodies: list[bytes], *fields: str, kind: str = "json") -> list[Hashable | None]:
-    reader = Keys(fields, Surroundings({"t": kind}), [kind])
+    reader = ConflationKeys(fields, FilterContext({"t": kind}), [kind])
     batch = MessageBatch.parse(batch_from_bodies("t", bodies).encode())
     return reader.of(batch, 0, len(bodies))
 

@@ -12,9 +12,9 @@ from tickertape.base.limits import message_cost_bytes, outbox_bytes_max
 from tickertape.batch import BatchBuilder
 from tickertape.engine.delivery import fanout_frames as sharing
 from tickertape.engine.matching.filter_context import Subscriber
-from tickertape.engine.matching.interest import Cover
-from tickertape.engine.matching.interest_compiler import Contents
-from tickertape.engine.matching.subscription_index import Group, Standing
+from tickertape.engine.matching.interest import Interest
+from tickertape.engine.matching.interest_compiler import InterestCompiler
+from tickertape.engine.matching.subscription_index import InterestGroup, SubscriptionIndex
 from tickertape.engine.subscriptions.log_feed import Phase
 from tickertape.wire.commands import Deliver
 
@@ -110,13 +110,13 @@ def test_patterns_and_topics_of_several_types_share_an_index_for_each_type() -> 
 
 
 class _Sub:
-    def __init__(self, cover: Cover) -> None:
+    def __init__(self, cover: Interest) -> None:
         self.cover = cover
 
 
 def test_a_search_that_is_given_up_leaves_the_index_as_it_should_be() -> None:
-    contents = Contents({})
-    standing: Standing[_Sub, Group[_Sub]] = Standing(Group)
+    contents = InterestCompiler({})
+    standing: SubscriptionIndex[_Sub, InterestGroup[_Sub]] = SubscriptionIndex(InterestGroup)
     first, second = (_Sub(contents.cover("t", f"/n = {n}", None, Subscriber(None, "me"))) for n in (1, 2))
     standing.add(first)
     builder = BatchBuilder()

@@ -10,7 +10,7 @@ from tests.helpers.tiers import parts
 from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
 from tickertape.base.limits import outbox_bytes_max
-from tickertape.engine.transient.slow_consumers import SlowLimits
+from tickertape.engine.transient.slow_consumers import SlowConsumerLimits
 from tickertape.wire.commands import Ack
 
 
@@ -61,7 +61,7 @@ def test_exact_19_who_cannot_take_it_goes_on_with_what_is_persisted_and_costs_no
 
 
 def test_exact_19_who_stays_behind_for_longer_than_the_age_limit_is_ended_as_slow() -> None:
-    world = EngineWorld(2, slow_clients=SlowLimits(age_seconds=5.0))
+    world = EngineWorld(2, slow_clients=SlowConsumerLimits(age_seconds=5.0))
     publisher = world.connect("publisher")
     publisher.publish("a", [b"x" * 100] * 20)
     world.settle()
@@ -87,7 +87,7 @@ def test_exact_19_who_stays_behind_for_longer_than_the_age_limit_is_ended_as_slo
 
 
 def test_exact_19_who_falls_back_before_the_sync_is_ended_by_age_too() -> None:
-    world = EngineWorld(2, slow_clients=SlowLimits(age_seconds=5.0))
+    world = EngineWorld(2, slow_clients=SlowConsumerLimits(age_seconds=5.0))
     publisher, peer = world.connect("publisher"), world.connect("reader")
     peer.subscribe("s", "a", bookmark="0|1|", options="live", credit=420)
     world.settle()

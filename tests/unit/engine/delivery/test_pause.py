@@ -9,7 +9,7 @@ from tests.simulation.engine_world import EngineWorld
 from tickertape.base.limits import combined_subscriptions_max
 from tickertape.batch import MessageBatch
 from tickertape.batch.format import Int64s
-from tickertape.engine.matching.content_filter import Content
+from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.wire.commands import Ack
 
 
@@ -245,14 +245,14 @@ def test_a_paused_subscription_vanishes_with_its_connection() -> None:
 
 def test_those_who_go_together_at_a_pace_look_at_each_message_once(monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at = 0
-    before = Content.passing
+    before = ContentFilter.passing
 
-    def passing(self: Content, batch: MessageBatch, indices: Int64s) -> Int64s:
+    def passing(self: ContentFilter, batch: MessageBatch, indices: Int64s) -> Int64s:
         nonlocal looked_at
         looked_at += len(indices)
         return before(self, batch, indices)
 
-    monkeypatch.setattr(Content, "passing", passing)
+    monkeypatch.setattr(ContentFilter, "passing", passing)
     world = EngineWorld(12)
     publisher = world.connect("publisher")
     publisher.publish("t", [b'{"k":%d}' % (number % 10) for number in range(1000)])

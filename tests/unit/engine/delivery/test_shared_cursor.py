@@ -17,11 +17,11 @@ from tickertape.engine.delivery import log_delivery as delivery
 from tickertape.engine.delivery import shared_cursor as cohorts
 from tickertape.engine.delivery.fanout import Everybody
 from tickertape.engine.log_reads.budget import ReadBudget
-from tickertape.engine.matching.subscription_index import Group, Standing
-from tickertape.engine.runtime.effects import Read
-from tickertape.engine.subscriptions.log_feed import Phase, Subscription
-from tickertape.filter.compiler.compile import Context
-from tickertape.filter.index.search import Search
+from tickertape.engine.matching.subscription_index import InterestGroup, SubscriptionIndex
+from tickertape.engine.runtime.effects import ReadLog
+from tickertape.engine.subscriptions.log_feed import LogFeed, Phase
+from tickertape.filter.compiler.compile import FilterInputs
+from tickertape.filter.index.search import FilterSearch
 from tickertape.journal.format.segment import segment_path
 from tickertape.journal.reading.log_view import ReadRequest
 from tickertape.wire.commands import Unsubscribe
@@ -33,7 +33,7 @@ def _publish(peer: Peer, count: int, topic: str = "a") -> None:
     peer.publish(topic, [b'{"k":%d,"n":%d}' % (n % KINDS, n) for n in range(count)])
 
 
-def _everybody(world: EngineWorld) -> list[Subscription]:
+def _everybody(world: EngineWorld) -> list[LogFeed]:
     return [sub for conn in world.peers for sub in world.broker.subscribing.of(conn).recorded.values()]
 
 
@@ -55,15 +55,15 @@ def _heard(peers: Sequence[Peer]) -> int:
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many bodies each piece of a search has."""
     seen: list[int] = []
-    before = Search.look_at
+    before = FilterSearch.look_at
 
     def look_at(
-        self: Search[object], bodies: Sequence[bytes], context: Context | None, begin: int
+        self: FilterSearch[object], bodies: Sequence[bytes], context: FilterInputs | None, begin: int
     ) -> Iterator[int]:
         seen.append(len(bodies))
         return before(self, bodies, context, begin)
 
-    monkeypatch.setattr(Search, "look_at", look_at)
+    monkeypatch.setattr(FilterSearch, "look_at", look_at)
     return seen
 
 
@@ -282,7 +282,7 @@ def test_a_read_of_a_cohort_is_answered_though_it_has_gone() -> None:
     _, peers = _behind(world, 2)
     while not world.reads:
         world.step()
-    assert isinstance(world.reads[0], Read)
+    assert isinstance(world.reads[0], ReadLog)
     for peer in peers:
         world.broker.disconnected(peer.conn)
     world.settle()
@@ -370,7 +370,7 @@ def test_two_cohorts_at_one_place_do_not_take_from_each_other_for_ever(
     end = world.broker._delivery.dispatcher
     subs = [*end.standing()]
     for some in (subs[: sizes[0]], subs[sizes[0] :]):
-        everybody: Everybody = Standing(Group)
+        everybody: Everybody = SubscriptionIndex(InterestGroup)
         for sub in some:
             end.leave(sub)
             everybody.add(sub)
@@ -393,13 +393,13 @@ def test_what_is_read_for_a_cohort_is_never_too_much_for_it(monkeypatch: pytest.
     monkeypatch.setattr(ReadBudget, "extend", lambda *_: False)  # nothing is merged
     assert {sub.phase for sub in _everybody(world)} == {Phase.BEHIND}
     left: list[int] = []
-    before = dispatcher.Dispatcher._put_out
+    before = dispatcher.Fanout._put_out
 
-    def put_out(self: dispatcher.Dispatcher, sub: Subscription, position: int, alone_to: int = 0) -> None:
+    def put_out(self: dispatcher.Fanout, sub: LogFeed, position: int, alone_to: int = 0) -> None:
         left.append(position)
         before(self, sub, position, alone_to)
 
-    monkeypatch.setattr(dispatcher.Dispatcher, "_put_out", put_out)
+    monkeypatch.setattr(dispatcher.Fanout, "_put_out", put_out)
     world.broker.writable(peers[0].conn)
     world.settle()
     assert left == [], "somebody had to read alone though nobody was slow"

@@ -15,10 +15,10 @@ from tickertape.base.errors import TickertapeError
 from tickertape.base.timestamps import format_timestamp
 from tickertape.journal.reading.archive_tier import (
     ArchiveAnswer,
+    ArchiveCoverage,
     ArchivedPlace,
     ArchiveRequest,
-    Covered,
-    LookArchive,
+    ProbeArchive,
     ReadArchive,
     difference,
 )
@@ -154,7 +154,7 @@ def test_what_is_not_archived_stays_and_is_told(tmp_path: Path) -> None:
     world = scene.world
     assert scene.first == 0
     assert world.broker.retaining.held_by == "", "nobody has looked yet: it is not worth telling"
-    world.older.cover(Covered(None))
+    world.older.cover(ArchiveCoverage(None))
     world.expire()
     world.settle()
     assert world.broker.retaining.held_by == "archive"
@@ -214,7 +214,7 @@ def test_the_last_message_of_an_archive_is_compared_with_what_the_log_has(
 
     def found(position: int, bookmark: Bookmark, stamp: int) -> object:
         outcomes: list[object] = []
-        covered = Covered(0, position + 1, last=(position, StoredMessage(bookmark, stamp)))
+        covered = ArchiveCoverage(0, position + 1, last=(position, StoredMessage(bookmark, stamp)))
         world.broker.errands.begin(-1, difference(view, covered), outcomes.append)
         world.wake(0.01)
         world.settle()
@@ -254,10 +254,10 @@ def test_an_archive_that_ends_before_the_log_is_told_and_nothing_is_passed_over(
     end = scene.first - 5
 
     def ends_early(request: ArchiveRequest) -> ArchiveAnswer | TickertapeError:
-        return Covered(0, end)
+        return ArchiveCoverage(0, end)
 
     scene.world.archive = ends_early  # type: ignore[method-assign]
-    scene.world.older.cover(Covered(0, end))
+    scene.world.older.cover(ArchiveCoverage(0, end))
     for start in ("0", scene.mark(3), format_timestamp(1_000)):
         peer, answer = scene.ask(start)
         assert answer.code == "bookmark_expired"
@@ -276,7 +276,7 @@ def test_without_require_what_was_archived_since_somebody_looked_is_read(tmp_pat
     for _ in range(100):
         world.step()
     assert len(peer.heard["s"]) < 10
-    world.older.cover(Covered(0, scene.first - 5))  # what a look said before the archive went on
+    world.older.cover(ArchiveCoverage(0, scene.first - 5))  # what a look said before the archive went on
     world.settle()
     assert not any("ended" in mark for mark in peer.marks["s"])
     assert peer.heard["s"] == scene.everything
@@ -287,11 +287,11 @@ def test_an_archive_that_is_lost_ends_who_reads_it(scene: Scene) -> None:
     peer.subscribe("s", "t", bookmark="0", credit=400)
     for _ in range(100):
         scene.world.step()
-    covered = Covered(scene.first - 1, scene.first)
+    covered = ArchiveCoverage(scene.first - 1, scene.first)
     scene.world.older.cover(covered)
     answer = scene.world.archive
     scene.world.archive = lambda request: (  # type: ignore[method-assign]
-        covered if isinstance(request, LookArchive) else answer(request)
+        covered if isinstance(request, ProbeArchive) else answer(request)
     )
     scene.world.settle()
     assert peer.marks["s"] == ["ended bookmark_expired"]

@@ -9,8 +9,8 @@ import pytest
 from tickertape.base.limits import read_bytes_target
 from tickertape.batch import BatchBuilder, MessageBatch, merge
 from tickertape.engine.log_reads.selection import Selection, selections
-from tickertape.engine.matching.interest import Cover
-from tickertape.journal.reading.log_view import Part
+from tickertape.engine.matching.interest import Interest
+from tickertape.journal.reading.log_view import LogPart
 
 Row = tuple[int, str, bytes, int]
 
@@ -22,8 +22,8 @@ def _batch(rng: Random, topics: list[str], first: int, count: int, stamp: int) -
     return builder.build(7, first, stamp)
 
 
-def _parts(rng: Random, topics: list[str]) -> tuple[list[Part], list[Row]]:
-    parts: list[Part] = []
+def _parts(rng: Random, topics: list[str]) -> tuple[list[LogPart], list[Row]]:
+    parts: list[LogPart] = []
     rows: list[Row] = []
     position = 1000
     for number in range(rng.randrange(1, 12)):
@@ -38,7 +38,7 @@ def _parts(rng: Random, topics: list[str]) -> tuple[list[Part], list[Row]]:
             for i in range(batch.count)
             if kinds is None or not kinds[i]
         )
-        parts.append(Part(position, batch))
+        parts.append(LogPart(position, batch))
         position += batch.count
     return parts, rows
 
@@ -50,7 +50,7 @@ def test_every_message_of_the_topic_and_where_it_stands(seed: int) -> None:
     wanted = [row for row in rows if row[1] == "a"]
     found: list[Row] = []
     ends = []
-    for one in selections(parts, Cover("a")):
+    for one in selections(parts, Interest("a")):
         ends.append(one.end)
         for i in range(one.count):
             assert one.batch is not None
@@ -72,11 +72,14 @@ def _check_lookups(one: Selection) -> None:
 
 
 def test_small_commits_are_put_together_and_large_ones_left_as_they_are() -> None:
-    small = [Part(i, _batch(Random(i), ["a"], i + 1, 1, 0)) for i in range(2000)]
-    put = selections(small, Cover("a"))
+    small = [LogPart(i, _batch(Random(i), ["a"], i + 1, 1, 0)) for i in range(2000)]
+    put = selections(small, Interest("a"))
     assert len(put) < 10
     assert all(one.batch is None or one.batch.nbytes < 2 * read_bytes_target for one in put)
     builder = BatchBuilder()
     builder.add("a", bytes(read_bytes_target))
     large = builder.build(1, 1, 0)
-    assert [one.batch for one in selections([Part(0, large), Part(1, large)], Cover("a"))] == [large, large]
+    assert [one.batch for one in selections([LogPart(0, large), LogPart(1, large)], Interest("a"))] == [
+        large,
+        large,
+    ]

@@ -13,15 +13,15 @@ from tickertape.base import limits
 from tickertape.base.errors import BadTopic
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.engine.matching import topic_patterns as pattern_topics
-from tickertape.engine.matching.filter_context import Surroundings
-from tickertape.engine.matching.topic_patterns import ByPattern, PatternTopics, TopicPattern
+from tickertape.engine.matching.filter_context import FilterContext
+from tickertape.engine.matching.topic_patterns import PatternMap, TopicPattern, TopicPatternIndex
 from tickertape.filter import compile_topic_pattern
 from tickertape.filter.compiler import pattern_set
 from tickertape.filter.compiler.pattern_set import PatternSet
 from tickertape.wire.commands import Publish
 
 
-def _fits(patterns: ByPattern[str], topics: list[str]) -> dict[str, list[str]]:
+def _fits(patterns: PatternMap[str], topics: list[str]) -> dict[str, list[str]]:
     """The topics that each pattern fits, by its value."""
     found = [one for one in patterns.found(topics) if not isinstance(one, int)]
     return {value: [topics[at] for at in own.nonzero()[0]] for value, own in found}
@@ -45,9 +45,9 @@ def test_patterns_that_come_and_go_answer_as_each_alone(
 ) -> None:
     monkeypatch.setattr(pattern_topics, "pattern_set_max", 12)
     random = Random(seed)
-    kept = PatternTopics()
+    kept = TopicPatternIndex()
     kept.remembered_bytes_max = remembered
-    ends: list[ByPattern[str]] = [ByPattern(), ByPattern()]
+    ends: list[PatternMap[str]] = [PatternMap(), PatternMap()]
     held: list[dict[str, TopicPattern]] = [{}, {}]
     topics = ["".join(random.choices("aAbcé1/", k=random.randint(1, 7))) for _ in range(60)]
     for _ in range(120):
@@ -69,7 +69,7 @@ def test_patterns_that_come_and_go_answer_as_each_alone(
 
 
 def test_what_comes_and_goes_while_topics_are_looked_at_changes_nothing() -> None:
-    kept, patterns = PatternTopics(), ByPattern[str]()
+    kept, patterns = TopicPatternIndex(), PatternMap[str]()
     topics = [f"{'x' * 100}{number}" for number in range(200)]
     held = {text: kept.pattern(text) for text in ("x0$", "x1$", "x2$")}
     for text, pattern in held.items():
@@ -90,7 +90,7 @@ def test_what_comes_and_goes_while_topics_are_looked_at_changes_nothing() -> Non
 
 
 def test_many_topics_and_patterns_take_a_search_for_a_column_and_are_remembered() -> None:
-    kept, patterns = PatternTopics(), ByPattern[int]()
+    kept, patterns = TopicPatternIndex(), PatternMap[int]()
     held = [kept.pattern(f"^zz(a|b){number}q+$") for number in range(256)]
     for number, pattern in enumerate(held):
         patterns.setdefault(pattern, lambda number=number: number)  # type: ignore[misc]
@@ -107,7 +107,7 @@ def test_many_topics_and_patterns_take_a_search_for_a_column_and_are_remembered(
 
 
 def test_large_patterns_do_not_make_the_search_for_others_slow() -> None:
-    kept = PatternTopics()
+    kept = TopicPatternIndex()
     large = [kept.pattern(f"^{number}(a.{{9}}|b){{30}}") for number in range(6)]
     small = [kept.pattern(f"^{number}a") for number in range(60)]
     columns = {id(pattern.column): pattern.column for pattern in [*large, *small]}
@@ -118,7 +118,7 @@ def test_large_patterns_do_not_make_the_search_for_others_slow() -> None:
 
 
 def test_a_column_is_empty_when_nobody_holds_its_patterns() -> None:
-    kept = PatternTopics()
+    kept = TopicPatternIndex()
     held = [kept.pattern(f"a{number}+") for number in range(200)]
     assert [pattern.fits("xa7") for pattern in held].count(True) == 1
     del held[50:]
@@ -183,13 +183,13 @@ def test_filters_on_thousands_of_topics_are_searched_in_steps(monkeypatch: pytes
     for number in range(150):
         reader.subscribe(f"s{number}", f"t{number}", filter="/n = 1")
     asked: list[str] = []
-    type_of = Surroundings.type_of
+    type_of = FilterContext.type_of
 
-    def noting(self: Surroundings, topic: str) -> str:
+    def noting(self: FilterContext, topic: str) -> str:
         asked.append(topic)
         return type_of(self, topic)
 
-    monkeypatch.setattr(Surroundings, "type_of", noting)
+    monkeypatch.setattr(FilterContext, "type_of", noting)
     for turn in range(1, 3):
         builder = BatchBuilder()
         for number in range(300):
@@ -205,8 +205,8 @@ def test_filters_on_thousands_of_topics_are_searched_in_steps(monkeypatch: pytes
 
 
 def test_what_is_remembered_of_patterns_that_went_meanwhile_is_counted_no_more() -> None:
-    patterns = PatternTopics()
-    by: ByPattern[object] = ByPattern()
+    patterns = TopicPatternIndex()
+    by: PatternMap[object] = PatternMap()
     held = [patterns.pattern(f"^x{number}$") for number in range(2 * limits.pattern_set_max)]
     for pattern in held:
         by.setdefault(pattern, object)

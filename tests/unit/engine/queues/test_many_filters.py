@@ -11,7 +11,7 @@ from tests.simulation.engine_peer import Peer
 from tickertape.base.limits import filter_piece_bytes_max
 from tickertape.base.queue_limits import queue_filter_scans_max
 from tickertape.engine.matching.filter_groups import TopicFilters
-from tickertape.engine.queues.narrowing import Scan
+from tickertape.engine.queues.narrowing import FilterScan
 from tickertape.engine.queues.state.definition import QueueDefinition
 from tickertape.wire.commands import Unsubscribe
 
@@ -49,7 +49,7 @@ def test_many_filters_steady_messages_are_delivered_meanwhile(priority: str | No
     assert sum(map(len, peer.heard.values())) == 100
 
 
-def scans(world: QueueEngine) -> dict[Scan, int]:
+def scans(world: QueueEngine) -> dict[FilterScan, int]:
     (work,) = world.broker.queues.works
     return work.delivering.filters._scans
 
@@ -83,13 +83,13 @@ def test_many_filters_step_judges_a_bounded_piece(monkeypatch: pytest.MonkeyPatc
         publisher.publish("q", [large])
     world.settle()
     looked: list[int] = []
-    step = Scan.step
+    step = FilterScan.step
 
-    def counted(scan: Scan, budget: int, limit: int) -> int:
+    def counted(scan: FilterScan, budget: int, limit: int) -> int:
         looked.append(step(scan, budget, limit))
         return looked[-1]
 
-    monkeypatch.setattr(Scan, "step", counted)
+    monkeypatch.setattr(FilterScan, "step", counted)
     for number in range(5):
         peer.subscribe(f"s{number}", "q", filter=f"/k = {number} AND USER() IS NULL")
     while world.broker.has_work or world.reads:

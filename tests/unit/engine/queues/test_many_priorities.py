@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from tests.helpers.queue_engine import QueueEngine
-from tickertape.engine.queues.dispatch import Delivering
+from tickertape.engine.queues.dispatch import QueueDispatch
 from tickertape.engine.queues.state.definition import QueueDefinition
 
 
@@ -24,13 +24,13 @@ def test_many_priorities_are_delivered_together_highest_first(
         publisher.publish("q", [b'{"p":%d}' % p for p in priorities[number : number + 50]])
         world.settle()
     steps: list[int] = []
-    deliver = Delivering.deliver
+    deliver = QueueDispatch.deliver
 
-    def counted(delivering: Delivering, *args: object) -> bool:
+    def counted(delivering: QueueDispatch, *args: object) -> bool:
         steps.append(1)
         return deliver(delivering, *args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Delivering, "deliver", counted)
+    monkeypatch.setattr(QueueDispatch, "deliver", counted)
     peer = world.connect("consumer")
     peer.subscribe("s", "q", options="max_backlog=600", credit=1 << 20)
     world.settle()

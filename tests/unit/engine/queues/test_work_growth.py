@@ -27,7 +27,7 @@ from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.engine.queues import worker as work_module
 from tickertape.engine.queues.state.definition import QueueDefinition
 from tickertape.engine.queues.state.queue import Queue
-from tickertape.engine.queues.state.records import Outcome, What
+from tickertape.engine.queues.state.records import Outcome, OutcomeKind
 from tickertape.wire.commands import Publish
 
 QUICK = [128, 512]
@@ -212,9 +212,9 @@ def grows_as_n_log_n(row: Callable[[int], Counted], sizes: list[int]) -> None:
 
 STEP_MAX = {
     "delivered": queue_frame_messages_max,
-    What.RETURNED.name: queue_step_outcomes_max + queue_frame_messages_max,
-    What.EXPIRED.name: queue_step_outcomes_max + queue_frame_messages_max,
-    What.BURIED.name: queue_frame_messages_max,
+    OutcomeKind.RETURNED.name: queue_step_outcomes_max + queue_frame_messages_max,
+    OutcomeKind.EXPIRED.name: queue_step_outcomes_max + queue_frame_messages_max,
+    OutcomeKind.BURIED.name: queue_frame_messages_max,
 }
 """Messages of one step, by the name of its bound."""
 

@@ -9,7 +9,12 @@ from tests.simulation.engine_world import EngineWorld
 from tests.simulation.journal_world import drive
 from tickertape.base.errors import JournalCorrupt
 from tickertape.batch import BatchBuilder, Stamp
-from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER, CONTROL_TOPIC, Registry, load_registry
+from tickertape.engine.runtime.publisher_ids import (
+    CONTROL_PUBLISHER,
+    CONTROL_TOPIC,
+    PublisherDirectory,
+    load_publishers,
+)
 from tickertape.journal.format.segment import segment_path
 
 GOOD: dict[str, object] = {"type": "publisher", "publisher": 7, "name": "seven"}
@@ -30,14 +35,14 @@ MALFORMED = {
 
 @pytest.mark.parametrize("what", list(MALFORMED))
 def test_what_is_no_control_record_is_told_and_binds_nothing(what: str) -> None:
-    registry = Registry()
+    registry = PublisherDirectory()
     with pytest.raises(JournalCorrupt, match="a control record that cannot be read"):
         registry.apply(MALFORMED[what])
     assert not registry.is_bound(7)
 
 
 def test_records_of_other_kinds_are_for_others() -> None:
-    registry = Registry()
+    registry = PublisherDirectory()
     registry.apply(msgspec.msgpack.encode({"type": "later", "publisher": "not ours"}))
     registry.apply(msgspec.msgpack.encode(GOOD | {"new": True}))
     assert registry.is_bound(7)
@@ -60,7 +65,7 @@ def test_bindings_around_malformed_records_are_found_and_each_of_these_is_named(
     at = journal.append(builder.build(), stamp, first + len(bodies) - 1, now)
     world.connect("after").publish("t", [b"2"])
     world.settle()
-    registry = drive(world.disk, load_registry(journal))
+    registry = drive(world.disk, load_publishers(journal))
     assert [registry.is_bound(number) for number in (7, 8)] == [True, False]
     assert [registry.collides(7, name) for name in ("seven", "x")] == [False, True]
     segment = journal.view.segment_of(at)

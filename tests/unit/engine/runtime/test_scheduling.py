@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from random import Random
 
-from tickertape.engine.runtime.scheduling import Agenda
+from tickertape.engine.runtime.scheduling import DeadlineQueue
 
 
 def test_against_a_dictionary() -> None:
     rng = Random(1)
-    agenda: Agenda[int] = Agenda()
+    agenda: DeadlineQueue[int] = DeadlineQueue()
     plain: dict[int, int] = {}
     for _ in range(20_000):
         item, at = rng.randrange(200), rng.randrange(1000)
@@ -33,7 +33,7 @@ def test_against_a_dictionary() -> None:
 
 
 def test_what_comes_and_goes_leaves_nothing_behind() -> None:
-    agenda: Agenda[int] = Agenda()
+    agenda: DeadlineQueue[int] = DeadlineQueue()
     for number in range(10_000):
         agenda.put(number, 10**15 + number)
         agenda.drop(number)
@@ -41,7 +41,7 @@ def test_what_comes_and_goes_leaves_nothing_behind() -> None:
 
 
 def test_items_due_together_keep_the_order_in_which_they_were_put() -> None:
-    agenda: Agenda[str] = Agenda()
+    agenda: DeadlineQueue[str] = DeadlineQueue()
     for name in "cab":
         agenda.put(name, 5)
     assert agenda.due(5) == ["c", "a", "b"]

@@ -7,13 +7,13 @@ import pytest
 from tests.simulation.engine_world import EngineWorld
 from tickertape.base.errors import BadOption, HeartbeatMissed, TickertapeError
 from tickertape.base.limits import beats_a_step_max
-from tickertape.engine.runtime.effects import Close, Effect, Look, Send
-from tickertape.engine.runtime.outbox import Answers
+from tickertape.engine.runtime.effects import CloseConnection, Effect, ProbeConnection, Send
+from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.runtime.statistics import Statistics
-from tickertape.engine.sessions.heartbeat import Beats
+from tickertape.engine.sessions.heartbeat import HeartbeatMonitor
 from tickertape.wire.commands import Goodbye, Heartbeat, Logon
 from tickertape.wire.connection import Connection, Received
-from tickertape.wire.heartbeat import Sight
+from tickertape.wire.heartbeat import Liveness
 
 
 class Engine:
@@ -22,7 +22,7 @@ class Engine:
     def __init__(self) -> None:
         self.effects: list[Effect] = []
         self.ended: dict[int, TickertapeError] = {}
-        self.beats = Beats(self.effects, Answers(self.effects, Statistics()), self.end)
+        self.beats = HeartbeatMonitor(self.effects, Outbox(self.effects, Statistics()), self.end)
 
     def end(self, conn: int, error: TickertapeError) -> None:
         self.ended[conn] = error
@@ -32,9 +32,9 @@ class Engine:
         """Whom it wants to be told of."""
         self.beats.wake(now)
         taken, self.effects[:] = self.effects[:], []
-        return [effect.conn for effect in taken if isinstance(effect, Look)]
+        return [effect.conn for effect in taken if isinstance(effect, ProbeConnection)]
 
-    def looked(self, conn: int, sight: Sight, now: float) -> int:
+    def looked(self, conn: int, sight: Liveness, now: float) -> int:
         """Beats that were sent for it."""
         self.beats.looked(conn, sight, now)
         taken, self.effects[:] = self.effects[:], []
@@ -60,10 +60,10 @@ def test_it_beats_and_ends_who_is_silent_for_two_intervals() -> None:
     assert engine.beats.next_deadline() == pytest.approx(103.0, abs=1e-5)
     assert engine.wake(102.9) == []
     assert engine.wake(103.00001) == [1]
-    assert engine.looked(1, Sight(100.0, 0, 100.0), 103.00001) == 1
+    assert engine.looked(1, Liveness(100.0, 0, 100.0), 103.00001) == 1
     assert engine.beats.next_deadline() == pytest.approx(106.0, abs=1e-5)
     assert engine.wake(106.00002) == [1]
-    assert engine.looked(1, Sight(100.0, 0, 103.0), 106.00002) == 0
+    assert engine.looked(1, Liveness(100.0, 0, 103.0), 106.00002) == 0
     assert isinstance(engine.ended[1], HeartbeatMissed)
     assert "6 seconds" in str(engine.ended[1])
     assert engine.beats.next_deadline() is None
@@ -76,7 +76,7 @@ def test_an_interval_may_be_changed_and_given_up() -> None:
     assert engine.beats.next_deadline() == pytest.approx(101.5, abs=1e-5)
     engine.beats.begin(1, 0, 101.2)
     assert engine.beats.next_deadline() is None
-    assert engine.looked(1, Sight(0, 0, 0), 500.0) == 0
+    assert engine.looked(1, Liveness(0, 0, 0), 500.0) == 0
     engine.beats.begin(1, 10_000, 600.0)
     assert engine.beats.next_deadline() == pytest.approx(610.0, abs=1e-5)
     engine.beats.drop(1)
@@ -101,7 +101,7 @@ def test_a_step_for_ten_thousand_connections_is_bounded() -> None:
     while looks := engine.wake(101.00001):
         assert len(looks) <= beats_a_step_max
         for conn in looks:
-            assert engine.looked(conn, Sight(100.9, 32, 100.0), 101.00001) == 1
+            assert engine.looked(conn, Liveness(100.9, 32, 100.0), 101.00001) == 1
         seen += looks
     assert sorted(seen) == list(range(10_000))
     assert engine.beats.next_deadline() == pytest.approx(102.0, abs=1e-4)
@@ -115,7 +115,7 @@ def test_a_logon_with_a_heartbeat_begins_it_and_a_bad_one_is_refused() -> None:
     for conn, interval in ((50, 2000), (51, 5)):
         world.broker.connected(conn)
         world.broker.received(conn, Logon(name=f"c{conn}", heartbeat_ms=interval), None, world.now())
-    closed = [effect for effect in world.broker.effects() if isinstance(effect, Close)]
+    closed = [effect for effect in world.broker.effects() if isinstance(effect, CloseConnection)]
     assert [(close.conn, close.reason) for close in closed] == [(51, "bad_option")]
     assert list(world.broker.sessions) == [50]
     assert len(world.broker.beats) == 1
@@ -143,7 +143,7 @@ def test_the_silent_are_told_counted_and_forgotten() -> None:
     peer = world.connect("c")
     peer.send(Heartbeat(interval_ms=200))
     conn, now = peer.conn, world.mono + 0.4
-    world.broker.beats.looked(conn, Sight(world.mono, 0, world.mono), now)
+    world.broker.beats.looked(conn, Liveness(world.mono, 0, world.mono), now)
     world.collect()
     world.settle()
     assert isinstance(peer.goodbye, Goodbye)

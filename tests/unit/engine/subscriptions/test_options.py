@@ -7,14 +7,14 @@ import pytest
 from tickertape.base.errors import BadOption
 from tickertape.base.options import parse_options
 from tickertape.engine.subscriptions.options import (
-    Conflation,
-    Pace,
+    ConflationOptions,
     Rate,
     RateUnit,
+    ReplayRate,
     parse_gap,
     parse_rate,
     read_conflation,
-    read_pace,
+    read_replay_rate,
 )
 
 
@@ -112,9 +112,11 @@ def test_gaps_that_are_none_are_refused(text: str) -> None:
 
 
 def test_the_pace_of_options() -> None:
-    assert read_pace(parse_options("bookmark,timestamp")) is None
-    assert read_pace(parse_options("rate=1000")) == Pace(Rate(RateUnit.MESSAGES, 1000))
-    assert read_pace(parse_options("rate=5X, rate_max_gap = 10s,")) == Pace(Rate(RateUnit.MULTIPLE, 5), 10.0)
+    assert read_replay_rate(parse_options("bookmark,timestamp")) is None
+    assert read_replay_rate(parse_options("rate=1000")) == ReplayRate(Rate(RateUnit.MESSAGES, 1000))
+    assert read_replay_rate(parse_options("rate=5X, rate_max_gap = 10s,")) == ReplayRate(
+        Rate(RateUnit.MULTIPLE, 5), 10.0
+    )
 
 
 @pytest.mark.parametrize(
@@ -131,18 +133,18 @@ def test_the_pace_of_options() -> None:
 )
 def test_a_pace_that_cannot_be_is_refused(options: str, reason: str) -> None:
     with pytest.raises(BadOption, match=reason):
-        read_pace(parse_options(options))
+        read_replay_rate(parse_options(options))
 
 
 def test_the_conflation_of_options() -> None:
     assert read_conflation(parse_options("rate=2x")) is None
     assert read_conflation(parse_options("conflation=none")) is None
-    assert read_conflation(parse_options("conflation=2s")) == Conflation(2_000_000)
-    wanted = Conflation(1_500_000, ("/tickerId",))
+    assert read_conflation(parse_options("conflation=2s")) == ConflationOptions(2_000_000)
+    wanted = ConflationOptions(1_500_000, ("/tickerId",))
     assert read_conflation(parse_options("conflation=1500ms, conflation_key = [/tickerId]")) == wanted
     assert read_conflation(parse_options("conflation=1.5s,conflation_key=/tickerId")) == wanted
     several = read_conflation(parse_options("conflation=1m,conflation_key=[/a, /b/c]"))
-    assert several == Conflation(60_000_000, ("/a", "/b/c"))
+    assert several == ConflationOptions(60_000_000, ("/a", "/b/c"))
 
 
 @pytest.mark.parametrize(

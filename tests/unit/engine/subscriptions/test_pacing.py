@@ -10,7 +10,7 @@ import pytest
 from tickertape.base.limits import rate_catch_up_seconds, rate_tick_seconds
 from tickertape.batch import MessageBatch, batch_from_bodies, merge
 from tickertape.engine.subscriptions.options import parse_rate
-from tickertape.engine.subscriptions.pacing import Pacer
+from tickertape.engine.subscriptions.pacing import RateLimiter
 
 START = 5_000.0
 
@@ -32,7 +32,11 @@ def bodies(count: int, size: int = 10) -> MessageBatch:
 
 
 def replay(
-    pacer: Pacer, batch: MessageBatch, now: float = START, until: float = float("inf"), late: float = 0.0
+    pacer: RateLimiter,
+    batch: MessageBatch,
+    now: float = START,
+    until: float = float("inf"),
+    late: float = 0.0,
 ) -> list[float]:
     """When each message goes, when it is looked at at the moments asked for, `late` after them."""
     times: list[float] = []
@@ -52,7 +56,7 @@ def replay(
 
 @pytest.mark.parametrize("rate", [10, 333, 1_000, 10_000, 14_141])
 def test_exact_14_a_rate_in_messages_holds_over_ten_seconds(rate: int) -> None:
-    times = replay(Pacer(parse_rate(str(rate))), bodies(rate * 12), until=START + 11.5)
+    times = replay(RateLimiter(parse_rate(str(rate))), bodies(rate * 12), until=START + 11.5)
     for begin in (0.0, 0.7, 1.3):
         within = [t for t in times if START + begin <= t < START + begin + 10]
         assert abs(len(within) - 10 * rate) <= max(0.002 * 10 * rate, 1)
@@ -61,13 +65,13 @@ def test_exact_14_a_rate_in_messages_holds_over_ten_seconds(rate: int) -> None:
 @pytest.mark.parametrize(("rate", "size"), [("100KB", 100), ("100KB", 10_000), ("1.5MB", 333)])
 def test_exact_14_a_rate_in_bytes_counts_payload(rate: str, size: int) -> None:
     per_second = parse_rate(rate).amount
-    times = replay(Pacer(parse_rate(rate)), bodies(int(per_second * 11 / size), size))
+    times = replay(RateLimiter(parse_rate(rate)), bodies(int(per_second * 11 / size), size))
     within = [t for t in times if t < START + 10]
     assert abs(len(within) * size - 10 * per_second) <= max(0.002 * 10 * per_second, size)
 
 
 def test_exact_14_a_rate_still_holds_when_messages_come_as_they_are_published() -> None:
-    pacer = Pacer(parse_rate("100"))
+    pacer = RateLimiter(parse_rate("100"))
     replay(pacer, bodies(50))
     one = bodies(1)
     now = START + 10  # it has caught up; then 1,000 messages a second come, for two seconds
@@ -82,7 +86,7 @@ def test_exact_14_a_rate_still_holds_when_messages_come_as_they_are_published() 
 
 
 def test_messages_slower_than_the_rate_are_not_held_up() -> None:
-    pacer = Pacer(parse_rate("1000"))
+    pacer = RateLimiter(parse_rate("1000"))
     one = bodies(1)
     for i in range(100):
         now = START + i * 0.01
@@ -91,7 +95,7 @@ def test_messages_slower_than_the_rate_are_not_held_up() -> None:
 
 
 def test_a_stall_is_not_followed_by_a_burst() -> None:
-    pacer = Pacer(parse_rate("10000"))
+    pacer = RateLimiter(parse_rate("10000"))
     batch = bodies(100_000)
     sent = len(replay(pacer, batch, until=START + 1))
     count, wake = pacer.allowed(batch, sent, batch.count, START + 60)
@@ -102,37 +106,37 @@ def test_a_stall_is_not_followed_by_a_burst() -> None:
 
 
 def test_what_a_busy_server_is_late_within_the_bound_is_not_lost() -> None:
-    times = replay(Pacer(parse_rate("1000")), bodies(12_000), late=rate_catch_up_seconds * 0.9)
+    times = replay(RateLimiter(parse_rate("1000")), bodies(12_000), late=rate_catch_up_seconds * 0.9)
     assert len([t for t in times if t < START + 10]) == pytest.approx(10_000, rel=0.006)
 
 
 def test_a_slow_rate_sends_one_at_a_time() -> None:
-    times = replay(Pacer(parse_rate("0.5")), bodies(4))
+    times = replay(RateLimiter(parse_rate("0.5")), bodies(4))
     assert times == pytest.approx([START, START + 2, START + 4, START + 6])
 
 
 def test_a_message_larger_than_a_tick_goes_when_the_debt_is_paid() -> None:
-    pacer = Pacer(parse_rate("1MB"))
+    pacer = RateLimiter(parse_rate("1MB"))
     batch = bodies(3, 1024 * 1024)
     assert replay(pacer, batch) == pytest.approx([START, START + 1, START + 2])
 
 
 def test_however_often_it_is_looked_at_it_gets_what_is_due_in_a_tick_together() -> None:
-    pacer = Pacer(parse_rate("100000"))
+    pacer = RateLimiter(parse_rate("100000"))
     batch = bodies(10_000)
     pacer.sent(batch, 0, 1, START)
     early = START + 0.3 * rate_tick_seconds
     assert pacer.allowed(batch, 1, batch.count, early) == (0, early + rate_tick_seconds)
     assert pacer.allowed(batch, 1, batch.count, START + rate_tick_seconds)[0] == pytest.approx(200, abs=1)
     dense = stamped([0.0001 * i for i in range(100)])
-    pacer = Pacer(parse_rate("1x"))
+    pacer = RateLimiter(parse_rate("1x"))
     pacer.sent(dense, 0, 1, START)
     assert pacer.allowed(dense, 1, dense.count, early) == (0, early + rate_tick_seconds)
     assert pacer.allowed(dense, 1, dense.count, START + rate_tick_seconds)[0] == pytest.approx(20, abs=1)
 
 
 def test_a_timer_that_fires_a_little_early_is_not_asked_for_again_at_once() -> None:
-    pacer = Pacer(parse_rate("1000"))
+    pacer = RateLimiter(parse_rate("1000"))
     batch = bodies(1_000)
     low, looks, now = 0, 0, START
     while now < START + 0.9:
@@ -147,7 +151,7 @@ def test_a_timer_that_fires_a_little_early_is_not_asked_for_again_at_once() -> N
 
 
 def test_asking_changes_nothing() -> None:
-    pacer = Pacer(parse_rate("2x"))
+    pacer = RateLimiter(parse_rate("2x"))
     batch = stamped([0, 1, 2, 3])
     assert [pacer.allowed(batch, 0, 4, START) for _ in range(3)] == [(1, START + 0.5)] * 3
     assert pacer.allowed(batch, 0, 4, START + 60) == (1, START + 60.5)  # nothing was sent: it starts then
@@ -156,13 +160,13 @@ def test_asking_changes_nothing() -> None:
 @pytest.mark.parametrize(("rate", "factor"), [("1x", 1.0), ("2X", 0.5), ("0.5x", 2.0), ("100x", 0.01)])
 def test_a_multiple_keeps_the_recorded_pace(rate: str, factor: float) -> None:
     recorded = [0, 0.1, 0.1, 0.1, 3.5, 3.6, 70.0, 70.0, 71.25]
-    times = replay(Pacer(parse_rate(rate)), stamped(recorded))
+    times = replay(RateLimiter(parse_rate(rate)), stamped(recorded))
     wanted = [START + second * factor for second in recorded]
     assert all(0 <= t - w <= 1.01 * rate_tick_seconds for t, w in zip(times, wanted, strict=True))
 
 
 def test_what_was_accepted_together_goes_together() -> None:
-    pacer = Pacer(parse_rate("1x"))
+    pacer = RateLimiter(parse_rate("1x"))
     batch = stamped([0, 0, 0, 1, 1])
     assert pacer.allowed(batch, 0, 5, START) == (3, START + 1)
     pacer.sent(batch, 0, 3, START)
@@ -172,27 +176,27 @@ def test_what_was_accepted_together_goes_together() -> None:
 def test_exact_15_long_gaps_are_cut_in_replay_time_and_the_timeline_shifts() -> None:
     # 5x with 10 s: gaps above 50 s in the recording are 10 s of waiting
     recorded = [0.0, 49.0, 99.0, 160.0, 165.0, 86_400.0, 86_450.0]
-    times = replay(Pacer(parse_rate("5X"), 10.0), stamped(recorded))
+    times = replay(RateLimiter(parse_rate("5X"), 10.0), stamped(recorded))
     waits = [b - a for a, b in pairwise(times)]
     assert waits == pytest.approx([9.8, 10, 10, 1, 10, 10], abs=rate_tick_seconds)
 
 
 def test_exact_15_never_more_than_a_second_at_the_original_pace() -> None:
     recorded = [0.0, 0.5, 2.5, 2.6, 3_600.0, 3_600.9]
-    times = replay(Pacer(parse_rate("1x"), 1.0), stamped(recorded))
+    times = replay(RateLimiter(parse_rate("1x"), 1.0), stamped(recorded))
     waits = [b - a for a, b in pairwise(times)]
     assert waits == pytest.approx([0.5, 1, 0.1, 1, 0.9], abs=rate_tick_seconds)
 
 
 def test_exact_15_a_gap_counts_between_messages_of_this_subscription_whatever_the_batches() -> None:
-    pacer = Pacer(parse_rate("1x"), 1.0)
+    pacer = RateLimiter(parse_rate("1x"), 1.0)
     assert replay(pacer, stamped([0.0])) == [START]
     times = replay(pacer, stamped([500.0, 500.25]), START + 0.1)
     assert times == pytest.approx([START + 1, START + 1.25], abs=rate_tick_seconds)
 
 
 def test_a_late_consumer_shifts_the_timeline() -> None:
-    pacer = Pacer(parse_rate("1x"))
+    pacer = RateLimiter(parse_rate("1x"))
     batch = stamped([0.01 * i for i in range(1_000)])
     sent = len(replay(pacer, batch, until=START + 1))
     assert pacer.allowed(batch, sent, 1_000, START + 30)[0] == pytest.approx(
@@ -207,7 +211,7 @@ def batch_part(batch: MessageBatch, low: int) -> MessageBatch:
 
 
 def test_once_means_now_at_the_live_end_and_half_goes_on_lagging() -> None:
-    once, half = Pacer(parse_rate("1x")), Pacer(parse_rate("0.5x"))
+    once, half = RateLimiter(parse_rate("1x")), RateLimiter(parse_rate("0.5x"))
     for second in range(1, 20):
         batch, now = stamped([float(second)]), START + second
         assert once.allowed(batch, 0, 1, now) == (1, None)
@@ -224,7 +228,7 @@ def test_a_pause_moves_the_schedule_by_its_length(rate: str) -> None:
     batch = stamped([0.0, 10.0, 20.0], 10 * 1024)
     if rate == "10":
         batch = bodies(3)
-    plain, paused = Pacer(parse_rate(rate)), Pacer(parse_rate(rate))
+    plain, paused = RateLimiter(parse_rate(rate)), RateLimiter(parse_rate(rate))
     wanted = replay(plain, batch)
     paused.sent(batch, 0, 1, START)
     paused.pause(START + 0.04)
@@ -245,7 +249,7 @@ def test_a_pause_moves_the_schedule_by_its_length(rate: str) -> None:
 
 
 def test_a_start_after_a_pause_is_now() -> None:
-    pacer = Pacer(parse_rate("1x"))
+    pacer = RateLimiter(parse_rate("1x"))
     pacer.pause(START)
     pacer.resume(START + 1_000)
     batch = stamped([0.0, 1.0])
@@ -255,7 +259,7 @@ def test_a_start_after_a_pause_is_now() -> None:
 def test_the_times_of_conflated_messages_are_given_apart() -> None:
     batch = stamped([5.0, 3.0, 4.0])  # of the last messages: they may fall
     firsts = stamped([0.0, 1.0, 100.0]).timestamps
-    pacer = Pacer(parse_rate("1x"), 2.0)
+    pacer = RateLimiter(parse_rate("1x"), 2.0)
     assert pacer.allowed(batch, 0, 3, START, firsts) == (1, START + 1)
     pacer.sent(batch, 0, 1, START, firsts)
     assert pacer.allowed(batch, 1, 3, START + 1, firsts) == (1, START + 3)

@@ -12,7 +12,7 @@ from tests.simulation.engine_world import EngineWorld
 from tickertape.base.bookmarks import parse_bookmark
 from tickertape.base.errors import BookmarkExpired, JournalError
 from tickertape.base.timestamps import format_timestamp
-from tickertape.engine.subscriptions.start_position import Extent, ExtentSearch, with_place
+from tickertape.engine.subscriptions.start_position import ExtentSearch, ReplayRange, with_place
 from tickertape.journal.reading.log_view import LogView, ReadRequest
 from tickertape.wire.commands import Ack, Completed, Resolve, Resolved, Unsubscribe
 
@@ -260,7 +260,7 @@ def test_a_begin_that_retention_removes_while_its_place_is_read_is_no_begin(
 
         def found() -> ExtentSearch:
             yield from ()
-            return Extent(5)
+            return ReplayRange(5)
 
         waiting = with_place(journal, point, found(), scene.times[-1])
         assert isinstance(next(waiting), ReadRequest)
@@ -272,4 +272,4 @@ def test_a_begin_that_retention_removes_while_its_place_is_read_is_no_begin(
         searches[0].throw(JournalError("gone"))
     with pytest.raises(StopIteration) as done:
         searches[1].throw(JournalError("gone"))
-    assert done.value.value == Extent(end, after="0")
+    assert done.value.value == ReplayRange(end, after="0")

@@ -9,7 +9,7 @@ from tests.simulation.engine_world import EngineWorld
 from tests.unit.engine.transactions.test_coordinator import T1, Sink, bodies_of, sink, world
 from tickertape.base.limits import MIB, binding_bytes_max, client_name_bytes_max
 from tickertape.engine.queues.state.definition import QueueDefinition
-from tickertape.engine.runtime.publisher_ids import Registry
+from tickertape.engine.runtime.publisher_ids import PublisherDirectory
 from tickertape.journal.commit.active_segment import commit_bytes_of
 from tickertape.journal.format.staging_file import StageOpen, find_staged
 from tickertape.wire.commands import Commit, Committed, Prepare, Staged, Transaction
@@ -114,5 +114,5 @@ def test_a_full_disk_refuses_the_transaction_and_nobody_else(world: EngineWorld,
 
 
 def test_the_room_that_is_made_sure_of_has_the_binding_of_the_publisher_too() -> None:
-    binding = Registry().bind(2**64 - 1, "x" * client_name_bytes_max, derived=True)
+    binding = PublisherDirectory().bind(2**64 - 1, "x" * client_name_bytes_max, derived=True)
     assert commit_bytes_of(binding) <= binding_bytes_max

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from tickertape.base.errors import LimitReached
-from tickertape.engine.runtime.publisher_ids import Registry
+from tickertape.engine.runtime.publisher_ids import PublisherDirectory
 from tickertape.engine.transactions import records as transaction_records
 from tickertape.engine.transactions import transaction_names
 from tickertape.engine.transactions.records import (
@@ -115,7 +115,7 @@ def test_publishers_are_bounded_but_known_ones_go_on(monkeypatch: pytest.MonkeyP
 def test_a_start_goes_on_with_the_names_that_were_known(monkeypatch: pytest.MonkeyPatch) -> None:
     bounds(monkeypatch, each=3, altogether=5, publishers=3)
     before = CommittedTransactions()
-    registry = Registry()
+    registry = PublisherDirectory()
     for n in range(5):
         for publisher in "pq":
             registry.apply(commit(before, named(f"n{n}", publisher)))
@@ -129,7 +129,7 @@ def test_a_start_goes_on_with_the_names_that_were_known(monkeypatch: pytest.Monk
 
 
 def test_a_log_whose_names_shared_one_ring_is_read_and_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    registry = Registry()
+    registry = PublisherDirectory()
     for n in range(7):  # of four places, as all publishers together had once
         publisher = "pq"[n % 2]
         made = {"type": "transaction", "latest_of": f"name {n % 4}", "publisher": publisher, "name": f"n{n}"}
@@ -156,7 +156,7 @@ def test_a_place_that_a_damaged_log_left_out_is_used_and_none_taken_from_anybody
 
 def test_two_spaces_are_two_matters_whatever_they_are_called() -> None:
     before = CommittedTransactions()
-    registry = Registry()
+    registry = PublisherDirectory()
     pairs = [("a", "b c"), ("a b", "c"), ("a b c", "1"), ("1 a", "b"), ("1", "a b")]
     for publisher, space in pairs:
         registry.apply(commit(before, numbered(7, space, publisher)))
@@ -171,7 +171,7 @@ def test_retention_keeps_the_last_record_of_each_matter(monkeypatch: pytest.Monk
     second = [commit(known, numbered(2)), commit(known, numbered(3)), commit(known, named("c"))]
     kept = with_records(with_records((), first), second)
     assert kept == (b"other", first[3], second[1], second[2])
-    registry = Registry()
+    registry = PublisherDirectory()
     for body in kept:
         if body != b"other":
             registry.apply(body)

@@ -11,19 +11,19 @@ from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
 from tickertape.base.limits import conflation_piece_messages_max
 from tickertape.engine.conflation.conflater import Conflater
-from tickertape.engine.transient.delivery import Unrecorded
-from tickertape.engine.transient.slow_consumers import SlowLimits
+from tickertape.engine.transient.delivery import TransientDelivery
+from tickertape.engine.transient.slow_consumers import SlowConsumerLimits
 from tickertape.wire.commands import Ack, Unsubscribe
 
 RECORDED = frozenset({"log/a"})
 KEYED = "conflation=1s,conflation_key=[/k]"
 
 
-def _world(seed: int = 1, limits: SlowLimits | None = None) -> EngineWorld:
+def _world(seed: int = 1, limits: SlowConsumerLimits | None = None) -> EngineWorld:
     return EngineWorld(seed, recorded=RECORDED, slow_clients=limits)
 
 
-def _unrecorded(world: EngineWorld) -> Unrecorded:
+def _unrecorded(world: EngineWorld) -> TransientDelivery:
     return world.broker.subscribing.unrecorded
 
 
@@ -105,7 +105,7 @@ def test_each_interval_gives_its_last_in_the_order_of_the_firsts(seed: int) -> N
 def test_exact_20_replaced_again_and_again_with_and_without_conflation(seed: int) -> None:
     """Each of them gives what was published while it was there, and all of it before the next one."""
     rng = Random(seed)
-    world = _world(seed, SlowLimits(connection_bytes=rng.choice((2_000, 16 << 20))))
+    world = _world(seed, SlowConsumerLimits(connection_bytes=rng.choice((2_000, 16 << 20))))
     unrecorded = _unrecorded(world)
     unrecorded.step_bytes_max = rng.choice((1, 5_000, 1 << 20))
     unrecorded.written()
@@ -204,7 +204,7 @@ def test_of_a_subscription_that_ends_nothing_is_left_and_nothing_is_sent() -> No
 
 
 def test_what_leaves_waits_like_everything_else_for_a_slow_reader() -> None:
-    world = _world(limits=SlowLimits(connection_bytes=20_000, age_seconds=30.0))
+    world = _world(limits=SlowConsumerLimits(connection_bytes=20_000, age_seconds=30.0))
     publisher, peer = world.connect("p"), world.connect("s")
     peer.subscribe("s", "u", options="conflation=10ms", credit=100)
     world.broker.blocked(peer.conn)
@@ -224,7 +224,7 @@ def test_what_leaves_waits_like_everything_else_for_a_slow_reader() -> None:
 
 
 def test_one_who_never_reads_is_ended_by_age() -> None:
-    world = _world(limits=SlowLimits(age_seconds=5.0))
+    world = _world(limits=SlowConsumerLimits(age_seconds=5.0))
     publisher, peer = world.connect("p"), world.connect("s")
     peer.subscribe("s", "u", options="conflation=10ms")
     world.broker.blocked(peer.conn)

@@ -11,17 +11,17 @@ from tickertape.base import limits
 from tickertape.batch import BatchBuilder, MessageBatch, batch_from_bodies
 from tickertape.engine.runtime import log_writer as publishing
 from tickertape.engine.runtime.effects import Effect, PauseReading, ResumeReading, Send
-from tickertape.engine.sessions.read_throttle import Pauses
-from tickertape.engine.transient.delivery import Unrecorded
-from tickertape.engine.transient.slow_consumers import SlowLimits
+from tickertape.engine.sessions.read_throttle import ReadThrottle
+from tickertape.engine.transient.delivery import TransientDelivery
+from tickertape.engine.transient.slow_consumers import SlowConsumerLimits
 from tickertape.wire.commands import Command, Deliver, Flush, Processed, Publish
 
 
-def _world(slow_clients: SlowLimits | None = None) -> EngineWorld:
+def _world(slow_clients: SlowConsumerLimits | None = None) -> EngineWorld:
     return EngineWorld(1, recorded=frozenset({"recorded"}), slow_clients=slow_clients)
 
 
-def _unrecorded(world: EngineWorld) -> Unrecorded:
+def _unrecorded(world: EngineWorld) -> TransientDelivery:
     return world.broker.subscribing.unrecorded
 
 
@@ -271,7 +271,7 @@ def test_flushes_that_wait_for_their_turn_count_too() -> None:
 
 def test_each_reason_not_to_read_is_told_once_and_ends_by_itself() -> None:
     effects: list[Effect] = []
-    pauses = Pauses(effects)
+    pauses = ReadThrottle(effects)
     pauses.pause(1, "journal")
     pauses.pause(1, "unrecorded")
     pauses.pause(2, "journal")
@@ -300,7 +300,7 @@ def test_each_reason_not_to_read_is_told_once_and_ends_by_itself() -> None:
 
 
 def test_the_connection_that_waits_for_most_is_ended_first_and_the_others_get_everything() -> None:
-    world = _world(SlowLimits(memory_bytes=100_000, disk_bytes=0))
+    world = _world(SlowConsumerLimits(memory_bytes=100_000, disk_bytes=0))
     little = _subscriber(world, "little", "a", stalled=True)
     most = _subscriber(world, "most", "b", stalled=True)
     reading = _subscriber(world, "reading", "b")
@@ -321,7 +321,7 @@ def test_the_connection_that_waits_for_most_is_ended_first_and_the_others_get_ev
 
 
 def test_a_connection_that_waits_for_too_much_is_ended_whoever_else_waits_for_it() -> None:
-    world = _world(SlowLimits(disk_bytes=0))
+    world = _world(SlowConsumerLimits(disk_bytes=0))
     slow = world.connect("slow")
     slow.subscribe("s", "u", credit=32)
     reading = world.connect("reading")

@@ -9,17 +9,17 @@ from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
 from tickertape.base import limits
 from tickertape.engine.runtime.effects import OfflineStart, OfflineStop, SpillRead, SpillWrite
-from tickertape.engine.transient.slow_consumers import Backlogs, SlowLimits
+from tickertape.engine.transient.slow_consumers import SlowConsumerBuffers, SlowConsumerLimits
 from tickertape.wire.commands import Goodbye
 
-SMALL = SlowLimits(memory_bytes=2_000_000, connection_bytes=500_000)
+SMALL = SlowConsumerLimits(memory_bytes=2_000_000, connection_bytes=500_000)
 
 
-def _world(slow_clients: SlowLimits = SMALL) -> EngineWorld:
+def _world(slow_clients: SlowConsumerLimits = SMALL) -> EngineWorld:
     return EngineWorld(1, recorded=frozenset(), slow_clients=slow_clients)
 
 
-def _backlogs(world: EngineWorld) -> Backlogs:
+def _backlogs(world: EngineWorld) -> SlowConsumerBuffers:
     return world.broker.subscribing.unrecorded.backlogs
 
 
@@ -84,7 +84,7 @@ def test_what_many_wait_for_is_written_once_and_read_back_once_for_those_who_wak
 
 
 def test_small_publishes_that_wait_cost_little_more_than_their_bytes_however_many_wait() -> None:
-    world = _world(SlowLimits(disk_bytes=0))
+    world = _world(SlowConsumerLimits(disk_bytes=0))
     slow = [_subscriber(world, f"slow-{number}", stalled=True) for number in range(30)]
     publisher = world.connect("p")
     for number in range(1_000):
@@ -96,7 +96,7 @@ def test_small_publishes_that_wait_cost_little_more_than_their_bytes_however_man
 
 
 def test_the_biggest_goes_to_disk_first_and_who_waits_for_little_stays_in_memory() -> None:
-    world = _world(SlowLimits(memory_bytes=1_000_000))
+    world = _world(SlowConsumerLimits(memory_bytes=1_000_000))
     little = _subscriber(world, "little", "little", stalled=True)
     most = _subscriber(world, "most", "most", stalled=True)
     publisher = world.connect("p")
@@ -175,7 +175,7 @@ def test_a_disk_slower_than_what_comes_ends_the_slowest_at_the_bound_of_memory()
 
 
 def test_reading_back_takes_so_much_at_a_time_however_many_wake_up() -> None:
-    world = _world(SlowLimits(memory_bytes=3_000_000, connection_bytes=100_000))
+    world = _world(SlowConsumerLimits(memory_bytes=3_000_000, connection_bytes=100_000))
     slow = [_subscriber(world, f"slow-{number}", f"u{number}", stalled=True) for number in range(60)]
     publisher = world.connect("p")
     for _ in range(2):
@@ -195,7 +195,7 @@ def test_reading_back_takes_so_much_at_a_time_however_many_wake_up() -> None:
 
 
 def test_who_has_waited_too_long_is_ended_by_the_clock() -> None:
-    world = _world(SlowLimits(age_seconds=30.0))
+    world = _world(SlowConsumerLimits(age_seconds=30.0))
     slow, live = _subscriber(world, "slow", stalled=True), _subscriber(world, "live")
     publisher = world.connect("p")
     publisher.publish("u", [b"1"], sequenced=False)
@@ -211,7 +211,7 @@ def test_who_has_waited_too_long_is_ended_by_the_clock() -> None:
 
 
 def test_who_takes_what_comes_though_never_all_of_it_does_not_grow_old() -> None:
-    world = _world(SlowLimits(age_seconds=10.0))
+    world = _world(SlowConsumerLimits(age_seconds=10.0))
     peer = world.connect("s")
     peer.subscribe("s", "u", credit=40)
     publisher = world.connect("p")
@@ -226,7 +226,7 @@ def test_who_takes_what_comes_though_never_all_of_it_does_not_grow_old() -> None
 
 @pytest.mark.parametrize("size", [100, 300_000, 5_000_000])
 def test_messages_of_any_size_come_back_from_disk(size: int) -> None:
-    world = _world(SlowLimits(memory_bytes=12_000_000, connection_bytes=0))
+    world = _world(SlowConsumerLimits(memory_bytes=12_000_000, connection_bytes=0))
     slow = _subscriber(world, "slow", stalled=True)
     publisher = world.connect("p")
     bodies = [_body(number, size) for number in range(8)]
@@ -240,7 +240,7 @@ def test_messages_of_any_size_come_back_from_disk(size: int) -> None:
 
 
 def test_what_is_being_handed_on_is_not_sent_to_somebody_before_his_turn_nor_twice() -> None:
-    world = _world(SlowLimits())
+    world = _world(SlowConsumerLimits())
     _subscriber(world, "first", stalled=True)
     second = _subscriber(world, "second", stalled=True)
     publisher = world.connect("p")
@@ -254,7 +254,7 @@ def test_what_is_being_handed_on_is_not_sent_to_somebody_before_his_turn_nor_twi
 
 
 def test_what_could_not_be_written_is_tried_again_for_the_others() -> None:
-    world = _world(SlowLimits(connection_bytes=10_000))
+    world = _world(SlowConsumerLimits(connection_bytes=10_000))
     peers = [_subscriber(world, f"slow-{number}", stalled=True) for number in range(2)]
     publisher = world.connect("p")
     failures = [OSError(5, "once")]

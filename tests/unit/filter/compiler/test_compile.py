@@ -13,11 +13,11 @@ import pytest
 from tests.helpers.processes import source_environment
 from tickertape.base.errors import BadFilter
 from tickertape.base.limits import pattern_states_max, pattern_steps_max
-from tickertape.filter import Context, compile_filter
+from tickertape.filter import FilterInputs, compile_filter
 from tickertape.filter.compiler.regex import compile_pattern
-from tickertape.filter.compiler.regex_syntax import Shape
+from tickertape.filter.compiler.regex_syntax import RegexShape
 from tickertape.filter.language.ast import Literal
-from tickertape.filter.language.unparse import show
+from tickertape.filter.language.unparse import unparse
 from tickertape.payload import message_type
 from tickertape.payload.paths import Path
 from tickertape.payload.types import FieldReader, MessageType
@@ -26,7 +26,7 @@ JSON = message_type("json")
 
 
 def meaning(text: str) -> str:
-    return show(compile_filter(text, JSON).tree)
+    return unparse(compile_filter(text, JSON).tree)
 
 
 class NeverDecoding:
@@ -76,7 +76,7 @@ def test_a_filter_that_reads_no_field_decodes_nothing() -> None:
     kind: MessageType = NeverDecoding()
     assert compile_filter("1 = 1", kind).select([b"\xff", b""]) == [0, 1]
     assert compile_filter("1 = 2 OR NULL", kind).select([b"x"]) == []
-    context = Context(topics=["a", "b", "a"])
+    context = FilterInputs(topics=["a", "b", "a"])
     found = compile_filter("TOPIC_NAME() = 'a'", kind)
     assert found.needs == {"topics"}
     assert found.select([b"", b"x", b"{"], context) == [0, 2]
@@ -94,7 +94,7 @@ def test_binary_bodies_have_no_fields() -> None:
 
 
 def test_message_and_subscriber_functions_take_a_context() -> None:
-    context = Context(
+    context = FilterInputs(
         ["t", "t"], ["1|1|", "1|2|"], ["c", None], [None, "k"], "ann", "desk", "x 1", 1_795_165_200.0
     )
     bodies = [b"{}", b'{"a":1}']
@@ -182,13 +182,13 @@ def test_patterns_together_are_bounded() -> None:
 def test_what_patterns_take_to_compile_is_bounded(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether the filter is accepted or not."""
     spent: list[int] = []
-    spend = Shape.spend
+    spend = RegexShape.spend
 
-    def counting(self: Shape, steps: int) -> None:
+    def counting(self: RegexShape, steps: int) -> None:
         spent.append(steps)
         spend(self, steps)
 
-    monkeypatch.setattr(Shape, "spend", counting)
+    monkeypatch.setattr(RegexShape, "spend", counting)
     compile_pattern.cache_clear()
     with suppress(BadFilter):
         compile_filter(text, JSON)

@@ -17,7 +17,7 @@ from tickertape.filter.functions.registry import (
     MESSAGE_FUNCTIONS,
     SUBSCRIBER_FUNCTIONS,
     call_of,
-    why_not,
+    unsupported_reason,
 )
 from tickertape.filter.functions.strings import find, instr_i, replace
 
@@ -75,10 +75,10 @@ def test_arithmetic_never_raises_and_stays_in_bounds(sign: str) -> None:
 
 def test_every_function_says_what_it_does_and_a_stranger_is_explained() -> None:
     assert all(f.doc and f.name == name for name, f in FUNCTIONS.items())
-    assert why_not("UPPER") is None
-    assert why_not("AVG") == "AVG cannot be used: aggregates cannot be used in a filter"
-    assert why_not("UPPR") == "there is no function UPPR; perhaps UPPER"
-    assert why_not("QQQQQ") == "there is no function QQQQQ"
+    assert unsupported_reason("UPPER") is None
+    assert unsupported_reason("AVG") == "AVG cannot be used: aggregates cannot be used in a filter"
+    assert unsupported_reason("UPPR") == "there is no function UPPR; perhaps UPPER"
+    assert unsupported_reason("QQQQQ") == "there is no function QQQQQ"
 
 
 def test_rounding() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tickertape.filter.functions.arrays import Arrays, Elements, TooCostly
+from tickertape.filter.functions.arrays import Arrays, ArrayView, TooCostly
 from tickertape.filter.functions.comparison import affixed, at_most, between, equal, less, one_of, unequal
 from tickertape.filter.functions.values import is_null, key, number, scalar, text, truth
 
@@ -76,10 +76,10 @@ def test_texts_of_a_long_array_are_numbers_as_those_of_a_short_one_are() -> None
         ["24", "x", "1e2", "1e999", "-7", "1\n2", "9" * 65, "18446744073709551616", "5."],
         ["1", "2"],
     ):
-        short, long = Elements(values, Arrays()), Elements(many(values), Arrays())
+        short, long = ArrayView(values, Arrays()), ArrayView(many(values), Arrays())
         assert short.numbers == long.numbers == {n for v in values if (n := number(v)) is not None}
         assert long.texts == short.texts | set(many([]))
-    assert Elements([str(n) for n in range(50)], Arrays()).numbers == set(range(50))
+    assert ArrayView([str(n) for n in range(50)], Arrays()).numbers == set(range(50))
 
 
 def test_an_array_is_summed_up_once_for_a_message() -> None:

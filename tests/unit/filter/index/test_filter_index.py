@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tickertape.base.limits import filter_piece_steps_max, index_piece_messages_max, index_values_max
-from tickertape.filter import Context, Filter, compile_filter
+from tickertape.filter import Filter, FilterInputs, compile_filter
 from tickertape.filter.index import filter_index as index_module
-from tickertape.filter.index.columns import Columns, Reading
+from tickertape.filter.index.columns import ColumnReading, ValueColumns
 from tickertape.filter.index.filter_index import FilterIndex
 from tickertape.payload import message_type
 
@@ -34,7 +34,7 @@ def _bodies(*documents: Any) -> list[bytes]:
 
 
 def _found(
-    index: FilterIndex[str], bodies: list[bytes], context: Context | None = None
+    index: FilterIndex[str], bodies: list[bytes], context: FilterInputs | None = None
 ) -> dict[str, list[int]]:
     return {key: indices.tolist() for key, indices in index.match(bodies, context)}
 
@@ -138,7 +138,7 @@ def test_many_bodies_are_looked_at_in_pieces() -> None:
 def test_a_filter_may_read_what_is_beside_the_body() -> None:
     index = _index("TOPIC_NAME() = 't'", "/a = 1 AND TOPIC_NAME() = 't'", "/a = 1")
     assert index.needs == {"topics"}
-    found = _found(index, [*_bodies({"a": 1}, {"a": 1}), b"no json"], Context(topics=["t", "u", "t"]))
+    found = _found(index, [*_bodies({"a": 1}, {"a": 1}), b"no json"], FilterInputs(topics=["t", "u", "t"]))
     assert found == {"TOPIC_NAME() = 't'": [0, 2], "/a = 1 AND TOPIC_NAME() = 't'": [0], "/a = 1": [0, 1]}
 
 
@@ -198,16 +198,16 @@ def test_a_filter_more_leaves_the_readers_of_others_as_they_are() -> None:
 
 def test_many_fields_of_many_bodies_are_read_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     held = []
-    read = Reading.columns
+    read = ColumnReading.columns
 
-    def reading(self: Reading, bodies: Sequence[bytes]) -> Generator[int, None, Columns]:
+    def reading(self: ColumnReading, bodies: Sequence[bytes]) -> Generator[int, None, ValueColumns]:
         held.append(len(bodies) * len(self))
         return read(self, bodies)
 
     index = _index(*map(_wide, range(12)))
     bodies = _bodies(*[{f"f{number % 12}_3": 1} for number in range(400)])
     index.match(bodies[:12])  # makes the functions of the filters, which takes long for each
-    monkeypatch.setattr(Reading, "columns", reading)
+    monkeypatch.setattr(ColumnReading, "columns", reading)
     with index.search() as search:
         steps = list(search.look_at(bodies, None, 0))
         assert [len(own) for _, own in search.matches()] == [34] * 4 + [33] * 8

@@ -13,9 +13,9 @@ import pytest
 from tickertape.filter import compile_filter
 from tickertape.filter.functions.arrays import Arrays
 from tickertape.filter.index import predicates as verdicts
-from tickertape.filter.index.predicates import Met, Test, Verdicts
+from tickertape.filter.index.predicates import PredicateCache, SeenValues, Test
 from tickertape.filter.index.terms import Single, terms_of
-from tickertape.filter.index.value_cache import Memory
+from tickertape.filter.index.value_cache import ValueCache
 from tickertape.payload import message_type
 
 
@@ -24,7 +24,7 @@ def _condition(text: str) -> Single:
     return found
 
 
-def _true(table: Verdicts, row: int, values: list[Any], met: Met | None = None) -> list[int]:
+def _true(table: PredicateCache, row: int, values: list[Any], met: SeenValues | None = None) -> list[int]:
     """The places of the values of which the condition in a row is true."""
     asking = table.found(np.array([row]), values, met or table.met(values), set())
     while True:
@@ -55,7 +55,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def test_what_comes_again_is_asked_no_more_than_twice(asked: list[Any]) -> None:
-    table = Verdicts(Memory())
+    table = PredicateCache(ValueCache())
     row = table.add(_condition("/a LIKE '^b'"))
     values = [f"{letter}{number}" for number in range(20) for letter in "ab"]
     for _ in range(50):
@@ -64,7 +64,7 @@ def test_what_comes_again_is_asked_no_more_than_twice(asked: list[Any]) -> None:
 
 
 def test_two_texts_of_one_place_that_take_turns_are_met_again() -> None:
-    memory = Memory()
+    memory = ValueCache()
     salt = 0
     place = hash("one") % (1 << 16)
     other = next(text for n in range(1 << 22) if hash(text := str(n)) % (1 << 16) == place)
@@ -76,7 +76,7 @@ def test_two_texts_of_one_place_that_take_turns_are_met_again() -> None:
 
 
 def test_texts_that_come_once_are_not_remembered(asked: list[Any]) -> None:
-    table = Verdicts(Memory())
+    table = PredicateCache(ValueCache())
     row = table.add(_condition("/a LIKE '^b'"))
     _true(table, row, [None] * 100)
     before = table.remembered_bytes
@@ -88,9 +88,9 @@ def test_texts_that_come_once_are_not_remembered(asked: list[Any]) -> None:
 
 
 def test_all_tables_together_remember_no_more_than_their_bound() -> None:
-    memory = Memory(400_000)
+    memory = ValueCache(400_000)
     rng = Random(3)
-    tables = [Verdicts(memory) for _ in range(6)]
+    tables = [PredicateCache(memory) for _ in range(6)]
     rows = [table.add(_condition(f"/a LIKE '^{number}'")) for number, table in enumerate(tables)]
     most = 0
     for _ in range(1_500):
@@ -105,7 +105,7 @@ def test_all_tables_together_remember_no_more_than_their_bound() -> None:
 
 
 def test_answers_of_a_piece_hold_though_all_is_forgotten_meanwhile() -> None:
-    table = Verdicts(Memory())
+    table = PredicateCache(ValueCache())
     row = table.add(_condition("/a LIKE '^b'"))
     values = ["b", "c", 7, "b", "bb"] * 20
     for _ in range(3):
@@ -118,7 +118,7 @@ def test_answers_of_a_piece_hold_though_all_is_forgotten_meanwhile() -> None:
 
 def test_conditions_that_come_and_go_do_not_answer_for_each_other() -> None:
     rng = Random(4)
-    table = Verdicts(Memory(2_000))
+    table = PredicateCache(ValueCache(2_000))
     rows: dict[str, int] = {}
     values: Iterable[Any] = ["a", "b", "ab", "ba", 7, None, "7", "x" * 300 + "b"]
     patterns = ["^a", "b$", "7", "^.$", "x+b", "^b", "a", "[0-9]", "z"]

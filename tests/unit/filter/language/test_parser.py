@@ -15,7 +15,7 @@ from tickertape.filter.compiler.compile import compile_filter
 from tickertape.filter.language.ast import And, Comparison, Field, In, Literal, Not, Or, walk
 from tickertape.filter.language.diagnostics import caret_lines
 from tickertape.filter.language.parser import parse
-from tickertape.filter.language.unparse import show
+from tickertape.filter.language.unparse import unparse
 from tickertape.payload import message_type
 from tickertape.payload.paths import Path
 
@@ -49,8 +49,8 @@ def refused(text: str) -> BadFilter:
 )
 def test_a_filter_is_read_as_it_says(text: str, meaning: str) -> None:
     tree = parse(text)
-    assert show(tree) == meaning
-    assert show(parse(meaning)) == meaning
+    assert unparse(tree) == meaning
+    assert unparse(parse(meaning)) == meaning
 
 
 def test_nodes_know_their_place_and_are_equal_without_it() -> None:
@@ -150,7 +150,7 @@ def test_a_long_text_is_shown_around_the_mistake() -> None:
 def test_limits_are_checked_before_anything_grows() -> None:
     assert "4,097 bytes" in str(refused("/" + "a" * filter_bytes_max))
     fits = "(" * filter_depth_max + "/a" + ")" * filter_depth_max
-    assert show(parse(fits)) == "/a"
+    assert unparse(parse(fits)) == "/a"
     assert "nested more than 40" in str(refused(f"({fits})"))
     assert "nested more than 40" in str(refused("NOT " * 41 + "/a"))
     members = ",".join(["1"] * filter_members_max)
@@ -164,4 +164,4 @@ def test_limits_are_checked_before_anything_grows() -> None:
 
 
 def test_brackets_and_commas_in_texts_do_not_count() -> None:
-    assert show(parse("/a = '" + "(" * 100 + "," * 1500 + "'")).startswith("/a = '((")
+    assert unparse(parse("/a = '" + "(" * 100 + "," * 1500 + "'")).startswith("/a = '((")

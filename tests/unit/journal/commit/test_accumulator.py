@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.journal.commit.test_group_commit import Bench
 from tickertape.batch import BatchBuilder, batch_from_bodies
-from tickertape.journal.commit.accumulator import room_of
+from tickertape.journal.commit.accumulator import encoded_size
 from tickertape.journal.disk_jobs import WriteCommit
 
 
@@ -28,7 +28,7 @@ def test_what_is_accepted_on_a_full_disk_does_not_wait_for_a_segment(waits: str)
         for batch in {"a rich one": (rich,), "a plain one": (plain,)}.get(waits, ()):
             bench.put(batch)
         last = batch_from_bodies("t", [bytes(bench.active.room() - short)], first_sequence=1)
-        if bench.machine.can_accept(room_of(last)):
+        if bench.machine.can_accept(encoded_size(last)):
             bench.put(last)
             taken += 1
         while "WriteCommit" in bench.asked():

@@ -12,12 +12,12 @@ from tickertape.base.errors import JournalFailed
 from tickertape.base.interfaces import Now
 from tickertape.base.limits import commit_bytes_max, mark_idle_seconds, segment_header_bytes
 from tickertape.batch import BatchBuilder, MessageBatch, Stamp, batch_from_bodies
-from tickertape.journal.commit.active_segment import Active, LogEnd
+from tickertape.journal.commit.active_segment import ActiveSegment, LogEnd
 from tickertape.journal.commit.group_commit import GroupCommit
-from tickertape.journal.commit.persisted import Persisted, SyncPolicy
+from tickertape.journal.commit.persisted import PersistedCommit, SyncPolicy
 from tickertape.journal.disk_jobs import (
-    Job,
-    NoRoom,
+    DiskFull,
+    JournalJob,
     PrepareSegment,
     RollSegment,
     SealSegment,
@@ -41,8 +41,8 @@ class Bench:
         self.machine = GroupCommit(
             end, policy=policy, interval_seconds=interval, segment_bytes=CAPACITY, now=self.now
         )
-        self.waiting: list[Job] = []
-        self.persisted: list[Persisted] = []
+        self.waiting: list[JournalJob] = []
+        self.persisted: list[PersistedCommit] = []
         self.sequence = 0
         self.collect()
         if started:
@@ -73,21 +73,21 @@ class Bench:
         """The jobs that wait for an answer."""
         return [type(job).__name__ for job in self.waiting]
 
-    def answer(self, kind: type[Job], error: OSError | None) -> Job:
+    def answer(self, kind: type[JournalJob], error: OSError | None) -> JournalJob:
         job = next(job for job in self.waiting if isinstance(job, kind))
         self.waiting.remove(job)
         self.machine.done(job, error, 0xABC, self.now)
         self.collect()
         return job
 
-    def ok(self, kind: type[Job]) -> Job:
+    def ok(self, kind: type[JournalJob]) -> JournalJob:
         return self.answer(kind, None)
 
-    def fails(self, kind: type[Job], number: int = errno.EIO) -> Job:
+    def fails(self, kind: type[JournalJob], number: int = errno.EIO) -> JournalJob:
         return self.answer(kind, OSError(number, "it failed"))
 
-    def full(self) -> Job:
-        return self.answer(PrepareSegment, NoRoom(errno.ENOSPC, "no room"))
+    def full(self) -> JournalJob:
+        return self.answer(PrepareSegment, DiskFull(errno.ENOSPC, "no room"))
 
     def append(self, size: int = 10, count: int = 1, topic: str = "t") -> None:
         batch = batch_from_bodies(topic, [bytes(size)] * count, first_sequence=self.sequence + 1)
@@ -114,7 +114,7 @@ class Bench:
         return header.kind
 
     @property
-    def active(self) -> Active:
+    def active(self) -> ActiveSegment:
         assert self.machine.active is not None
         return self.machine.active
 
@@ -336,7 +336,7 @@ def test_nothing_spins_while_the_disk_is_full_and_something_waits() -> None:
 @pytest.mark.parametrize(
     "kind", [WriteCommit, RollSegment, SealSegment, SyncSegment, StartSegment, PrepareSegment]
 )
-def test_the_first_failure_latches(kind: type[Job], number: int) -> None:
+def test_the_first_failure_latches(kind: type[JournalJob], number: int) -> None:
     policy = SyncPolicy.INTERVAL if kind is SyncSegment else SyncPolicy.ALWAYS
     bench = Bench(policy, started=kind not in (StartSegment, PrepareSegment))
     if kind is StartSegment:

@@ -14,26 +14,26 @@ from tickertape.base.interfaces import Now
 from tickertape.base.limits import MIB, segment_bytes_min
 from tickertape.batch import Stamp, batch_from_bodies
 from tickertape.journal.commit import preallocation as reserve_module
-from tickertape.journal.commit.preallocation import Reserve
-from tickertape.journal.disk_jobs import Executor, NoRoom, PrepareSegment
+from tickertape.journal.commit.preallocation import SegmentPreallocation
+from tickertape.journal.disk_jobs import DiskFull, DiskJobExecutor, PrepareSegment
 from tickertape.journal.format.identity import open_identity
 from tickertape.journal.journal import Journal
-from tickertape.journal.recovery.recovery import recover
+from tickertape.journal.recovery.recovery import recover_journal
 from tickertape.testing.disk import StrictDisk
 
-NO_ROOM = NoRoom(errno.ENOSPC, "no room")
+NO_ROOM = DiskFull(errno.ENOSPC, "no room")
 
 
 def now(mono: float) -> Now:
     return Now(mono, round(mono * 1e6))
 
 
-def is_full(machine: Reserve | Journal) -> bool:
+def is_full(machine: SegmentPreallocation | Journal) -> bool:
     return machine.full
 
 
 def test_sizes_double_and_are_halved_when_they_do_not_fit() -> None:
-    reserve = Reserve(256 * MIB)
+    reserve = SegmentPreallocation(256 * MIB)
     job = reserve.ask(1, 0)
     sizes = []
     for number in range(2, 9):
@@ -61,7 +61,7 @@ def test_sizes_double_and_are_halved_when_they_do_not_fit() -> None:
 
 
 def test_never_below_what_the_next_commit_needs() -> None:
-    reserve = Reserve(256 * MIB)
+    reserve = SegmentPreallocation(256 * MIB)
     needed = 5 * MIB + 1
     job = reserve.ask(1, needed)
     assert job.bytes == 5 * MIB + 4096
@@ -74,8 +74,8 @@ def test_a_disk_is_used_to_its_last_segment_and_nothing_is_lost() -> None:
     capacity = 11 * MIB
     disk = StrictDisk(Random(1), space_bytes=capacity)
     open_identity(disk, owner="test", create=True, new_id=JOURNAL_ID)
-    journal = Journal(recover(disk, JOURNAL_ID), now(0))
-    executor = Executor(disk, lambda: 5)
+    journal = Journal(recover_journal(disk, JOURNAL_ID), now(0))
+    executor = DiskJobExecutor(disk, lambda: 5)
     mono, sent, refused = 0.0, 0, 0
 
     def work() -> None:
@@ -119,7 +119,7 @@ def test_a_disk_is_used_to_its_last_segment_and_nothing_is_lost() -> None:
         mono += 0.1
         assert publish(sent.to_bytes(8, "big") * 2000)
     assert sent == before + 100
-    again = Journal(recover(disk.kill_clone(), JOURNAL_ID), now(mono))
+    again = Journal(recover_journal(disk.kill_clone(), JOURNAL_ID), now(mono))
     bodies = [bytes(b) for _, batch in read_log(again, disk) for b in batch.bodies_list()]
     assert bodies == [number.to_bytes(8, "big") * 2000 for number in range(sent)]
 

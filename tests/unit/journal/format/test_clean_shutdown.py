@@ -9,21 +9,26 @@ import pytest
 
 from tests.simulation.journal_log import Driver, disk_with, small_log
 from tests.simulation.journal_world import FailingDisk, PowerLost, Trace
-from tickertape.journal.format.clean_shutdown import END_FILE, Reached, read_reached, write_reached
+from tickertape.journal.format.clean_shutdown import (
+    END_FILE,
+    CleanShutdown,
+    read_clean_shutdown,
+    write_clean_shutdown,
+)
 from tickertape.journal.offline.verify import verify
 from tickertape.testing.disk import StrictDisk
 
-EARLIER = Reached(segment=1, commit=7, position=30)
-LATER = Reached(segment=2, commit=19, position=1000)
+EARLIER = CleanShutdown(segment=1, commit=7, position=30)
+LATER = CleanShutdown(segment=2, commit=19, position=1000)
 LOG = small_log(3, marks=True)
 
 
 def test_it_is_read_back_and_the_later_one_counts() -> None:
     disk = StrictDisk(Random(1))
-    assert read_reached(disk) is None
+    assert read_clean_shutdown(disk) is None
     for reached in (EARLIER, LATER):
-        write_reached(disk, reached)
-        assert read_reached(disk) == reached
+        write_clean_shutdown(disk, reached)
+        assert read_clean_shutdown(disk) == reached
 
 
 @pytest.mark.parametrize(
@@ -31,7 +36,7 @@ def test_it_is_read_back_and_the_later_one_counts() -> None:
 )
 def test_one_that_cannot_be_understood_is_told(data: bytes) -> None:
     with pytest.raises(ValueError, match=END_FILE):
-        read_reached(disk_with({END_FILE: data}))
+        read_clean_shutdown(disk_with({END_FILE: data}))
 
 
 def test_power_loss_before_every_operation_leaves_one_of_the_two() -> None:
@@ -39,13 +44,13 @@ def test_power_loss_before_every_operation_leaves_one_of_the_two() -> None:
     for operations in range(10):
         for seed in range(12):
             disk = StrictDisk(Random(seed))
-            write_reached(disk, EARLIER)
+            write_clean_shutdown(disk, EARLIER)
             try:
-                write_reached(FailingDisk(disk, operations, Trace()), LATER)
+                write_clean_shutdown(FailingDisk(disk, operations, Trace()), LATER)
                 done = True
             except PowerLost:
                 done = False
-            kept = read_reached(disk.crash_clone(Random(seed)))
+            kept = read_clean_shutdown(disk.crash_clone(Random(seed)))
             assert kept == LATER if done else kept in (EARLIER, LATER)
             found.add((done, kept))
     assert found == {(False, EARLIER), (False, LATER), (True, LATER)}
@@ -54,16 +59,16 @@ def test_power_loss_before_every_operation_leaves_one_of_the_two() -> None:
 @pytest.mark.parametrize("operation", ["open", "truncate", "write", "sync", "rename"])
 def test_what_fails_leaves_the_earlier_one_and_is_tried_again_at_the_next_stop(operation: str) -> None:
     disk = StrictDisk(Random(1))
-    write_reached(disk, EARLIER)
+    write_clean_shutdown(disk, EARLIER)
     disk.fail(operation, 1, errno.ENOSPC)
     with pytest.raises(OSError, match="Errno"):
-        write_reached(disk, LATER)
-    assert read_reached(disk) == EARLIER
-    write_reached(disk, LATER)
-    assert read_reached(disk) == LATER
+        write_clean_shutdown(disk, LATER)
+    assert read_clean_shutdown(disk) == EARLIER
+    write_clean_shutdown(disk, LATER)
+    assert read_clean_shutdown(disk) == LATER
 
 
-def reached_by(driver: Driver) -> Reached | None:
+def reached_by(driver: Driver) -> CleanShutdown | None:
     return driver.journal.reached
 
 
@@ -77,11 +82,11 @@ def test_a_journal_tells_where_its_seal_ended_it_and_only_then() -> None:
     reached = reached_by(driver)
     assert reached is not None
     disk.close_all()
-    write_reached(disk, reached)
+    write_clean_shutdown(disk, reached)
     again = Driver(disk)
     assert again.recovered.report == []
     last = again.recovered.segments[-1]
-    assert reached == Reached(segment=last.number, commit=last.seal.number, position=last.end_position)
+    assert reached == CleanShutdown(segment=last.number, commit=last.seal.number, position=last.end_position)
 
 
 @pytest.mark.parametrize("lost", [True, False])
@@ -92,7 +97,7 @@ def test_verify_finds_a_lost_end(lost: bool) -> None:
     driver.run()
     reached = reached_by(driver)
     assert reached is not None
-    write_reached(disk, reached)
+    write_clean_shutdown(disk, reached)
     handle = disk.open(f"journal/{reached.segment:010d}.segment")
     if lost:
         disk.truncate(handle, disk.size(handle) // 2)

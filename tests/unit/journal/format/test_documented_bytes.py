@@ -16,7 +16,7 @@ from tests.unit.journal.format.test_segment import GOLDEN
 from tests.unit.journal.written import Written
 from tickertape.base.limits import index_block_bytes, index_zone_bytes
 from tickertape.base.names import derived_publisher_id, publisher_id
-from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER, CONTROL_TOPIC, Registry
+from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER, CONTROL_TOPIC, PublisherDirectory
 
 DOCUMENT = (Path(__file__).parents[4] / "docs" / "formats" / "journal.md").read_text(encoding="utf-8")
 
@@ -36,13 +36,13 @@ def test_publisher_ids_are_the_hashes_of_the_document() -> None:
 
 
 def test_a_control_record_is_a_map_with_these_fields() -> None:
-    batch = Registry().bind(2**63 + 1, "risk-1", derived=True)
+    batch = PublisherDirectory().bind(2**63 + 1, "risk-1", derived=True)
     assert (batch.topics, batch.count) == ((CONTROL_TOPIC,), 1)
     assert batch.kinds is not None
     assert batch.kinds.tolist() == [1]
     golden = b"\x84\xa4type\xa9publisher\xa9publisher\xcf\x80\0\0\0\0\0\0\1\xa4name\xa6risk-1\xa7derived\xc3"
     assert bytes(batch.body(0)) == golden
-    registry = Registry()
+    registry = PublisherDirectory()
     registry.apply(golden)
     assert registry.is_bound(2**63 + 1)
     registry.apply(b"\x82\xa4type\xa7unknown\xa9publisher\x05")

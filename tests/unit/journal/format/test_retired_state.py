@@ -31,10 +31,10 @@ from tickertape.journal.format.retired_state import (
 )
 from tickertape.journal.format.segment import segment_path
 from tickertape.journal.offline.locate import Absent, locate, locate_bookmark
-from tickertape.journal.offline.range_reader import read_outside
+from tickertape.journal.offline.range_reader import read_range
 from tickertape.journal.offline.snapshot import SnapshotReader, take_snapshot
 from tickertape.journal.offline.verify import survey, verify
-from tickertape.journal.recovery.recovery import recover
+from tickertape.journal.recovery.recovery import recover_journal
 from tickertape.testing.disk import StrictDisk
 
 
@@ -118,7 +118,7 @@ def test_a_changed_byte_refuses_the_start(at: int) -> None:
     rewrite(written.disk, RETIRED_FILE, bytes(data))
     before = written.disk.contents()
     with pytest.raises((JournalCorrupt, JournalVersion), match=r"retired\.bin"):
-        recover(written.disk, read_identity(written.disk).journal_id)
+        recover_journal(written.disk, read_identity(written.disk).journal_id)
     assert written.disk.contents() == before, "nothing was changed"
     assert any(f.file == RETIRED_FILE for f in verify(written.disk).damage)
 
@@ -128,7 +128,7 @@ def test_a_file_that_was_cut_refuses_the_start(size: int) -> None:
     written = retired_log()
     rewrite(written.disk, RETIRED_FILE, written.disk.contents()[RETIRED_FILE][:size])
     with pytest.raises(JournalCorrupt, match="restore it from a copy"):
-        recover(written.disk, read_identity(written.disk).journal_id)
+        recover_journal(written.disk, read_identity(written.disk).journal_id)
 
 
 def test_a_file_larger_than_its_bound_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,7 +191,7 @@ def test_a_log_that_begins_late_without_its_record_is_refused(harm: object, what
     harm(written)
     before = written.disk.contents()
     with pytest.raises(JournalCorrupt, match=what):
-        recover(written.disk, read_identity(written.disk).journal_id)
+        recover_journal(written.disk, read_identity(written.disk).journal_id)
     assert written.disk.contents() == before, "nothing was changed"
     assert not verify(written.disk).whole
 
@@ -204,7 +204,7 @@ def test_files_that_should_be_gone_are_no_part_of_the_log() -> None:
     written.retire(3)
     handle = written.disk.open(segment_path(2), create=True)
     written.disk.write(handle, 0, [segment])
-    recovered = recover(written.disk, read_identity(written.disk).journal_id)
+    recovered = recover_journal(written.disk, read_identity(written.disk).journal_id)
     assert recovered.leftovers == (2,)
     assert [s.number for s in recovered.segments] == [4, 5]
     assert "retired by an earlier run" in recovered.report[0]
@@ -213,18 +213,18 @@ def test_files_that_should_be_gone_are_no_part_of_the_log() -> None:
     assert report.retired is not None
     assert report.retired.unfinished == 1
     written._executor.run(RetireSegments(retired=None, numbers=recovered.leftovers))
-    assert not recover(written.disk, read_identity(written.disk).journal_id).leftovers
+    assert not recover_journal(written.disk, read_identity(written.disk).journal_id).leftovers
 
 
 def test_an_end_recorded_in_a_removed_segment_is_no_loss() -> None:
     written = Written()
     written.publish()
     written.stop()
-    from tickertape.journal.format.clean_shutdown import write_reached
+    from tickertape.journal.format.clean_shutdown import write_clean_shutdown
 
     reached = written.journal.reached
     assert reached is not None
-    write_reached(written.disk, reached)
+    write_clean_shutdown(written.disk, reached)
     written.start()
     while written.journal.view.segments[-1].number < 4:
         written.publish(size=400)
@@ -277,14 +277,14 @@ def test_reading_files_beside_the_server_meets_a_removal() -> None:
     while written.journal.view.segments[-1].number < 5:
         written.publish(size=400)
     journal, end = written.journal.identity, written.journal.persisted_end
-    reading = read_outside(written.disk, journal, 0, end, "orders")
+    reading = read_range(written.disk, journal, 0, end, "orders")
     assert next(reading).header.first_position == 0
     retired = written.retire(3)
     with pytest.raises(BookmarkExpired, match="resolve what is to be read again"):
         list(reading)
     with pytest.raises(BookmarkExpired, match="position 0"):
-        list(read_outside(written.disk, journal, 0, end, "orders"))
-    commits = list(read_outside(written.disk, journal, retired.first_position, end, "orders"))
+        list(read_range(written.disk, journal, 0, end, "orders"))
+    commits = list(read_range(written.disk, journal, retired.first_position, end, "orders"))
     assert commits[0].header.first_position == retired.first_position
 
 

@@ -14,7 +14,7 @@ from tickertape.base.interfaces import Now
 from tickertape.base.limits import commit_header_bytes, segment_header_bytes
 from tickertape.batch import MessageBatch, Stamp, batch_from_bodies
 from tickertape.journal.commit.persisted import SyncPolicy
-from tickertape.journal.disk_jobs import Executor
+from tickertape.journal.disk_jobs import DiskJobExecutor
 from tickertape.journal.format.segment import (
     CommitHeader,
     CommitKind,
@@ -34,7 +34,7 @@ from tickertape.journal.format.segment import (
 )
 from tickertape.journal.index.segment_index import SegmentIndex
 from tickertape.journal.journal import Journal
-from tickertape.journal.recovery.recovery import recover
+from tickertape.journal.recovery.recovery import recover_journal
 from tickertape.testing.disk import StrictDisk
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "journal-segment.bin"
@@ -73,9 +73,11 @@ def sealed_segment() -> bytes:
     """A segment with a commit, a mark, a commit of two runs and topics, and its seal."""
     disk = StrictDisk(Random(1))
     disk.make_directory("journal")
-    executor = Executor(disk, lambda: SALT)
+    executor = DiskJobExecutor(disk, lambda: SALT)
     moment = Now(1.0, 1_790_000_000_000_000)
-    journal = Journal(recover(disk, bytes(range(16))), moment, policy=SyncPolicy.ALWAYS, segment_bytes=8192)
+    journal = Journal(
+        recover_journal(disk, bytes(range(16))), moment, policy=SyncPolicy.ALWAYS, segment_bytes=8192
+    )
 
     def run() -> None:
         while jobs := journal.jobs():

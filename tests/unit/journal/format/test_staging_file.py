@@ -25,12 +25,12 @@ from tickertape.journal.format.segment import QUARANTINE_DIRECTORY
 from tickertape.journal.format.staging_file import (
     STAGING_DIRECTORY,
     Damaged,
-    Prepared,
+    PreparedPart,
+    StagedFiles,
     StageDrop,
     StageOpen,
     StagePrepare,
     StageWrite,
-    Staging,
     blocks_of,
     encode_foot,
     encode_label,
@@ -82,7 +82,7 @@ def test_the_golden_file_reads_as_the_document_says() -> None:
 
 
 def test_what_is_staged_comes_back_and_goes(disk: StrictDisk) -> None:
-    staging = Staging(disk)
+    staging = StagedFiles(disk)
     stage(staging, 5, LABEL, batches())
     found = [MessageBatch.parse(block) for block in staging.run(StageOpen(5))]
     assert [batch.encode() for batch in found] == [batch.encode() for batch in batches()]
@@ -95,22 +95,22 @@ def test_what_is_staged_comes_back_and_goes(disk: StrictDisk) -> None:
 
 
 def test_what_is_prepared_survives_power_loss_and_other_things_are_removed(disk: StrictDisk) -> None:
-    staging = Staging(disk)
+    staging = StagedFiles(disk)
     offset = stage(staging, 1, LABEL, batches())
     stage(staging, 2, LABEL, batches(), prepare=False)
     for seed in range(30):
         after = disk.crash_clone(Random(seed))
         found, report = find_staged(after, JOURNAL_ID)
-        assert found == [Prepared(1, LABEL, 3, offset + 32, 2)]
+        assert found == [PreparedPart(1, LABEL, 3, offset + 32, 2)]
         assert report == []
         assert after.names(STAGING_DIRECTORY) == [Path(prepared_path_of(1)).name]
-        assert len(Staging(after).run(StageOpen(1))) == 2
+        assert len(StagedFiles(after).run(StageOpen(1))) == 2
 
 
 def test_each_read_that_fails_is_an_error_of_the_commit(disk: StrictDisk) -> None:
-    stage(Staging(disk), 1, LABEL, batches())
+    stage(StagedFiles(disk), 1, LABEL, batches())
     before = disk.calls["read"]
-    Staging(disk).run(StageOpen(1))
+    StagedFiles(disk).run(StageOpen(1))
     reads = disk.calls["read"] - before
     assert reads >= 4
     for memory in (256 << 20, 0):
@@ -120,7 +120,7 @@ def test_each_read_that_fails_is_an_error_of_the_commit(disk: StrictDisk) -> Non
                 patch.object(staging_module, "staged_memory_bytes_max", memory),
                 pytest.raises(OSError, match="Input/output"),
             ):
-                Staging(disk).run(StageOpen(1))
+                StagedFiles(disk).run(StageOpen(1))
             assert disk.faults_left == 0
 
 
@@ -136,7 +136,7 @@ def test_what_is_beyond_the_bound_is_mapped_until_the_rest_is_let_go(
 
     monkeypatch.setattr(disk, "map", counted)
     monkeypatch.setattr(staging_module, "staged_memory_bytes_max", len(golden_bytes()) + 100)
-    staging = Staging(disk)
+    staging = StagedFiles(disk)
     wanted = [batch.encode() for batch in batches()]
     for file in (1, 2, 3):
         stage(staging, file, LABEL, batches())
@@ -284,7 +284,7 @@ def test_what_is_prepared_has_its_name_for_good_once_the_client_is_told(disk: St
     for operations in range(20):
         fresh = StrictDisk(Random(operations))
         with contextlib.suppress(PowerLost):
-            stage(Staging(FailingDisk(fresh, operations)), 1, LABEL, batches())
+            stage(StagedFiles(FailingDisk(fresh, operations)), 1, LABEL, batches())
             assert operations > 8, "then it was told"
             for seed in range(10):
                 names = fresh.crash_clone(Random(seed)).names(STAGING_DIRECTORY)
@@ -295,7 +295,7 @@ def test_what_is_prepared_has_its_name_for_good_once_the_client_is_told(disk: St
             assert report == [], "nothing is taken for damage that is none"
             if found:
                 assert after.names(STAGING_DIRECTORY) == [Path(prepared_path_of(1)).name]
-                assert len(Staging(after).run(StageOpen(1))) == 2
+                assert len(StagedFiles(after).run(StageOpen(1))) == 2
     put(disk, path_of(3), golden_bytes())
     assert len(find_staged(disk, JOURNAL_ID)[0]) == 1
     assert disk.names(STAGING_DIRECTORY) == [Path(prepared_path_of(3)).name]
@@ -321,7 +321,7 @@ def test_a_foot_that_counts_otherwise_is_damage(messages: int, blocks: int) -> N
 
 
 def test_a_closed_one_holds_no_files(disk: StrictDisk) -> None:
-    staging = Staging(disk)
+    staging = StagedFiles(disk)
     stage(staging, 1, LABEL, batches(), prepare=False)
     assert len(disk._handles) == 1
     staging.close()
@@ -332,7 +332,7 @@ def test_of_many_files_that_are_written_few_are_open(
     disk: StrictDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(staging_module, "staging_files_open_max", 3)
-    staging = Staging(disk)
+    staging = StagedFiles(disk)
     begin = len(encode_label(LABEL))
     offsets = dict.fromkeys(range(1, 9), 0)
     for batch in batches():

@@ -17,14 +17,14 @@ from tests.unit.journal.written import Written
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import commit_bytes_max, index_bytes_max, segment_header_bytes
-from tickertape.journal.index.index_cache import SealedIndexes
+from tickertape.journal.index.index_cache import IndexCache
 from tickertape.journal.index.segment_index import SegmentIndex
 from tickertape.journal.offline.locate import Absent, locate_bookmark
 from tickertape.journal.offline.snapshot import SnapshotReader, take_snapshot
 from tickertape.journal.reading.log_view import ReadRequest
 from tickertape.journal.reading.lookup import find_bookmark, find_time
 from tickertape.journal.recovery import survey as seen
-from tickertape.journal.recovery.recovery import recover
+from tickertape.journal.recovery.recovery import recover_journal
 from tickertape.testing.disk import StrictDisk
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ def stored(commits: int = 60, seed: int = 1) -> tuple[bytes, int]:
 def test_a_thousand_sealed_segments_stay_under_the_bound() -> None:
     encoded, end = stored()
     bound = 3_200_000
-    sealed, indexes = SealedIndexes(bound), [SegmentIndex.decode(encoded, end) for _ in range(1_000)]
+    sealed, indexes = IndexCache(bound), [SegmentIndex.decode(encoded, end) for _ in range(1_000)]
     whole = indexes[0].nbytes
     assert 1_000 * whole > 4_000_000
     for index in indexes:
@@ -56,7 +56,7 @@ def test_what_it_counts_is_what_is_taken() -> None:
     encoded, end = stored(400)
     tracemalloc.start()
     try:
-        sealed = SealedIndexes(1 << 20)
+        sealed = IndexCache(1 << 20)
         for _ in range(120):
             sealed.add(SegmentIndex.decode(encoded, end))
         whole, counted = tracemalloc.get_traced_memory()[0], sealed.nbytes
@@ -68,7 +68,7 @@ def test_what_it_counts_is_what_is_taken() -> None:
 
 
 def test_a_bound_that_cannot_be_kept_ends() -> None:
-    sealed = SealedIndexes(100)
+    sealed = IndexCache(100)
     for _ in range(70):
         sealed.add(SegmentIndex.decode(*stored(10)))
     sealed.fit()
@@ -79,7 +79,7 @@ def test_a_bound_that_cannot_be_kept_ends() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_lookups_stay_right_at_every_step(seed: int) -> None:
     made = [grown(seed * 10 + n, 30, 9, 5, index_bytes_max) for n in range(6)]
-    sealed = SealedIndexes(14_500)
+    sealed = IndexCache(14_500)
     for index, _ in made:
         sealed.add(index)
     while sealed.relieve():
@@ -193,7 +193,7 @@ def measured(
 def test_a_running_journal_keeps_the_bound() -> None:
     written = Written(segment_bytes=64 * 1024)
     bound = 76_000
-    written.journal.view.indexes = sealed = SealedIndexes(bound)
+    written.journal.view.indexes = sealed = IndexCache(bound)
     for number in range(400):
         written.publish(4, 1_200, publisher=number % 40 + 1)
     assert len(written.journal.view.segments) > 30
@@ -214,7 +214,7 @@ def test_a_start_knows_every_publisher_and_reads_no_commit(monkeypatch: pytest.M
         written.publish(2, 1_500, publisher=number % 40 + 1)
     expected = dict(written.journal.highest)
     written.stop()
-    monkeypatch.setattr(seen, "SealedIndexes", lambda: SealedIndexes(100))
+    monkeypatch.setattr(seen, "SealedIndexes", lambda: IndexCache(100))
     disk, read = written.disk.kill_clone(), []
     original = disk.read
 
@@ -223,7 +223,7 @@ def test_a_start_knows_every_publisher_and_reads_no_commit(monkeypatch: pytest.M
         return original(handle, offset, size)
 
     disk.read = counted  # type: ignore[method-assign]
-    recovered = recover(disk, JOURNAL_ID)
+    recovered = recover_journal(disk, JOURNAL_ID)
     assert recovered.publishers == expected
     assert all(segment.blocks.blocks <= 1 for segment in recovered.segments)
     assert not any(segment.blocks.knows_publishers for segment in recovered.segments)

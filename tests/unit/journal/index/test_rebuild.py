@@ -9,7 +9,7 @@ import pytest
 from tests.unit.journal.written import Written
 from tickertape.base.errors import BadBatch
 from tickertape.batch import BatchBuilder, MessageBatch, Stamp, batch_from_bodies, merge
-from tickertape.journal.format.commit_headers import Expected, Heads, read_heads
+from tickertape.journal.format.commit_headers import CommitHeaders, Expected, read_commit_headers
 from tickertape.journal.format.segment import (
     FLAG_CONTINUES,
     FLAG_ENDS,
@@ -20,7 +20,7 @@ from tickertape.journal.format.segment import (
     segment_path,
 )
 from tickertape.journal.index.rebuild import IndexRebuild
-from tickertape.journal.recovery.segment_scan import Commit, Ending, SegmentScan, Verdict
+from tickertape.journal.recovery.segment_scan import Ending, ScannedCommit, SegmentScan, Verdict
 
 SALT = 77
 
@@ -48,7 +48,7 @@ def random_batch(rng: Random, sequences: dict[int, int], kinds: bool) -> Message
     return merge(batches, stamps)
 
 
-def segment(seed: int, commits: int = 150, *, chained: bool = False) -> tuple[bytes, list[Commit]]:
+def segment(seed: int, commits: int = 150, *, chained: bool = False) -> tuple[bytes, list[ScannedCommit]]:
     """Commits as they follow each other from offset 512, the last one a seal without a footer; data commits
     with the flags of chains, if wanted."""
     rng = Random(seed)
@@ -83,7 +83,7 @@ def segment(seed: int, commits: int = 150, *, chained: bool = False) -> tuple[by
         encoded, chain = encode_commit(header)
         position += header.messages
         data += encoded + body
-        made.append(Commit(header._replace(crc=chain), memoryview(body)))
+        made.append(ScannedCommit(header._replace(crc=chain), memoryview(body)))
     return data, made
 
 
@@ -111,7 +111,7 @@ def test_many_at_once_are_what_they_are_one_by_one(seed: int, chained: bool) -> 
         one_by_one.take(*commit)
     rng, expected, window = Random(seed), EXPECTED, 0
     while window < len(data):
-        heads = read_heads(data[window : window + rng.choice((40_000, 90_000))], expected)
+        heads = read_commit_headers(data[window : window + rng.choice((40_000, 90_000))], expected)
         assert heads is not None
         at_once.take_many(heads)
         last = heads.last()
@@ -131,7 +131,7 @@ def test_a_flipped_bit_ends_the_walk_at_its_commit(seed: int) -> None:
         at = rng.randrange(len(data))
         broken[at] ^= 1 << rng.randrange(8)
         whole = [commit for commit in made if commit.header.end - 512 <= at]
-        heads = read_heads(bytes(broken), EXPECTED)
+        heads = read_commit_headers(bytes(broken), EXPECTED)
         assert (0 if heads is None else len(heads.starts)) == len(whole)
 
 
@@ -147,22 +147,22 @@ def test_a_flipped_bit_ends_the_walk_at_its_commit(seed: int) -> None:
 )
 def test_a_commit_that_belongs_elsewhere_is_none(other: Expected) -> None:
     data, _ = segment(1, 5)
-    assert read_heads(data, EXPECTED) is not None
-    assert read_heads(data, other) is None
-    assert read_heads(data[:90], EXPECTED) is None
-    assert read_heads(bytes(4096), EXPECTED) is None
+    assert read_commit_headers(data, EXPECTED) is not None
+    assert read_commit_headers(data, other) is None
+    assert read_commit_headers(data[:90], EXPECTED) is None
+    assert read_commit_headers(bytes(4096), EXPECTED) is None
 
 
 def test_a_batch_that_is_none_is_told() -> None:
     data, _ = segment(3, 30)
-    heads = read_heads(data, EXPECTED)
+    heads = read_commit_headers(data, EXPECTED)
     assert heads is not None
     begin = heads.starts[0] + 96
     for at in (0, 4, 8, 12, 16, 20, 24, 28):
         broken = bytearray(data)
         broken[begin + at] ^= 0x5A
         with pytest.raises(BadBatch):
-            IndexRebuild(1).take_many(Heads(bytes(broken), heads.starts, heads.rows))
+            IndexRebuild(1).take_many(CommitHeaders(bytes(broken), heads.starts, heads.rows))
 
 
 def test_a_segment_is_walked_in_stretches_to_the_same_end() -> None:
@@ -183,7 +183,7 @@ def test_a_segment_is_walked_in_stretches_to_the_same_end() -> None:
     assert fast.ending.verdict is Verdict.CLEAN
 
 
-def walk(written: Written) -> tuple[list[Heads | Commit], Ending, list[int]]:
+def walk(written: Written) -> tuple[list[CommitHeaders | ScannedCommit], Ending, list[int]]:
     """What a walk in stretches through the first segment of a killed server gives, how it ends, and the size
     of each of its reads of commits, the search behind the last one left out."""
     disk = written.disk.kill_clone()
@@ -224,11 +224,11 @@ def test_stretches_show_where_a_chain_without_its_end_begins() -> None:
     written.transact(2, 3)
     written.transact(4, 5, 6, 1, jobs=2)
     ((heads,), _, _) = walk(written)
-    assert isinstance(heads, Heads)
+    assert isinstance(heads, CommitHeaders)
     chain = heads.chain(None)
     assert chain is not None
     assert (chain.first_position, chain.messages) == (8, 4)
-    rest = Heads(heads.window, heads.starts[-1:], heads.rows[-1:])
+    rest = CommitHeaders(heads.window, heads.starts[-1:], heads.rows[-1:])
     assert rest.chain(chain) == chain, "begun in commits before"
-    whole = Heads(heads.window, heads.starts[:3], heads.rows[:3])
+    whole = CommitHeaders(heads.window, heads.starts[:3], heads.rows[:3])
     assert whole.chain(chain) is None

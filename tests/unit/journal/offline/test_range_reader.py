@@ -14,7 +14,7 @@ from tickertape.base.limits import commit_header_bytes, segment_header_bytes
 from tickertape.journal.format.identity import IDENTITY_FILE
 from tickertape.journal.format.segment import decode_segment_header, encode_segment_header, segment_path
 from tickertape.journal.offline import range_reader as outside
-from tickertape.journal.offline.range_reader import read_outside
+from tickertape.journal.offline.range_reader import read_range
 from tickertape.journal.offline.segment_check import opened
 from tickertape.testing.disk import StrictDisk
 
@@ -65,7 +65,7 @@ def read(disk: Disk, start: int, end: int, topic: str | None, journal: str = NAM
     """Position and body of the messages of `topic`, or of any, as a caller that cuts and selects."""
     return [
         (position, message.data)
-        for commit in read_outside(disk, journal, start, end, topic)
+        for commit in read_range(disk, journal, start, end, topic)
         for position, message in enumerate(commit.batch(), commit.header.first_position)
         if topic in (None, message.topic) and start <= position < end
     ]
@@ -91,7 +91,7 @@ def test_every_range_is_read_exactly_over_sealed_segments_and_the_one_begun(
 
 def test_a_reader_goes_on_while_the_log_is_committed_sealed_and_begun_anew(log: Log) -> None:
     end = log.end
-    reading = read_outside(log.disk, NAME, 0, end, "flights")
+    reading = read_range(log.disk, NAME, 0, end, "flights")
     found = []
     before = log.segments
     for commit in reading:
@@ -183,7 +183,7 @@ def test_another_journal_a_newer_one_or_none_is_refused(log: Log) -> None:
 def test_nothing_is_written_locked_or_left_open(log: Log) -> None:
     before = {name: log.disk.names(name) for name in (".", "journal")}
     read(log.disk, 0, log.end, "rare")
-    reading = read_outside(log.disk, NAME, 0, log.end, "flights")
+    reading = read_range(log.disk, NAME, 0, log.end, "flights")
     next(reading)
     held = len(log.disk._handles)
     reading.close()

@@ -16,7 +16,7 @@ from tests.unit.journal.written import START_MICROS, Written
 from tickertape.base.errors import NotAJournal
 from tickertape.base.limits import commit_header_bytes, segment_header_bytes
 from tickertape.journal.format.identity import read_identity
-from tickertape.journal.format.last_segment import read_begun
+from tickertape.journal.format.last_segment import read_last_segment
 from tickertape.journal.format.segment import (
     CommitHeader,
     CommitKind,
@@ -32,7 +32,7 @@ from tickertape.journal.format.segment import (
 from tickertape.journal.index.segment_index import SegmentIndex
 from tickertape.journal.offline.verify import segment_bytes, survey, verify
 from tickertape.journal.recovery.segment_scan import SegmentScan
-from tickertape.journal.recovery.survey import look
+from tickertape.journal.recovery.survey import survey_segments
 from tickertape.testing.disk import StrictDisk
 
 
@@ -455,6 +455,6 @@ def disk_reads_before_commits(disk: StrictDisk) -> int:
     """Reads of a look until the first commit is read: identity, then a head and a seal of each segment."""
     before = disk.calls["read"]
     journal_id = read_identity(disk).journal_id
-    read_begun(disk, journal_id)
-    look(disk, journal_id)
+    read_last_segment(disk, journal_id)
+    survey_segments(disk, journal_id)
     return disk.calls["read"] - before

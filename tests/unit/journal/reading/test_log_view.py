@@ -23,13 +23,13 @@ from tickertape.base.limits import (
     tail_cache_bytes,
 )
 from tickertape.batch import Stamp, batch_from_bodies
-from tickertape.journal.disk_jobs import Executor
+from tickertape.journal.disk_jobs import DiskJobExecutor
 from tickertape.journal.format.segment import decode_commit, segment_path
 from tickertape.journal.journal import Journal
 from tickertape.journal.reading.log_reader import LogReader
-from tickertape.journal.reading.log_view import LogSegment, Part, ReadRequest
+from tickertape.journal.reading.log_view import LogPart, LogSegment, ReadRequest
 from tickertape.journal.reading.lookup import find_bookmark, find_time, fold_topic
-from tickertape.journal.recovery.recovery import recover
+from tickertape.journal.recovery.recovery import recover_journal
 from tickertape.testing.disk import StrictDisk
 
 
@@ -67,8 +67,8 @@ def random_log(seed: int, *, messages: int = 400, sizes: tuple[int, ...] = (0, 4
     time = 5_000
     for _ in range(2):
         moment = Now(0.0, 0)
-        journal = Journal(recover(disk, JOURNAL_ID), moment, segment_bytes=256 * 1024)
-        executor = Executor(disk, lambda: rng.getrandbits(64))
+        journal = Journal(recover_journal(disk, JOURNAL_ID), moment, segment_bytes=256 * 1024)
+        executor = DiskJobExecutor(disk, lambda: rng.getrandbits(64))
         target = len(written) + messages
         while len(written) < target:
             time += rng.choice((0, 0, 3, 100))
@@ -88,7 +88,7 @@ def random_log(seed: int, *, messages: int = 400, sizes: tuple[int, ...] = (0, 4
     return Fixture(journal, disk, written)
 
 
-def _run(journal: Journal, executor: Executor, moment: Now) -> None:
+def _run(journal: Journal, executor: DiskJobExecutor, moment: Now) -> None:
     while jobs := journal.jobs():
         for job in jobs:
             journal.done(job, None, executor.run(job), moment)
@@ -221,7 +221,7 @@ def test_a_commit_larger_than_a_read_is_read_whole() -> None:
 def test_a_reader_that_falls_out_of_memory_gets_nothing_twice() -> None:
     made = random_log(3, messages=150)
     journal, disk = made.journal, made.disk
-    executor = Executor(disk, lambda: 77)
+    executor = DiskJobExecutor(disk, lambda: 77)
     moment = Now(0.0, 0)
     reader = journal.reader(0)
     positions: list[int] = []
@@ -256,7 +256,7 @@ def test_the_tail_is_bounded_and_cut_in_pieces() -> None:
     made = random_log(4, messages=30)
     view, moment = made.journal.view, Now(0.0, 0)
     view.tail_bytes_max = 100_000
-    executor = Executor(made.disk, lambda: 78)
+    executor = DiskJobExecutor(made.disk, lambda: 78)
     sizes = []
     for sequence in range(20_001, 20_301):
         batch = batch_from_bodies("t", [bytes(500)], first_sequence=sequence)
@@ -396,7 +396,7 @@ def test_a_fold_goes_on_behind_damage_and_tells_it(seed: int) -> None:
     for topic in ("t0", "t1", "rare"):
         taken: list[int] = []
 
-        def take(part: Part, taken: list[int] = taken, topic: str = topic) -> None:
+        def take(part: LogPart, taken: list[int] = taken, topic: str = topic) -> None:
             names = [part.batch.topic(i) for i in range(part.batch.count)]
             taken.extend(part.first_position + i for i, name in enumerate(names) if name == topic)
 

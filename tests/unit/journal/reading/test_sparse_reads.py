@@ -14,13 +14,13 @@ from tickertape.base.interfaces import Buffer, Now
 from tickertape.base.limits import commit_header_bytes
 from tickertape.batch import BatchBuilder, MessageBatch, Stamp, select_topic
 from tickertape.engine.log_reads.selection import selections
-from tickertape.engine.matching.interest import Cover
-from tickertape.journal.disk_jobs import Executor
+from tickertape.engine.matching.interest import Interest
+from tickertape.journal.disk_jobs import DiskJobExecutor
 from tickertape.journal.format.segment import CommitHeader, CommitKind, decode_commit, segment_path
 from tickertape.journal.journal import Journal
 from tickertape.journal.reading.log_reader import LogReader
-from tickertape.journal.reading.log_view import Part, ReadRequest
-from tickertape.journal.recovery.recovery import recover
+from tickertape.journal.reading.log_view import LogPart, ReadRequest
+from tickertape.journal.recovery.recovery import recover_journal
 from tickertape.testing.disk import StrictDisk
 
 COMMITS = 6
@@ -47,8 +47,8 @@ def make_log(seed: int) -> Log:
     rng = Random(seed)
     disk = StrictDisk(rng)
     disk.make_directory("journal")
-    journal = Journal(recover(disk, JOURNAL_ID), Now(0.0, 1_000), segment_bytes=8 << 20)
-    executor = Executor(disk, lambda: rng.getrandbits(64))
+    journal = Journal(recover_journal(disk, JOURNAL_ID), Now(0.0, 1_000), segment_bytes=8 << 20)
+    executor = DiskJobExecutor(disk, lambda: rng.getrandbits(64))
     rare: list[tuple[int, bytes]] = []
     sequences = {1: 0, 2: 0}
 
@@ -92,7 +92,7 @@ class Reading:
     def __init__(self, log: Log, topic: str | None, position: int = 0) -> None:
         self.log = log
         self.requests: list[ReadRequest] = []
-        self.parts: list[Part] = []
+        self.parts: list[LogPart] = []
         self.reader = LogReader(log.journal.view, position, topic)
 
     def run(self) -> Reading:
@@ -112,7 +112,7 @@ class Reading:
     def found(self, topic: str) -> list[tuple[int, bytes]]:
         return [
             (one.position(i), one.batch.body(i))
-            for one in selections(self.parts, Cover(topic))
+            for one in selections(self.parts, Interest(topic))
             if one.batch is not None
             for i in range(one.count)
         ]

@@ -16,14 +16,14 @@ from tickertape.journal.format.identity import IDENTITY_FILE, read_identity
 from tickertape.journal.format.segment import QUARANTINE_DIRECTORY, segment_path
 from tickertape.journal.format.staging_file import (
     STAGING_DIRECTORY,
-    Label,
+    StagedFiles,
+    StagedPartLabel,
     StageDrop,
     StageOpen,
-    Staging,
     prepared_path_of,
 )
 from tickertape.journal.recovery import incomplete_transaction as unfinished_module
-from tickertape.journal.recovery.recovery import recover
+from tickertape.journal.recovery.recovery import recover_journal
 from tickertape.testing.disk import StrictDisk
 
 COUNTS = (4, 5, 6, 1)
@@ -51,7 +51,7 @@ def unfinished(*, staged: bool, torn: bool = False) -> tuple[Written, int, bytes
 
 def blocks_of(disk: StrictDisk) -> list[MessageBatch]:
     """What is staged in file 1, which is dropped."""
-    staging = Staging(disk)
+    staging = StagedFiles(disk)
     batches = [MessageBatch.parse(bytes(block)) for block in staging.run(StageOpen(1))]
     staging.run(StageDrop(1))
     return batches
@@ -60,7 +60,7 @@ def blocks_of(disk: StrictDisk) -> list[MessageBatch]:
 def recovered(written: Written) -> tuple[dict[str, bytes], list[str]]:
     """What the next start puts into quarantine, and what it reports."""
     disk = written.disk.kill_clone()
-    report = recover(disk, bytes(range(16))).report
+    report = recover_journal(disk, bytes(range(16))).report
     contents = disk.contents()
     return {name: contents[name] for name in contents if name.startswith(QUARANTINE_DIRECTORY)}, report
 
@@ -124,16 +124,16 @@ def cut_foot(disk: StrictDisk) -> None:
 
 def other_messages(disk: StrictDisk) -> None:
     """A transaction of the same shape."""
-    staging = Staging(disk)
+    staging = StagedFiles(disk)
     staging.run(StageDrop(1))
-    label = Label(journal=bytes(range(16)), publisher="p", space="", name="1", part="0")
+    label = StagedPartLabel(journal=bytes(range(16)), publisher="p", space="", name="1", part="0")
     stage(staging, 2, label, [batch_from_bodies("orders", [bytes(100)] * count) for count in COUNTS])
 
 
 def other_journal(disk: StrictDisk) -> None:
     """The same messages, of another journal."""
-    label = Label(journal=bytes(16), publisher="p", space="", name="1", part="0")
-    stage(Staging(disk), 2, label, blocks_of(disk))
+    label = StagedPartLabel(journal=bytes(16), publisher="p", space="", name="1", part="0")
+    stage(StagedFiles(disk), 2, label, blocks_of(disk))
 
 
 @pytest.mark.parametrize("spoil", [damage_block, cut_foot, other_messages, other_journal])
@@ -149,8 +149,8 @@ def test_recovery_finds_a_chain_in_several_parts_beside_foreign_files() -> None:
     disk = written.disk
     batches = blocks_of(disk)
     for number, part in enumerate((batches[2:], batches[:2]), 5):
-        label = Label(journal=bytes(range(16)), publisher="p", space="", name="1", part=str(number))
-        stage(Staging(disk), number, label, part)
+        label = StagedPartLabel(journal=bytes(range(16)), publisher="p", space="", name="1", part=str(number))
+        stage(StagedFiles(disk), number, label, part)
     disk.close(disk.open(f"{STAGING_DIRECTORY}/notes.txt", create=True))
     assert recovered(written)[0] == {}
 
@@ -166,8 +166,8 @@ def test_recovery_looks_at_parts_of_the_publisher_only(
     )
     written, _, _ = unfinished(staged=True)
     disk = written.disk
-    label = Label(journal=bytes(range(16)), publisher=publisher, space="", name="1", part="0")
-    stage(Staging(disk), 2, label, blocks_of(disk))
+    label = StagedPartLabel(journal=bytes(range(16)), publisher=publisher, space="", name="1", part="0")
+    stage(StagedFiles(disk), 2, label, blocks_of(disk))
     identity = msgspec.structs.replace(read_identity(disk), instance="here")
     handle = disk.open(IDENTITY_FILE)
     disk.truncate(handle, 0)
@@ -185,13 +185,13 @@ def test_recovery_of_a_chain_that_is_cut_short_loses_nothing(operation: str, sta
         disk = written.disk.kill_clone()
         disk.fail(operation, nth, errno.EIO)
         try:
-            recover(disk, bytes(range(16)))
+            recover_journal(disk, bytes(range(16)))
         except OSError:
             pass
         else:
             break
         disk = disk.crash_clone(Random(nth))
-        report = recover(disk, bytes(range(16))).report
+        report = recover_journal(disk, bytes(range(16))).report
         contents = disk.contents()
         aside = [data for name, data in contents.items() if name.startswith(QUARANTINE_DIRECTORY)]
         wanted = TORN if staged else whole

@@ -25,7 +25,7 @@ from tickertape.base.errors import (
     WrongJournal,
 )
 from tickertape.base.limits import commit_header_bytes, segment_header_bytes
-from tickertape.journal.format.clean_shutdown import END_FILE, Reached
+from tickertape.journal.format.clean_shutdown import END_FILE, CleanShutdown
 from tickertape.journal.format.identity import open_identity
 from tickertape.journal.format.last_segment import BEGUN_FILE
 from tickertape.journal.format.segment import (
@@ -37,8 +37,8 @@ from tickertape.journal.format.segment import (
     footer_bytes,
     segment_path,
 )
-from tickertape.journal.recovery.recovery import Step, decide, recover
-from tickertape.journal.recovery.survey import look
+from tickertape.journal.recovery.recovery import RecoveryAction, decide, recover_journal
+from tickertape.journal.recovery.survey import survey_segments
 from tickertape.testing.disk import StrictDisk
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "formats" / "journal.md"
@@ -262,7 +262,7 @@ ELSEWHERE = {
 """Rows with tests of their own, below, in test_identity.py, test_retired.py and test_chains.py."""
 
 
-def _stopped() -> tuple[Files, Reached]:
+def _stopped() -> tuple[Files, CleanShutdown]:
     disk = disk_with(LOG.files)
     driver = Driver(disk)
     driver.journal.close(driver.now())
@@ -380,7 +380,7 @@ def test_sealed_segments_are_not_read_through_at_start() -> None:
         return original(handle, offset, size)
 
     disk.read = counted  # type: ignore[method-assign]
-    recover(disk, JOURNAL_ID)
+    recover_journal(disk, JOURNAL_ID)
     assert read
     assert not any(segment_header_bytes in part for part in read), (
         "no first commit: only headers, seals, footers"
@@ -389,9 +389,13 @@ def test_sealed_segments_are_not_read_through_at_start() -> None:
 
 def test_decide_is_pure_and_says_what_is_done() -> None:
     disk = disk_with({**files(), RESERVED: bytes(4096)})
-    seen, unknown = look(disk, JOURNAL_ID)
+    seen, unknown = survey_segments(disk, JOURNAL_ID)
     assert unknown == []
-    assert [step for _, step in decide(seen)] == [Step.USE, Step.FINISH, Step.ADOPT]
+    assert [step for _, step in decide(seen)] == [
+        RecoveryAction.USE,
+        RecoveryAction.FINISH,
+        RecoveryAction.ADOPT,
+    ]
 
 
 def test_unknown_names_are_listed_and_left() -> None:
@@ -413,7 +417,7 @@ def test_recovery_on_a_full_disk_needs_no_room_for_the_seal() -> None:
     disk = disk_with(LOG.files)
     disk.space_bytes = disk.used_bytes
     open_identity(disk, owner="x", create=False, new_id=JOURNAL_ID)
-    recovered = recover(disk, JOURNAL_ID)
+    recovered = recover_journal(disk, JOURNAL_ID)
     assert recovered.end.segment == 2
 
 
@@ -448,7 +452,7 @@ def test_log_time_does_not_follow_the_clock_of_a_segment_without_messages() -> N
     handle = disk.open(path)
     header, _ = decode_segment_header(disk.read(handle, 0, segment_header_bytes))
     disk.write(handle, 0, [encode_segment_header(header._replace(created=last - 3_600_000_000))[0]])
-    assert recover(disk, JOURNAL_ID).end.timestamp == last
+    assert recover_journal(disk, JOURNAL_ID).end.timestamp == last
 
 
 @pytest.mark.parametrize("nth", range(1, 12))

@@ -9,7 +9,7 @@ import pytest
 from crc32c import crc32c
 
 from tickertape.base.limits import commit_header_bytes, segment_header_bytes
-from tickertape.journal.commit.active_segment import Active, LogEnd, make_seal
+from tickertape.journal.commit.active_segment import ActiveSegment, LogEnd, make_seal
 from tickertape.journal.format.segment import (
     CommitHeader,
     CommitKind,
@@ -17,7 +17,7 @@ from tickertape.journal.format.segment import (
     decode_commit,
     encode_commit,
 )
-from tickertape.journal.recovery.segment_scan import Commit, Ending, SegmentScan, Verdict, read_seal
+from tickertape.journal.recovery.segment_scan import Ending, ScannedCommit, SegmentScan, Verdict, read_seal
 
 SALT = 0xA1B2C3D4E5F60718
 HEADER = SegmentHeader(bytes(16), 1, 2, 0, 1, SALT, 0, 0, 0)
@@ -151,14 +151,14 @@ def test_a_body_longer_than_the_file_is_not_read() -> None:
 
 def sealed() -> tuple[bytes, CommitHeader]:
     parts = commits(BODIES)
-    active = Active(HEADER, 0, 1 << 20)
+    active = ActiveSegment(HEADER, 0, 1 << 20)
     _, ending = scanned(file_of(parts))
     active.offset, active.chain = ending.end, ending.chain
     buffers, seal = make_seal(active, 6, 6, 5, LogEnd(bytes(16), 2, 1, 0, 0, 6, 6, 5))
     return file_of(parts, rest=b"".join(buffers)), seal
 
 
-def seal_in(data: bytes) -> Commit | None:
+def seal_in(data: bytes) -> ScannedCommit | None:
     return read_seal(lambda offset, size: data[offset : offset + size], len(data), HEADER)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tickertape.server.admin import loop_query as asking
-from tickertape.server.admin.loop_query import Asking, ServerStuckError
+from tickertape.server.admin.loop_query import LoopQuery, ServerStuckError
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_many_share_one_look_on_the_loop_of_the_server(
     monkeypatch.setattr(asyncio, "sleep", noting)
 
     async def ask() -> list[int]:
-        ask_it = Asking(server, look, 3600)
+        ask_it = LoopQuery(server, look, 3600)
         first = await asyncio.gather(*(ask_it() for _ in range(100)))
         return [*set(first), *set(await asyncio.gather(*(ask_it() for _ in range(100))))]
 
@@ -64,7 +64,7 @@ def test_many_share_one_look_on_the_loop_of_the_server(
 
 def test_an_answer_is_never_older_than_its_question(server: asyncio.AbstractEventLoop) -> None:
     async def ask() -> None:
-        moments = Asking(server, time.monotonic, 0.01)
+        moments = LoopQuery(server, time.monotonic, 0.01)
         for _ in range(20):
             asked = time.monotonic()
             assert await moments() >= asked
@@ -77,7 +77,7 @@ def test_a_defect_is_raised_where_it_was_asked(server: asyncio.AbstractEventLoop
         raise ZeroDivisionError
 
     async def ask() -> int:
-        return await Asking(server, broken, 0)()
+        return await LoopQuery(server, broken, 0)()
 
     with pytest.raises(ZeroDivisionError):
         asyncio.run(ask())
@@ -90,7 +90,7 @@ def test_a_stuck_loop_is_noticed(server: asyncio.AbstractEventLoop, monkeypatch:
 
     async def ask() -> None:
         with pytest.raises(ServerStuckError, match=r"has not answered for 0\.02 seconds"):
-            await Asking(server, Look(), 0)()
+            await LoopQuery(server, Look(), 0)()
         free.set()
 
     asyncio.run(ask())
@@ -105,7 +105,7 @@ def test_a_stuck_loop_is_left_one_look_however_many_waves_ask(
     look = Look()
 
     async def ask() -> int:
-        question = Asking(server, look, 0)
+        question = LoopQuery(server, look, 0)
         for _ in range(5):
             with pytest.raises(ServerStuckError):
                 await question()
@@ -123,6 +123,6 @@ def test_a_loop_that_has_ended_is_noticed() -> None:
 
     async def ask() -> None:
         with pytest.raises(ServerStuckError, match="has ended"):
-            await Asking(ended, Look(), 0)()
+            await LoopQuery(ended, Look(), 0)()
 
     asyncio.run(ask())

@@ -14,11 +14,11 @@ from tickertape.base.histogram import Histogram
 from tickertape.engine.runtime.statistics import OTHER_TOPICS
 from tickertape.server.admin import snapshot as looking
 from tickertape.server.admin.metrics import exposition
-from tickertape.server.admin.snapshot import Look, finished
-from tickertape.server.engine_driver import Instance
+from tickertape.server.admin.snapshot import InstanceSnapshot, finished
+from tickertape.server.engine_driver import EngineDriver
 
 
-def instance_of(world: EngineWorld) -> Instance:
+def instance_of(world: EngineWorld) -> EngineDriver:
     """What a look sees of an instance: the engine, and of each connection its address and outbox."""
     peers = {conn: SimpleNamespace(address="h:1", outbox_bytes=7, since=0.0) for conn in world.peers}
     parts = SimpleNamespace(
@@ -28,7 +28,7 @@ def instance_of(world: EngineWorld) -> Instance:
         stopped=Undone(),
         inbound=SimpleNamespace(bytes=11),
     )
-    return cast("Instance", parts)
+    return cast("EngineDriver", parts)
 
 
 class Undone:
@@ -53,7 +53,7 @@ def test_what_is_not_listed_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(looking, "sessions_listed_max", 3)
     monkeypatch.setattr(looking, "subscriptions_listed_max", 4)
     monkeypatch.setattr(looking, "subscriptions_counted_max", 10)
-    stats = finished(Look(instance_of(world_with(5, 2)), "test").stats())
+    stats = finished(InstanceSnapshot(instance_of(world_with(5, 2)), "test").stats())
     assert [len(session.subscriptions) for session in stats.sessions] == [2, 2, 0]
     assert [session.subscription_count for session in stats.sessions] == [2, 2, 2]
     assert (stats.session_count, stats.sessions_left_out) == (5, 2)
@@ -66,10 +66,10 @@ def test_too_many_subscriptions_are_not_counted_by_topic(monkeypatch: pytest.Mon
     world = world_with(5, 2)
     world.peers[1].publish("topic-0", [b"1"])
     world.settle()
-    (topic,) = finished(Look(instance_of(world), "test").stats()).topics
+    (topic,) = finished(InstanceSnapshot(instance_of(world), "test").stats()).topics
     assert (topic.name, topic.messages, topic.subscriptions) == ("topic-0", 1, None)
     monkeypatch.setattr(looking, "subscriptions_counted_max", 10)
-    (topic,) = finished(Look(instance_of(world), "test").stats()).topics
+    (topic,) = finished(InstanceSnapshot(instance_of(world), "test").stats()).topics
     assert topic.subscriptions == 5
 
 
@@ -86,7 +86,7 @@ def test_a_look_at_a_full_house_is_bounded() -> None:
         for name in names:
             world.peers[1].publish(name, [b"1"])
         world.settle()
-    looked = Look(instance_of(world), "test")
+    looked = InstanceSnapshot(instance_of(world), "test")
     seen = looked.stats()
     steps = steps_of(looked.stats)
     stats = finished(seen)

@@ -8,14 +8,14 @@ import pytest
 from tests.helpers.queue_engine import QueueEngine
 from tests.simulation.engine_world import EngineWorld
 from tests.unit.server.admin.test_snapshot import instance_of
-from tickertape.engine.queues.snapshot import QueueLook
+from tickertape.engine.queues.snapshot import QueueSnapshot
 from tickertape.engine.queues.state.definition import QueueDefinition
 from tickertape.server.admin.metrics import exposition
 from tickertape.server.admin.schema import Stats
-from tickertape.server.admin.snapshot import Look, finished
+from tickertape.server.admin.snapshot import InstanceSnapshot, finished
 from tickertape.server.admin.snapshot_queues import queue_states
 
-WORK = QueueLook(
+WORK = QueueSnapshot(
     name="work",
     underlying="^orders/",
     semantics="at-least-once",
@@ -58,8 +58,8 @@ IDLE = WORK._replace(
 )
 
 
-def stats_of(*looks: QueueLook) -> Stats:
-    stats = finished(Look(instance_of(EngineWorld(1)), "test").stats())
+def stats_of(*looks: QueueSnapshot) -> Stats:
+    stats = finished(InstanceSnapshot(instance_of(EngineWorld(1)), "test").stats())
     return msgspec.structs.replace(stats, queues=queue_states(looks))
 
 
@@ -129,5 +129,5 @@ def test_counts_of_a_queue_begin_with_the_server_whatever_its_start_read(kept: b
 
 
 def _counts(world: QueueEngine) -> tuple[int, int, dict[str, int]]:
-    (queue,) = finished(Look(instance_of(world), "test").stats()).queues
+    (queue,) = finished(InstanceSnapshot(instance_of(world), "test").stats()).queues
     return queue.entered, queue.acknowledged, queue.expired

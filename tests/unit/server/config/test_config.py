@@ -15,7 +15,7 @@ from tickertape.base.limits import (
 )
 from tickertape.server.config.config import (
     Config,
-    Instance,
+    InstanceConfig,
     JournalConfig,
     TopicConfig,
     examine,
@@ -78,7 +78,7 @@ def test_no_file_gives_every_default() -> None:
     config = load_config()
     assert config == Config()
     assert config.transports == [Transport(listen="tcp://127.0.0.1:9007", insecure=False)]
-    assert config.instance == Instance(name="tickertape", data="data")
+    assert config.instance == InstanceConfig(name="tickertape", data="data")
     assert config.journal == JournalConfig(
         sync="always", sync_interval=1.0, segment_size=256 * 1024**2, create=True, topics=None
     )
@@ -86,7 +86,7 @@ def test_no_file_gives_every_default() -> None:
 
 def test_everything_that_a_file_can_say(tmp_path: Path) -> None:
     assert load_config(write(tmp_path / "c.toml", FULL), environment={}) == Config(
-        instance=Instance(name="ny-1", data=str(tmp_path / "log")),
+        instance=InstanceConfig(name="ny-1", data=str(tmp_path / "log")),
         transports=[
             Transport(listen="tcp://127.0.0.1:9007"),
             Transport(listen="tcp://0.0.0.0:0", insecure=True),
@@ -117,7 +117,7 @@ def test_another_name_of_a_message_type_is_its_own(tmp_path: Path) -> None:
 
 def test_an_empty_file_keeps_its_log_beside_it(tmp_path: Path) -> None:
     config = load_config(write(tmp_path / "c.toml", ""))
-    assert config == Config(instance=Instance(data=str(tmp_path / "data")))
+    assert config == Config(instance=InstanceConfig(data=str(tmp_path / "data")))
 
 
 def test_an_absolute_data_directory_stays(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_the_command_line_overrides_the_file(tmp_path: Path) -> None:
     config = load_config(
         write(tmp_path / "c.toml", FULL), name="other", data="here", listen=["tcp://127.0.0.1:1", "unix:///s"]
     )
-    assert config.instance == Instance(name="other", data="here")
+    assert config.instance == InstanceConfig(name="other", data="here")
     assert config.transports == [Transport(listen="tcp://127.0.0.1:1"), Transport(listen="unix:///s")]
     assert config.journal.topics == ["orders", "fills.ny"]
 
@@ -178,7 +178,7 @@ def test_exact_12_variables_of_the_environment_are_put_into_strings(tmp_path: Pa
     )
     environment = {"REGION": "ny", "NUMBER": "1", "SIZE": "2MB", "CREATE": "false", "TOPIC": "orders"}
     config = load_config(path, environment=environment)
-    assert config.instance == Instance(name="ny-1", data=str(tmp_path / "a${b}$c"))
+    assert config.instance == InstanceConfig(name="ny-1", data=str(tmp_path / "a${b}$c"))
     assert config.journal == JournalConfig(segment_size=2 * 1024**2, create=False, topics=["orders"])
 
 
@@ -267,7 +267,7 @@ def test_exact_12_includes_come_first_and_arrays_of_tables_are_joined(tmp_path: 
     )
     config = load_config(path, environment={"PARTS": "parts"})
     # a relative directory belongs to the file that names it
-    assert config.instance == Instance(name="outer", data=str(tmp_path / "parts" / "log"))
+    assert config.instance == InstanceConfig(name="outer", data=str(tmp_path / "parts" / "log"))
     assert config.journal == JournalConfig(segment_size=2 * 1024**2, create=False, topics=["included", "own"])
 
 

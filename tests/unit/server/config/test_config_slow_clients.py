@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tickertape.base.limits import MIB
-from tickertape.engine.transient.slow_consumers import SlowLimits
+from tickertape.engine.transient.slow_consumers import SlowConsumerLimits
 from tickertape.server.config.config import examine, load_config
 
 
@@ -15,7 +15,7 @@ def test_without_a_word_what_waits_goes_below_the_data_directory(tmp_path: Path)
     file = tmp_path / "c.toml"
     file.write_text("")
     config = load_config(file)
-    assert config.slow_clients.limits == SlowLimits()
+    assert config.slow_clients.limits == SlowConsumerLimits()
     assert config.slow_clients.place(config.instance.data) == f"{tmp_path}/data/spill"
 
 
@@ -26,14 +26,14 @@ def test_every_key(tmp_path: Path) -> None:
         'directory = "slow"\nage_limit = "5m"\n'
     )
     config = load_config(file)
-    assert config.slow_clients.limits == SlowLimits(100 * MIB, 2 * MIB, 64 * MIB, 300.0)
+    assert config.slow_clients.limits == SlowConsumerLimits(100 * MIB, 2 * MIB, 64 * MIB, 300.0)
     assert config.slow_clients.place(config.instance.data) == f"{tmp_path}/slow"
 
 
 def test_less_memory_than_a_connection_has_by_default_needs_no_second_key(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text('[slow_clients]\nmemory_limit = "40MB"\ndisk_limit = 0\nage_limit = "none"\n')
-    assert load_config(file).slow_clients.limits == SlowLimits(40 * MIB, 16 * MIB, 0, None)
+    assert load_config(file).slow_clients.limits == SlowConsumerLimits(40 * MIB, 16 * MIB, 0, None)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from tickertape.base.interfaces import Now
-from tickertape.server.network.command_scheduler import CommandTurns, Incoming
+from tickertape.server.network.command_scheduler import CommandScheduler, Incoming
 from tickertape.wire.commands import Flush, Subscribe
 from tickertape.wire.connection import Received
 
@@ -19,7 +19,7 @@ class World:
         self.taken: list[tuple[int, int]] = []
         self.compiled = 0
         self.unread: set[int] = set()
-        self.turns = CommandTurns(self._take, lambda: self.compiled, self._read)
+        self.turns = CommandScheduler(self._take, lambda: self.compiled, self._read)
 
     def _take(self, conn: int, incoming: Incoming, now: Now) -> None:
         assert isinstance(incoming, Received)

@@ -15,14 +15,14 @@ from typing import cast
 
 import pytest
 
-from tickertape.server.engine_driver import Instance
-from tickertape.server.network.connection import Peer, listen
+from tickertape.server.engine_driver import EngineDriver
+from tickertape.server.network.connection import ClientConnection, listen
 
 
-def instance(ended: asyncio.Event) -> Instance:
+def instance(ended: asyncio.Event) -> EngineDriver:
     """What a connection sees of an instance; `ended` is set when it is over."""
     return cast(
-        "Instance",
+        "EngineDriver",
         SimpleNamespace(
             scratch=memoryview(bytearray(100_000)), connected=lambda _: 1, disconnected=lambda _: ended.set()
         ),
@@ -35,7 +35,7 @@ def test_what_was_said_last_arrives_though_bytes_are_on_their_way(linger: bool) 
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair()
         ended = asyncio.Event()
-        _, peer = await loop.connect_accepted_socket(lambda: Peer(instance(ended)), ours)
+        _, peer = await loop.connect_accepted_socket(lambda: ClientConnection(instance(ended)), ours)
         peer.read(enabled=False, why="journal")
         theirs.setblocking(False)
         peer.send([b"goodbye"])
@@ -65,7 +65,7 @@ def listens(path: str) -> None:
     """Listen at a path, and stop."""
 
     async def run() -> None:
-        server, uri = await listen(f"unix://{path}", lambda: Peer(instance(asyncio.Event())))
+        server, uri = await listen(f"unix://{path}", lambda: ClientConnection(instance(asyncio.Event())))
         assert uri == f"unix://{path}"
         server.close()
 

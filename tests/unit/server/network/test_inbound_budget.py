@@ -7,12 +7,12 @@ from random import Random
 import pytest
 
 from tickertape.base.limits import frame_bytes_max, inbound_bytes_max
-from tickertape.server.network.inbound_budget import Inbound
+from tickertape.server.network.inbound_budget import InboundBudget
 
 
-def three_of_which_one_waits() -> Inbound:
+def three_of_which_one_waits() -> InboundBudget:
     """1 and 2 are read on since 0 and 1, and take all there is; 3 waits since 2."""
-    inbound = Inbound(100, 10, 20)
+    inbound = InboundBudget(100, 10, 20)
     assert inbound.came(1, 60, 5, 0)
     assert inbound.came(2, 40, 5, 1)
     assert inbound.bytes == 100
@@ -41,7 +41,7 @@ def test_who_gives_up_waiting_makes_way() -> None:
 
 
 def test_a_frame_above_the_bound_is_read_on_alone() -> None:
-    inbound = Inbound(100, 10, 20)
+    inbound = InboundBudget(100, 10, 20)
     assert inbound.came(1, 500, 5, 0)
     assert not inbound.came(2, 500, 5, 0)
     assert not inbound.came(3, 1, 5, 0)
@@ -50,7 +50,7 @@ def test_a_frame_above_the_bound_is_read_on_alone() -> None:
 
 
 def test_nobody_stalls_while_nobody_waits() -> None:
-    inbound = Inbound(100, 10, 20)
+    inbound = InboundBudget(100, 10, 20)
     inbound.came(1, 100, 5, 0)
     assert inbound.deadline() is None
     assert inbound.stalled(1e9) is None
@@ -96,7 +96,7 @@ def test_what_the_server_itself_held_up_is_excused() -> None:
 
 
 def test_the_bound_of_the_product_holds_more_than_one_frame() -> None:
-    inbound = Inbound()
+    inbound = InboundBudget()
     read = sum(inbound.came(conn, frame_bytes_max, 1, 0) for conn in range(1000))
     assert 2 <= read == inbound_bytes_max // frame_bytes_max
     assert inbound.bytes <= inbound_bytes_max
@@ -108,7 +108,7 @@ class Crowd:
     def __init__(self, seed: int) -> None:
         self.rng = Random(seed)
         self.bytes_max = self.rng.choice([50, 200, 1000])
-        self.inbound = Inbound(self.bytes_max, stall_seconds=10.0, progress_bytes=8)
+        self.inbound = InboundBudget(self.bytes_max, stall_seconds=10.0, progress_bytes=8)
         self.now = 0.0
         self.sizes: dict[int, int] = {}
         self.received: dict[int, int] = {}
@@ -201,7 +201,7 @@ def test_random_arrivals_keep_the_bound_and_the_order_and_always_go_on(seed: int
 
 def test_random_arrivals_meet_stalls() -> None:
     crowd = Crowd(0)
-    crowd.inbound = Inbound(50, stall_seconds=2.0, progress_bytes=8)
+    crowd.inbound = InboundBudget(50, stall_seconds=2.0, progress_bytes=8)
     crowd.bytes_max = 50
     for _ in range(600):
         crowd.step()

@@ -17,12 +17,11 @@ import uvloop
 from tests.helpers.peer import PEER_SECONDS, Peer, frame
 from tickertape.base.limits import KIB
 from tickertape.batch import batch_from_bodies
-from tickertape.server.config.config import Config
-from tickertape.server.config.config import Instance as InstanceConfig
-from tickertape.server.engine_driver import Instance
+from tickertape.server.config.config import Config, InstanceConfig
+from tickertape.server.engine_driver import EngineDriver
 from tickertape.server.network import connection as listener
 from tickertape.server.network.connection import listen
-from tickertape.server.network.inbound_budget import Inbound
+from tickertape.server.network.inbound_budget import InboundBudget
 from tickertape.server.startup import open_instance
 from tickertape.wire.commands import Ack, Flush, Goodbye, Persisted, Publish
 
@@ -37,12 +36,12 @@ def large(number: int = 1, size: int = SIZE) -> bytes:
 class Running:
     """An instance on a thread of its own."""
 
-    def __init__(self, instance: Instance, uri: str) -> None:
+    def __init__(self, instance: EngineDriver, uri: str) -> None:
         self.inbound = instance.inbound
         self.connections = instance.peers
         self.uri = uri
 
-    def until(self, reached: Callable[[Inbound], bool]) -> None:
+    def until(self, reached: Callable[[InboundBudget], bool]) -> None:
         """Wait until what the instance counts is as asked for."""
         end = time.monotonic() + PEER_SECONDS
         while not reached(self.inbound):
@@ -51,7 +50,7 @@ class Running:
 
 
 @contextmanager
-def running(data: Path, inbound: Inbound) -> Iterator[Running]:
+def running(data: Path, inbound: InboundBudget) -> Iterator[Running]:
     """An instance with these bounds, listening."""
     opened = open_instance(Config(instance=InstanceConfig(data=str(data))))
     ready = threading.Event()
@@ -60,8 +59,8 @@ def running(data: Path, inbound: Inbound) -> Iterator[Running]:
 
     async def serve() -> None:
         loop = asyncio.get_running_loop()
-        instance = Instance(opened, loop, inbound)
-        server, uri = await listen("tcp://127.0.0.1:0", lambda: listener.Peer(instance))
+        instance = EngineDriver(opened, loop, inbound)
+        server, uri = await listen("tcp://127.0.0.1:0", lambda: listener.ClientConnection(instance))
         instance.flush()
         made.append(Running(instance, uri))
         stop.append(lambda: loop.call_soon_threadsafe(instance.close))
@@ -108,7 +107,7 @@ def check_persisted(peer: Peer, number: int) -> None:
 
 def test_later_frames_wait_for_room_and_small_ones_do_not(tmp_path: Path) -> None:
     data = large()
-    bound = Inbound(2 * len(data))
+    bound = InboundBudget(2 * len(data))
     with running(tmp_path / "data", bound) as server, ExitStack() as peers:
         first, second, third, small = (peers.enter_context(Peer(server.uri, name)) for name in "abcd")
         begin(server, first, data)
@@ -131,7 +130,7 @@ def test_later_frames_wait_for_room_and_small_ones_do_not(tmp_path: Path) -> Non
 
 def test_who_stands_still_while_others_wait_is_told_and_its_room_is_given_on(tmp_path: Path) -> None:
     data = large()
-    bound = Inbound(2 * len(data), stall_seconds=0.05)
+    bound = InboundBudget(2 * len(data), stall_seconds=0.05)
     with running(tmp_path / "data", bound) as server, ExitStack() as peers:
         first, second, third = (peers.enter_context(Peer(server.uri, name)) for name in "abc")
         begin(server, first, data)
@@ -148,7 +147,7 @@ def test_who_stands_still_while_others_wait_is_told_and_its_room_is_given_on(tmp
 
 def test_connections_that_vanish_leave_nothing(tmp_path: Path) -> None:
     data = large()
-    bound = Inbound(len(data))
+    bound = InboundBudget(len(data))
     with running(tmp_path / "data", bound) as server:
         with Peer(server.uri, "a") as first:
             begin(server, first, data)
@@ -160,7 +159,7 @@ def test_connections_that_vanish_leave_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_crowd_goes_through_a_narrow_door(tmp_path: Path, seed: int) -> None:
-    bound = Inbound(150 * KIB)
+    bound = InboundBudget(150 * KIB)
     with running(tmp_path / "data", bound) as server, ThreadPoolExecutor() as pool:
 
         def publish(name: str) -> None:
@@ -179,7 +178,7 @@ def test_a_crowd_goes_through_a_narrow_door(tmp_path: Path, seed: int) -> None:
 
 def test_who_is_sent_away_in_the_middle_of_a_frame_holds_nothing_meanwhile(tmp_path: Path) -> None:
     data = large()
-    bound = Inbound(len(data))
+    bound = InboundBudget(len(data))
     with running(tmp_path / "data", bound) as server, ExitStack() as peers:
         first, second = (peers.enter_context(Peer(server.uri, name)) for name in "ab")
         begin(server, first, data)

@@ -19,11 +19,10 @@ from tests.helpers.renegotiation import LIBRARY, RenegotiatingClient
 from tickertape.base.errors import LogonTimeout
 from tickertape.security.contexts import server_context
 from tickertape.server import engine_driver as instance_module
-from tickertape.server.config.config import Config
-from tickertape.server.config.config import Instance as InstanceConfig
-from tickertape.server.engine_driver import Instance
+from tickertape.server.config.config import Config, InstanceConfig
+from tickertape.server.engine_driver import EngineDriver
 from tickertape.server.network.connection import listen
-from tickertape.server.network.tls_connection import SecurePeer
+from tickertape.server.network.tls_connection import TlsClientConnection
 from tickertape.server.startup import open_instance
 
 SECONDS = 20.0
@@ -35,13 +34,13 @@ class Running:
     def __init__(self, data: Path, authority: Authority) -> None:
         self.ca = authority.ca
         self.uri = ""
-        self.peers: list[SecurePeer] = []
+        self.peers: list[TlsClientConnection] = []
         self._context = server_context(*authority.issue("127.0.0.1"), None)
         self._opened = open_instance(Config(instance=InstanceConfig(data=str(data))))
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self.loop: asyncio.AbstractEventLoop
-        self.instance: Instance
+        self.instance: EngineDriver
 
     def start(self) -> None:
         self._thread.start()
@@ -70,7 +69,7 @@ class Running:
 
     async def _serve(self) -> None:
         self.loop = asyncio.get_running_loop()
-        self.instance = Instance(self._opened, self.loop)
+        self.instance = EngineDriver(self._opened, self.loop)
         server, self.uri = await listen("tls://127.0.0.1:0", self._peer)
         self.instance.flush()
         self._ready.set()
@@ -80,8 +79,8 @@ class Running:
         self.instance.release()
         await self.instance.empty.wait()
 
-    def _peer(self) -> SecurePeer:
-        self.peers.append(SecurePeer(self.instance, self._context))
+    def _peer(self) -> TlsClientConnection:
+        self.peers.append(TlsClientConnection(self.instance, self._context))
         return self.peers[-1]
 
 

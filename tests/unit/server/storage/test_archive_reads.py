@@ -14,19 +14,19 @@ import pytest
 from tests.helpers.archive_reading import END, JOURNAL, LOG, Driver, answered, reads_of, started
 from tests.helpers.archives import ArchiveWriter
 from tests.helpers.logs import Told, messages_of, told
-from tickertape.archive.reader import Archive, Archived
+from tickertape.archive.reader import ArchiveExtent, ArchiveReader
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import ArchiveFailed, JournalCorrupt, TickertapeError, WrongJournal
 from tickertape.engine.runtime.effects import ArchiveRead
 from tickertape.journal.reading.archive_tier import (
     ArchiveAnswer,
+    ArchiveCoverage,
     ArchivedLast,
     ArchivedParts,
     ArchivedPlace,
-    Covered,
     FindArchived,
     LastArchived,
-    LookArchive,
+    ProbeArchive,
     ReadArchive,
     TimeArchived,
 )
@@ -119,17 +119,17 @@ def test_readers_are_bounded_and_close_when_nobody_asks(
 def test_what_fails_ahead_is_told_to_who_asks_for_it(location: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reads = reads_of(location)
     failing = threading.Event()
-    messages = Archive.messages
+    messages = ArchiveReader.messages
 
     def fails(
-        self: Archive, begin: int, end: int, topic: str | None, *, bytes_max: int
-    ) -> Iterator[Archived]:
+        self: ArchiveReader, begin: int, end: int, topic: str | None, *, bytes_max: int
+    ) -> Iterator[ArchiveExtent]:
         for archived in messages(self, begin, end, topic, bytes_max=bytes_max):
             if failing.is_set():
                 raise ArchiveFailed("gone")
             yield archived
 
-    monkeypatch.setattr(Archive, "messages", fails)
+    monkeypatch.setattr(ArchiveReader, "messages", fails)
     request = ReadArchive(7, 0, END, None, size=1)
     first = reads._answer(request)
     assert isinstance(first, ArchivedParts)
@@ -150,11 +150,11 @@ def test_what_fails_ahead_while_somebody_asks_for_it_is_told(
     """The usual case with a slow store: the next request comes before what is read ahead is there."""
     reads = reads_of(location)
     begun, fail = threading.Event(), threading.Event()
-    messages = Archive.messages
+    messages = ArchiveReader.messages
 
     def fails(
-        self: Archive, begin: int, end: int, topic: str | None, *, bytes_max: int
-    ) -> Iterator[Archived]:
+        self: ArchiveReader, begin: int, end: int, topic: str | None, *, bytes_max: int
+    ) -> Iterator[ArchiveExtent]:
         for number, archived in enumerate(messages(self, begin, end, topic, bytes_max=bytes_max)):
             if number == 1:
                 begun.set()
@@ -162,7 +162,7 @@ def test_what_fails_ahead_while_somebody_asks_for_it_is_told(
                 raise ArchiveFailed("gone")
             yield archived
 
-    monkeypatch.setattr(Archive, "messages", fails)
+    monkeypatch.setattr(ArchiveReader, "messages", fails)
     request = ReadArchive(7, 0, END, None, size=1)
     first = reads._answer(request)
     assert isinstance(first, ArchivedParts)
@@ -201,8 +201,8 @@ def test_places(location: Path) -> None:
     assert reads._answer(LastArchived(position + 1)) == ArchivedLast(bookmark)
     first = next(m[0] for m in messages_of(LOG) if m[3] >= stamp)
     assert reads._answer(TimeArchived(stamp, 0, END)) == ArchivedPlace(first)
-    covered = reads._answer(LookArchive())
-    assert isinstance(covered, Covered)
+    covered = reads._answer(ProbeArchive())
+    assert isinstance(covered, ArchiveCoverage)
     assert covered[:2] == (0, END)
     assert covered.holds("^anything")
 
@@ -256,10 +256,10 @@ def test_what_looking_shows_is_told_once(tmp_path: Path, caplog: pytest.LogCaptu
         for token in range(4):
             if token == 2:
                 ArchiveWriter(tmp_path / "later", JOURNAL)
-            reads.submit(ArchiveRead(token, LookArchive(), token))
+            reads.submit(ArchiveRead(token, ProbeArchive(), token))
             await answered(driver, token + 1)
         reads.stop()
-        begins = [answer.begin for _, answer in driver.broker.answers if isinstance(answer, Covered)]
+        begins = [answer.begin for _, answer in driver.broker.answers if isinstance(answer, ArchiveCoverage)]
         assert begins == [None, None, 0, 0]
 
     caplog.set_level(logging.INFO)
@@ -279,20 +279,20 @@ def test_an_archive_whose_last_message_the_log_does_not_have_is_not_used(
         reads = reads_of(tmp_path)
         driver = await started(reads)
         driver.broker.found = JournalCorrupt("cannot be read")
-        reads.submit(ArchiveRead(0, LookArchive(), 0))
+        reads.submit(ArchiveRead(0, ProbeArchive(), 0))
         await answered(driver, 1)
         assert reads._older.end == 0, "nobody knows"
         driver.broker.found = ""
-        reads.submit(ArchiveRead(1, LookArchive(), 1))
+        reads.submit(ArchiveRead(1, ProbeArchive(), 1))
         await answered(driver, 2)
         assert reads._older.end == END
         driver.broker.found = "has no message there"
-        reads.submit(ArchiveRead(2, LookArchive(), 2))
+        reads.submit(ArchiveRead(2, ProbeArchive(), 2))
         await answered(driver, 3)
         assert reads._older.end == END, "it is what it was: looked up once"
         writer.commit([], END + 1)
         driver.broker.journal.persisted_end = END + 9
-        reads.submit(ArchiveRead(3, LookArchive(), 3))
+        reads.submit(ArchiveRead(3, ProbeArchive(), 3))
         await answered(driver, 4)
         assert reads._older.known
         assert reads._older.end == 0, "nothing is removed for being in it"
@@ -300,7 +300,12 @@ def test_an_archive_whose_last_message_the_log_does_not_have_is_not_used(
         await answered(driver, 5)
         reads.stop()
         answers = [answer for _, answer in driver.broker.answers]
-        assert [type(answer) for answer in answers] == [ArchiveFailed, Covered, Covered, *[ArchiveFailed] * 2]
+        assert [type(answer) for answer in answers] == [
+            ArchiveFailed,
+            ArchiveCoverage,
+            ArchiveCoverage,
+            *[ArchiveFailed] * 2,
+        ]
         assert "cannot be compared with the log: cannot be read" in str(answers[0])
         position, publisher, sequence, *_ = messages_of(LOG)[-1]
         expected = f"has the message {publisher}|{sequence}| of "
@@ -320,7 +325,7 @@ def test_an_archive_with_more_than_the_log_ever_had_is_not_used(
     """The log was restored from a copy: what it takes at these positions now is not archived, and stays."""
     look, looks = ArchiveReads._look, threading.Semaphore(0)
 
-    def counted(self: ArchiveReads) -> Covered:
+    def counted(self: ArchiveReads) -> ArchiveCoverage:
         looks.release()
         return look(self)
 
@@ -333,7 +338,7 @@ def test_an_archive_with_more_than_the_log_ever_had_is_not_used(
         reads.start(asyncio.get_running_loop(), driver)  # type: ignore[arg-type]
         for token, end in enumerate((END - 1, END + 5)):  # it grows, with other messages
             driver.broker.journal.persisted_end = end
-            reads.submit(ArchiveRead(token, LookArchive(), token))
+            reads.submit(ArchiveRead(token, ProbeArchive(), token))
             while len(driver.broker.answers) <= token:
                 driver.flushed.clear()
                 await driver.flushed.wait()
@@ -356,7 +361,7 @@ def test_errors_and_defects_are_answers(location: Path, monkeypatch: pytest.Monk
     async def run() -> None:
         reads = reads_of(location, journal="f" * 32)
         driver = await started(reads)
-        reads.submit(ArchiveRead(1, LookArchive(), 1))
+        reads.submit(ArchiveRead(1, ProbeArchive(), 1))
         while not driver.broker.answers:
             driver.flushed.clear()
             await driver.flushed.wait()

@@ -6,20 +6,19 @@ import asyncio
 from pathlib import Path
 
 from tickertape.engine.runtime.effects import ArchiveRead
-from tickertape.journal.reading.archive_tier import LookArchive
-from tickertape.server.config.config import Config
-from tickertape.server.config.config import Instance as InstanceConfig
-from tickertape.server.engine_driver import Instance
-from tickertape.server.network.connection import Peer, listen
+from tickertape.journal.reading.archive_tier import ProbeArchive
+from tickertape.server.config.config import Config, InstanceConfig
+from tickertape.server.engine_driver import EngineDriver
+from tickertape.server.network.connection import ClientConnection, listen
 from tickertape.server.startup import open_instance
-from tickertape.server.storage.archive_reads_queue import ArchiveTurns
+from tickertape.server.storage.archive_reads_queue import ArchiveReadQueue
 
 
-def turns_of(*conns: int) -> ArchiveTurns:
+def turns_of(*conns: int) -> ArchiveReadQueue:
     """A request of each, with its number as token."""
-    turns = ArchiveTurns()
+    turns = ArchiveReadQueue()
     for token, conn in enumerate(conns):
-        turns.put(ArchiveRead(token, LookArchive(), conn))
+        turns.put(ArchiveRead(token, ProbeArchive(), conn))
     return turns
 
 
@@ -45,7 +44,7 @@ def test_no_connection_has_more_than_its_part_at_a_time() -> None:
 
     turns = turns_of(1, 1, 1)
     under_way = [turns.take() for _ in range(2)]
-    turns.put(ArchiveRead(9, LookArchive(), 2))
+    turns.put(ArchiveRead(9, ProbeArchive(), 2))
     later = turns.take()
     assert later is not None
     assert later.token == 9
@@ -84,8 +83,8 @@ def test_a_connection_that_ends_drops_what_it_has_asked_for(tmp_path: Path) -> N
                 gone.set()
 
         with_archive = opened._replace(archive=Reads())  # type: ignore[arg-type]
-        instance = Instance(with_archive, asyncio.get_running_loop())
-        server, uri = await listen("tcp://127.0.0.1:0", lambda: Peer(instance))
+        instance = EngineDriver(with_archive, asyncio.get_running_loop())
+        server, uri = await listen("tcp://127.0.0.1:0", lambda: ClientConnection(instance))
         instance.flush()
         port = int(uri.rpartition(":")[2])
         for _ in range(2):

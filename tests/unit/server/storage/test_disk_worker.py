@@ -10,8 +10,8 @@ from typing import cast
 import pytest
 
 from tickertape.journal.disk_jobs import (
-    Executor,
-    Job,
+    DiskJobExecutor,
+    JournalJob,
     PrepareSegment,
     SyncSegment,
     WriteCommit,
@@ -19,20 +19,20 @@ from tickertape.journal.disk_jobs import (
 )
 from tickertape.server.events import logging_to
 from tickertape.server.storage import disk_worker as disk_thread
-from tickertape.server.storage.disk_worker import DiskThread
+from tickertape.server.storage.disk_worker import DiskWorker
 
 
 class Obedient:
     """An executor that has nothing to do."""
 
-    def run(self, job: Job) -> int:
+    def run(self, job: JournalJob) -> int:
         return 0
 
 
-def syncs_of(*jobs: Job) -> int:
+def syncs_of(*jobs: JournalJob) -> int:
     """How many of the jobs were measured as syncs."""
-    answers: SimpleQueue[Job] = SimpleQueue()
-    disk = DiskThread(cast("Executor", Obedient()), lambda job, _error, _salt: answers.put(job))
+    answers: SimpleQueue[JournalJob] = SimpleQueue()
+    disk = DiskWorker(cast("DiskJobExecutor", Obedient()), lambda job, _error, _salt: answers.put(job))
     for job in jobs:
         disk.submit(job)
     for _ in jobs:
@@ -65,7 +65,7 @@ def test_commit_while_a_checkpoint_is_encoded_is_not_delayed() -> None:
     in_time: list[bool] = []
 
     class Executing:
-        def run(self, job: Job) -> int:
+        def run(self, job: JournalJob) -> int:
             if isinstance(job, WriteQueues):
                 job.encode()
             else:
@@ -76,7 +76,7 @@ def test_commit_while_a_checkpoint_is_encoded_is_not_delayed() -> None:
         in_time.append(committed.wait(timeout=10))
         return b""
 
-    disk = DiskThread(cast("Executor", Executing()), lambda _job, _error, _salt: None)
+    disk = DiskWorker(cast("DiskJobExecutor", Executing()), lambda _job, _error, _salt: None)
     disk.submit(WriteQueues(journal_id=bytes(16), encode=encode))
     disk.submit(SYNCED)
     disk.stop()

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from tests.helpers.archive_rows import SCHEMA
-from tickertape.archive.location import place_of
+from tickertape.archive.location import location_of
 from tickertape.batch import BatchBuilder
-from tickertape.spark.archive.job import Wish, _options
+from tickertape.spark.archive.job import ArchiveJobOptions, _options
 from tickertape.spark.archive.source import (
+    ArchiveScanOptions,
     ArchiveSource,
-    Order,
     archive_batch,
     archive_batches,
     gap,
@@ -20,7 +20,7 @@ from tickertape.spark.archive.source import (
 from tickertape.spark.common.column_block import piece_of_batch
 from tickertape.spark.common.servers import server_text
 
-PLACE = place_of("/srv/archive")
+PLACE = location_of("/srv/archive")
 
 
 def test_sequences_above_what_spark_has_keep_their_bits() -> None:
@@ -71,15 +71,15 @@ def test_what_cannot_be_archived_says_what_is_missing_and_what_to_do() -> None:
 @pytest.mark.parametrize("files", [{}, {"tokenFile": "/srv/a token", "caFile": "/srv/ca&b.pem"}])
 def test_tasks_reach_servers_with_the_files_that_the_driver_was_told_of(files: dict[str, str]) -> None:
     servers = tuple(server_text(f"tls://127.0.0.1:{port}", files) for port in (9007, 9008))
-    order = Order(PLACE, "ab", 0, 2)
-    options = dict(_options(Wish(servers=servers, place=PLACE), order))
+    order = ArchiveScanOptions(PLACE, "ab", 0, 2)
+    options = dict(_options(ArchiveJobOptions(servers=servers, place=PLACE), order))
     assert ArchiveSource(options).streamReader(None)._wanted.servers == servers  # type: ignore[arg-type]
 
 
 def test_an_order_is_in_an_option_that_spark_does_not_show() -> None:
     import msgspec
 
-    order = Order(place_of("s3://b/p", {"AWS_SECRET_ACCESS_KEY": "x"}), "ab", 7, 2)
+    order = ArchiveScanOptions(location_of("s3://b/p", {"AWS_SECRET_ACCESS_KEY": "x"}), "ab", 7, 2)
     options = {"servers": "tcp://127.0.0.1:1", "topicPattern": ".*"}
     source = ArchiveSource(options | {"archiveSecret": msgspec.json.encode(order).decode()})
     reader = source.streamReader(None)  # type: ignore[arg-type]

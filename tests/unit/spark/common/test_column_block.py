@@ -11,7 +11,7 @@ from tests.unit.spark.common.test_schema import many_runs, one_run, several_topi
 from tickertape.base.errors import BadBatch
 from tickertape.batch import BatchBuilder, MessageBatch, batch_from_bodies
 from tickertape.batch.format import RUN_DTYPE
-from tickertape.spark.common.column_block import Gathered, Piece, piece_of_batch, plain_piece
+from tickertape.spark.common.column_block import ColumnBlock, ColumnBlocks, piece_of_batch, plain_piece
 
 
 def labelled() -> MessageBatch:
@@ -49,7 +49,7 @@ def test_damaged_bytes_give_no_piece_or_one_that_is_found_out_or_the_same_shape(
             if piece is None:
                 continue
             try:
-                rows = Gathered([piece_of_batch(batch), piece])
+                rows = ColumnBlocks([piece_of_batch(batch), piece])
                 offsets, count = rows.offsets, len(rows.sequences)
             except BadBatch:
                 continue
@@ -60,7 +60,7 @@ def test_damaged_bytes_give_no_piece_or_one_that_is_found_out_or_the_same_shape(
     assert plain_piece(memoryview(b""), 0) is None
 
 
-def spoiled(piece: Piece, offsets: list[int] | None = None, count: int | None = None) -> Piece:
+def spoiled(piece: ColumnBlock, offsets: list[int] | None = None, count: int | None = None) -> ColumnBlock:
     if offsets is not None:
         piece = piece._replace(offsets=np.array(offsets, np.int32).tobytes())
     if count is not None:
@@ -74,16 +74,16 @@ def spoiled(piece: Piece, offsets: list[int] | None = None, count: int | None = 
 @pytest.mark.parametrize("at", [0, 1])
 def test_offsets_that_do_not_rise_to_the_end_are_refused(offsets: list[int], at: int) -> None:
     good = piece_of_batch(batch_from_bodies("flights", [b"a", b"b", b"c"]))
-    assert Gathered([good, good]).offsets.tolist() == [0, 1, 2, 3, 4, 5, 6]
+    assert ColumnBlocks([good, good]).offsets.tolist() == [0, 1, 2, 3, 4, 5, 6]
     pieces = [good, good]
     pieces[at] = spoiled(good, offsets)
     for some in (pieces, [pieces[at]]):
         with pytest.raises(BadBatch, match="do not rise"):
-            _ = Gathered(some).offsets
+            _ = ColumnBlocks(some).offsets
 
 
 def test_runs_that_count_other_messages_are_refused_even_when_the_sum_is_right() -> None:
     good = piece_of_batch(one_run())
     for pieces in ([spoiled(good, count=2)], [spoiled(good, count=2), spoiled(good, count=4)]):
         with pytest.raises(BadBatch, match="as many messages"):
-            _ = Gathered(pieces).runs
+            _ = ColumnBlocks(pieces).runs

@@ -15,7 +15,7 @@ from tickertape.base.queue_limits import source_part_bytes_max
 from tickertape.batch import MessageBatch, batch_from_bodies
 from tickertape.spark.common.schema import columns_of
 from tickertape.spark.queues.options import queue_options
-from tickertape.spark.queues.stream_reader import QueuePart, QueueStreamReader, parts_of
+from tickertape.spark.queues.stream_reader import QueuePartition, QueueStreamReader, parts_of
 
 LIMIT = ReadMaxRows(100)
 
@@ -188,4 +188,4 @@ def test_parts_are_bounded_and_in_order(sizes: list[int], parts_min: int, expect
         assert [sum(one.count for one in part) for part in found] == expected
         sequences = np.concatenate([one.sequences for part in found for one in part])
         assert sequences.tolist() == [*range(1, len(sizes) + 1)]
-        assert all(isinstance(part, QueuePart) for part in parts)
+        assert all(isinstance(part, QueuePartition) for part in parts)

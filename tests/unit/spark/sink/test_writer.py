@@ -11,7 +11,7 @@ import pytest
 from tickertape.base.errors import LimitReached, TickertapeError, TransactionBusy
 from tickertape.batch import MessageBatch
 from tickertape.spark.sink import writer as sink
-from tickertape.spark.sink.options import Outgoing
+from tickertape.spark.sink.options import SinkOptions
 from tickertape.spark.sink.writer import TickertapeWriter
 from tickertape.wire.commands import Command, Commit, Committed, Prepare, Stage, Staged
 
@@ -51,7 +51,7 @@ def writer_to(
     monkeypatch.setattr(sink, "connect", lambda *_: (server, "tcp://127.0.0.1:9007"))
     monkeypatch.setattr(sink, "_PAUSE_SECONDS", 0.0)
     return TickertapeWriter(
-        Outgoing(
+        SinkOptions(
             servers=("tcp://127.0.0.1:9007",),
             publisher="sink",
             topic="t",

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tickertape.base.errors import BadOption
-from tickertape.spark.source.partitions import PARTITIONS_MAX, LogPart, split
+from tickertape.spark.source.partitions import PARTITIONS_MAX, LogPartition, split
 
 
 @given(
@@ -50,5 +50,5 @@ def test_an_absurd_number_of_parts_is_refused_with_the_options_to_change() -> No
 
 
 def test_a_part_travels_to_an_executor_unchanged() -> None:
-    part = LogPart(("tcp://a:1",), "journal-1", "flights", 3, 9, 30.0)
+    part = LogPartition(("tcp://a:1",), "journal-1", "flights", 3, 9, 30.0)
     assert pickle.loads(pickle.dumps(part)) == part

@@ -14,19 +14,19 @@ from pyroaring import BitMap64
 
 from tickertape.batch import MessageBatch
 from tickertape.batch.format import I8, Int64s
-from tickertape.engine.matching.content_filter import Content
+from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.matching.filter_context import Subscriber
-from tickertape.engine.matching.interest import messages_to
-from tickertape.engine.matching.interest_compiler import Contents
+from tickertape.engine.matching.interest import rows_of_topics
+from tickertape.engine.matching.interest_compiler import InterestCompiler
 from tickertape.engine.queues.state.definition import QueueDefinition
 from tickertape.engine.queues.state.records import bitmap_of
-from tickertape.journal.reading.log_view import Part
+from tickertape.journal.reading.log_view import LogPart
 
 QUEUE_ITSELF: Final = Subscriber(None, "", "")
 """Who asks, to the expressions of a queue."""
 
 
-class Values(Protocol):
+class PriorityValues(Protocol):
     """What messages are worth to an expression."""
 
     def reach(self, batch: MessageBatch, low: int, /) -> int:
@@ -36,7 +36,7 @@ class Values(Protocol):
         """The priority of each of the messages `indices`."""
 
 
-class Entered(NamedTuple):
+class Admitted(NamedTuple):
     """Messages of a piece of the log that enter."""
 
     positions: Int64s
@@ -50,10 +50,12 @@ class Entered(NamedTuple):
     """Messages to its topics that the filter kept out."""
 
 
-class Entrance:
+class QueueAdmission:
     """What enters a queue."""
 
-    def __init__(self, definition: QueueDefinition, contents: Contents, priority: Values | None) -> None:
+    def __init__(
+        self, definition: QueueDefinition, contents: InterestCompiler, priority: PriorityValues | None
+    ) -> None:
         self.cover = contents.cover(definition.topic, definition.filter, None, QUEUE_ITSELF)
         self._filter = self.cover.content
         barrier = definition.barrier_expression
@@ -66,7 +68,7 @@ class Entrance:
         """Whether a batch has a topic of the queue."""
         return any(map(self.cover.covers, batch.topics))
 
-    def look(self, part: Part, low: int) -> tuple[Entered | None, int]:
+    def look(self, part: LogPart, low: int) -> tuple[Admitted | None, int]:
         """What enters of the messages of a part from `low` on, as far as is looked at in one go, and the
         index of the next."""
         batch = part.batch
@@ -81,7 +83,7 @@ class Entrance:
         if self._barrier is not None and len(passed):
             at = np.searchsorted(passed, self._barrier.passing(batch, passed))
             barriers = bitmap_of(positions[at])
-        return Entered(
+        return Admitted(
             positions,
             bitmap_of(positions),
             batch.timestamps[passed],
@@ -97,7 +99,7 @@ class Entrance:
                 high = low
             return np.arange(low, high, dtype=I8)
         own = np.array([self.cover.covers(topic) for topic in batch.topics])
-        found: Int64s = messages_to(batch, own)[low:high].nonzero()[0] + low
+        found: Int64s = rows_of_topics(batch, own)[low:high].nonzero()[0] + low
         return found
 
     def _reach(self, batch: MessageBatch, low: int) -> int:
@@ -108,5 +110,5 @@ class Entrance:
         return high
 
 
-def _content(contents: Contents, topic: str, text: str | None) -> Content | None:
+def _content(contents: InterestCompiler, topic: str, text: str | None) -> ContentFilter | None:
     return None if text is None else contents.cover(topic, text, None, QUEUE_ITSELF).content

@@ -15,9 +15,9 @@ from pyroaring import BitMap64
 
 from tickertape.engine.queues.state.bit_sliced_index import BitSlices
 from tickertape.engine.queues.state.definition import QueueDefinition
-from tickertape.engine.queues.state.delivery_order import Order
+from tickertape.engine.queues.state.delivery_order import DeliveryOrder
 from tickertape.engine.queues.state.expiry import Expiry, ExpirySnapshot
-from tickertape.engine.queues.state.messages import Doom, QueueState, Tries
+from tickertape.engine.queues.state.messages import Attempts, PendingDeadLetter, QueueMessages
 from tickertape.engine.queues.state.position_set_format import decode_set, encode_set, lowest_of
 from tickertape.engine.queues.state.queue import Queue
 from tickertape.engine.queues.state.records import Reason
@@ -59,7 +59,7 @@ class OldState(msgspec.Struct, array_like=True):
     expiry: bytes
 
 
-class Covered(msgspec.Struct, array_like=True):
+class QueueCheckpoint(msgspec.Struct, array_like=True):
     """What a checkpoint says of one queue."""
 
     queue: str
@@ -134,8 +134,8 @@ class StateSnapshot(NamedTuple):
         )
 
 
-class QueueSnapshot(NamedTuple):
-    """The entry of one queue in a checkpoint, before it is encoded; the fields are those of `Covered`."""
+class CheckpointSnapshot(NamedTuple):
+    """The entry of one queue in a checkpoint before encoding, with the fields of `QueueCheckpoint`."""
 
     queue: str
     fingerprint: bytes
@@ -143,16 +143,16 @@ class QueueSnapshot(NamedTuple):
     records: int
     state: StateSnapshot | None = None
 
-    def encode(self) -> Covered:
+    def encode(self) -> QueueCheckpoint:
         """Encode the state, if there is one."""
-        return Covered(*self[:4], None if self.state is None else self.state.encode())
+        return QueueCheckpoint(*self[:4], None if self.state is None else self.state.encode())
 
 
-class _Covered(Covered, array_like=True):
+class _Covered(QueueCheckpoint, array_like=True):
     state: StoredState | None = None
 
 
-class _OldCovered(Covered, array_like=True):
+class _OldCovered(QueueCheckpoint, array_like=True):
     state: OldState | None = None
 
 
@@ -168,17 +168,17 @@ _NUMBERS_END: Final = 0x80
 """In MessagePack a byte below it is that number."""
 
 
-def encode_covered(covered: Iterable[Covered]) -> bytes:
+def encode_covered(covered: Iterable[QueueCheckpoint]) -> bytes:
     """The body of the file."""
     return _ENCODE((_VERSION, list(covered)))
 
 
-def encode_snapshots(snapshots: Iterable[QueueSnapshot]) -> bytes:
+def encode_snapshots(snapshots: Iterable[CheckpointSnapshot]) -> bytes:
     """Return the body of the file for these snapshots. This takes time for each stretch of neighbours."""
     return encode_covered(snapshot.encode() for snapshot in snapshots)
 
 
-def decode_covered(body: bytes) -> list[Covered]:
+def decode_covered(body: bytes) -> list[QueueCheckpoint]:
     """What a body of this version or an older one says. Raises `ValueError` for what is none."""
     try:
         parts = _PARTS(body)
@@ -210,19 +210,19 @@ def fingerprint(definition: QueueDefinition, types: Iterable[tuple[str, str]]) -
     )
 
 
-def snapshot_of(queue: Queue, mark: bytes, accepted_end: int) -> QueueSnapshot:
+def snapshot_of(queue: Queue, mark: bytes, accepted_end: int) -> CheckpointSnapshot:
     """What may be said of a queue once the log is persisted up to `accepted_end`."""
     if queue.definition.file_backed_metadata:
-        return QueueSnapshot(queue.name, mark, queue.considered, accepted_end, StateSnapshot.of(queue))
+        return CheckpointSnapshot(queue.name, mark, queue.considered, accepted_end, StateSnapshot.of(queue))
     needed = needed_by(queue)
-    return QueueSnapshot(queue.name, mark, needed, needed)
+    return CheckpointSnapshot(queue.name, mark, needed, needed)
 
 
-def stopped_of(queue: Queue) -> QueueSnapshot:
+def stopped_of(queue: Queue) -> CheckpointSnapshot:
     """What is said of a queue that cannot go on, whose state is not known: from where on it needs the log. No
     start uses it."""
     needed = needed_by(queue)
-    return QueueSnapshot(queue.name, NO_FINGERPRINT, needed, needed)
+    return CheckpointSnapshot(queue.name, NO_FINGERPRINT, needed, needed)
 
 
 def needed_by(queue: Queue) -> int:
@@ -231,7 +231,7 @@ def needed_by(queue: Queue) -> int:
     return queue.considered if oldest is None else min(oldest, queue.considered)
 
 
-def needed_from(covered: Covered) -> int:
+def needed_from(covered: QueueCheckpoint) -> int:
     """Below which position a queue needs nothing of the log, for who has no queue: no less than it does."""
     lowest: list[int | None] = [covered.messages, covered.records]
     state = covered.state
@@ -244,13 +244,13 @@ def needed_from(covered: Covered) -> int:
     return min(position for position in lowest if position is not None)
 
 
-def restore(queue: Queue, covered: Covered) -> None:
+def restore(queue: Queue, covered: QueueCheckpoint) -> None:
     """Bring a queue to a stored state, of positions below `covered.messages`. Raises `ValueError` for what is
     none."""
     stored, end = covered.state, covered.messages
     assert stored is not None
     read = decode_set if isinstance(stored, StoredState) else read_roaring
-    state = QueueState(queue.definition.target_queue_depth)
+    state = QueueMessages(queue.definition.target_queue_depth)
     state.ready, state.inactive = read(stored.ready, end), read(stored.inactive, end)
     if isinstance(stored, StoredState):
         state.doomed = decode_set(stored.doomed, end)
@@ -258,15 +258,15 @@ def restore(queue: Queue, covered: Covered) -> None:
         state.deliveries, state.cancels = _slices(stored.deliveries, end), _slices(stored.cancels, end)
     else:
         for position, reason, *tries in stored.doomed:
-            state.restore_doomed(_below(position, end), Doom(reason, Tries(*tries)))
+            state.restore_doomed(_below(position, end), PendingDeadLetter(reason, Attempts(*tries)))
         for position, *tries in stored.tries:
-            state.restore_tries(_below(position, end), Tries(*tries))
+            state.restore_tries(_below(position, end), Attempts(*tries))
     state.entered, state.acknowledged, state.taken, state.buried = stored.counts
     state.returned, state.expired = dict(stored.returned), dict(stored.expired)
     state.check()
     definition = queue.definition
     expiry = Expiry.of(definition.expiration, definition.expiration_model, stored.expiry, read, end)
-    order = Order(state, prioritised=definition.priority is not None)
+    order = DeliveryOrder(state, prioritised=definition.priority is not None)
     barriers, levels = stored.order
     order.restore(read(barriers, end), [(at, read(level, end)) for at, level in levels])
     queue.take_over(state, expiry, order)

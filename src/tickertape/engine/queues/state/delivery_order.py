@@ -16,17 +16,17 @@ from pyroaring import BitMap64
 from tickertape.base.queue_limits import priorities_max
 from tickertape.batch.format import I8, Int64s
 from tickertape.engine.queues.state.bit_sliced_index import BitSlices, below, first_places
-from tickertape.engine.queues.state.messages import QueueState
+from tickertape.engine.queues.state.messages import QueueMessages
 
 _SWEEP_MIN: Final = 65_536
 _WALK_MAX: Final = 64
 """Levels without anything that comes into question that are passed over before the rest is searched."""
 
 
-class Order:
+class DeliveryOrder:
     """Over the messages of `state`. `prioritised`: they have priorities."""
 
-    def __init__(self, state: QueueState, *, prioritised: bool) -> None:
+    def __init__(self, state: QueueMessages, *, prioritised: bool) -> None:
         self._state = state
         self._prioritised = prioritised
         if prioritised:

@@ -36,7 +36,7 @@ class _Step(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=
     timestamp: int
 
 
-class _Stored(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+class _StoredExpiry(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """What `ExpirySnapshot.encode` writes, sets of positions as sets.py does."""
 
     seconds: float | None
@@ -48,7 +48,7 @@ class _Stored(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 
 
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
-_DECODE: Final = msgspec.msgpack.Decoder(_Stored).decode
+_DECODE: Final = msgspec.msgpack.Decoder(_StoredExpiry).decode
 
 
 class ExpirySnapshot(NamedTuple):
@@ -73,7 +73,7 @@ class ExpirySnapshot(NamedTuple):
             left[self.ended_at] = left.get(self.ended_at, BitMap64()) | (self.ended & self.pending)
         lives = {at: encode_set(left[at]) for at in sorted(left) if left[at]}
         gone = encode_set(self.gone)
-        return _ENCODE(_Stored(self.seconds, self.model, self.past, self.steps, lives, gone))
+        return _ENCODE(_StoredExpiry(self.seconds, self.model, self.past, self.steps, lives, gone))
 
 
 class Expiry:

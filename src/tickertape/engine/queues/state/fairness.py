@@ -22,7 +22,7 @@ class Load(NamedTuple):
     """Messages that may be unacknowledged, 0 or more."""
 
 
-def share(model: Fairness, loads: Sequence[Load], count: int, turn: int) -> tuple[list[int], int]:
+def distribute(model: Fairness, loads: Sequence[Load], count: int, turn: int) -> tuple[list[int], int]:
     """How many of the next `count` messages each consumer gets, and whose turn it is then.
 
     The counts come to less than `count` when nobody has room any more. `turn` is the index at which
@@ -39,7 +39,7 @@ def share(model: Fairness, loads: Sequence[Load], count: int, turn: int) -> tupl
     return _by_ratio(loads, count), turn
 
 
-def next_one(
+def next_consumer(
     model: Fairness, loads: Sequence[Load], eligible: Sequence[int], turn: int
 ) -> tuple[int | None, int]:
     """Who of `eligible` (indices of `loads`, rising) gets the next message, or None when none has room, and

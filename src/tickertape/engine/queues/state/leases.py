@@ -35,7 +35,7 @@ _Bits = tuple[int, int]
 
 @dataclass(eq=False, slots=True)
 class Lease(Generic[Holder]):
-    """Messages that one consumer holds until one time. Only `Leases` changes it."""
+    """Messages that one consumer holds until one time. Only `LeaseTable` changes it."""
 
     holder: Holder
     deadline: float | None
@@ -67,7 +67,7 @@ class _Piece(Generic[Holder]):
         """The sequence after its last; this too."""
 
 
-class Leases(Generic[Holder]):
+class LeaseTable(Generic[Holder]):
     """All leases of one queue. `now` and deadlines are monotonic seconds."""
 
     count: int

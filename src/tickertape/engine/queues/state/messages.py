@@ -13,10 +13,10 @@ import numpy as np
 from pyroaring import BitMap64
 
 from tickertape.engine.queues.state.bit_sliced_index import BitSlices, first_of
-from tickertape.engine.queues.state.records import Outcome, Reason, What
+from tickertape.engine.queues.state.records import Outcome, OutcomeKind, Reason
 
 
-class Tries(NamedTuple):
+class Attempts(NamedTuple):
     """How a message fared so far."""
 
     deliveries: int = 0
@@ -24,14 +24,14 @@ class Tries(NamedTuple):
     cancels: int = 0
 
 
-class Doom(NamedTuple):
+class PendingDeadLetter(NamedTuple):
     """Why a message waits for its dead letter."""
 
     reason: Reason
-    tries: Tries
+    tries: Attempts
 
 
-class QueueState:
+class QueueMessages:
     """`target_depth`: how many messages are ready or leased at most; None: all are."""
 
     def __init__(self, target_depth: int | None = None) -> None:
@@ -73,21 +73,21 @@ class QueueState:
         """Something became of messages; returns those of them for which it did: the others are not in the
         queue (any more)."""
         named = outcome.positions
-        if outcome.what is What.BURIED:
+        if outcome.what is OutcomeKind.BURIED:
             return self._bury(named)
         present = named & self.ready
         if len(present) < len(named):
             present |= named & self.leased
             if self.inactive:
                 present |= named & self.inactive
-        if outcome.what is What.RETURNED:
+        if outcome.what is OutcomeKind.RETURNED:
             self._return(present, outcome.reason)
             return present
         self._remove(present)
         count = len(present)
-        if outcome.what is What.DONE:
+        if outcome.what is OutcomeKind.DONE:
             self.acknowledged += count
-        elif outcome.what is What.TAKEN:
+        elif outcome.what is OutcomeKind.TAKEN:
             self.taken += count
         else:
             self.expired[outcome.reason] = self.expired.get(outcome.reason, 0) + count
@@ -142,11 +142,11 @@ class QueueState:
         """Which of them are in the queue."""
         return (positions & self.ready) | (positions & self.inactive) | (positions & self.leased)
 
-    def tries_of(self, position: int) -> Tries:
+    def tries_of(self, position: int) -> Attempts:
         """How a message fared so far."""
-        return Tries(self.deliveries.of(position), self.cancels.of(position))
+        return Attempts(self.deliveries.of(position), self.cancels.of(position))
 
-    def restore_tries(self, position: int, tries: Tries) -> None:
+    def restore_tries(self, position: int, tries: Attempts) -> None:
         """A stored state says how a message fared."""
         if min(tries) < 0:
             raise ValueError("stored tries are none")
@@ -154,7 +154,7 @@ class QueueState:
         self.deliveries.put(one, tries.deliveries)
         self.cancels.put(one, tries.cancels)
 
-    def restore_doomed(self, position: int, doom: Doom) -> None:
+    def restore_doomed(self, position: int, doom: PendingDeadLetter) -> None:
         """A stored state says why a message expired."""
         one = BitMap64([position])
         self.doomed |= one
@@ -174,9 +174,9 @@ class QueueState:
         if min(self.entered, self.acknowledged, self.taken, self.buried) < 0:
             raise ValueError("stored counts are none")
 
-    def doom_of(self, position: int) -> Doom:
+    def doom_of(self, position: int) -> PendingDeadLetter:
         """Why a doomed message expired."""
-        return Doom(Reason(self.reasons.of(position)), self.tries_of(position))
+        return PendingDeadLetter(Reason(self.reasons.of(position)), self.tries_of(position))
 
     # -- inside -----------------------------------------------------------------------------------------
 

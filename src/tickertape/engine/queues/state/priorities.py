@@ -12,19 +12,19 @@ from tickertape.base.queue_limits import queue_step_messages_max
 from tickertape.batch import MessageBatch
 from tickertape.batch.format import Int64s
 from tickertape.engine.matching.content_filter import bodies_of
-from tickertape.engine.matching.filter_context import Surroundings
-from tickertape.filter.compiler.numeric import Values, compile_value
+from tickertape.engine.matching.filter_context import FilterContext
+from tickertape.filter.compiler.numeric import NumericExpression, compile_value
 from tickertape.payload import message_type
 
 
 class Priorities:
     """One expression, over messages of any type."""
 
-    def __init__(self, text: str, surroundings: Surroundings) -> None:
+    def __init__(self, text: str, surroundings: FilterContext) -> None:
         """Raises `BadFilter` for what is no expression."""
         self._text = text
         self._surroundings = surroundings
-        self._values: dict[str, Values] = {}
+        self._values: dict[str, NumericExpression] = {}
 
     def reach(self, batch: MessageBatch, low: int) -> int:
         """Before which message a piece ends that begins with message `low`."""
@@ -49,7 +49,7 @@ class Priorities:
                 found[place] = value or 0
         return found
 
-    def _of_type(self, name: str) -> Values:
+    def _of_type(self, name: str) -> NumericExpression:
         values = self._values.get(name)
         if values is None:
             values = self._values[name] = compile_value(self._text, message_type(name))

@@ -14,17 +14,17 @@ from tickertape.base.interfaces import Now
 from tickertape.base.queue_limits import queue_step_outcomes_max
 from tickertape.batch import MessageBatch
 from tickertape.batch.format import Int64s
-from tickertape.engine.queues.consumer import Consumer
-from tickertape.engine.queues.state.admission import Entered
+from tickertape.engine.queues.consumer import QueueFeed
+from tickertape.engine.queues.state.admission import Admitted
 from tickertape.engine.queues.state.bit_sliced_index import first_of
 from tickertape.engine.queues.state.definition import QueueDefinition
-from tickertape.engine.queues.state.delivery_order import Order
+from tickertape.engine.queues.state.delivery_order import DeliveryOrder
 from tickertape.engine.queues.state.expiry import Expiry
-from tickertape.engine.queues.state.leases import Lease, Leases
-from tickertape.engine.queues.state.messages import QueueState
-from tickertape.engine.queues.state.records import Outcome, Reason, What, bitmap_of, ranges_of
+from tickertape.engine.queues.state.leases import Lease, LeaseTable
+from tickertape.engine.queues.state.messages import QueueMessages
+from tickertape.engine.queues.state.records import Outcome, OutcomeKind, Reason, bitmap_of, ranges_of
 
-Held = list[tuple[Lease[Consumer], BitMap64]]
+Held = list[tuple[Lease[QueueFeed], BitMap64]]
 """Leased messages, by lease."""
 
 
@@ -34,11 +34,11 @@ class Queue:
     def __init__(self, definition: QueueDefinition) -> None:
         self.definition = definition
         self.name = definition.name
-        self.state = QueueState(definition.target_queue_depth)
-        self.order = Order(self.state, prioritised=definition.priority is not None)
-        self.leases: Leases[Consumer] = Leases()
+        self.state = QueueMessages(definition.target_queue_depth)
+        self.order = DeliveryOrder(self.state, prioritised=definition.priority is not None)
+        self.leases: LeaseTable[QueueFeed] = LeaseTable()
         self.expiry = Expiry(definition.expiration, definition.expiration_model)
-        self.consumers: list[Consumer] = []
+        self.consumers: list[QueueFeed] = []
         self.turn = 0
         """With whom round-robin goes on."""
         self.considered = 0
@@ -52,7 +52,7 @@ class Queue:
         self.deferred = 0
         """Acknowledgements of messages that were not active yet."""
 
-    def take_over(self, state: QueueState, expiry: Expiry, order: Order) -> None:
+    def take_over(self, state: QueueMessages, expiry: Expiry, order: DeliveryOrder) -> None:
         """Go on from a state that was stored."""
         self.state, self.expiry, self.order, self._late = state, expiry, order, BitMap64()
         if expiry.active:
@@ -61,13 +61,13 @@ class Queue:
     def start_over(self) -> None:
         """Forget a state that was stored: nothing has entered."""
         definition = self.definition
-        state = QueueState(definition.target_queue_depth)
+        state = QueueMessages(definition.target_queue_depth)
         expiry = Expiry(definition.expiration, definition.expiration_model)
-        self.take_over(state, expiry, Order(state, prioritised=definition.priority is not None))
+        self.take_over(state, expiry, DeliveryOrder(state, prioritised=definition.priority is not None))
 
     # -- the fold ---------------------------------------------------------------------------------------
 
-    def enter(self, entered: Entered) -> None:
+    def enter(self, entered: Admitted) -> None:
         """Messages came."""
         self.filtered += entered.filtered
         if not len(entered.positions):
@@ -79,12 +79,12 @@ class Queue:
 
     def apply(self, outcome: Outcome) -> BitMap64:
         """Something became of messages; returns those of them for which it did."""
-        if self.state.inactive and outcome.what is What.DONE:
+        if self.state.inactive and outcome.what is OutcomeKind.DONE:
             self.deferred += len(outcome.positions & self.state.inactive)
         affected = self.state.apply(outcome)
-        if outcome.what is What.RETURNED:
+        if outcome.what is OutcomeKind.RETURNED:
             self.order.delivered(affected)  # a barrier among them was, in an earlier life of the server too
-        elif outcome.what is not What.BURIED:
+        elif outcome.what is not OutcomeKind.BURIED:
             self.order.left(affected)
         return affected
 
@@ -97,7 +97,9 @@ class Queue:
 
     # -- what consumers hold ----------------------------------------------------------------------------
 
-    def grant(self, consumer: Consumer, batch: MessageBatch, positions: Int64s, now: Now) -> Lease[Consumer]:
+    def grant(
+        self, consumer: QueueFeed, batch: MessageBatch, positions: Int64s, now: Now
+    ) -> Lease[QueueFeed]:
         """Messages are about to be delivered to a consumer."""
         chosen = bitmap_of(np.sort(positions))
         period = self.definition.lease_period
@@ -111,7 +113,7 @@ class Queue:
         self.order.delivered(chosen)
         return lease
 
-    def release(self, lease: Lease[Consumer], positions: BitMap64) -> None:
+    def release(self, lease: Lease[QueueFeed], positions: BitMap64) -> None:
         """A consumer holds them no longer; what becomes of them is said by an outcome."""
         self.leases.release(lease, positions)
         lease.holder.unsettled -= len(positions)
@@ -141,12 +143,12 @@ class Queue:
 
     def done(self, positions: BitMap64) -> Outcome:
         """They were acknowledged."""
-        return Outcome(What.DONE, ranges_of(positions))
+        return Outcome(OutcomeKind.DONE, ranges_of(positions))
 
     def expired(self, positions: BitMap64, reason: Reason, *, delivered: bool) -> Outcome:
         """They leave the queue undone."""
         doomed = self.definition.dead_letter is not None
-        return Outcome(What.EXPIRED, ranges_of(positions), reason, doomed, delivered)
+        return Outcome(OutcomeKind.EXPIRED, ranges_of(positions), reason, doomed, delivered)
 
     def given_back(self, positions: BitMap64, reason: Reason, wall: int) -> list[Outcome]:
         """A delivery of messages ended without success: those that are too old, or were tried often enough,
@@ -162,7 +164,7 @@ class Queue:
             outcomes.append(self.expired(spent, why, delivered=True))
             left = left - spent
         if left:
-            outcomes.append(Outcome(What.RETURNED, ranges_of(left), reason))
+            outcomes.append(Outcome(OutcomeKind.RETURNED, ranges_of(left), reason))
         return outcomes
 
     def _spent(self, positions: BitMap64, reason: Reason) -> list[tuple[BitMap64, Reason]]:

@@ -24,7 +24,7 @@ from tickertape.batch.format import Int64s
 _I8: Final = np.dtype("<i8")
 
 
-class What(IntEnum):
+class OutcomeKind(IntEnum):
     """What became of messages."""
 
     DONE = 1
@@ -60,7 +60,7 @@ class Reason(IntEnum):
 class Outcome(msgspec.Struct, frozen=True, array_like=True):
     """What became of the messages at `ranges` (little-endian i64: first, count; rising)."""
 
-    what: What
+    what: OutcomeKind
     ranges: bytes
     reason: Reason = Reason.NONE
     doomed: bool = False

@@ -21,7 +21,7 @@ _ARRAY_MAX: Final = 4_096
 _BITS_BYTES: Final = 8_192
 
 
-class _Source:
+class _RoaringSource:
     """Bytes that are read from the front."""
 
     def __init__(self, data: bytes) -> None:
@@ -45,7 +45,7 @@ class _Source:
 
 def read_roaring(data: bytes, end: int) -> BitMap64:
     """The set of a bitmap, of positions below `end`. Raises `ValueError` for what is none."""
-    source, found, before = _Source(data), BitMap64(), -1
+    source, found, before = _RoaringSource(data), BitMap64(), -1
     for _ in range(source.number("Q")):
         high = source.number("I")
         if high <= before:
@@ -60,7 +60,7 @@ def read_roaring(data: bytes, end: int) -> BitMap64:
     return found
 
 
-def _read_32(source: _Source, base: int, found: BitMap64) -> None:
+def _read_32(source: _RoaringSource, base: int, found: BitMap64) -> None:
     cookie = source.number("I")
     runs = b""
     if cookie & 0xFFFF == _WITH_RUNS:
@@ -84,7 +84,7 @@ def _read_32(source: _Source, base: int, found: BitMap64) -> None:
             raise ValueError("a container of a Roaring bitmap has another size than it says")
 
 
-def _container(source: _Source, base: int, size: int, has_runs: bool, found: BitMap64) -> int:
+def _container(source: _RoaringSource, base: int, size: int, has_runs: bool, found: BitMap64) -> int:
     if has_runs:
         table = np.frombuffer(source.take(4 * source.number("H")), "<u2").reshape(-1, 2).astype(np.int64)
         stops = table.sum(axis=1) + 1

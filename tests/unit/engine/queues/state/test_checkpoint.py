@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyroaring import BitMap64
 
-from tickertape.engine.queues.state.checkpoint import Covered, OldState, StoredState, needed_from
+from tickertape.engine.queues.state.checkpoint import OldState, QueueCheckpoint, StoredState, needed_from
 from tickertape.engine.queues.state.position_set_format import encode_set
 from tickertape.engine.queues.state.records import Reason
 
@@ -27,16 +27,16 @@ def old(ready: list[int], inactive: list[int], doomed: list[int]) -> OldState:
 @pytest.mark.parametrize(
     ("covered", "needed"),
     [
-        (Covered("q", b"", 50, 70), 50),
-        (Covered("q", b"", 70, 60), 60),
-        (Covered("q", b"", 50, 70, stored([], [], [])), 50),
-        (Covered("q", b"", 50, 70, stored([12, 40], [], [])), 12),
-        (Covered("q", b"", 50, 70, stored([12], [9, 40], [])), 9),
-        (Covered("q", b"", 50, 70, stored([12], [9], [30, 3])), 3),
-        (Covered("q", b"", 50, 70, old([], [], [])), 50),
-        (Covered("q", b"", 50, 70, old([12], [9, 40], [])), 9),
-        (Covered("q", b"", 50, 70, old([12], [9], [30, 3])), 3),
+        (QueueCheckpoint("q", b"", 50, 70), 50),
+        (QueueCheckpoint("q", b"", 70, 60), 60),
+        (QueueCheckpoint("q", b"", 50, 70, stored([], [], [])), 50),
+        (QueueCheckpoint("q", b"", 50, 70, stored([12, 40], [], [])), 12),
+        (QueueCheckpoint("q", b"", 50, 70, stored([12], [9, 40], [])), 9),
+        (QueueCheckpoint("q", b"", 50, 70, stored([12], [9], [30, 3])), 3),
+        (QueueCheckpoint("q", b"", 50, 70, old([], [], [])), 50),
+        (QueueCheckpoint("q", b"", 50, 70, old([12], [9, 40], [])), 9),
+        (QueueCheckpoint("q", b"", 50, 70, old([12], [9], [30, 3])), 3),
     ],
 )
-def test_nothing_below_is_needed(covered: Covered, needed: int) -> None:
+def test_nothing_below_is_needed(covered: QueueCheckpoint, needed: int) -> None:
     assert needed_from(covered) == needed

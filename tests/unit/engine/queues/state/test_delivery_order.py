@@ -10,12 +10,12 @@ import pytest
 from pyroaring import BitMap64
 
 from tickertape.base.queue_limits import priorities_max
-from tickertape.engine.queues.state.delivery_order import Order
-from tickertape.engine.queues.state.messages import QueueState
-from tickertape.engine.queues.state.records import Outcome, Reason, What, ranges_of
+from tickertape.engine.queues.state.delivery_order import DeliveryOrder
+from tickertape.engine.queues.state.messages import QueueMessages
+from tickertape.engine.queues.state.records import Outcome, OutcomeKind, Reason, ranges_of
 
 
-class Counting(QueueState):
+class Counting(QueueMessages):
     """Counts how often it is asked what is in the queue."""
 
     asked = 0
@@ -31,43 +31,47 @@ def state() -> Counting:
 
 
 @pytest.fixture
-def order(state: Counting) -> Order:
+def order(state: Counting) -> DeliveryOrder:
     """One message of each priority that is told apart, odd priorities only."""
-    order = Order(state, prioritised=True)
+    order = DeliveryOrder(state, prioritised=True)
     enter(order, state, 0, [2 * number + 1 for number in range(priorities_max)])
     return order
 
 
-def enter(order: Order, state: QueueState, first: int, priorities: list[int]) -> None:
+def enter(order: DeliveryOrder, state: QueueMessages, first: int, priorities: list[int]) -> None:
     positions = BitMap64(range(first, first + len(priorities)))
     state.enter(positions)
     order.enter(np.arange(first, first + len(priorities), dtype=np.int64), priorities, None)
 
 
-def test_further_priorities_do_not_look_at_all_others_each_time(order: Order, state: Counting) -> None:
+def test_further_priorities_do_not_look_at_all_others_each_time(
+    order: DeliveryOrder, state: Counting
+) -> None:
     state.asked = 0
     enter(order, state, priorities_max, [2 * number for number in range(100)])
     assert state.asked <= priorities_max, "at most once through all of them"
     assert order.next(1).tolist() == [priorities_max - 1]
 
 
-def test_what_has_left_makes_room_for_other_priorities(order: Order, state: Counting) -> None:
+def test_what_has_left_makes_room_for_other_priorities(order: DeliveryOrder, state: Counting) -> None:
     gone = BitMap64(range(priorities_max))
-    state.apply(Outcome(What.DONE, ranges_of(gone)))
+    state.apply(Outcome(OutcomeKind.DONE, ranges_of(gone)))
     enter(order, state, priorities_max, [2 * number for number in range(100)])
     assert order.next(1).tolist() == [priorities_max + 99]
 
 
-def test_priorities_whose_messages_have_left_are_not_looked_at_again(order: Order, state: Counting) -> None:
+def test_priorities_whose_messages_have_left_are_not_looked_at_again(
+    order: DeliveryOrder, state: Counting
+) -> None:
     gone = BitMap64(range(10, priorities_max))
-    state.apply(Outcome(What.DONE, ranges_of(gone)))
+    state.apply(Outcome(OutcomeKind.DONE, ranges_of(gone)))
     assert order.next(1).tolist() == [9]
     state.asked = 0
     assert order.next(1).tolist() == [9]
     assert state.asked == 0
 
 
-def messages(state: QueueState, order: Order, priorities: list[int]) -> list[int]:
+def messages(state: QueueMessages, order: DeliveryOrder, priorities: list[int]) -> list[int]:
     """Everything that is ready, in the order in which it is next, and leased then."""
     taken = []
     while len(found := order.next(3)):
@@ -83,24 +87,24 @@ def expected(priorities: list[int], among: set[int]) -> list[int]:
 @pytest.mark.parametrize("levels", [1, 3, 50, 1_000])
 def test_order_of_leases_and_returns_matches_sorting(levels: int) -> None:
     random = Random(levels)
-    state = QueueState(target_depth=700)
-    order = Order(state, prioritised=True)
+    state = QueueMessages(target_depth=700)
+    order = DeliveryOrder(state, prioritised=True)
     priorities = [random.randrange(levels) << random.randrange(50) for _ in range(1_000)]
     enter(order, state, 0, priorities)
     ready = set(state.ready)
     assert len(ready) == 700
     assert messages(state, order, priorities) == expected(priorities, ready)
     back = BitMap64(random.sample(sorted(ready), 300))
-    state.apply(Outcome(What.RETURNED, ranges_of(back), Reason.CANCELLED))
+    state.apply(Outcome(OutcomeKind.RETURNED, ranges_of(back), Reason.CANCELLED))
     assert messages(state, order, priorities) == expected(priorities, set(back))
-    state.apply(Outcome(What.DONE, ranges_of(BitMap64(random.sample(sorted(ready), 350)))))
+    state.apply(Outcome(OutcomeKind.DONE, ranges_of(BitMap64(random.sample(sorted(ready), 350)))))
     assert messages(state, order, priorities) == expected(priorities, set(range(700, 1_000)))
 
 
 def test_order_among_some_matches_sorting_where_most_levels_have_nothing() -> None:
     random = Random(5)
-    state = QueueState()
-    order = Order(state, prioritised=True)
+    state = QueueMessages()
+    order = DeliveryOrder(state, prioritised=True)
     priorities = [random.randrange(1 << 64) for _ in range(2_000)]
     enter(order, state, 0, priorities)
     for _ in range(20):
@@ -112,18 +116,18 @@ def test_order_among_some_matches_sorting_where_most_levels_have_nothing() -> No
 
 @pytest.mark.parametrize("among", [None, BitMap64([0, 1])])
 def test_priorities_whose_messages_are_leased_are_not_looked_at_again(
-    order: Order, state: Counting, among: BitMap64 | None, monkeypatch: pytest.MonkeyPatch
+    order: DeliveryOrder, state: Counting, among: BitMap64 | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a filter they are passed over, with one the rest is searched as a whole."""
     state.lease(BitMap64(range(10, priorities_max)))
     looked: list[int] = []
-    fitting = Order._fitting
+    fitting = DeliveryOrder._fitting
 
     def counted(*arguments: Any) -> BitMap64:
         looked.append(1)
         return fitting(*arguments)
 
-    monkeypatch.setattr(Order, "_fitting", staticmethod(counted))
+    monkeypatch.setattr(DeliveryOrder, "_fitting", staticmethod(counted))
     assert order.next(1, among).tolist() == [9 if among is None else 1]
     state.asked = 0
     assert order.next(1, among).tolist() == [9 if among is None else 1]
@@ -132,14 +136,14 @@ def test_priorities_whose_messages_are_leased_are_not_looked_at_again(
 
 
 def test_order_several_levels_are_next_together() -> None:
-    state = QueueState()
-    order = Order(state, prioritised=True)
+    state = QueueMessages()
+    order = DeliveryOrder(state, prioritised=True)
     enter(order, state, 0, list(range(5_000)))
     assert order.next(4_096).tolist() == list(range(4_999, 903, -1))
 
 
 def test_snapshot_after_further_messages_of_its_priorities_is_unchanged(state: Counting) -> None:
-    order = Order(state, prioritised=True)
+    order = DeliveryOrder(state, prioritised=True)
     enter(order, state, 0, [1, 2, 1])
     _, levels = order.snapshot()
     before = {priority: list(positions) for priority, positions in levels.items()}
@@ -147,7 +151,9 @@ def test_snapshot_after_further_messages_of_its_priorities_is_unchanged(state: C
     assert {priority: list(positions) for priority, positions in levels.items()} == before
 
 
-def test_snapshot_of_many_priorities_copies_only_those_that_change(order: Order, state: Counting) -> None:
+def test_snapshot_of_many_priorities_copies_only_those_that_change(
+    order: DeliveryOrder, state: Counting
+) -> None:
     _, levels = order.snapshot()
     assert all(order._levels[priority] is positions for priority, positions in levels.items())
     enter(order, state, priorities_max, [1, 1, 3])

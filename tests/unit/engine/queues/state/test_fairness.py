@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tickertape.engine.queues.state import fairness
 from tickertape.engine.queues.state.definition import FAIRNESS, Fairness
-from tickertape.engine.queues.state.fairness import Load, next_one, share
+from tickertape.engine.queues.state.fairness import Load, distribute, next_consumer
 
 INKY, BLINKY, CLYDE = Load(1, 2), Load(3, 4), Load(4, 10)
 
@@ -47,42 +47,42 @@ LOADS = st.lists(
 
 
 def test_the_one_with_the_lowest_share_of_its_backlog_is_next() -> None:
-    assert next_one("proportional", [INKY, BLINKY, CLYDE], [0, 1, 2], 0) == (2, 0)
-    assert share("proportional", [INKY, BLINKY, CLYDE], 1, 0) == ([0, 0, 1], 0)
-    assert next_one("proportional", [Load(4, 4), Load(2, 4), Load(1, 2)], [0, 1, 2], 0) == (1, 0)
+    assert next_consumer("proportional", [INKY, BLINKY, CLYDE], [0, 1, 2], 0) == (2, 0)
+    assert distribute("proportional", [INKY, BLINKY, CLYDE], 1, 0) == ([0, 0, 1], 0)
+    assert next_consumer("proportional", [Load(4, 4), Load(2, 4), Load(1, 2)], [0, 1, 2], 0) == (1, 0)
     # 5/10 and 1/2 are equal: the first of them.
-    assert share("proportional", [INKY, BLINKY, CLYDE], 2, 0) == ([1, 0, 1], 0)
+    assert distribute("proportional", [INKY, BLINKY, CLYDE], 2, 0) == ([1, 0, 1], 0)
 
 
 def test_the_first_with_room_is_filled_first() -> None:
-    assert share("fast", [Load(2, 2), BLINKY, CLYDE], 3, 7) == ([0, 1, 2], 7)
-    assert next_one("fast", [Load(2, 2), BLINKY, CLYDE], [0, 1, 2], 7) == (1, 7)
+    assert distribute("fast", [Load(2, 2), BLINKY, CLYDE], 3, 7) == ([0, 1, 2], 7)
+    assert next_consumer("fast", [Load(2, 2), BLINKY, CLYDE], [0, 1, 2], 7) == (1, 7)
 
 
 def test_turns_go_round_past_the_full() -> None:
-    assert share("round-robin", [INKY, BLINKY, CLYDE], 4, 1) == ([1, 1, 2], 0)
-    assert share("round-robin", [INKY, Load(4, 4), CLYDE], 2, 1) == ([1, 0, 1], 1)
+    assert distribute("round-robin", [INKY, BLINKY, CLYDE], 4, 1) == ([1, 1, 2], 0)
+    assert distribute("round-robin", [INKY, Load(4, 4), CLYDE], 2, 1) == ([1, 0, 1], 1)
 
 
 @pytest.mark.parametrize("model", FAIRNESS)
 def test_nobody_and_nobody_with_room(model: Fairness) -> None:
-    assert share(model, [], 5, 3) == ([], 3)
-    assert share(model, [Load(7, 5), Load(0, 0)], 5, 1) == ([0, 0], 1)
-    assert next_one(model, [], [], 3) == (None, 3)
-    assert next_one(model, [Load(7, 5), Load(0, 0)], [0, 1], 1) == (None, 1)
+    assert distribute(model, [], 5, 3) == ([], 3)
+    assert distribute(model, [Load(7, 5), Load(0, 0)], 5, 1) == ([0, 0], 1)
+    assert next_consumer(model, [], [], 3) == (None, 3)
+    assert next_consumer(model, [Load(7, 5), Load(0, 0)], [0, 1], 1) == (None, 1)
 
 
 @example("proportional", [Load(333_332, 999_999), Load(333_333, 10**6), Load(1, 3)], 3, 0)
 @example("proportional", [Load(1, 3), Load(333_333, 999_999)], 9, 0)
 @given(st.sampled_from(FAIRNESS), LOADS, st.integers(0, 200), st.integers(0, 12))
 def test_many_at_once_is_one_by_one(model: Fairness, loads: list[Load], count: int, turn: int) -> None:
-    assert share(model, loads, count, turn) == all_of(model, loads, count, turn)
+    assert distribute(model, loads, count, turn) == all_of(model, loads, count, turn)
 
 
 @given(st.sampled_from(FAIRNESS), LOADS, st.data(), st.integers(0, 12))
 def test_the_next_of_some(model: Fairness, loads: list[Load], data: st.DataObject, turn: int) -> None:
     eligible = sorted(data.draw(st.sets(st.sampled_from(range(len(loads)))))) if loads else []
-    assert next_one(model, loads, eligible, turn) == one_by_one(model, loads, eligible, turn)
+    assert next_consumer(model, loads, eligible, turn) == one_by_one(model, loads, eligible, turn)
 
 
 @pytest.mark.parametrize("model", FAIRNESS)
@@ -90,7 +90,7 @@ def test_many_consumers_and_many_messages(model: Fairness) -> None:
     rng = Random(3)
     for _ in range(3):
         loads = [Load(rng.randrange(60), rng.randrange(60)) for _ in range(80)]
-        assert share(model, loads, 700, 5) == all_of(model, loads, 700, 5)
+        assert distribute(model, loads, 700, 5) == all_of(model, loads, 700, 5)
 
 
 def test_the_level_is_not_too_high_and_leaves_little() -> None:

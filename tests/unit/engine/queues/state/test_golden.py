@@ -15,7 +15,7 @@ import pytest
 from crc32c import crc32c
 from pyroaring import BitMap64
 
-from tickertape.engine.queues.state.admission import Entered
+from tickertape.engine.queues.state.admission import Admitted
 from tickertape.engine.queues.state.checkpoint import (
     decode_covered,
     encode_snapshots,
@@ -25,14 +25,14 @@ from tickertape.engine.queues.state.checkpoint import (
     snapshot_of,
 )
 from tickertape.engine.queues.state.definition import QueueDefinition
-from tickertape.engine.queues.state.messages import Doom, Tries
+from tickertape.engine.queues.state.messages import Attempts, PendingDeadLetter
 from tickertape.engine.queues.state.queue import Queue
 from tickertape.engine.queues.state.records import (
     Outcome,
+    OutcomeKind,
     QueueBegun,
     QueueRecord,
     Reason,
-    What,
     begun_in,
     bitmap_of,
     decode_record,
@@ -55,9 +55,9 @@ def record() -> QueueRecord:
     return QueueRecord(
         "work",
         [
-            Outcome(What.DONE, ranges_of(BitMap64([4, 5, 6, 2**33]))),
-            Outcome(What.RETURNED, ranges_of(BitMap64([7])), Reason.CANCELLED),
-            Outcome(What.EXPIRED, ranges_of(BitMap64([9, 10])), Reason.MAX_DELIVERIES, True, True),
+            Outcome(OutcomeKind.DONE, ranges_of(BitMap64([4, 5, 6, 2**33]))),
+            Outcome(OutcomeKind.RETURNED, ranges_of(BitMap64([7])), Reason.CANCELLED),
+            Outcome(OutcomeKind.EXPIRED, ranges_of(BitMap64([9, 10])), Reason.MAX_DELIVERIES, True, True),
         ],
         runs,
     )
@@ -71,11 +71,11 @@ def filled(definition: QueueDefinition) -> Queue:
     lives = np.array([0, 5_000] + [0] * 8)
     barriers = BitMap64([17])
     times = np.full(10, TIME)
-    queue.enter(Entered(positions, bitmap_of(positions), times, lives, priorities, barriers, 1))
+    queue.enter(Admitted(positions, bitmap_of(positions), times, lives, priorities, barriers, 1))
     queue.considered = 25
-    queue.apply(Outcome(What.DONE, ranges_of(BitMap64([10]))))
-    queue.apply(Outcome(What.RETURNED, ranges_of(BitMap64([12])), Reason.LEASE_EXPIRED))
-    queue.apply(Outcome(What.EXPIRED, ranges_of(BitMap64([13])), Reason.EXPIRE, True, True))
+    queue.apply(Outcome(OutcomeKind.DONE, ranges_of(BitMap64([10]))))
+    queue.apply(Outcome(OutcomeKind.RETURNED, ranges_of(BitMap64([12])), Reason.LEASE_EXPIRED))
+    queue.apply(Outcome(OutcomeKind.EXPIRED, ranges_of(BitMap64([13])), Reason.EXPIRE, True, True))
     queue.state.lease(BitMap64([14]))
     return queue
 
@@ -169,9 +169,9 @@ def test_golden_checkpoints_of_all_versions_are_read(name: str) -> None:
     assert queue.state.ready == BitMap64([11, 12, 14, 15, 16, 17])
     assert queue.state.inactive == BitMap64([18, 19])
     assert list(queue.state.doomed) == [13]
-    assert queue.state.doom_of(13) == Doom(Reason.EXPIRE, Tries(1, 0))
+    assert queue.state.doom_of(13) == PendingDeadLetter(Reason.EXPIRE, Attempts(1, 0))
     assert queue.state.deliveries.positions() == BitMap64([12, 13])
-    assert queue.state.tries_of(12) == Tries(1, 0)
+    assert queue.state.tries_of(12) == Attempts(1, 0)
     assert queue.order.barriers == BitMap64([17])
     assert queue.order.next(9).tolist() == [11, 15, 12, 14, 16]
     assert queue.expiry.next_due() == TIME + 5_000_000

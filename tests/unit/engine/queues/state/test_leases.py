@@ -12,7 +12,7 @@ from pyroaring import BitMap64
 from tickertape.batch import MessageBatch
 from tickertape.batch.builder import batch_from_bodies
 from tickertape.batch.merge import merge
-from tickertape.engine.queues.state.leases import Lease, Leases
+from tickertape.engine.queues.state.leases import Lease, LeaseTable
 from tickertape.wire.settlement import Runs, runs_in, runs_of
 
 PUBLISHERS = (3, 2**64 - 1)
@@ -36,12 +36,12 @@ def at(*positions: int) -> BitMap64:
     return BitMap64(positions)
 
 
-def is_empty(leases: Leases[str]) -> bool:
+def is_empty(leases: LeaseTable[str]) -> bool:
     return not (leases.count or len(leases) or leases._blocks or leases._publishers or leases._held)
 
 
 def test_a_run_over_two_leases_and_what_is_in_none() -> None:
-    leases: Leases[str] = Leases()
+    leases: LeaseTable[str] = LeaseTable()
     inky = leases.grant("inky", batch_of(7, 1, 100), np.arange(1000, 1100), 1.0, 9.0)
     clyde = leases.grant("clyde", batch_of(7, 111, 10), np.arange(1110, 1120), 2.0, 8.0)
     found, left = leases.find(runs((7, 91, 40), (8, 1, 3)))
@@ -55,7 +55,7 @@ def test_a_run_over_two_leases_and_what_is_in_none() -> None:
 
 
 def test_settled_is_not_leased_and_leased_again_is_the_new_lease() -> None:
-    leases: Leases[str] = Leases()
+    leases: LeaseTable[str] = LeaseTable()
     old = leases.grant("inky", batch_of(7, 1, 70), np.arange(70), 1.0, None)
     leases.release(old, at(9))
     found, left = leases.find(runs((7, 10, 1)))
@@ -73,7 +73,7 @@ def test_settled_is_not_leased_and_leased_again_is_the_new_lease() -> None:
 
 
 def test_what_was_found_is_found_anew_after_each_change() -> None:
-    leases: Leases[str] = Leases()
+    leases: LeaseTable[str] = LeaseTable()
     asked = runs((7, 1, 3))
     assert rows_of(leases.find(asked)[1]) == [(7, 1, 3)]
     inky = leases.grant("inky", batch_of(7, 1, 3), np.arange(3), 1.0, 9.0)
@@ -87,7 +87,7 @@ def test_what_was_found_is_found_anew_after_each_change() -> None:
 
 
 def test_an_extended_part_is_a_lease_of_its_own() -> None:
-    leases: Leases[str] = Leases()
+    leases: LeaseTable[str] = LeaseTable()
     lease = leases.grant("inky", batch_of(7, 1, 100), np.arange(100), 1.0, 5.0)
     part = leases.extend(lease, BitMap64(range(30, 80)), 7.0)
     assert part is not lease
@@ -108,7 +108,7 @@ def test_an_extended_part_is_a_lease_of_its_own() -> None:
 
 
 def test_due_ones_stay_until_they_are_released() -> None:
-    leases: Leases[int] = Leases()
+    leases: LeaseTable[int] = LeaseTable()
     held = [leases.grant(i, batch_of(7, 1 + i, 1), np.array([i]), i, 10.0 - i) for i in range(10)]
     assert leases.due(5.0) == leases.due(5.0) == held[:4:-1]
     assert leases.next_deadline() == 1.0
@@ -121,7 +121,7 @@ def test_due_ones_stay_until_they_are_released() -> None:
 
 
 def test_a_lease_extended_often_is_due_once_and_leaves_nothing() -> None:
-    leases: Leases[str] = Leases()
+    leases: LeaseTable[str] = LeaseTable()
     lease = leases.grant("inky", batch_of(7, 1, 1), np.array([0]), 0.0, 1.0)
     for i in range(10_000):
         leases.extend(lease, lease.positions, float(i % 3))
@@ -131,7 +131,7 @@ def test_a_lease_extended_often_is_due_once_and_leaves_nothing() -> None:
 
 def test_what_comes_and_goes_leaves_nothing_behind() -> None:
     """One that is held for long beside it: times are swept."""
-    leases: Leases[str] = Leases()
+    leases: LeaseTable[str] = LeaseTable()
     leases.grant("old", batch_of(9, 1, 1), np.array([0]), 0.0, 1.0)
     for i in range(1, 5_000):
         lease = leases.grant("inky", batch_of(7, i, 1), np.array([i]), float(i), 10.0 + i)
@@ -144,7 +144,7 @@ def test_what_comes_and_goes_leaves_nothing_behind() -> None:
 @pytest.mark.parametrize("shift", [0, 1, 37, 63])
 def test_every_run_wherever_sequences_and_positions_lie(shift: int) -> None:
     """Messages 20 to 149, with a hole that was settled; positions begin elsewhere in their blocks."""
-    leases: Leases[str] = Leases()
+    leases: LeaseTable[str] = LeaseTable()
     there = 640 + shift
     lease = leases.grant("inky", batch_of(7, 20, 130), np.arange(20, 150) + there, 0.0, None)
     leases.release(lease, BitMap64(range(there + 90, there + 100)))
@@ -158,7 +158,7 @@ def test_every_run_wherever_sequences_and_positions_lie(shift: int) -> None:
 
 
 def test_the_highest_sequence() -> None:
-    leases: Leases[str] = Leases()
+    leases: LeaseTable[str] = LeaseTable()
     top = 2**64 - 2
     lease = leases.grant("inky", batch_of(7, top - 99, 100), np.arange(5, 105), 0.0, None)
     found, left = leases.find(runs((7, top - 200, 201)))
@@ -171,7 +171,7 @@ def test_the_highest_sequence() -> None:
 @given(st.permutations(range(12)))
 def test_messages_in_an_order_of_their_own(order: list[int]) -> None:
     """Of highest priority first: positions do not rise, though the first and the last may look so."""
-    leases: Leases[str] = Leases()
+    leases: LeaseTable[str] = LeaseTable()
     whole = merge([batch_of(3, 10, 6), batch_of(4, 100, 6)])
     batch = merge([batch_of(whole.publisher(i), whole.sequence(i), 1) for i in order])
     lease = leases.grant("inky", batch, np.array(order) + 60, 0.0, None)
@@ -187,7 +187,7 @@ class Holding(RuleBasedStateMachine):
 
     @initialize(places=st.lists(st.tuples(st.integers(0, 1), st.integers(0, 3)), min_size=20, max_size=150))
     def write(self, places: list[tuple[int, int]]) -> None:
-        self.leases: Leases[str] = Leases()
+        self.leases: LeaseTable[str] = LeaseTable()
         self.name: dict[int, tuple[int, int]] = {}
         self.place: dict[tuple[int, int], int] = {}
         self.owner: dict[int, Lease[str]] = {}
