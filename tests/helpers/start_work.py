@@ -29,7 +29,7 @@ from tickertape.server.config.config import Config, InstanceConfig, JournalConfi
 from tickertape.server.startup import OpenedInstance, clock, open_instance
 from tickertape.wire.commands import Transaction
 
-STEPS: Final = ("recover", "load_registry", "first_message", "Broker", "open_staged")
+STEPS: Final = ("recover_journal", "load_publishers", "first_message", "Broker", "open_staged")
 """What a start goes through, by the names that opening.py calls them."""
 BODY: Final = bytes(200)
 _PACKAGE: Final = f"{Path(opening.__file__).parents[1]}/"

@@ -57,7 +57,7 @@ class World:
         if self.path.exists():
             platter.look(self.path)
             platter.names, platter.known = set(platter.durable), True
-        self.patch.setattr(file, "Directory", partial(StrictDirectory, platter=platter))
+        self.patch.setattr(file, "SegmentDirectory", partial(StrictDirectory, platter=platter))
         store: FilePublishStore | None = None
         with suppress(PowerLoss):
             store = FilePublishStore(self.path, sync="always")

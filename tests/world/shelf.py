@@ -53,7 +53,7 @@ class Shelf:
             if path.exists():
                 platter.look(path)
                 platter.names, platter.known = set(platter.durable), True
-            with patch.object(file, "Directory", partial(StrictDirectory, platter=platter)):
+            with patch.object(file, "SegmentDirectory", partial(StrictDirectory, platter=platter)):
                 store = tt.FilePublishStore(path, sync="always")
         self._open.append(store)
         return store

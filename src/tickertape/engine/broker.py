@@ -107,9 +107,8 @@ class Broker:
         self._recorded = recorded
         self._effects: list[Effect] = []
         self._answers = Outbox(self._effects, self.statistics)
-        self._sessions = SessionRegistry(
-            instance, registry, self.statistics, exclusive=recorded != frozenset()
-        )
+        exclusive = recorded != frozenset()
+        self._sessions = SessionRegistry(instance, registry, self.statistics, exclusive=exclusive)
         self._publishing = LogWriter(journal, registry, recorded)
         validation = BodyValidation(validated, limits.message_bytes_max)
         self._validated = validation.topics

@@ -10,7 +10,7 @@ import pytest
 from tests.helpers.start_work import KINDS, Work, work_behind
 from tickertape.base.limits import MIB
 
-CALLS_EACH = {"recover": 4, "load_registry": 50, "first_message": 30, "Broker": 8, "open_staged": 0}
+CALLS_EACH = {"recover_journal": 4, "load_publishers": 50, "first_message": 30, "Broker": 8, "open_staged": 0}
 """Calls of Python functions for each publish, transaction or record."""
 CALLS_ONCE = 20_000
 BYTES_EACH = 3_000

@@ -180,7 +180,7 @@ def test_conflate_on_another_thread_while_a_batch_is_pushed_discards_each_messag
             other.join()
         return let_go(*arguments)
 
-    monkeypatch.setattr(streams, "let_go", overtaken)
+    monkeypatch.setattr(streams, "discard_superseded", overtaken)
     for first in range(1, 4):
         batch = batch_of(first, ("a", "", b"1"), store=store)
         store.log("s", *columns_of(batch))

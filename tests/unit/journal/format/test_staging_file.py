@@ -163,9 +163,9 @@ import os, sys
 from pathlib import Path
 from tests.helpers.staged_files import LABEL, batches, stage
 from tickertape.journal.disk import SystemDisk
-from tickertape.journal.format.staging_file import StageOpen, Staging, prepared_path_of
+from tickertape.journal.format.staging_file import StageOpen, StagedFiles, prepared_path_of
 disk = SystemDisk(sys.argv[1])
-staging = Staging(disk)
+staging = StagedFiles(disk)
 stage(staging, 1, LABEL, batches())
 blocks = staging.run(StageOpen(1))
 os.truncate(Path(sys.argv[1], prepared_path_of(1)), 0)

@@ -214,7 +214,7 @@ def test_a_start_knows_every_publisher_and_reads_no_commit(monkeypatch: pytest.M
         written.publish(2, 1_500, publisher=number % 40 + 1)
     expected = dict(written.journal.highest)
     written.stop()
-    monkeypatch.setattr(seen, "SealedIndexes", lambda: IndexCache(100))
+    monkeypatch.setattr(seen, "IndexCache", lambda: IndexCache(100))
     disk, read = written.disk.kill_clone(), []
     original = disk.read
 
