@@ -16,7 +16,7 @@ import click
 from tickertape.base.errors import BadFilter
 from tickertape.base.limits import message_bytes_max
 from tickertape.cli.support.command_group import EXIT_ERROR, Failure
-from tickertape.cli.support.printing import message_output
+from tickertape.cli.support.json_lines import message_output
 from tickertape.cli.support.tables import counted
 from tickertape.filter import Filter, compile_filter
 from tickertape.filter.compiler.explain import explain as explain_filter

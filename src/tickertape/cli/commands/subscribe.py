@@ -17,8 +17,8 @@ import click
 from tickertape.base.errors import TimedOut
 from tickertape.base.limits import client_timeout_seconds
 from tickertape.cli.support.connect_options import Server, server_options
+from tickertape.cli.support.json_lines import Written, message_output, output_option, print_batches
 from tickertape.cli.support.option_types import client_name, filter_option, interval, start
-from tickertape.cli.support.printing import Written, message_output, output_option, print_batches
 from tickertape.cli.support.terminal import remark
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ import msgspec
 from tickertape.base.bookmarks import Range, StartPoint
 from tickertape.base.timestamps import format_timestamp
 from tickertape.cli.journal.log_range import LogExtent, directory_argument, extent_options
-from tickertape.cli.support.json_lines import json_lines
-from tickertape.cli.support.printing import Output, message_output
+from tickertape.cli.support.json_lines import Output, json_lines, message_output
 
 if TYPE_CHECKING:
     from tickertape.journal.format.segment import CommitHeader

@@ -14,7 +14,7 @@ import click
 from tickertape.base.bookmarks import Range, StartPoint
 from tickertape.cli.journal.log_range import LogExtent, directory_argument, extent_options
 from tickertape.cli.support.command_group import EXIT_ERROR, Failure
-from tickertape.cli.support.printing import message_output
+from tickertape.cli.support.json_lines import message_output
 
 if TYPE_CHECKING:
     from tickertape.journal.offline.snapshot import Selected

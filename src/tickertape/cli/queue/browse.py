@@ -8,13 +8,13 @@ from __future__ import annotations
 import click
 
 from tickertape.cli.support.connect_options import Server, server_options
+from tickertape.cli.support.json_lines import message_output, output_option, print_batches
 from tickertape.cli.support.option_types import (
     answer_timeout_option,
     client_name,
     filter_option,
     queue_name,
 )
-from tickertape.cli.support.printing import message_output, output_option, print_batches
 
 
 @click.command(short_help="Print what waits in a queue, taking nothing.")

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from tests.helpers.leases import out_of
 from tickertape.batch import BatchBuilder, MessageBatch, Stamp, batch_from_bodies, merge
 from tickertape.cli.support.command_group import cli
-from tickertape.cli.support.printing import TerminalOutput, print_batches
+from tickertape.cli.support.json_lines import TerminalOutput, print_batches
 
 BODIES = [b'{"a": 1.50,\n "b": [ ]}', b"plain text", b"", b'"caf\xc3\xa9"', b"\xff\x00", b'"\xff"', b"[1] 2"]
 
