@@ -95,7 +95,7 @@ PURE_BY_DUTY = {
     "client/ha/policies.py",
     "client/ha/delay_strategy.py",
     "client/ha/reconnect.py",
-    "client/subscriptions/sifting.py",
+    "client/subscriptions/duplicates.py",
     "client/protocol/logon.py",
     "client/common/connection_state.py",
     "client/ha/subscription_manager.py",

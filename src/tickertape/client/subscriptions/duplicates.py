@@ -7,19 +7,21 @@ that a bookmark store does not call discarded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from tickertape.base.errors import TickertapeError
-from tickertape.batch import select
+from tickertape.batch import message_costs, select
 from tickertape.batch.format import I8
 from tickertape.batch.message import Message
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.bookmark_store.protocol import BookmarkStore, columns_of
-from tickertape.client.subscriptions.bookmark_tracker import asked
+from tickertape.client.subscriptions.bookmark_tracker import BookmarkTracker, asked
 from tickertape.client.subscriptions.subscription import SubscriptionContext
 
 Handler = Callable[[Message], object]
@@ -112,3 +114,70 @@ def _is_discarded(store: object, sub_id: str, publisher: int, sequence: int) -> 
         return asked(lambda: store.is_discarded(sub_id, publisher, sequence))
     except TickertapeError:
         return False  # a store that cannot say: rather twice than never
+
+
+RowNumbers: TypeAlias = npt.NDArray[np.int64]
+
+
+class Deduplicated(NamedTuple):
+    """What is left of a batch."""
+
+    batch: MessageBatch | None
+    """Often the batch itself; None when nothing is left."""
+    context: SubscriptionContext
+    """With which it is handed on: it says whether messages of it may have been delivered before."""
+    dropped: RowNumbers | None = None
+    """The rows that are not left; None when all are."""
+
+
+class DeduplicatedRows(NamedTuple):
+    """What is left of some rows of a batch."""
+
+    rows: Sequence[int]
+    """Often the rows themselves."""
+    cost: int
+    """What those that are left cost together."""
+    context: SubscriptionContext
+    dropped: RowNumbers | None = None
+    """The rows of the batch that are not left; None when all are."""
+
+
+def drop_duplicates(
+    trail: BookmarkTracker, batch: MessageBatch, context: SubscriptionContext
+) -> Deduplicated:
+    """What of it is new. Raises what the trail raises."""
+    keep = trail.sift(*columns_of(batch))
+    if keep is None:
+        return Deduplicated(batch, context)
+    context = mark_redelivered(context)
+    if keep.all():
+        return Deduplicated(batch, context)
+    rows = keep.nonzero()[0]
+    return Deduplicated(select(batch, rows) if len(rows) else None, context, (~keep).nonzero()[0])
+
+
+def drop_duplicate_rows(
+    trail: BookmarkTracker, batch: MessageBatch, rows: Sequence[int], cost: int, context: SubscriptionContext
+) -> DeduplicatedRows:
+    """Which of these rows, which cost `cost` together, are new. Raises what the trail raises."""
+    publishers, sequences = columns_of(batch)
+    at = None
+    if len(rows) < batch.count:
+        at = np.array(rows, I8)
+        sequences = sequences[at]
+        publishers = publishers if isinstance(publishers, int) else publishers[at]
+    keep = trail.sift(publishers, sequences)
+    if keep is None:
+        return DeduplicatedRows(rows, cost, context)
+    context = mark_redelivered(context)
+    if keep.all():
+        return DeduplicatedRows(rows, cost, context)
+    left, dropped = (part.nonzero()[0] if at is None else at[part] for part in (keep, ~keep))
+    return DeduplicatedRows(left.tolist(), int(message_costs(batch)[left].sum()), context, dropped)
+
+
+def dropped_of(batch: MessageBatch, rows: RowNumbers, context: SubscriptionContext) -> MessageBatch:
+    """The messages that were dropped, at least one, as a batch of their subscription."""
+    dropped = select(batch, rows)
+    dropped.context = context
+    return dropped

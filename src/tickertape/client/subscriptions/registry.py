@@ -41,10 +41,7 @@ from tickertape.client.common.effects import (
 )
 from tickertape.client.queues.ack_batcher import AckBatcher
 from tickertape.client.subscriptions.bookmark_tracker import BookmarkTracker, forget, tracker_of
-from tickertape.client.subscriptions.idle_credit import IdleCredit
-from tickertape.client.subscriptions.resubscribe import ReplayState, place_after
-from tickertape.client.subscriptions.routing import Route, RouteCache
-from tickertape.client.subscriptions.sifting import (
+from tickertape.client.subscriptions.duplicates import (
     Deduplicated,
     DeduplicatedRows,
     RowNumbers,
@@ -52,6 +49,9 @@ from tickertape.client.subscriptions.sifting import (
     drop_duplicates,
     dropped_of,
 )
+from tickertape.client.subscriptions.idle_credit import IdleCredit
+from tickertape.client.subscriptions.resubscribe import ReplayState, place_after
+from tickertape.client.subscriptions.routing import Route, RouteCache
 from tickertape.client.subscriptions.subscription import SubscribeRequest, Subscription, SubscriptionContext
 from tickertape.wire.commands import Ack, Completed, Credit, Deliver, Ended, PersistedNotice, Subscribe
 
