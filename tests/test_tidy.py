@@ -84,7 +84,7 @@ IMPURE = frozenset({
 PURE_LAYERS = {"base", "payload", "batch", "filter", "wire", "engine", "journal"}
 IMPURE_BY_NATURE = {"journal/disk.py"}
 PURE_BY_DUTY = {
-    "client/publishing/answers.py",
+    "client/publishing/rejections.py",
     "client/ha/authenticator.py",
     "client/protocol/calls.py",
     "client/ha/server_chooser.py",

@@ -7,9 +7,15 @@ from __future__ import annotations
 
 from tickertape.client.common.effects import Effect
 from tickertape.client.publish_store.protocol import PublishStore, Stored
-from tickertape.client.publishing.answers import check_frame, check_persisted, check_processed, check_rejected
 from tickertape.client.publishing.lanes import SendBuffers
-from tickertape.client.publishing.rejections import Rejections, partly
+from tickertape.client.publishing.rejections import (
+    Rejections,
+    check_frame,
+    check_persisted,
+    check_processed,
+    check_rejected,
+    partly,
+)
 from tickertape.client.publishing.send_buffer import FrameInFlight, SendBuffer
 from tickertape.wire.commands import Persisted, Processed, Rejected
 
