@@ -187,7 +187,7 @@ STORE_MUTATIONS: Final = (
     ),
     Mutation(
         "all that a publish store holds is sent at once",
-        "client/publishing/backlog.py",
+        "client/publishing/resend.py",
         "return self._bytes < republish_bytes_max",
         "return self._bytes >= 0",
         ("unit/client/publishing/test_resend_window.py",),

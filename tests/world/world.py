@@ -33,7 +33,7 @@ from tickertape.client.aio.transactions import AsyncTransactionCalls
 from tickertape.client.common.waiting import Timeout
 from tickertape.client.protocol import transactions as transaction
 from tickertape.client.publish_store import file
-from tickertape.client.publishing import backlog
+from tickertape.client.publishing import resend as backlog
 from tickertape.testing.clock import VirtualClock, VirtualLoop
 from tickertape.wire.connection import Connection, Event, Received
 

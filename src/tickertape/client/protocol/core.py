@@ -42,8 +42,8 @@ from tickertape.client.protocol.calls import Answer, PendingCalls
 from tickertape.client.protocol.heartbeat import ClientHeartbeat, Interval
 from tickertape.client.protocol.logon import LogonState
 from tickertape.client.publish_store.protocol import PublishStore
-from tickertape.client.publishing.backlog import AFTER_BACKLOG
 from tickertape.client.publishing.publisher import Publisher
+from tickertape.client.publishing.resend import AFTER_BACKLOG
 from tickertape.client.queues.ack_batcher import AckBatcher
 from tickertape.client.subscriptions.delivery import route_delivery
 from tickertape.client.subscriptions.registry import SubscribeRequest, SubscriptionRegistry
