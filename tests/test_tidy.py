@@ -104,7 +104,7 @@ PURE_BY_DUTY = {
     "client/publish_store/unpersisted.py",
     "client/publish_store/reading.py",
     "client/publish_store/recovery.py",
-    "client/bookmark_store/blocks.py",
+    "client/bookmark_store/progress.py",
     "client/bookmark_store/ring_format.py",
     "client/bookmark_store/progress.py",
     "client/bookmark_store/log_format.py",

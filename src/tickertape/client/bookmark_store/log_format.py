@@ -17,8 +17,17 @@ from crc32c import crc32c
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.limits import bookmark_window_messages_max
 from tickertape.base.text_format import said
-from tickertape.client.bookmark_store.blocks import DELIVERED, DISCARDED, EXPECTED, MIXED, Numbers
-from tickertape.client.bookmark_store.progress import Progress, Publishers, Ranges, UInt64s
+from tickertape.client.bookmark_store.progress import (
+    DELIVERED,
+    DISCARDED,
+    EXPECTED,
+    MIXED,
+    Numbers,
+    Progress,
+    Publishers,
+    Ranges,
+    UInt64s,
+)
 from tickertape.client.bookmark_store.recovery_point import Pending
 
 MAGIC: Final = b"ttbmlog\0"
