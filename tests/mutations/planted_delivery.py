@@ -32,7 +32,7 @@ DELIVERY_MUTATIONS: Final = (
     ),
     Mutation(
         "a bookmark store of another client name is used",
-        "client/bookmark_store/filed.py",
+        "client/bookmark_store/store_file.py",
         "            if self._owner and self._progress:",
         "            if self._owner and not owner:",
         ("unit/client/bookmark_store/test_store_owners.py",),

@@ -19,7 +19,8 @@ import pytest
 import tickertape as tt
 from tests.simulation.bookmark_disk import Sheet, StrictFile
 from tests.simulation.store_disk import PowerLoss
-from tickertape.client.bookmark_store import filed, logged, ring
+from tickertape.client.bookmark_store import logged, ring
+from tickertape.client.bookmark_store import store_file as filed
 
 WORLDS = 15
 WORLDS_FULL = 2_000

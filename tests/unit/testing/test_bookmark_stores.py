@@ -12,8 +12,8 @@ import pytest
 
 import tickertape as tt
 from tickertape.base.bookmarks import Bookmark
-from tickertape.client.bookmark_store.filed import FileBackedStore
 from tickertape.client.bookmark_store.progress import Mask, Publishers, UInt64s
+from tickertape.client.bookmark_store.store_file import FileBackedStore
 from tickertape.testing import check_bookmark_store
 
 Call = tuple[str, tuple[Any, ...], dict[str, Any]]

@@ -21,12 +21,11 @@ from tickertape.base.limits import (
 )
 from tickertape.base.units import parse_size
 from tickertape.client.bookmark_store import log_format as records
-from tickertape.client.bookmark_store.filed import FileBackedStore, Sync
 from tickertape.client.bookmark_store.log_format import BODY, RECORD, RECORD_BYTES, BadRecord, RecordKind
 from tickertape.client.bookmark_store.owner import marked, owner_of
 from tickertape.client.bookmark_store.progress import Progress, Publishers, Ranges, UInt64s
 from tickertape.client.bookmark_store.protocol import RecoveryPointAdapter
-from tickertape.client.bookmark_store.store_file import boot_id, random_salt
+from tickertape.client.bookmark_store.store_file import FileBackedStore, Sync, boot_id, random_salt
 
 ResizeHandler = Callable[["LoggedBookmarkStore", int], None]
 _MASK: Final = 0xFFFFFFFF
