@@ -19,10 +19,27 @@ from typing import ClassVar, Final, Literal
 
 from tickertape.base.errors import BadOption, StoreCorrupt, StoreFailed, StoreLocked, StoreOfAnother
 from tickertape.client.bookmark_store.base import ProgressStore
-from tickertape.client.bookmark_store.heads import check_owner
 from tickertape.client.bookmark_store.owner import OWNER_AT, OWNER_END, mark, owner_named
 from tickertape.client.bookmark_store.protocol import RecoveryPointAdapter
 from tickertape.client.common import fork_safety as forks
+
+_MAGIC_BYTES: Final = 8
+_VERSION_END: Final = 10
+
+
+def check_owner(content: bytes, magic: bytes, version: int, kind: str) -> str | None:
+    """Why a file may not be written over whatever else is wrong with it; None when it is ours.
+
+    A beginning of `magic`, and zeros alone, are taken for ours: nobody else has anything to lose there. The
+    version is looked at before any checksum, because a newer format may have another one.
+    """
+    if not magic.startswith(content[:_MAGIC_BYTES]) and content.strip(b"\0"):
+        return f"it is not {kind}"
+    found = int.from_bytes(content[_MAGIC_BYTES:_VERSION_END], "little")
+    if found > version:
+        return f"it has version {found}, and this program knows up to {version}"
+    return None
+
 
 _MODE: Final = 0o600
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
