@@ -7,6 +7,7 @@ counted from it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -208,3 +209,32 @@ class SendBuffer:
             self.size = self._builder.body_bytes + message_cost_bytes * self._builder.count
         else:
             self.size = sum(map(len, self.bodies)) + message_cost_bytes * len(self.bodies)
+
+
+Write = Callable[[int, bytes], bool]
+"""Keeps the message of a sequence; False where the store has to do more than write, and nothing was done."""
+
+
+class StoreAppend:
+    """More messages of one topic, each straight into the store."""
+
+    __slots__ = ("open", "publish", "topic")
+
+    def __init__(self, lane: SendBuffer, write: Write) -> None:
+        self.topic = lane.topic
+        self.open = True
+        bodies, base, limit = lane.bodies, lane.base, lane.limit
+
+        def publish(body: bytes) -> int | None:
+            size = lane.size + len(body) + message_cost_bytes
+            if size >= limit or not self.open:
+                return None
+            sequence = base + len(bodies)
+            if not write(sequence, body):
+                return None
+            bodies.append(body)
+            lane.size = size
+            return sequence
+
+        self.publish: Callable[[bytes], int | None] = publish
+        """The sequence of the message; None where it has to go the long way, and nothing was done."""
