@@ -91,7 +91,7 @@ PURE_BY_DUTY = {
     "client/protocol/heartbeat.py",
     "client/protocol/core.py",
     "client/subscriptions/delivery.py",
-    "client/publishing/lanes.py",
+    "client/publishing/send_buffer.py",
     "client/ha/policies.py",
     "client/ha/delay_strategy.py",
     "client/ha/reconnect.py",

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from tickertape.client.common.effects import Effect
 from tickertape.client.publish_store.protocol import PublishStore, Stored
-from tickertape.client.publishing.lanes import SendBuffers
 from tickertape.client.publishing.rejections import (
     Rejections,
     check_frame,
@@ -16,7 +15,7 @@ from tickertape.client.publishing.rejections import (
     check_rejected,
     partly,
 )
-from tickertape.client.publishing.send_buffer import FrameInFlight, SendBuffer
+from tickertape.client.publishing.send_buffer import FrameInFlight, SendBuffer, SendBuffers
 from tickertape.wire.commands import Persisted, Processed, Rejected
 
 

@@ -38,9 +38,15 @@ from tickertape.client.publish_store.protocol import (
 )
 from tickertape.client.publishing.bulk import MakeBatch, checked
 from tickertape.client.publishing.in_flight import UnansweredFrames
-from tickertape.client.publishing.lanes import SendBuffers
 from tickertape.client.publishing.resend import AFTER_BACKLOG, StoreResend
-from tickertape.client.publishing.send_buffer import CLOSED, NOBODY, AppendRun, SendBuffer, StoreAppend
+from tickertape.client.publishing.send_buffer import (
+    CLOSED,
+    NOBODY,
+    AppendRun,
+    SendBuffer,
+    SendBuffers,
+    StoreAppend,
+)
 from tickertape.client.publishing.sequences import (
     check_sequences_left,
     first_sequence,

@@ -18,7 +18,7 @@ from tickertape.base.limits import republish_bytes_max
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.batch.select import select
 from tickertape.client.publish_store.protocol import PublishStore, Stored
-from tickertape.client.publishing.lanes import SendBuffers
+from tickertape.client.publishing.send_buffer import SendBuffers
 from tickertape.client.publishing.server_topics import Flags, ServerTopics
 
 AFTER_BACKLOG: Final = -1

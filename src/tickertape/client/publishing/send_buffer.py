@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tickertape.base.limits import batch_bytes_target, message_cost_bytes
+from tickertape.base.limits import batch_bytes_target, message_cost_bytes, topics_remembered_max
 from tickertape.batch.builder import BatchBuilder, encode_bodies, lengths_in
 from tickertape.batch.format import I8, Int32s
 from tickertape.batch.message_batch import MessageBatch
@@ -238,3 +238,51 @@ class StoreAppend:
 
         self.publish: Callable[[bytes], int | None] = publish
         """The sequence of the message; None where it has to go the long way, and nothing was done."""
+
+
+class SendBuffers:
+    """Both lanes of one client."""
+
+    __slots__ = ("of_topic", "recorded", "unrecorded")
+
+    def __init__(self) -> None:
+        self.recorded = SendBuffer()
+        self.unrecorded = SendBuffer()
+        self.of_topic: dict[str, SendBuffer] = {}
+        """Where topics were published that may be published again."""
+
+    def remember(self, topic: str, *, recorded: bool) -> SendBuffer:
+        """The lane of a topic, which is known from now on."""
+        if len(self.of_topic) >= topics_remembered_max:
+            self.of_topic.clear()
+        lane = self.of_topic[topic] = self.recorded if recorded else self.unrecorded
+        return lane
+
+    def close(self) -> None:
+        """End the runs."""
+        self.recorded.close()
+        self.unrecorded.close()
+
+    def disconnect(self) -> None:
+        """Nothing that was sent will be answered, and what no store keeps is gone. No run is open."""
+        self.of_topic.clear()
+        for lane in (self.recorded, self.unrecorded):
+            lane.idle = False
+            lane.in_flight.clear()
+            if not lane.sequenced:
+                lane.clear()
+
+    def repair(self) -> None:
+        """As `SendBuffer.repair`."""
+        self.recorded.repair()
+        self.unrecorded.repair()
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether anything is gathered, or was sent and has no answer."""
+        return any(lane.count or lane.in_flight for lane in (self.recorded, self.unrecorded))
+
+    def oldest_in_flight(self) -> int | None:
+        """The first frame that has no answer; None when all have one."""
+        lanes = (self.recorded, self.unrecorded)
+        return min((next(iter(lane.in_flight)) for lane in lanes if lane.in_flight), default=None)
