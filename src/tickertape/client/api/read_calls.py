@@ -13,9 +13,11 @@ from typing import Generic, TypeVar
 from tickertape.base.bookmarks import EPOCH
 from tickertape.batch.message import Message
 from tickertape.client.api.command import Command, check_command, one_sub_id, request_of
-from tickertape.client.common.option_string import Fields, Interval, Rate
 from tickertape.client.common.subscribe_arguments import (
+    Fields,
+    Interval,
     MadeUpId,
+    Rate,
     StartPoint,
     make_request,
     manner_given,
