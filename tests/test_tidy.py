@@ -100,7 +100,7 @@ PURE_BY_DUTY = {
     "client/common/connection_state.py",
     "client/ha/subscription_manager.py",
     "client/publish_store/format.py",
-    "client/publish_store/held.py",
+    "client/publish_store/unpersisted.py",
     "client/publish_store/unpersisted.py",
     "client/publish_store/reading.py",
     "client/publish_store/recovery.py",

@@ -46,12 +46,11 @@ from tickertape.client.publish_store.format import (
     marked,
     read_mark,
 )
-from tickertape.client.publish_store.held import UnpersistedView
 from tickertape.client.publish_store.protocol import Stored, WhenFull
 from tickertape.client.publish_store.reading import read_entry
 from tickertape.client.publish_store.recovery import Image, recover_store
 from tickertape.client.publish_store.segments import SegmentDirectory
-from tickertape.client.publish_store.unpersisted import UnpersistedEntry, UnpersistedIndex
+from tickertape.client.publish_store.unpersisted import UnpersistedEntry, UnpersistedIndex, UnpersistedView
 
 Sync = Literal["never", "always"]
 

@@ -20,9 +20,9 @@ from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.common import fork_safety as forks
 from tickertape.client.publish_store.base import StoreOptions, checked_size
 from tickertape.client.publish_store.file import FilePublishStore, Sync
-from tickertape.client.publish_store.held import UnpersistedView
 from tickertape.client.publish_store.memory import MemoryPublishStore
 from tickertape.client.publish_store.protocol import Stored, WhenFull
+from tickertape.client.publish_store.unpersisted import UnpersistedView
 
 
 class HybridPublishStore(StoreOptions):

@@ -9,10 +9,12 @@ from __future__ import annotations
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from typing import overload
 
 import numpy as np
 
 from tickertape.batch.message_batch import MessageBatch
+from tickertape.client.publish_store.protocol import Stored
 
 
 class UnpersistedEntry:
@@ -141,3 +143,23 @@ class UnpersistedIndex:
         self.used[entry.number] += by
         if not self.used[entry.number]:
             del self.used[entry.number]
+
+
+class UnpersistedView(Sequence[Stored]):
+    """The batches with the numbers `chosen`; `stored` gives the one with a number."""
+
+    def __init__(self, stored: Callable[[int], Stored], chosen: range) -> None:
+        self._stored = stored
+        self._chosen = chosen
+
+    def __len__(self) -> int:
+        return len(self._chosen)
+
+    @overload
+    def __getitem__(self, at: int) -> Stored: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Stored]: ...
+    def __getitem__(self, at: int | slice) -> Stored | Sequence[Stored]:
+        if isinstance(at, slice):
+            return UnpersistedView(self._stored, self._chosen[at])
+        return self._stored(self._chosen[at])
