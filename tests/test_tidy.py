@@ -102,7 +102,7 @@ PURE_BY_DUTY = {
     "client/publish_store/format.py",
     "client/publish_store/unpersisted.py",
     "client/publish_store/unpersisted.py",
-    "client/publish_store/reading.py",
+    "client/publish_store/recovery.py",
     "client/publish_store/recovery.py",
     "client/bookmark_store/progress.py",
     "client/bookmark_store/ring_format.py",

@@ -47,8 +47,7 @@ from tickertape.client.publish_store.format import (
     read_mark,
 )
 from tickertape.client.publish_store.protocol import Stored, WhenFull
-from tickertape.client.publish_store.reading import read_entry
-from tickertape.client.publish_store.recovery import Image, recover_store
+from tickertape.client.publish_store.recovery import Image, read_entry, recover_store
 from tickertape.client.publish_store.segments import SegmentDirectory
 from tickertape.client.publish_store.unpersisted import UnpersistedEntry, UnpersistedIndex, UnpersistedView
 

@@ -20,8 +20,7 @@ from tickertape.base.names import publisher_id
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.publish_store import FilePublishStore
 from tickertape.client.publish_store.format import HEADER_BYTES, MARK_AT, read_mark
-from tickertape.client.publish_store.reading import read_entry
-from tickertape.client.publish_store.recovery import Image, recover_store
+from tickertape.client.publish_store.recovery import Image, read_entry, recover_store
 from tickertape.client.publish_store.unpersisted import UnpersistedEntry
 
 Messages = list[tuple[int, bytes]]
