@@ -18,7 +18,7 @@ from tickertape.base.limits import client_timeout_seconds
 from tickertape.client.api.command import Command, naming
 from tickertape.client.api.frontend import FailedWriteHandler, extras
 from tickertape.client.api.read_calls import Handler, ReadCalls
-from tickertape.client.blocking.settle_steps import QueueSteps
+from tickertape.client.blocking.driver_steps import QueueSteps
 from tickertape.client.blocking.streams import HandledPart, HandledStream, MessageStream, push_all
 from tickertape.client.blocking.transactions import TransactionCalls
 from tickertape.client.bookmark_store.protocol import BookmarkStore, bind, refuse_own_client
