@@ -24,8 +24,7 @@ from tickertape.engine.delivery.cursor_shares import lockstep_frames
 from tickertape.engine.log_reads.budget import ReadBudgets
 from tickertape.engine.matching.interest import EVERYTHING
 from tickertape.engine.runtime.effects import Effect, Send, read_effect
-from tickertape.engine.runtime.rounds import FairQueue
-from tickertape.engine.runtime.scheduling import DeadlineQueue
+from tickertape.engine.runtime.scheduling import DeadlineQueue, FairQueue
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.log_feed import LogFeed
 from tickertape.journal.journal import Journal

@@ -6,6 +6,8 @@ before it is as much as what lives.
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Hashable
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Generic, TypeVar
@@ -65,3 +67,33 @@ class DeadlineQueue(Generic[Item]):
         if len(self._heap) > _SWEEP_MIN and len(self._heap) > 2 * len(self._ticket):
             self._heap = [entry for entry in self._heap if not self._is_dead(entry)]
             heapify(self._heap)
+
+
+class FairQueue(Generic[Item]):
+    """A turn for the first of each line, line after line."""
+
+    def __init__(self) -> None:
+        self._lines: dict[Hashable, deque[Item]] = {}
+        self._order: deque[Hashable] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._order)
+
+    def put(self, line: Hashable, item: Item) -> None:
+        """It stands at the end of a line."""
+        waiting = self._lines.get(line)
+        if waiting is None:
+            waiting = self._lines[line] = deque()
+            self._order.append(line)
+        waiting.append(item)
+
+    def next(self) -> Item:
+        """Take out whose turn it is; there is somebody."""
+        line = self._order.popleft()
+        waiting = self._lines[line]
+        item = waiting.popleft()
+        if waiting:
+            self._order.append(line)
+        else:
+            del self._lines[line]
+        return item
