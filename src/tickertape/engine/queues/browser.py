@@ -23,8 +23,7 @@ from tickertape.engine.queues.state.queue import Queue
 from tickertape.engine.queues.state.records import array_of
 from tickertape.engine.runtime.effects import Effect, Send
 from tickertape.engine.sessions.session import Session
-from tickertape.engine.subscriptions.credit import CreditWindow
-from tickertape.engine.subscriptions.fitting import affordable_rows
+from tickertape.engine.subscriptions.credit import CreditWindow, affordable_rows
 from tickertape.wire.commands import Deliver
 from tickertape.wire.frames import encode_frame
 

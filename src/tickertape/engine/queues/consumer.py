@@ -12,8 +12,7 @@ from tickertape.base.limits import outbox_bytes_max
 from tickertape.batch import MessageBatch
 from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.sessions.session import Session
-from tickertape.engine.subscriptions.credit import CreditWindow
-from tickertape.engine.subscriptions.fitting import affordable_rows
+from tickertape.engine.subscriptions.credit import CreditWindow, affordable_rows
 
 if TYPE_CHECKING:
     from tickertape.engine.queues.worker import QueueWorker

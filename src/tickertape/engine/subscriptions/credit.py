@@ -5,6 +5,10 @@ Must never be changed but by who sends, who is granted more, and a replacement t
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
+from tickertape.batch import MessageBatch
+
 
 class CreditWindow:
     """The credit of one subscription, whatever parts it has, in bytes of cost."""
@@ -19,3 +23,11 @@ class CreditWindow:
     def renew(self, credit: int) -> None:
         """Begin anew: what was outstanding is not granted again."""
         self.credit = self.window = credit
+
+
+def affordable_rows(batch: MessageBatch, low: int, high: int, allowed: int) -> int:
+    """How many messages of `batch[low:high]`, from the front, cost at most `allowed` together."""
+    if batch.cost_between(low, high) <= allowed:
+        return high - low
+    # A commit is cut many times: what is left of it is searched, not gone through.
+    return bisect_right(range(low + 1, high + 1), allowed, key=lambda stop: batch.cost_between(low, stop))

@@ -18,8 +18,7 @@ from tickertape.engine.conflation.buffer import ConflationBuffer
 from tickertape.engine.log_reads.selection import Selection
 from tickertape.engine.matching.interest import NOTHING, Interest
 from tickertape.engine.sessions.session import Session
-from tickertape.engine.subscriptions.credit import CreditWindow
-from tickertape.engine.subscriptions.fitting import affordable_rows
+from tickertape.engine.subscriptions.credit import CreditWindow, affordable_rows
 from tickertape.engine.subscriptions.options import ReplayRate
 from tickertape.engine.subscriptions.pacing import RateLimiter
 from tickertape.engine.subscriptions.start_position import ReplayRange

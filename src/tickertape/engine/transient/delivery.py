@@ -24,7 +24,7 @@ from tickertape.engine.matching.interest import Interest
 from tickertape.engine.matching.subscription_index import InterestGroup, Match, SubscriptionIndex
 from tickertape.engine.runtime.effects import Effect, Send
 from tickertape.engine.sessions.session import Session
-from tickertape.engine.subscriptions.fitting import affordable_rows
+from tickertape.engine.subscriptions.credit import affordable_rows
 from tickertape.engine.transient.backlog import Backlog, TransientFeed
 from tickertape.engine.transient.conflation_timers import TransientConflation, micros
 from tickertape.engine.transient.shared_frames import SharedFrame, SharedFrames, detach

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tickertape.base.limits import batch_memory_bytes, unrecorded_piece_bytes_max
 from tickertape.batch import MessageBatch, slice_batch
-from tickertape.engine.subscriptions.fitting import affordable_rows
+from tickertape.engine.subscriptions.credit import affordable_rows
 
 
 class SharedFrame:
