@@ -22,10 +22,9 @@ from tickertape.base.interfaces import Buffer, Now
 from tickertape.base.names import is_pattern
 from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch
-from tickertape.engine.commands.asking import SubscriptionChanges
 from tickertape.engine.commands.body_validation import BodyValidation
 from tickertape.engine.commands.publish import PublishHandler
-from tickertape.engine.commands.subscribe import SubscribeHandler
+from tickertape.engine.commands.subscribe import SubscribeHandler, SubscriptionChanges
 from tickertape.engine.log_reads.errands import LogLookups
 from tickertape.engine.matching.interest_compiler import InterestCompiler
 from tickertape.engine.queues.checkpoints import RecoveredQueues, beginnings
