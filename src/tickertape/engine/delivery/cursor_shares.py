@@ -11,13 +11,18 @@ from typing import NamedTuple
 import numpy as np
 
 from tickertape.base.interfaces import Now
-from tickertape.base.limits import outbox_bytes_max, routes_per_frame_max
+from tickertape.base.limits import (
+    conflation_piece_messages_max,
+    outbox_bytes_max,
+    routes_per_frame_max,
+    step_delivery_bytes,
+)
 from tickertape.batch import MessageBatch, message_costs, select
 from tickertape.batch.format import Int64s, lengths_of
 from tickertape.engine.delivery.cursor import Cursor, RowCache, RowSet
 from tickertape.engine.delivery.routed import routed_frame
 from tickertape.engine.log_reads.selection import Selection
-from tickertape.engine.subscriptions.log_feed import LogFeed
+from tickertape.engine.subscriptions.log_feed import LogFeed, Portion
 from tickertape.wire.commands import Deliver
 
 Frame = tuple[Deliver, MessageBatch]
@@ -149,3 +154,26 @@ def _frame(shares: list[_Share], batch: MessageBatch, costs: Int64s, after: int)
     counts = np.array([len(share.indices) for share in shares])
     routes = np.concatenate([share.indices for share in shares])
     return routed_frame(batch, [share.sub.sub_id for share in shares], counts, routes, after)
+
+
+def conflated_portion(cursor: Cursor, now: Now) -> tuple[Portion, int]:
+    """What is to be sent, and the bytes looked at and sent."""
+    (sub,) = cursor.subs
+    conflating = sub.conflating
+    assert conflating is not None
+    spent = 0
+    if not conflating.waits:
+        piece, spent = cursor.ahead.piece(sub.cover, sub.position, project=False)
+        low, high, end = sub.bounds(piece)
+        if high - low > conflation_piece_messages_max:
+            high = low + conflation_piece_messages_max
+            end = piece.position(high)
+        conflating.consider(piece, low, high, piece.last_timestamp if end == piece.end else None)
+        sub.position = max(sub.position, end)
+        spent += (high - low) * step_delivery_bytes // 4
+        if sub.position >= piece.end:
+            cursor.ahead.used()
+    if not conflating.waits:
+        return Portion(None, sub.position, False), spent
+    share = sub.release(now.mono)
+    return share, spent + (0 if share.batch is None else share.batch.nbytes)

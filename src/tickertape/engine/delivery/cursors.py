@@ -18,9 +18,8 @@ from tickertape.base.limits import (
     step_delivery_bytes,
 )
 from tickertape.batch import MessageBatch
-from tickertape.engine.delivery.conflated import conflated_portion
 from tickertape.engine.delivery.cursor import Cursor
-from tickertape.engine.delivery.cursor_shares import lockstep_frames
+from tickertape.engine.delivery.cursor_shares import conflated_portion, lockstep_frames
 from tickertape.engine.log_reads.budget import ReadBudgets
 from tickertape.engine.matching.interest import EVERYTHING
 from tickertape.engine.runtime.effects import Effect, Send, read_effect
