@@ -25,7 +25,7 @@ from tickertape.batch import MessageBatch
 from tickertape.engine.commands.body_validation import BodyValidation
 from tickertape.engine.commands.publish import PublishHandler
 from tickertape.engine.commands.subscribe import SubscribeHandler, SubscriptionChanges
-from tickertape.engine.log_reads.errands import LogLookups
+from tickertape.engine.log_reads.read_tasks import LogLookups
 from tickertape.engine.matching.interest_compiler import InterestCompiler
 from tickertape.engine.queues.checkpoints import RecoveredQueues, beginnings
 from tickertape.engine.queues.keeping import CheckpointWriter

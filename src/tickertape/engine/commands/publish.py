@@ -26,7 +26,7 @@ from tickertape.batch import MessageBatch
 from tickertape.engine.commands.body_validation import BodyValidation, PartialRejection
 from tickertape.engine.commands.queue_routing import redirect, reject_unroutable
 from tickertape.engine.commands.settlements import Settlements
-from tickertape.engine.log_reads.errands import LogLookups
+from tickertape.engine.log_reads.read_tasks import LogLookups
 from tickertape.engine.queues.registry import QueueRegistry
 from tickertape.engine.runtime.log_writer import LogWriter, last_sequence
 from tickertape.engine.runtime.outbox import Outbox
