@@ -25,9 +25,8 @@ from tickertape.batch import MessageBatch
 from tickertape.engine.runtime.effects import Effect, OfflineStart, OfflineStop
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.transient.backlog import Backlog, BacklogBlock, TransientFeed
-from tickertape.engine.transient.orders import SpillOrder
 from tickertape.engine.transient.shared_frames import SharedFrame, SharedFrames
-from tickertape.engine.transient.spill import Spill
+from tickertape.engine.transient.spill import Spill, SpillOrder
 from tickertape.engine.transient.spill_reader import SpillReader
 
 _AGE_CHECKS: Final = 8
