@@ -27,7 +27,7 @@ from tickertape.engine.queues.log_records import QueueLog
 from tickertape.engine.queues.looking import snapshot
 from tickertape.engine.queues.settlement import Found, look_up, settle
 from tickertape.engine.queues.snapshot import QueueSnapshot
-from tickertape.engine.queues.state.admission import QueueAdmission
+from tickertape.engine.queues.state.admission import Priorities, QueueAdmission
 from tickertape.engine.queues.state.checkpoint import (
     CheckpointSnapshot,
     encode_snapshots,
@@ -37,7 +37,6 @@ from tickertape.engine.queues.state.checkpoint import (
     stopped_of,
 )
 from tickertape.engine.queues.state.definition import QueueDefinition
-from tickertape.engine.queues.state.priorities import Priorities
 from tickertape.engine.queues.state.queue import Queue
 from tickertape.engine.queues.worker import QueueWorker, QueueWorkerCallbacks
 from tickertape.engine.retention import RetentionPin
