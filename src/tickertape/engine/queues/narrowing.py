@@ -21,7 +21,7 @@ from tickertape.engine.log_reads.log_reads import LogAccess
 from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.matching.filter_groups import TopicFilters
 from tickertape.engine.matching.interest import Interest
-from tickertape.engine.queues.forward import LogScan
+from tickertape.engine.queues.message_reader import LogScan
 from tickertape.engine.queues.state.queue import Queue
 from tickertape.engine.queues.state.records import array_of, bitmap_of
 from tickertape.journal.reading.log_view import LogPart

@@ -18,8 +18,8 @@ from tickertape.engine.log_reads.log_reads import LogAccess
 from tickertape.engine.queues.consumer import QueueFeed
 from tickertape.engine.queues.dead_letters import DeadLetterPublisher
 from tickertape.engine.queues.dispatch import DeferredDelivery, QueueDispatch
-from tickertape.engine.queues.forward import LogScan
 from tickertape.engine.queues.log_records import QueueLog
+from tickertape.engine.queues.message_reader import LogScan
 from tickertape.engine.queues.state.admission import QueueAdmission
 from tickertape.engine.queues.state.leases import Lease
 from tickertape.engine.queues.state.queue import Queue
