@@ -55,7 +55,7 @@ QUEUE_MUTATIONS: Final = (
     ),
     Mutation(
         "a checkpoint is encoded on the engine",
-        "engine/queues/keeping.py",
+        "engine/queues/checkpoints.py",
         "partial(encode_snapshots, self._waiting)",
         "partial(bytes, encode_snapshots(self._waiting))",
         (f"{_STEPS}::test_checkpoint_of_deep_queues_engine_step_encodes_no_set",),

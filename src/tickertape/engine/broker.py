@@ -27,8 +27,7 @@ from tickertape.engine.commands.publish import PublishHandler
 from tickertape.engine.commands.subscribe import SubscribeHandler, SubscriptionChanges
 from tickertape.engine.log_reads.read_tasks import LogLookups
 from tickertape.engine.matching.interest_compiler import InterestCompiler
-from tickertape.engine.queues.checkpoints import RecoveredQueues, beginnings
-from tickertape.engine.queues.keeping import CheckpointWriter
+from tickertape.engine.queues.checkpoints import CheckpointWriter, RecoveredQueues, beginnings
 from tickertape.engine.queues.state.definition import QueueDefinition
 from tickertape.engine.retention import RetentionManager, RetentionPin
 from tickertape.engine.runtime.effects import (
