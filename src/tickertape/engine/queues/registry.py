@@ -24,9 +24,8 @@ from tickertape.engine.queues.browser import QueueBrowser
 from tickertape.engine.queues.consumer import QueueFeed
 from tickertape.engine.queues.dispatch import DeferredDelivery
 from tickertape.engine.queues.log_records import QueueLog
-from tickertape.engine.queues.looking import snapshot
 from tickertape.engine.queues.settlement import Found, look_up, settle
-from tickertape.engine.queues.snapshot import QueueSnapshot
+from tickertape.engine.queues.snapshot import QueueSnapshot, snapshot
 from tickertape.engine.queues.state.admission import Priorities, QueueAdmission
 from tickertape.engine.queues.state.checkpoint import (
     CheckpointSnapshot,
