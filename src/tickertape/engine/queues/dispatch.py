@@ -25,10 +25,9 @@ from tickertape.batch.format import I8, Int64s
 from tickertape.engine.log_reads.log_reads import LogAccess
 from tickertape.engine.matching.interest import Interest
 from tickertape.engine.queues.consumer import QueueFeed
-from tickertape.engine.queues.consumer_filter import ConsumerFilters
+from tickertape.engine.queues.consumer_filter import ConsumerFilter, ConsumerFilters
 from tickertape.engine.queues.log_records import QueueLog
 from tickertape.engine.queues.message_reader import Fetched, MessageReader
-from tickertape.engine.queues.narrowing import ConsumerFilter
 from tickertape.engine.queues.state.fairness import Load, distribute, next_consumer
 from tickertape.engine.queues.state.queue import Queue
 from tickertape.engine.queues.state.records import Outcome, OutcomeKind, bitmap_of, ranges_of

@@ -11,7 +11,7 @@ from tests.simulation.engine_peer import Peer
 from tickertape.base.limits import filter_piece_bytes_max
 from tickertape.base.queue_limits import queue_filter_scans_max
 from tickertape.engine.matching.filter_groups import TopicFilters
-from tickertape.engine.queues.narrowing import FilterScan
+from tickertape.engine.queues.consumer_filter import FilterScan
 from tickertape.engine.queues.state.definition import QueueDefinition
 from tickertape.wire.commands import Unsubscribe
 
