@@ -22,7 +22,7 @@ from tickertape.engine.queues.worker import QueueWorker
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.credit import CreditWindow
-from tickertape.engine.subscriptions.subscribe_options import SubscribeOptions
+from tickertape.engine.subscriptions.options import SubscribeOptions
 from tickertape.wire.commands import Ack, Resolve, Subscribe
 
 Asking = TypeVar("Asking", Subscribe, Resolve)

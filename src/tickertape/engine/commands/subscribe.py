@@ -48,9 +48,9 @@ from tickertape.engine.sessions.read_throttle import ReadThrottle
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.credit import CreditWindow
 from tickertape.engine.subscriptions.log_feed import LogFeed, Phase
+from tickertape.engine.subscriptions.options import SubscribeOptions, check_queue_options
 from tickertape.engine.subscriptions.position_limits import ScanLimits, range_of_limit
 from tickertape.engine.subscriptions.start_position import ExtentSearch, ReplayRange, close_range
-from tickertape.engine.subscriptions.subscribe_options import SubscribeOptions, check_queue_options
 from tickertape.engine.transient.backlog import TransientFeed
 from tickertape.engine.transient.delivery import TransientDelivery
 from tickertape.engine.transient.slow_consumers import SlowConsumerLimits

@@ -28,8 +28,8 @@ from tickertape.engine.matching.interest import Interest
 from tickertape.engine.matching.interest_compiler import InterestCompiler
 from tickertape.engine.runtime.log_writer import LogWriter
 from tickertape.engine.sessions.session import Session
+from tickertape.engine.subscriptions.options import SubscribeOptions, subscribe_options
 from tickertape.engine.subscriptions.start_position import ExtentSearch, ReplayRange, resolve, with_place
-from tickertape.engine.subscriptions.subscribe_options import SubscribeOptions, subscribe_options
 from tickertape.journal.journal import Journal
 from tickertape.journal.reading.archive_tier import expired_error, look, oldest
 from tickertape.wire.commands import Resolve, Subscribe
