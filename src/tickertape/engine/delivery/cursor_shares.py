@@ -20,7 +20,7 @@ from tickertape.base.limits import (
 from tickertape.batch import MessageBatch, message_costs, select
 from tickertape.batch.format import Int64s, lengths_of
 from tickertape.engine.delivery.cursor import Cursor, RowCache, RowSet
-from tickertape.engine.delivery.routed import routed_frame
+from tickertape.engine.delivery.fanout_frames import routed_frame
 from tickertape.engine.log_reads.selection import Selection
 from tickertape.engine.subscriptions.log_feed import LogFeed, Portion
 from tickertape.wire.commands import Deliver

@@ -6,7 +6,7 @@ Must never make more of the frames than are asked for, or one that is larger tha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -14,12 +14,32 @@ import numpy as np
 from tickertape.base.limits import combined_subscriptions_max, routes_per_frame_max
 from tickertape.batch import MessageBatch, message_costs, select
 from tickertape.batch.format import Int64s, lengths_of
-from tickertape.engine.delivery.routed import routed_frame
 from tickertape.engine.matching.filter_groups import GroupMatches
 from tickertape.engine.matching.subscription_index import InterestGroup
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.log_feed import LogFeed
 from tickertape.wire.commands import Deliver
+
+
+def routed_frame(
+    batch: MessageBatch, sub_ids: Sequence[str], counts: Int64s, routes: Int64s, after: int
+) -> tuple[Deliver, MessageBatch]:
+    """The command and the messages: `routes` has the rising indexes of those for each id, one id after the
+    other, `counts` how many each has, at least one; `after` is the position behind everything considered."""
+    if len(sub_ids) == 1:
+        return Deliver(sub_id=sub_ids[0], next=after), select(batch, routes)
+    union = np.sort(routes)
+    distinct = union[1:] != union[:-1]
+    if not distinct.all():  # else no message is for several of them
+        union = union[np.concatenate(([True], distinct))]
+    command = Deliver(
+        next=after,
+        sub_ids=tuple(sub_ids),
+        counts=counts.astype("<u4").tobytes(),
+        indices=union.searchsorted(routes).astype("<u4").tobytes(),
+    )
+    return command, select(batch, union)
+
 
 Part: TypeAlias = tuple[LogFeed, int]
 """A subscription, and the number of its selection."""
