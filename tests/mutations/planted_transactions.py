@@ -148,7 +148,7 @@ TRANSACTION_MUTATIONS: Final = (
     ),
     Mutation(
         "who has fewest names of transactions loses one for who has most",
-        "engine/transactions/transaction_names.py",
+        "engine/transactions/records.py",
         "        most = max(self._sizes)\n",
         "        most = min(self._sizes)\n",
         (_KNOWN,),

@@ -7,8 +7,8 @@ import pytest
 from tests.simulation.engine_world import EngineWorld
 from tests.unit.engine.transactions.test_coordinator import T1, Sink, bodies_of, numbered, sink, world
 from tickertape.engine.transactions import coordinator as transactions_module
+from tickertape.engine.transactions import records as transaction_names_module
 from tickertape.engine.transactions import records as transaction_records_module
-from tickertape.engine.transactions import transaction_names as transaction_names_module
 from tickertape.wire.commands import Ack, Commit, Committed, Transaction
 
 __all__ = ["sink", "world"]

@@ -7,8 +7,8 @@ import pytest
 
 from tickertape.base.errors import LimitReached
 from tickertape.engine.runtime.publisher_ids import PublisherDirectory
+from tickertape.engine.transactions import records as transaction_names
 from tickertape.engine.transactions import records as transaction_records
-from tickertape.engine.transactions import transaction_names
 from tickertape.engine.transactions.records import (
     CommittedTransactions,
     record_batch,
