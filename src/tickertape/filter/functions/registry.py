@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from tickertape.base.limits import text_result_characters_max
-from tickertape.filter.functions import array_functions, numbers
+from tickertape.filter.functions import arrays as array_functions
+from tickertape.filter.functions import numbers
 from tickertape.filter.functions import strings as texts
 from tickertape.filter.functions.crc64 import crc64
 from tickertape.filter.functions.values import Scalar, equal, less, number, text
