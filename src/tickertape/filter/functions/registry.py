@@ -15,7 +15,7 @@ from tickertape.filter.functions import numbers
 from tickertape.filter.functions import strings as texts
 from tickertape.filter.functions.crc64 import crc64
 from tickertape.filter.functions.values import Scalar, equal, less, number, text
-from tickertape.filter.language.hints import suggestion
+from tickertape.filter.language.diagnostics import suggestion
 
 
 class Function(NamedTuple):

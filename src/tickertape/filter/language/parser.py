@@ -19,8 +19,14 @@ from tickertape.base.limits import (
 )
 from tickertape.base.text_format import shown
 from tickertape.filter.language.ast import Literal, Node
-from tickertape.filter.language.diagnostics import TEXT_FORM, Diagnostic, Unexpected, bad_filter
-from tickertape.filter.language.hints import instead_at, no_number
+from tickertape.filter.language.diagnostics import (
+    TEXT_FORM,
+    Diagnostic,
+    Unexpected,
+    bad_filter,
+    instead_at,
+    no_number,
+)
 
 _brackets: Final = re.compile(rf"{TEXT_FORM}|[(),]")
 
