@@ -25,7 +25,7 @@ from tickertape.base.limits import (
 )
 from tickertape.batch.format import Bools
 from tickertape.filter import Pattern, compile_topic_pattern
-from tickertape.filter.compiler.pattern_set import PatternSet
+from tickertape.filter.compiler.regex import PatternSet
 
 _ASK_BYTES: Final = 1024
 """What asking a column of one topic counts, in bytes looked at, and each of its characters."""

@@ -16,8 +16,8 @@ from tickertape.engine.matching import topic_patterns as pattern_topics
 from tickertape.engine.matching.filter_context import FilterContext
 from tickertape.engine.matching.topic_patterns import PatternMap, TopicPattern, TopicPatternIndex
 from tickertape.filter import compile_topic_pattern
-from tickertape.filter.compiler import pattern_set
-from tickertape.filter.compiler.pattern_set import PatternSet
+from tickertape.filter.compiler import regex as pattern_set
+from tickertape.filter.compiler.regex import PatternSet
 from tickertape.wire.commands import Publish
 
 
