@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tests.simulation.journal_world import read_log
 from tickertape.base.interfaces import Disk, Now
 from tickertape.batch import Stamp, batch_from_bodies
-from tickertape.journal.commit.persisted import SyncPolicy
+from tickertape.journal.commit.group_commit import SyncPolicy
 from tickertape.journal.disk_jobs import DiskJobExecutor, WriteCommit
 from tickertape.journal.format.identity import open_identity
 from tickertape.journal.format.segment import JOURNAL_DIRECTORY

@@ -17,7 +17,7 @@ from tickertape.base.interfaces import Buffer, Disk, Now
 from tickertape.batch import MessageBatch, Stamp, batch_from_bodies
 from tickertape.journal.commit.accumulator import encoded_size
 from tickertape.journal.commit.active_segment import commit_bytes_of
-from tickertape.journal.commit.persisted import SyncPolicy
+from tickertape.journal.commit.group_commit import SyncPolicy
 from tickertape.journal.disk_jobs import (
     DiskFull,
     DiskJobExecutor,

@@ -26,7 +26,7 @@ from tickertape.engine.queues.checkpoints import recover_queues
 from tickertape.engine.queues.state.checkpoint import decode_covered
 from tickertape.engine.queues.state.definition import QueueDefinition
 from tickertape.engine.runtime.publisher_ids import PublisherDirectory
-from tickertape.journal.commit.persisted import PersistedCommit
+from tickertape.journal.commit.group_commit import PersistedCommit
 from tickertape.journal.format.queue_checkpoint import read_queues, write_queues
 from tickertape.journal.journal import Journal
 from tickertape.wire.commands import (

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from tests.simulation.journal_world import World
-from tickertape.journal.commit.persisted import SyncPolicy
+from tickertape.journal.commit.group_commit import SyncPolicy
 
 CRASHES = 600
 CRASHES_FULL = 20_000

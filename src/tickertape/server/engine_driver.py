@@ -47,7 +47,7 @@ from tickertape.engine.runtime.effects import (
     SpillWrite,
     StagingJob,
 )
-from tickertape.journal.commit.persisted import SyncPolicy
+from tickertape.journal.commit.group_commit import SyncPolicy
 from tickertape.journal.disk_jobs import JournalJob, RetireSegments, WriteCommit
 from tickertape.journal.reading.log_view import ReadRequest
 from tickertape.server.events import event

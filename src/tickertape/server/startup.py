@@ -19,7 +19,7 @@ from tickertape.engine.queues.checkpoints import recover_queues
 from tickertape.engine.queues.state.checkpoint import QueueCheckpoint, decode_covered
 from tickertape.engine.runtime.publisher_ids import load_publishers
 from tickertape.engine.sessions.registry import LogonPolicy
-from tickertape.journal.commit.persisted import SyncPolicy
+from tickertape.journal.commit.group_commit import SyncPolicy
 from tickertape.journal.disk import SystemDisk
 from tickertape.journal.disk_jobs import DiskJobExecutor
 from tickertape.journal.format.clean_shutdown import write_clean_shutdown

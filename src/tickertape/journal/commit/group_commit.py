@@ -9,6 +9,8 @@ one is in flight, or go on after the first failure (it latches). Running out of 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
+from typing import NamedTuple
 
 from tickertape.base.errors import JournalFailed, TickertapeError
 from tickertape.base.interfaces import Buffer, Now
@@ -16,7 +18,6 @@ from tickertape.base.limits import MIB, commit_header_bytes, mark_idle_seconds
 from tickertape.batch import MessageBatch, Stamp
 from tickertape.journal.commit.accumulator import CommitAccumulator, NextCommit
 from tickertape.journal.commit.active_segment import ActiveSegment, LogEnd, make_seal, segment_bytes_of
-from tickertape.journal.commit.persisted import CommitInFlight, PersistedCommit, SyncPolicy
 from tickertape.journal.commit.preallocation import SegmentPreallocation
 from tickertape.journal.disk_jobs import (
     DiskFull,
@@ -36,6 +37,39 @@ from tickertape.journal.format.segment import (
     encode_commit,
     encode_segment_header,
 )
+
+
+class SyncPolicy(Enum):
+    """When a commit is synced. `ALWAYS` before it is acknowledged; `INTERVAL` every so often; `NEVER` by the
+    system."""
+
+    ALWAYS = "always"
+    INTERVAL = "interval"
+    NEVER = "never"
+
+
+class PersistedCommit(NamedTuple):
+    """A commit of messages that reached its level of durability."""
+
+    first_position: int
+    batch: MessageBatch
+    segment: int
+    end: int
+    """Offset after the commit in its segment."""
+    chained: bool = False
+    """It is one of a chain: its bodies may lie in a file that was mapped."""
+
+
+class CommitInFlight(NamedTuple):
+    """The job that the disk carries out, and what is true when it succeeded."""
+
+    job: JournalJob
+    persisted: PersistedCommit | None
+    end: int
+    """Position after the commit."""
+    continues: bool
+    """More of its chain follows: nothing of it is shown before the end."""
+
 
 _SPARE_BYTES = 16 * MIB
 """By how much a segment that is made for a chain is larger: for what is accepted before the chain."""

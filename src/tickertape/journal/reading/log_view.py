@@ -23,7 +23,7 @@ from tickertape.base.limits import (
 from tickertape.batch import MessageBatch
 from tickertape.batch.format import Int64s
 from tickertape.journal.commit.active_segment import ActiveSegment
-from tickertape.journal.commit.persisted import PersistedCommit
+from tickertape.journal.commit.group_commit import PersistedCommit
 from tickertape.journal.format.retired_state import FirstMessage, RetiredState
 from tickertape.journal.format.segment import (
     CommitHeader,

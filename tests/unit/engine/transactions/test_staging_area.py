@@ -10,7 +10,7 @@ import pytest
 from tests.simulation.engine_world import EngineWorld
 from tests.unit.engine.transactions.test_coordinator import T1, Sink, bodies_of, sink, world
 from tickertape.engine.transactions import staging_area as staging_module
-from tickertape.journal.commit.persisted import SyncPolicy
+from tickertape.journal.commit.group_commit import SyncPolicy
 from tickertape.journal.format.staging_file import STAGING_DIRECTORY
 from tickertape.wire.commands import Abort, Ack, Commit, Committed, Transaction
 

@@ -13,8 +13,7 @@ from tickertape.base.interfaces import Now
 from tickertape.base.limits import commit_bytes_max, mark_idle_seconds, segment_header_bytes
 from tickertape.batch import BatchBuilder, MessageBatch, Stamp, batch_from_bodies
 from tickertape.journal.commit.active_segment import ActiveSegment, LogEnd
-from tickertape.journal.commit.group_commit import GroupCommit
-from tickertape.journal.commit.persisted import PersistedCommit, SyncPolicy
+from tickertape.journal.commit.group_commit import GroupCommit, PersistedCommit, SyncPolicy
 from tickertape.journal.disk_jobs import (
     DiskFull,
     JournalJob,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.journal.commit.test_group_commit import CAPACITY, Bench
-from tickertape.journal.commit.persisted import SyncPolicy
+from tickertape.journal.commit.group_commit import SyncPolicy
 from tickertape.journal.disk_jobs import SyncSegment, WriteCommit
 
 
