@@ -84,7 +84,7 @@ def _numbered(positions: list[int], lines: Iterator[bytes]) -> list[bytes]:
 
 def _dump_commits(directory: str, count: int | None, out: Output) -> None:
     from tickertape.journal.disk import SystemDisk
-    from tickertape.journal.offline.headers import commit_headers
+    from tickertape.journal.offline.snapshot import commit_headers
 
     for number, (file, header) in enumerate(commit_headers(SystemDisk(directory))):
         if number == count:
