@@ -14,8 +14,7 @@ import msgspec
 from tickertape.base.archive_limits import archive_refresh_seconds_default
 from tickertape.base.errors import ConfigurationError
 from tickertape.server.config.document import ConfigNode
-from tickertape.server.config.plain_values import flag_of, seconds_of
-from tickertape.server.config.section import Section, kind_of, text_of
+from tickertape.server.config.section import Section, flag_of, kind_of, seconds_of, text_of
 
 REFRESH_SECONDS_MIN: Final = 0.1
 _NEEDED: Final = "deltalake"

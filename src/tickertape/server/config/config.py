@@ -40,9 +40,16 @@ from tickertape.server.config.document import (
     read_document,
 )
 from tickertape.server.config.limits import read_limits
-from tickertape.server.config.plain_values import check_choice, flag_of, seconds_of
 from tickertape.server.config.queues import read_queues
-from tickertape.server.config.section import MISSING, Section, kind_of, text_of
+from tickertape.server.config.section import (
+    MISSING,
+    Section,
+    check_choice,
+    flag_of,
+    kind_of,
+    seconds_of,
+    text_of,
+)
 from tickertape.server.config.slow_clients import SlowClientsConfig, read_slow_clients
 from tickertape.server.config.topics import read_name, read_recorded
 from tickertape.server.config.transactions import TransactionsConfig, read_transactions

@@ -32,8 +32,15 @@ from tickertape.engine.queues.state.definition import (
     QueueDefinition,
 )
 from tickertape.payload import MessageType, message_type
-from tickertape.server.config.plain_values import check_choice, count_of, flag_of, seconds_of
-from tickertape.server.config.section import Section, kind_of, text_of
+from tickertape.server.config.section import (
+    Section,
+    check_choice,
+    count_of,
+    flag_of,
+    kind_of,
+    seconds_of,
+    text_of,
+)
 
 if TYPE_CHECKING:
     from tickertape.filter import TopicSet

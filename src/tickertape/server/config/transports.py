@@ -13,8 +13,7 @@ import msgspec
 from tickertape.base.errors import ConfigurationError
 from tickertape.base.text_format import shown
 from tickertape.server.config.addresses import parse_listen
-from tickertape.server.config.plain_values import flag_of
-from tickertape.server.config.section import Section, text_of
+from tickertape.server.config.section import Section, flag_of, text_of
 
 LISTEN_DEFAULT: Final = "tcp://127.0.0.1:9007"
 TRANSPORT_LATER: Final = ("name", "slow_client")
