@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from tickertape.base.errors import UsageError
-from tickertape.spark.common.names import DEFAULT_SCHEMA
+from tickertape.spark.common.schema import DEFAULT_SCHEMA
 from tickertape.spark.queues.options import names_queue, queue_options
 from tickertape.spark.source.options import Query, read_options
 

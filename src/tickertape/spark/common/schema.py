@@ -27,7 +27,17 @@ from tickertape.base.errors import UsageError
 from tickertape.batch.format import I4, I8, Labels, lengths_of
 from tickertape.spark.common.column_block import ColumnBlock, ColumnBlocks
 from tickertape.spark.common.json_columns import JsonColumns, json_field
-from tickertape.spark.common.names import ALL_SCHEMA, NULLABLE, POSITION
+
+DEFAULT_SCHEMA: Final = (
+    "topic string, bookmark string, publisher string, sequence long, timestamp timestamp, data binary"
+)
+"""The columns when the user gives no schema."""
+FURTHER_SCHEMA: Final = "position long, date date, key string, correlation_id string, expiration_ms long"
+"""The columns that there are only in a schema that names them."""
+ALL_SCHEMA: Final = f"{DEFAULT_SCHEMA}, {FURTHER_SCHEMA}"
+POSITION: Final = "position"
+NULLABLE: Final = ("key", "correlation_id", "expiration_ms")
+
 
 ROWS_TARGET: Final = 65_536
 TEXT_BYTES_TARGET: Final = 4 * 1024 * 1024

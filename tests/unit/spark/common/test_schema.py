@@ -18,8 +18,13 @@ from tickertape.base.errors import BadBatch, UsageError
 from tickertape.batch import BatchBuilder, MessageBatch, Stamp, batch_from_bodies, merge
 from tickertape.spark.common import schema as columns
 from tickertape.spark.common.column_block import piece_of_batch
-from tickertape.spark.common.names import DEFAULT_SCHEMA, FURTHER_SCHEMA
-from tickertape.spark.common.schema import columns_of, record_batch, record_batches
+from tickertape.spark.common.schema import (
+    DEFAULT_SCHEMA,
+    FURTHER_SCHEMA,
+    columns_of,
+    record_batch,
+    record_batches,
+)
 
 FIRST = 1_760_000_000_000_000_000
 PUBLISHER = 2**64 - 3
