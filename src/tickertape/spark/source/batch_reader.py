@@ -14,8 +14,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from tickertape.base.errors import BookmarkExpired
 from tickertape.spark.common.schema import ColumnSelection, record_batches
 from tickertape.spark.source.options import SourceOptions
-from tickertape.spark.source.partitions import LogPartition
-from tickertape.spark.source.planning import ResolvedRange, parts_of
+from tickertape.spark.source.partitions import LogPartition, ResolvedRange, parts_of
 from tickertape.spark.source.task_reader import LOSS_HINT, connect, log, pieces
 
 

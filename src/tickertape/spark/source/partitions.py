@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
 from tickertape.base.errors import BadOption
+from tickertape.spark.common.schema import ColumnSelection
+from tickertape.spark.source.options import SourceOptions
+from tickertape.wire.commands import Resolved
 
 ROWS_WORTH_A_TASK: Final = 50_000
 """Positions from which on a second task is worth its start, about 0.1 s."""
@@ -63,3 +66,45 @@ def split(start: int, end: int, *, partitions_min: int | None, rows_max: int) ->
         )
     edges = [start + size * i // count for i in range(count + 1)]
     return list(pairwise(edges))
+
+
+class ResolvedRange(NamedTuple):
+    """Who answered the driver, and what it said."""
+
+    uri: str
+    answer: Resolved
+
+
+def parts_of(
+    wanted: SourceOptions,
+    found: ResolvedRange,
+    start: int,
+    end: int,
+    columns: ColumnSelection,
+    *,
+    patience_seconds: float = 0.0,
+) -> list[LogPartition]:
+    """The parts of the positions `start` to `end` (not included) of the log found, in order.
+
+    Tasks ask the server that answered the driver first. Raises `BadOption` for too many parts.
+    """
+    uri, answer = found
+    others = tuple(server for server in wanted.servers if server != uri)
+    edges = split(start, end, partitions_min=wanted.partitions_min, rows_max=wanted.rows_per_partition_max)
+    return [
+        LogPartition(
+            (uri, *others),
+            answer.journal,
+            answer.topic or wanted.topic,
+            first,
+            after,
+            wanted.timeout_seconds,
+            wanted.directory,
+            filter=wanted.filter,
+            types=tuple((topic, kind) for kind, topics in answer.types.items() for topic in topics),
+            numbered=columns.numbered,
+            fail_on_data_loss=wanted.fail_on_data_loss,
+            patience_seconds=patience_seconds,
+        )
+        for first, after in edges
+    ]

@@ -25,8 +25,7 @@ from tickertape.base.errors import BookmarkExpired, Disconnected, JournalError
 from tickertape.spark.common.schema import ColumnSelection, record_batches
 from tickertape.spark.source.offsets import Offset, Written, check_journal, read_offset
 from tickertape.spark.source.options import SourceOptions
-from tickertape.spark.source.partitions import LogPartition
-from tickertape.spark.source.planning import ResolvedRange, parts_of
+from tickertape.spark.source.partitions import LogPartition, ResolvedRange, parts_of
 from tickertape.spark.source.task_reader import LOSS_HINT, connect, log, lost, pieces
 from tickertape.wire.commands import Resolved
 
