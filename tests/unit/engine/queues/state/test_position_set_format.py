@@ -10,8 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from tickertape.engine.queues.state.position_set_format import _encode, decode_set, encode_set, lowest_of
-from tickertape.engine.queues.state.roaring import read_roaring
+from tickertape.engine.queues.state.position_set_format import (
+    _encode,
+    decode_set,
+    encode_set,
+    lowest_of,
+    read_roaring,
+)
 
 END = (1 << 63) - 1
 RANDOM = Random(3)
