@@ -101,12 +101,9 @@ PURE_BY_DUTY = {
     "client/ha/subscription_manager.py",
     "client/publish_store/format.py",
     "client/publish_store/unpersisted.py",
-    "client/publish_store/unpersisted.py",
-    "client/publish_store/recovery.py",
     "client/publish_store/recovery.py",
     "client/bookmark_store/progress.py",
     "client/bookmark_store/ring_format.py",
-    "client/bookmark_store/progress.py",
     "client/bookmark_store/log_format.py",
     "client/bookmark_store/recovery_point.py",
 }
