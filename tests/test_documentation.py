@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 import re
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from tickertape.base import errors, limits
+from tickertape.base import errors
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -78,8 +79,12 @@ def undescribed_limits(source: str) -> list[str]:
     return wrong
 
 
-def test_every_limit_says_its_unit_or_meaning() -> None:
-    assert undescribed_limits(Path(limits.__file__).read_text(encoding="utf-8")) == []
+LIMITS = sorted((ROOT / "src" / "tickertape").glob("*/limits.py"))
+
+
+@pytest.mark.parametrize("path", LIMITS, ids=lambda path: path.parent.name)
+def test_every_limit_says_its_unit_or_meaning(path: Path) -> None:
+    assert undescribed_limits(path.read_text(encoding="utf-8")) == []
 
 
 def test_the_limit_rule_itself() -> None:
@@ -87,9 +92,10 @@ def test_the_limit_rule_itself() -> None:
     assert undescribed_limits('a_max: Final = 1\n"""How many of a."""\nb: Final = 1  # why\n') == []
 
 
-def test_limits_are_plain_positive_numbers() -> None:
+@pytest.mark.parametrize("package", [path.parent.name for path in LIMITS])
+def test_limits_are_plain_positive_numbers(package: str) -> None:
     hidden = {"annotations", "Final"}
-    for name, value in vars(limits).items():
+    for name, value in vars(import_module(f"tickertape.{package}.limits")).items():
         if name.startswith(("_", "@")) or name in hidden or isinstance(value, ModuleType):  # @: pytest's own
             continue
         assert isinstance(value, int | float), name

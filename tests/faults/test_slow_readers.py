@@ -16,7 +16,8 @@ from tests.bench.stage import workers
 from tests.helpers.admin import stats_of
 from tests.helpers.processes import anonymous_bytes
 from tests.helpers.stalled import SECONDS, Stalled
-from tickertape.base.limits import MIB, outbox_bytes_max
+from tickertape.base.limits import MIB
+from tickertape.engine.limits import outbox_bytes_max
 from tickertape.testing import RunningServer, running_server, wait_until
 
 KINDS: dict[str, dict[str, Any]] = {

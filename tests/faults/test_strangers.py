@@ -15,7 +15,8 @@ import pytest
 from tests.faults.test_slow_readers import Load, run
 from tests.helpers.peer import frame
 from tests.helpers.processes import anonymous_bytes
-from tickertape.base.limits import MIB, frame_bytes_before_logon_max, logon_seconds_max
+from tickertape.base.limits import MIB, frame_bytes_before_logon_max
+from tickertape.server.limits import logon_seconds_max
 from tickertape.testing import RunningServer, running_server
 from tickertape.wire.commands import PREFACE, Logon
 

@@ -15,11 +15,11 @@ from typing import Final
 
 from tests.fuzz.mutations import mended_frames, mended_segment
 from tests.fuzz.stores import mended_log, mended_publish_segments, mended_ring
-from tickertape.base.limits import commit_header_bytes, segment_header_bytes
 from tickertape.client.bookmark_store import log_format as records
 from tickertape.client.bookmark_store import ring_format as cells
 from tickertape.client.publish_store.format import HEADER_BYTES as PUBLISH_HEADER_BYTES
 from tickertape.client.publish_store.format import MARK_AT, NEXT_AT, WORD, marked
+from tickertape.journal.limits import commit_header_bytes, segment_header_bytes
 from tickertape.wire.commands import PREFACE
 
 CORPUS: Final = Path(__file__).parent / "corpus"

@@ -12,7 +12,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from tickertape.base.limits import commit_header_bytes, segment_header_bytes
+from tickertape.journal.limits import commit_header_bytes, segment_header_bytes
 from tickertape.wire.commands import PREFACE
 
 NUMBERS: Final = (0, 1, 2, 7, 8, 16, 127, 128, 255, 256, 4095, 4096, 65535, 2**31 - 1, 2**31, 2**32 - 1)

@@ -41,7 +41,7 @@ from tickertape.base.errors import (
     WrongJournal,
 )
 from tickertape.base.interfaces import Now
-from tickertape.base.limits import commit_header_bytes, frame_bytes_max, segment_header_bytes
+from tickertape.base.limits import frame_bytes_max
 from tickertape.base.options import format_options, list_value, parse_options
 from tickertape.base.units import parse_interval, parse_size
 from tickertape.batch import MessageBatch, merge, select, select_topic, slice_batch
@@ -62,6 +62,7 @@ from tickertape.journal.format.segment import (
     segment_path,
 )
 from tickertape.journal.index.segment_index import SegmentIndex
+from tickertape.journal.limits import commit_header_bytes, segment_header_bytes
 from tickertape.journal.offline.verify import verify
 from tickertape.journal.recovery.segment_scan import SegmentScan
 from tickertape.server.config.addresses import parse_listen

@@ -34,7 +34,8 @@ from tests.fuzz.targets import TARGETS
 from tests.helpers.processes import source_environment
 from tests.helpers.steps import steps_of
 from tickertape.base.errors import BadFilter, BadTopic, TickertapeError
-from tickertape.base.limits import frame_bytes_max, pattern_steps_max
+from tickertape.base.limits import frame_bytes_max
+from tickertape.filter.limits import pattern_steps_max
 
 CASES = 2000
 """Runs of the cheapest target; a costly one has fewer."""

@@ -10,13 +10,8 @@ from typing import Final
 
 import tickertape as tt
 from tests.helpers.processes import anonymous_bytes
-from tickertape.base.limits import (
-    MIB,
-    commit_gather_bytes_max,
-    frame_bytes_max,
-    receive_buffer_bytes,
-    tail_cache_bytes,
-)
+from tickertape.base.limits import MIB, frame_bytes_max, receive_buffer_bytes
+from tickertape.journal.limits import commit_gather_bytes_max, tail_cache_bytes
 from tickertape.testing import RunningServer, wait_until
 
 SECONDS: Final = 20.0

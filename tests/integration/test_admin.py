@@ -21,8 +21,8 @@ from prometheus_client.parser import text_string_to_metric_families
 import tickertape as tt
 from tests.helpers.admin import ask, stats_of, status_of
 from tests.helpers.processes import run_tickertape, source_environment
-from tickertape.base.limits import admin_connections_max, admin_request_bytes_max
 from tickertape.server.admin.schema import SubscriptionState
+from tickertape.server.limits import admin_connections_max, admin_request_bytes_max
 from tickertape.testing import RunningServer, running_server, wait_until
 
 SECONDS = 20.0

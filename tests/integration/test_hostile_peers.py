@@ -22,8 +22,9 @@ from tests.helpers.peer import Peer, frame
 from tests.helpers.processes import anonymous_bytes
 from tests.helpers.wire import batch_of
 from tests.helpers.witness import SECONDS, Witness
-from tickertape.base.limits import KIB, frame_bytes_before_logon_max, logon_seconds_max
+from tickertape.base.limits import KIB, frame_bytes_before_logon_max
 from tickertape.batch import BatchBuilder, merge
+from tickertape.server.limits import logon_seconds_max
 from tickertape.testing import RunningServer, running_server, wait_until
 from tickertape.wire.commands import (
     PREFACE,

@@ -14,9 +14,10 @@ from click.testing import CliRunner
 import tickertape as tt
 from tests.helpers.admin import ask, stats_of
 from tests.helpers.stalled import SECONDS, Stalled
-from tickertape.base.limits import MIB, outbox_bytes_max
+from tickertape.base.limits import MIB
 from tickertape.batch import batch_from_bodies
 from tickertape.cli.support.command_group import cli
+from tickertape.engine.limits import outbox_bytes_max
 from tickertape.testing import RunningServer, running_server, wait_until
 
 pytestmark = pytest.mark.slow

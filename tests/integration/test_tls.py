@@ -17,7 +17,7 @@ import tickertape as tt
 from tests.conformance.fronts import Front
 from tests.helpers.admin import stats_of
 from tests.helpers.certificates import Authority, transport
-from tickertape.base.security_limits import handshake_bytes_max
+from tickertape.server.limits import handshake_bytes_max
 from tickertape.testing import FaultProxy, running_server
 from tickertape.testing.ports import ReservedPort
 from tickertape.testing.server import RunningServer, wait_until

@@ -22,7 +22,7 @@ _STAGED = "unit/journal/format/test_staging_file.py"
 TRANSACTION_MUTATIONS: Final = (
     Mutation(
         "an empty commit brings a space of numbers to its end",
-        "base/transaction_limits.py",
+        "engine/limits.py",
         "transaction_empty_number_max: Final = 10**17 - 1",
         "transaction_empty_number_max: Final = 10**18",
         ("unit/engine/transactions/test_coordinator.py",),

@@ -12,9 +12,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tickertape.base.limits import conflation_entry_bytes
 from tickertape.batch import BatchBuilder, MessageBatch, merge
 from tickertape.engine.conflation.conflater import ConflatedMessage, Conflater
+from tickertape.engine.limits import conflation_entry_bytes
 from tickertape.engine.log_reads.selection import Selection
 
 Out = tuple[Any, ...]

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tickertape.base.limits import rate_catch_up_seconds, rate_tick_seconds
 from tickertape.batch import MessageBatch, batch_from_bodies, merge
+from tickertape.engine.limits import rate_catch_up_seconds, rate_tick_seconds
 from tickertape.engine.subscriptions.options import Rate, RateUnit
 from tickertape.engine.subscriptions.pacing import RateLimiter
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
-from tickertape.base.limits import batch_memory_bytes, block_memory_bytes
 from tickertape.batch import BatchBuilder, MessageBatch
+from tickertape.engine.limits import block_memory_bytes
 from tickertape.engine.runtime.effects import SpillRead, SpillWrite
 from tickertape.engine.transient.backlog import Backlog, BacklogBlock
 from tickertape.engine.transient.delivery import TransientDelivery
 from tickertape.engine.transient.slow_consumers import SlowConsumerLimits
+from tickertape.journal.limits import batch_memory_bytes
 from tickertape.wire.commands import Publish, Unsubscribe
 
 TOPICS = ("a", "b", "c")

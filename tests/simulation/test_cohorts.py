@@ -13,10 +13,10 @@ import pytest
 
 from tests.simulation.engine_peer import Heard, Peer
 from tests.simulation.engine_world import EngineWorld
-from tickertape.base import limits
 from tickertape.engine.delivery import fanout as dispatcher
 from tickertape.engine.delivery import log_delivery as delivery
 from tickertape.engine.delivery import shared_cursor as cohorts
+from tickertape.engine.limits import cohorts_max
 from tickertape.engine.subscriptions.log_feed import Phase
 
 WORLDS: Final = 5
@@ -156,4 +156,4 @@ def test_each_gets_exactly_its_own_whoever_it_goes_with(full: bool) -> None:
         assert counts[name] > 20, (name, counts)
     for phase in (Phase.BEHIND, Phase.TOGETHER, Phase.AT_END):
         assert counts[phase.name] > 100, (phase, counts)
-    assert limits.cohorts_max > 3, "the bounds of the product are others"
+    assert cohorts_max > 3, "the bounds of the product are others"

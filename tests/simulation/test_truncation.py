@@ -11,7 +11,6 @@ from typing import NamedTuple
 import pytest
 
 from tests.simulation.journal_log import Log, Message, messages_in, reopened, small_log
-from tickertape.base.limits import commit_header_bytes, segment_header_bytes
 from tickertape.batch import batch_from_bodies
 from tickertape.journal.format.segment import (
     CommitHeader,
@@ -20,6 +19,7 @@ from tickertape.journal.format.segment import (
     encode_commit,
     segment_path,
 )
+from tickertape.journal.limits import commit_header_bytes, segment_header_bytes
 
 SEED = 7
 KINDS = ("cut", "zeros", "noise")

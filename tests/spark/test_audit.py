@@ -21,9 +21,9 @@ from pyspark.sql import functions as f
 import tickertape as tt
 from tickertape.archive.schema import PARTITION_COLUMNS, app_id, arrow_schema, table_properties
 from tickertape.base.errors import BookmarkUnknown
-from tickertape.base.limits import foreign_sequences_max
 from tickertape.base.names import publisher_id
 from tickertape.cli.support.command_group import cli
+from tickertape.client.limits import foreign_sequences_max
 from tickertape.spark.archive.frame import positions_of, read_archive
 from tickertape.spark.audit.compare import differences, differing_stretches
 from tickertape.spark.audit.sequences import findings, number_runs, publisher_table

@@ -27,10 +27,10 @@ from tests.world.process import Process, make_task
 from tests.world.servers import SimServer
 from tests.world.shelf import SEGMENT_BYTES, Shelf
 from tickertape.base.errors import Disconnected
-from tickertape.base.limits import republish_bytes_max
 from tickertape.batch import MessageBatch
 from tickertape.client.aio.transactions import AsyncTransactionCalls
 from tickertape.client.common.waiting import Timeout
+from tickertape.client.limits import republish_bytes_max
 from tickertape.client.protocol import transactions as transaction
 from tickertape.client.publish_store import file
 from tickertape.client.publishing import resend as backlog

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from tickertape.archive.limits import commit_attempts_max
 from tickertape.archive.location import ArchiveLocation, check_files, make_directory, sync
 from tickertape.archive.parquet_writer import Added
 from tickertape.archive.schema import (
@@ -23,7 +24,6 @@ from tickertape.archive.schema import (
     coverage_of,
     table_properties,
 )
-from tickertape.base.archive_limits import commit_attempts_max
 from tickertape.base.errors import ArchiveFailed
 from tickertape.base.text_format import said
 

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from tickertape.archive.commit import ArchiveWriter, add_action
-from tickertape.archive.location import ArchiveLocation
-from tickertape.archive.parquet_writer import Added, write_files
-from tickertape.archive.schema import FILE_COLUMNS
-from tickertape.base.archive_limits import (
+from tickertape.archive.limits import (
     commit_attempts_max,
     compact_files_min,
     file_bytes_target,
     keep_seconds_min,
     unknown_seconds_min,
 )
+from tickertape.archive.location import ArchiveLocation
+from tickertape.archive.parquet_writer import Added, write_files
+from tickertape.archive.schema import FILE_COLUMNS
 from tickertape.base.errors import ArchiveFailed, BadOption
 from tickertape.base.text_format import said
 

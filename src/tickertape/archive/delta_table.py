@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
-from tickertape.base.archive_limits import archive_buffer_bytes
+from tickertape.archive.limits import archive_buffer_bytes
 from tickertape.base.errors import ArchiveFailed
 from tickertape.base.text_format import said
 

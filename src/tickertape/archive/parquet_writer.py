@@ -16,9 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tickertape.archive.location import ArchiveLocation, new_file
-from tickertape.archive.schema import FILE_COLUMNS, day_of, file_path, file_schema, file_statistics
-from tickertape.base.archive_limits import (
+from tickertape.archive.limits import (
     archive_page_bytes,
     archive_page_messages_max,
     archive_row_group_bytes_max,
@@ -27,6 +25,8 @@ from tickertape.base.archive_limits import (
     files_open_max,
     row_group_rows_max,
 )
+from tickertape.archive.location import ArchiveLocation, new_file
+from tickertape.archive.schema import FILE_COLUMNS, day_of, file_path, file_schema, file_statistics
 from tickertape.base.errors import ArchiveFailed
 from tickertape.base.limits import message_cost_bytes
 

@@ -14,14 +14,15 @@ import numpy as np
 
 from tickertape.archive import lookup as finding
 from tickertape.archive.delta_table import ArchiveTable
+from tickertape.archive.limits import archive_looks_max
 from tickertape.archive.location import check_files, location_of
 from tickertape.archive.manifest import Int64s, Manifest
 from tickertape.archive.parquet_scan import ParquetScan
 from tickertape.archive.rows_to_batches import Rows
 from tickertape.archive.schema import Coverage, coverage_of
-from tickertape.base.archive_limits import archive_answer_bytes_max, archive_looks_max
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import ArchiveFailed
+from tickertape.base.limits import archive_answer_bytes_max
 from tickertape.base.names import is_pattern
 from tickertape.batch import MessageBatch
 from tickertape.filter import Filter, compile_topic_pattern

@@ -30,11 +30,6 @@ DEFAULT: Final = ClientLimits()
 LEAST: Final = ClientLimits(message_bytes_least, filter_bytes_least, 1)
 MOST: Final = DEFAULT._replace(filter_bytes_max=filter_bytes_most)
 
-assert all(low <= default <= high for low, default, high in zip(LEAST, DEFAULT, MOST, strict=True))
-assert MOST.message_bytes_max < limits.batch_bytes_max < limits.frame_bytes_max
-assert MOST.filter_bytes_max < limits.header_bytes_max
-assert MOST.subscriptions_per_connection_max <= limits.bookmark_subscriptions_max
-
 
 def message_too_large(size: int, most: int) -> MessageTooLarge:
     """The error for a body of `size` bytes."""

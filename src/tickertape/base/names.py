@@ -11,9 +11,8 @@ from hashlib import blake2b
 from typing import Final
 
 from tickertape.base.errors import BadName, BadOption, BadTopic
-from tickertape.base.limits import client_name_bytes_max, topic_bytes_max
+from tickertape.base.limits import client_name_bytes_max, topic_bytes_max, transaction_name_bytes_max
 from tickertape.base.text_format import shown
-from tickertape.base.transaction_limits import transaction_name_bytes_max
 
 PATTERN_CHARACTERS: Final = "*+?[](){}^$\\|"
 """A topic with one of these is a regular expression; without, a literal. A lone dot is literal."""

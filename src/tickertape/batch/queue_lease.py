@@ -13,7 +13,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Final, Literal, NoReturn, Protocol
 
 from tickertape.base.errors import BadOption, UsageError
-from tickertape.base.queue_limits import lease_seconds_max
+from tickertape.base.limits import lease_seconds_max
 from tickertape.base.units import parse_interval
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from tickertape.base.errors import TickertapeError
 from tickertape.base.interfaces import Buffer, Now
-from tickertape.base.limits import retention_check_seconds, retention_retry_seconds, retention_segments_max
+from tickertape.engine.limits import retention_check_seconds, retention_retry_seconds, retention_segments_max
 from tickertape.engine.log_reads.budget import ReadBudget
 from tickertape.engine.runtime.effects import ArchiveRead, DiskJob, Effect, LogEvent, ReadLog
 from tickertape.journal.disk_jobs import RetireSegments

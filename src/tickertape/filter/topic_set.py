@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tickertape.base.errors import BadTopic
-from tickertape.base.limits import recorded_patterns_max, recorded_topics_kept_max
 from tickertape.base.names import is_pattern
 from tickertape.filter.compiler.regex import BadPattern, Pattern, compile_pattern, compile_topic_pattern
+from tickertape.filter.limits import recorded_patterns_max, recorded_topics_kept_max
 
 
 class TopicSet:

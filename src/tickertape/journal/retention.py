@@ -15,7 +15,6 @@ import numpy as np
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import JournalCorrupt
 from tickertape.base.interfaces import Buffer
-from tickertape.base.limits import read_bytes_target
 from tickertape.journal.format.retired_state import (
     NOTHING_HIGHEST,
     FirstMessage,
@@ -25,6 +24,7 @@ from tickertape.journal.format.retired_state import (
 )
 from tickertape.journal.format.segment import CONTROL_TOPIC
 from tickertape.journal.index.segment_index import publisher_spans
+from tickertape.journal.limits import read_bytes_target
 from tickertape.journal.reading.log_reader import LogReader
 from tickertape.journal.reading.log_view import LogPart, LogSegment, LogView, ReadRequest, last_of
 

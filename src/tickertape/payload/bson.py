@@ -20,7 +20,7 @@ from bson.raw_bson import RawBSONDocument
 from bson.regex import Regex
 from bson.timestamp import Timestamp
 
-from tickertape.base.limits import readers_remembered_max
+from tickertape.payload.limits import readers_remembered_max
 from tickertape.payload.paths import Path, check_paths
 from tickertape.payload.plain import plain_by, timestamp_text
 from tickertape.payload.prune import projector

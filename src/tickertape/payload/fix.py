@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from tickertape.base.errors import BadPath
-from tickertape.base.limits import fix_searched_tags_max
+from tickertape.payload.limits import fix_searched_tags_max
 from tickertape.payload.paths import Path, check_paths
 from tickertape.payload.select import Select
 from tickertape.payload.types import Unreadable, unreadable_by

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
-from tickertape.base.limits import readers_remembered_max
 from tickertape.payload.decoded import DECODE_ERRORS, DecodedReader, taken_apart
+from tickertape.payload.limits import readers_remembered_max
 from tickertape.payload.paths import Path, check_paths
 from tickertape.payload.prune import projector
 from tickertape.payload.select import Select

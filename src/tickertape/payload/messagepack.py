@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import msgspec
 
-from tickertape.base.limits import readers_remembered_max
 from tickertape.payload.decoded import DecodedReader, taken_apart
+from tickertape.payload.limits import readers_remembered_max
 from tickertape.payload.paths import Path, check_paths
 from tickertape.payload.plain import SCALARS, plain_by, timestamp_text
 from tickertape.payload.prune import projector

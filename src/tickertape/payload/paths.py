@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from tickertape.base.errors import BadPath
-from tickertape.base.limits import (
+from tickertape.base.text_format import shown
+from tickertape.payload.limits import (
     path_characters_max,
     path_forms_max,
     path_steps_max,
     path_subscript_max,
     paths_per_reader_max,
 )
-from tickertape.base.text_format import shown
 
 NAME: Final = r"[^\s\x00-\x1f\x7f/\[\](){}<>,;'\"`=!+*%&|\\]+"
 """A name in a path, as a regular expression: no blanks, no brackets, quotes or operators but the hyphen."""

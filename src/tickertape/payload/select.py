@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tickertape.base.errors import BadOption, BadPath
-from tickertape.base.limits import select_entries_max
 from tickertape.base.text_format import shown
+from tickertape.payload.limits import select_entries_max
 from tickertape.payload.paths import Path, parse_path
 
 _BLANKS: Final = " \t"

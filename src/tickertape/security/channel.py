@@ -14,7 +14,7 @@ from typing import Final
 from tickertape.base.errors import TlsFailed
 from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import KIB
-from tickertape.base.security_limits import encrypted_at_once_bytes_max
+from tickertape.security.limits import encrypted_at_once_bytes_max
 
 HANDSHAKE_BYTE: Final = 0x16
 """The first byte of every TLS connection: a record of the handshake."""

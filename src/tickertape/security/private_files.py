@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from tickertape.base.errors import UsageError
-from tickertape.base.security_limits import secret_file_bytes_max
+from tickertape.security.limits import secret_file_bytes_max
 
 _OTHERS: Final = stat.S_IRWXO
 """The rights of everybody; those of the group are a matter of who made the group."""

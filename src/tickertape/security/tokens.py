@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tickertape.base.errors import BadName, UsageError
-from tickertape.base.security_limits import token_name_characters_max
+from tickertape.security.limits import token_name_characters_max
 from tickertape.security.private_files import read_private
 
 TOKEN_VARIABLE: Final = "TICKERTAPE_TOKEN"

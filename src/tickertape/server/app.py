@@ -28,16 +28,17 @@ from tickertape.base.errors import (
     TickertapeError,
     WrongJournal,
 )
-from tickertape.base.limits import connections_max, drain_idle_seconds
-from tickertape.base.transaction_limits import staging_files_open_max, transaction_parts_max
+from tickertape.base.limits import transaction_parts_max
 from tickertape.base.version import __version__
 from tickertape.filter import prepare
 from tickertape.journal.format.clean_shutdown import END_FILE
+from tickertape.journal.limits import staging_files_open_max
 from tickertape.server.access.credentials import CredentialStore
 from tickertape.server.admin.server import AdminServer, admin_server
 from tickertape.server.config.config import Config
 from tickertape.server.engine_driver import EngineDriver
 from tickertape.server.events import event, logging_to
+from tickertape.server.limits import connections_max, drain_idle_seconds
 from tickertape.server.network.connection import ClientConnection, listen
 from tickertape.server.network.tls_connection import TlsClientConnection
 from tickertape.server.session_expiry import SessionExpiry

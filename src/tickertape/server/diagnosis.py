@@ -20,11 +20,11 @@ from typing import Final, Literal
 import msgspec
 
 from tickertape.base.errors import ConfigurationError
-from tickertape.base.limits import connections_max
 from tickertape.base.version import __version__
 from tickertape.security.certificates import not_after
 from tickertape.server.access.tokens import read_tokens
 from tickertape.server.config.config import Config
+from tickertape.server.limits import connections_max
 from tickertape.server.sync_cost import SyncCost, measure
 
 Level = Literal["ok", "warn", "fail"]

@@ -22,13 +22,8 @@ from tickertape.base.errors import (
     TickertapeError,
 )
 from tickertape.base.interfaces import Buffer, Now
-from tickertape.base.limits import (
-    connections_max,
-    inbound_stall_seconds_max,
-    logon_seconds_max,
-    receive_buffer_bytes,
-    step_bytes_max,
-)
+from tickertape.base.limits import receive_buffer_bytes
+from tickertape.engine.limits import step_bytes_max
 from tickertape.engine.runtime.effects import (
     ArchiveRead,
     CloseConnection,
@@ -51,6 +46,7 @@ from tickertape.journal.commit.group_commit import SyncPolicy
 from tickertape.journal.disk_jobs import JournalJob, RetireSegments, WriteCommit
 from tickertape.journal.reading.log_view import ReadRequest
 from tickertape.server.events import event
+from tickertape.server.limits import connections_max, inbound_stall_seconds_max, logon_seconds_max
 from tickertape.server.network.command_scheduler import CommandScheduler
 from tickertape.server.network.connection import ClientConnection
 from tickertape.server.network.connection_events import log_effect, log_end

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Final, Literal, TextIO
 
-from tickertape.base.limits import event_queue_lines_max, event_text_characters_max, events_per_second_max
+from tickertape.server.limits import event_queue_lines_max, event_text_characters_max, events_per_second_max
 
 Format = Literal["text", "json"]
 Level = Literal["debug", "info", "warning", "error"]

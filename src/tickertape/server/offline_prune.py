@@ -16,8 +16,8 @@ from tickertape.archive.commit import ArchiveWriter
 from tickertape.archive.verify import Sums, sums_of
 from tickertape.base.errors import ArchiveFailed, JournalLocked
 from tickertape.base.interfaces import Buffer, Disk
-from tickertape.base.limits import retention_segments_max
 from tickertape.base.text_format import shown
+from tickertape.engine.limits import retention_segments_max
 from tickertape.engine.queues.state.checkpoint import decode_covered, needed_from
 from tickertape.engine.queues.state.records import begun_in
 from tickertape.engine.retention import RetentionPin

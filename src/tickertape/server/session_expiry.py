@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Collection
 
 from tickertape.base.errors import AuthenticationFailed
-from tickertape.base.security_limits import token_look_seconds
 from tickertape.server.access.credentials import CredentialStore
 from tickertape.server.engine_driver import EngineDriver
+from tickertape.server.limits import token_look_seconds
 from tickertape.server.startup import clock
 
 

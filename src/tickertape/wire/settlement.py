@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tickertape.base.errors import BadCommand
-from tickertape.base.queue_limits import (
+from tickertape.base.limits import (
     lease_seconds_max,
     settlement_bytes_max,
     settlement_messages_max,

@@ -14,9 +14,9 @@ from tests.helpers.archive_rows import JOURNAL, archived, batch_of, check_files
 from tickertape.archive import compact as compacting
 from tickertape.archive.commit import ArchiveWriter
 from tickertape.archive.compact import StoredFile, compact, plan, stored_files, vacuum
+from tickertape.archive.limits import archive_row_group_bytes_max
 from tickertape.archive.location import ArchiveLocation, location_of
 from tickertape.archive.parquet_writer import Added, write_files
-from tickertape.base.archive_limits import archive_row_group_bytes_max
 from tickertape.base.errors import ArchiveFailed, BadOption
 
 TOPICS = ("a", "b", "rare topic/%")

@@ -16,9 +16,9 @@ from tests.helpers.archive_rows import JOURNAL, archived, batch_of, check_files,
 from tickertape.archive import parquet_writer as writing
 from tickertape.archive.commit import ArchiveWriter
 from tickertape.archive.delta_table import local_path
+from tickertape.archive.limits import archive_page_bytes, archive_page_messages_max
 from tickertape.archive.location import ArchiveLocation, location_of, new_file
 from tickertape.archive.parquet_writer import Added, FileWriter, write_files
-from tickertape.base.archive_limits import archive_page_bytes, archive_page_messages_max
 from tickertape.base.errors import ArchiveFailed, BadOption
 
 DAY = 86_400_000_000

@@ -16,8 +16,8 @@ from deltalake.transaction import RemoveAction
 
 from tests.helpers.archives import ArchiveWriter
 from tests.helpers.logs import DAY, Commit, Told, end_of, messages_of, random_log, told
+from tickertape.archive.limits import archive_looks_max
 from tickertape.archive.reader import ArchiveReader, fits
-from tickertape.base.archive_limits import archive_looks_max
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import ArchiveFailed, WrongJournal
 from tickertape.batch import batch_from_bodies

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tickertape.base.errors import BadTopic
-from tickertape.base.limits import recorded_topics_kept_max
 from tickertape.filter import TopicSet, compile_topic_pattern
+from tickertape.filter.limits import recorded_topics_kept_max
 
 TOPICS = ["orders", "orders/ny", "fx/eur/spot", "fx/eur/forward", "FX/eur", "my orders", "", "fx"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tickertape.base.errors import BadFilter, BadPath
-from tickertape.base.limits import (
+from tickertape.payload.limits import (
     path_characters_max,
     path_forms_max,
     path_steps_max,

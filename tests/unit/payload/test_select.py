@@ -8,8 +8,8 @@ from pathlib import Path as Documents
 import pytest
 
 from tickertape.base.errors import BadOption
-from tickertape.base.limits import select_entries_max
 from tickertape.payload import Path, message_type, parse_select
+from tickertape.payload.limits import select_entries_max
 
 PAGE = Documents(__file__).parents[3] / "docs" / "reference" / "message-types.md"
 BODY = b'{"id":1,"a":{"x":1.10,"y":[{"p":1,"q":2},7,{"q":3}],"z":"\\u0041"},"s":"t"}'

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from tests.helpers.steps import steps_of
-from tickertape.base.limits import path_steps_max, paths_per_reader_max
 from tickertape.payload import Path, message_type, parse_select
+from tickertape.payload.limits import path_steps_max, paths_per_reader_max
 
 BYTES = 64 * 1024
 

@@ -11,9 +11,9 @@ import pytest
 
 from tests.helpers.certificates import Authority
 from tickertape.base.errors import TlsFailed
-from tickertape.base.security_limits import encrypted_at_once_bytes_max
 from tickertape.security.channel import HANDSHAKE_BYTE, Channel, portions
 from tickertape.security.contexts import TLS, client_context, server_context
+from tickertape.security.limits import encrypted_at_once_bytes_max
 
 
 @pytest.fixture(scope="module")

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from tickertape.base.limits import event_text_characters_max
 from tickertape.server import events
 from tickertape.server.events import EventWriter, Format, RateLimit, event, logging_to
+from tickertape.server.limits import event_text_characters_max
 from tickertape.testing import wait_until
 
 SRC = Path(__file__).resolve().parents[3] / "src" / "tickertape"

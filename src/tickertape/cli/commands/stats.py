@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import click
 
-from tickertape.base.limits import watch_seconds_min
 from tickertape.base.text_format import shown
+from tickertape.cli.limits import watch_seconds_min
 from tickertape.cli.support.admin_client import admin_option, json_option, stats_of
 from tickertape.cli.support.option_types import interval
 from tickertape.cli.support.tables import counted, echo_table, number, safe

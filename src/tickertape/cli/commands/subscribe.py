@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from tickertape.base.errors import TimedOut
-from tickertape.base.limits import client_timeout_seconds
 from tickertape.cli.support.connect_options import Server, server_options
 from tickertape.cli.support.json_lines import Written, message_output, output_option, print_batches
 from tickertape.cli.support.option_types import client_name, filter_option, interval, start
 from tickertape.cli.support.terminal import remark
+from tickertape.client.limits import client_timeout_seconds
 
 if TYPE_CHECKING:
     from tickertape.batch import MessageBatch

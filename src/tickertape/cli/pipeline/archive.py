@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Final
 import click
 import msgspec
 
-from tickertape.base.archive_limits import batch_messages_default, keep_seconds_default
+from tickertape.cli.limits import keep_seconds_default
 from tickertape.cli.pipeline.session import require_spark, session_options, spark_session
 from tickertape.cli.support.archive_options import place, require_deltalake, storage_option
 from tickertape.cli.support.connect_options import Server, server_options
 from tickertape.cli.support.option_types import answer_timeout_option, interval
 from tickertape.cli.support.tables import counted
 from tickertape.cli.support.terminal import progress, remark
+from tickertape.spark.limits import batch_messages_default
 
 if TYPE_CHECKING:
     from tickertape.archive.compact import Compacted

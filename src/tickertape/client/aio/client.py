@@ -14,7 +14,6 @@ from typing import Any, Final
 import msgspec
 
 from tickertape.base.errors import Closed, Disconnected, StoreFull, TickertapeError, TimedOut
-from tickertape.base.limits import client_timeout_seconds
 from tickertape.base.units import within
 from tickertape.client.aio.handler_order import HandlerOrder
 from tickertape.client.aio.streams import AsyncHandledStream, AsyncMessageStream
@@ -27,6 +26,7 @@ from tickertape.client.bookmark_store.protocol import BookmarkStore, bind, refus
 from tickertape.client.common.credentials import credentials_of, password_of
 from tickertape.client.common.effects import DeliverShared
 from tickertape.client.common.waiting import DEFAULT, Timeout, now
+from tickertape.client.limits import client_timeout_seconds
 from tickertape.client.publish_store.protocol import PublishStore
 from tickertape.client.publishing.bulk import Chunk, chunks_from_arrow, chunks_of_messages
 from tickertape.client.subscriptions.registry import SubscribeRequest

@@ -13,10 +13,11 @@ from typing import Final, Protocol, cast
 
 from tickertape.base.errors import Disconnected
 from tickertape.base.interfaces import Buffer
-from tickertape.base.limits import KIB, client_outbox_bytes_max
+from tickertape.base.limits import KIB
 from tickertape.client.aio.waiting import Notifier
 from tickertape.client.blocking.connection import Address, unread_bytes
 from tickertape.client.common.fork_safety import let_go
+from tickertape.client.limits import client_outbox_bytes_max
 from tickertape.wire.heartbeat import Liveness
 
 JOINED_BYTES_MAX: Final = 16 * KIB

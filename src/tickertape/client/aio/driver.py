@@ -14,7 +14,6 @@ from types import TracebackType
 from typing import Any, Self
 
 from tickertape.base.errors import Closed, Disconnected, StoreFull, TickertapeError, TimedOut, UsageError
-from tickertape.base.limits import cancelled_handler_seconds_max
 from tickertape.base.units import within
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.aio.connection import AsyncioConnection
@@ -27,6 +26,7 @@ from tickertape.client.common import fork_safety as forks
 from tickertape.client.common.credentials import DEFAULT_WAYS, Credentials
 from tickertape.client.common.effects import ConnectionDown, Effect, Send
 from tickertape.client.common.waiting import DEFAULT, Timeout, now
+from tickertape.client.limits import cancelled_handler_seconds_max
 from tickertape.client.protocol.core import BytesReceived, ConnectionEnded, ConnectionOpened
 from tickertape.client.protocol.heartbeat import Interval
 from tickertape.client.subscriptions.duplicates import Handler

@@ -14,10 +14,10 @@ from types import TracebackType
 from typing import Self
 
 from tickertape.base.errors import Disconnected, TickertapeError
-from tickertape.base.transaction_limits import block_abort_seconds_max
 from tickertape.batch import MessageBatch
 from tickertape.client.aio.driver import AsyncioDriver
 from tickertape.client.common.waiting import DEFAULT, Timeout, no_answer, remaining
+from tickertape.client.limits import block_abort_seconds_max
 from tickertape.client.protocol.transactions import (
     CommittedTransaction,
     ConnectionPin,

@@ -22,7 +22,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
-from tickertape.base.limits import client_timeout_seconds
+from tickertape.client.limits import client_timeout_seconds
 
 
 class ProgramEnd(NamedTuple):

@@ -14,7 +14,6 @@ from random import random
 from typing import Any, Literal, Self
 
 from tickertape.base.errors import StoreError, TimedOut
-from tickertape.base.limits import client_timeout_seconds, connect_attempt_seconds_default
 from tickertape.base.units import within
 from tickertape.client.blocking.connection import NOWHERE, Address
 from tickertape.client.bookmark_store import BookmarkStore, LoggedBookmarkStore, MemoryBookmarkStore
@@ -35,6 +34,7 @@ from tickertape.client.ha.reconnect import (
 )
 from tickertape.client.ha.server_chooser import ServerChooser
 from tickertape.client.ha.subscription_manager import SubscriptionManager
+from tickertape.client.limits import client_timeout_seconds, connect_attempt_seconds_default
 from tickertape.client.protocol.core import ClientProtocol
 from tickertape.client.publish_store import FilePublishStore, MemoryPublishStore, PublishStore
 from tickertape.security.contexts import TLS

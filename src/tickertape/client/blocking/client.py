@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 
 from tickertape.base.errors import Disconnected, TickertapeError, TimedOut
-from tickertape.base.limits import client_timeout_seconds
 from tickertape.client.api.command import Command, naming
 from tickertape.client.api.frontend import FailedWriteHandler, extras
 from tickertape.client.api.read_calls import Handler, ReadCalls
@@ -25,6 +24,7 @@ from tickertape.client.bookmark_store.protocol import BookmarkStore, bind, refus
 from tickertape.client.common.credentials import credentials_of, password_of
 from tickertape.client.common.effects import DeliverShared
 from tickertape.client.common.waiting import DEFAULT, Timeout, now
+from tickertape.client.limits import client_timeout_seconds
 from tickertape.client.publish_store.protocol import PublishStore
 from tickertape.client.publishing.bulk import Chunk, chunks_from_arrow, chunks_of_messages
 from tickertape.client.publishing.send_buffer import NOBODY

@@ -22,9 +22,9 @@ from urllib.parse import unquote, urlsplit
 
 from tickertape.base.errors import BadOption, Disconnected, TimedOut
 from tickertape.base.interfaces import Buffer
-from tickertape.base.limits import client_outbox_bytes_max
 from tickertape.base.units import within
 from tickertape.client.common.fork_safety import let_go
+from tickertape.client.limits import client_outbox_bytes_max
 from tickertape.wire.heartbeat import Liveness
 
 POLL_SECONDS_MAX: Final = 86_400.0

@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from math import inf
 
 from tickertape.base.errors import Disconnected, StoreFull, TickertapeError, TimedOut, UsageError
-from tickertape.base.queue_limits import acknowledger_idle_seconds
 from tickertape.base.units import within
 from tickertape.client.api.queue_calls import QueueCalls
 from tickertape.client.blocking.connection import SocketConnection
 from tickertape.client.blocking.timer_thread import TimerThread
 from tickertape.client.common.effects import Effect
 from tickertape.client.common.waiting import now
+from tickertape.client.limits import acknowledger_idle_seconds
 from tickertape.client.protocol.core import ClientProtocol
 from tickertape.client.publishing.publisher import Publisher
 

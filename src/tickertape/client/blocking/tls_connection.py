@@ -13,7 +13,6 @@ from typing import Final
 from tickertape.base.errors import Disconnected, TimedOut, TlsFailed
 from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import receive_buffer_bytes
-from tickertape.base.security_limits import encrypted_at_once_bytes_max
 from tickertape.base.units import within
 from tickertape.client.blocking.connection import (
     BUFFERS_A_WRITE,
@@ -22,6 +21,7 @@ from tickertape.client.blocking.connection import (
     socket_timeout,
 )
 from tickertape.security.channel import Channel
+from tickertape.security.limits import encrypted_at_once_bytes_max
 
 _HANDSHAKE_BYTES: Final = 16 * 1024
 """What one read of the handshake takes."""

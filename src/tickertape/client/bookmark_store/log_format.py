@@ -15,7 +15,6 @@ import numpy as np
 from crc32c import crc32c
 
 from tickertape.base.bookmarks import Bookmark
-from tickertape.base.limits import bookmark_window_messages_max
 from tickertape.base.text_format import said
 from tickertape.client.bookmark_store.progress import (
     DELIVERED,
@@ -29,6 +28,7 @@ from tickertape.client.bookmark_store.progress import (
     UInt64s,
 )
 from tickertape.client.bookmark_store.recovery_point import Pending
+from tickertape.client.limits import bookmark_window_messages_max
 
 MAGIC: Final = b"ttbmlog\0"
 VERSION: Final = 0

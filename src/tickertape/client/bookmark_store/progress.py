@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import BookmarkStoreFull
-from tickertape.base.limits import (
+from tickertape.client.bookmark_store.recovery_point import Moved, RecoveryPoint
+from tickertape.client.limits import (
     bookmark_block_messages,
     bookmark_publishers_max,
     bookmark_window_messages_max,
 )
-from tickertape.client.bookmark_store.recovery_point import Moved, RecoveryPoint
 
 DELIVERED: Final = 0
 """Handed to the application since the subscription was last resumed."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tickertape.base.bookmarks import Bookmark
-from tickertape.base.limits import recovery_bookmarks_max
+from tickertape.client.limits import recovery_bookmarks_max
 
 Moved = tuple[int, int, int]
 """Of a publisher: the ordinal of its last message in the discarded prefix, the publisher, the sequence."""

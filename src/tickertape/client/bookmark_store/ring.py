@@ -14,7 +14,6 @@ from crc32c import crc32c
 
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import BadOption, BookmarkStoreFull
-from tickertape.base.limits import bookmark_ring_cells_max
 from tickertape.client.bookmark_store import ring_format as cells
 from tickertape.client.bookmark_store.owner import marked, owner_of
 from tickertape.client.bookmark_store.progress import Progress, Ranges
@@ -28,6 +27,7 @@ from tickertape.client.bookmark_store.ring_format import (
     RingSlot,
 )
 from tickertape.client.bookmark_store.store_file import FileBackedStore, Sync, boot_id, random_salt
+from tickertape.client.limits import bookmark_ring_cells_max
 
 _body: Final = cells.BODY.pack
 _pack_into: Final = SLOT.pack_into

@@ -11,15 +11,11 @@ from typing import Final
 
 from tickertape.base.bookmarks import EPOCH, MOST_RECENT, Bookmark, bookmark_text, parse_bookmark
 from tickertape.base.errors import BadOption, BadTopic, SubscriptionUnknown, UsageError
-from tickertape.base.limits import (
-    credit_bytes_default,
-    credit_bytes_max,
-    message_cost_bytes,
-    subscription_id_bytes_max,
-)
+from tickertape.base.limits import credit_bytes_max, message_cost_bytes, subscription_id_bytes_max
 from tickertape.base.options import format_options, list_value, parse_options
 from tickertape.base.text_format import is_finite, shown, shown_number
 from tickertape.base.units import parse_size
+from tickertape.client.limits import credit_bytes_default
 from tickertape.client.subscriptions.subscription import SubscribeRequest, SubscriptionContext
 from tickertape.wire.commands import Resolve
 

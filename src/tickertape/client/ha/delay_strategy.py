@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Final, Protocol, runtime_checkable
 
 from tickertape.base.errors import BadOption
-from tickertape.base.limits import reconnect_delay_seconds_max
 from tickertape.base.units import parse_interval
+from tickertape.client.limits import reconnect_delay_seconds_max
 
 DELAY_SECONDS_FIRST: Final = 0.2
 """What `ExponentialDelayStrategy` waits first."""

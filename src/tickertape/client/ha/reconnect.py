@@ -20,14 +20,14 @@ from tickertape.base.errors import (
     TopicNotRecorded,
 )
 from tickertape.base.interfaces import Now
-from tickertape.base.limits import (
+from tickertape.client.common.connection_state import ConnectionState
+from tickertape.client.common.effects import State
+from tickertape.client.limits import (
     connection_settled_seconds,
     name_settled_seconds,
     reconnect_seconds_min,
     servers_hurried_max,
 )
-from tickertape.client.common.connection_state import ConnectionState
-from tickertape.client.common.effects import State
 
 # -- what happened ------------------------------------------------------------------------------------
 

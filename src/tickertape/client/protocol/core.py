@@ -24,7 +24,6 @@ from tickertape.base.errors import (
     error_from_code,
 )
 from tickertape.base.interfaces import Now
-from tickertape.base.limits import resubscription_retry_seconds
 from tickertape.base.names import check_client_name
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.common.connection_state import ConnectionState
@@ -38,6 +37,7 @@ from tickertape.client.common.effects import (
     State,
 )
 from tickertape.client.common.subscribe_arguments import check_known, check_sub_ids
+from tickertape.client.limits import resubscription_retry_seconds
 from tickertape.client.protocol.calls import Answer, PendingCalls
 from tickertape.client.protocol.heartbeat import ClientHeartbeat, Interval
 from tickertape.client.protocol.logon import LogonState

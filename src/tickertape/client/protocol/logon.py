@@ -15,12 +15,9 @@ from tickertape.base.errors import (
     NameInUse,
     TickertapeError,
 )
-from tickertape.base.limits import (
-    conflation_seconds_max,
-    conflation_seconds_min,
-    credentials_bytes_max,
-)
+from tickertape.base.limits import conflation_seconds_max, conflation_seconds_min
 from tickertape.base.units import parse_interval
+from tickertape.client.limits import credentials_bytes_max
 from tickertape.client.publishing.publisher import Publisher
 from tickertape.client.publishing.sequences import check_sequences_left
 from tickertape.wire.commands import LoggedOn, Logon

@@ -18,14 +18,14 @@ from crc32c import crc32c
 
 from tickertape.base.errors import BadOption, Closed, StoreCorrupt, StoreFailed, TickertapeError
 from tickertape.base.interfaces import Buffer
-from tickertape.base.limits import (
+from tickertape.base.names import publisher_id
+from tickertape.batch.message_batch import MessageBatch
+from tickertape.client.common import fork_safety as forks
+from tickertape.client.limits import (
     publish_segment_bytes,
     publish_store_file_bytes_default,
     topics_remembered_max,
 )
-from tickertape.base.names import publisher_id
-from tickertape.batch.message_batch import MessageBatch
-from tickertape.client.common import fork_safety as forks
 from tickertape.client.publish_store.base import StoreOptions, another
 from tickertape.client.publish_store.format import (
     BATCH,

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tickertape.base.errors import StoreFailed
-from tickertape.base.limits import (
+from tickertape.batch.message_batch import MessageBatch
+from tickertape.client.common import fork_safety as forks
+from tickertape.client.limits import (
     publish_store_bytes_default,
     publish_store_file_bytes_default,
     publish_store_sequences_ahead,
 )
-from tickertape.batch.message_batch import MessageBatch
-from tickertape.client.common import fork_safety as forks
 from tickertape.client.publish_store.base import StoreOptions, checked_size
 from tickertape.client.publish_store.file import FilePublishStore, Sync
 from tickertape.client.publish_store.memory import MemoryPublishStore

@@ -14,9 +14,9 @@ from typing import Final
 import numpy as np
 
 from tickertape.base.errors import TopicNotRecorded
-from tickertape.base.limits import republish_bytes_max
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.batch.select import select
+from tickertape.client.limits import republish_bytes_max
 from tickertape.client.publish_store.protocol import PublishStore, Stored
 from tickertape.client.publishing.send_buffer import SendBuffers
 from tickertape.client.publishing.server_topics import Flags, ServerTopics

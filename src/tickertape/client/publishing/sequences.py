@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 from tickertape.base.errors import BadCommand, PublisherTakenOver
 from tickertape.base.interfaces import Now
-from tickertape.base.limits import foreign_sequences_max, last_persisted_max
+from tickertape.base.limits import last_persisted_max
+from tickertape.client.limits import foreign_sequences_max
 from tickertape.client.publish_store.protocol import PublishStore, Stored
 
 

@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tickertape.base.errors import BadCommand, BadTopic
-from tickertape.base.limits import message_bytes_max, servers_hurried_max
+from tickertape.base.limits import message_bytes_max
 from tickertape.batch.message_batch import MessageBatch
+from tickertape.client.limits import servers_hurried_max
 from tickertape.client.publish_store.protocol import Stored
 from tickertape.wire.settlement import QUEUE_TOPIC
 

@@ -16,16 +16,15 @@ from weakref import WeakSet
 
 from tickertape.base.errors import BadOption, Disconnected, StoreError, StoreFull, TickertapeError, UsageError
 from tickertape.base.interfaces import Now
-from tickertape.base.queue_limits import (
-    ack_batch_messages_max,
-    ack_timeout_seconds_default,
-    lease_seconds_max,
-    settlement_mark_bytes,
-    settlement_runs_max,
-    settlement_wait_seconds,
-)
+from tickertape.base.limits import lease_seconds_max, settlement_runs_max
 from tickertape.base.units import parse_interval
 from tickertape.batch.queue_lease import AckAccumulator, Action, BrowseLease, Hold, Lease, Marks, Settling
+from tickertape.client.limits import (
+    ack_batch_messages_max,
+    ack_timeout_seconds_default,
+    settlement_mark_bytes,
+    settlement_wait_seconds,
+)
 from tickertape.client.publishing.publisher import Publisher
 from tickertape.client.queues.settlements import bodies_of, bodies_of_gathered, body_of_filter
 from tickertape.wire.commands import Deliver

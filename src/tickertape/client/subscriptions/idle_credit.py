@@ -6,7 +6,7 @@ core does.
 
 from __future__ import annotations
 
-from tickertape.base.limits import credit_linger_seconds
+from tickertape.client.limits import credit_linger_seconds
 from tickertape.client.subscriptions.subscription import Subscription
 from tickertape.wire.commands import Credit
 

@@ -16,11 +16,11 @@ from operator import length_hint
 from typing import Final, NamedTuple
 
 from tickertape.base.errors import StreamEnded, TickertapeError, TimedOut
-from tickertape.base.limits import catch_up_bytes_max
 from tickertape.base.units import within
 from tickertape.batch.message import DeliveryContext, Message
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.batch.select import slice_batch
+from tickertape.client.limits import catch_up_bytes_max
 from tickertape.client.subscriptions.duplicates import left_of
 from tickertape.client.subscriptions.message_buffer_conflation import (
     StreamConflation,

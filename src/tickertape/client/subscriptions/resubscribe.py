@@ -23,8 +23,8 @@ from tickertape.base.bookmarks import (
     parse_bookmark,
 )
 from tickertape.base.errors import BadBookmark, BadCommand, TickertapeError
-from tickertape.base.limits import resubscription_retries_max, resubscriptions_under_way_max
 from tickertape.base.options import format_options, parse_options
+from tickertape.client.limits import resubscription_retries_max, resubscriptions_under_way_max
 from tickertape.client.subscriptions.bookmark_tracker import BookmarkTracker
 
 _OWN: Final = ("pause", "replace")

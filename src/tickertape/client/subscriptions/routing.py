@@ -15,10 +15,10 @@ from typing import Any, Final
 import numpy as np
 
 from tickertape.base.errors import BadCommand
-from tickertape.base.limits import shared_batches_bytes_max
 from tickertape.batch import MessageBatch, message_costs, select
 from tickertape.batch.format import I8
 from tickertape.batch.message import DeliveryContext
+from tickertape.client.limits import shared_batches_bytes_max
 from tickertape.wire.commands import Deliver
 
 _MADE: Final = frozenset(

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from tickertape.base.errors import BadCommand
-from tickertape.base.limits import combined_subscriptions_max, credit_bytes_default, message_cost_bytes
+from tickertape.base.limits import combined_subscriptions_max, message_cost_bytes
 from tickertape.batch.message import Discards
 from tickertape.batch.queue_lease import Hold, Lease
+from tickertape.client.limits import credit_bytes_default
 from tickertape.client.queues.ack_batcher import AckBatcher
 from tickertape.client.subscriptions.bookmark_tracker import BookmarkTracker
 from tickertape.client.subscriptions.resubscribe import ReplayState, ServerTerms

@@ -13,9 +13,10 @@ import numpy as np
 
 from tickertape.base.client_limits import message_too_large
 from tickertape.base.errors import BadBody, TickertapeError
-from tickertape.base.limits import message_bytes_max, refused_per_command_messages_max
+from tickertape.base.limits import message_bytes_max
 from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch, Stamp, merge, select
+from tickertape.engine.limits import refused_per_command_messages_max
 from tickertape.payload import MessageType, message_type
 from tickertape.wire.commands import Publish, Rejected
 from tickertape.wire.settlement import QUEUE_TOPIC

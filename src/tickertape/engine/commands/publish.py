@@ -20,12 +20,12 @@ from tickertape.base.errors import (
     TickertapeError,
 )
 from tickertape.base.interfaces import Now
-from tickertape.base.limits import binding_bytes_max
 from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch
 from tickertape.engine.commands.body_validation import BodyValidation, PartialRejection
 from tickertape.engine.commands.queue_routing import redirect, reject_unroutable
 from tickertape.engine.commands.settlements import Settlements
+from tickertape.engine.limits import binding_bytes_max
 from tickertape.engine.log_reads.read_tasks import LogLookups
 from tickertape.engine.queues.registry import QueueRegistry
 from tickertape.engine.runtime.log_writer import LogWriter, last_sequence

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from tickertape.base.archive_limits import archive_ahead_bytes_max
 from tickertape.base.errors import (
     BadCommand,
     BadOption,
@@ -19,18 +18,14 @@ from tickertape.base.errors import (
     TickertapeError,
 )
 from tickertape.base.interfaces import Now
-from tickertape.base.limits import (
-    combined_subscriptions_max,
-    credit_bytes_max,
-    read_ahead_bytes_max,
-    replaces_waiting_max,
-)
+from tickertape.base.limits import combined_subscriptions_max, credit_bytes_max
 from tickertape.base.text_format import shown
 from tickertape.engine.commands.queue_subscribe import QueueSubscribeHandler, without_queues
 from tickertape.engine.commands.subscribe_checks import bookmarks_in, check_subscribe, range_search
 from tickertape.engine.commands.subscription_registry import ConnectionSubscriptions
 from tickertape.engine.conflation.buffer import ConflationBuffer
 from tickertape.engine.delivery.log_delivery import LogDelivery
+from tickertape.engine.limits import archive_ahead_bytes_max, read_ahead_bytes_max, replaces_waiting_max
 from tickertape.engine.log_reads.budget import ReadBudget, ReadBudgets
 from tickertape.engine.log_reads.log_reads import LogAccess
 from tickertape.engine.log_reads.read_tasks import Searches

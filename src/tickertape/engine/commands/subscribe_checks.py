@@ -18,11 +18,7 @@ from tickertape.base.errors import (
     WrongJournal,
 )
 from tickertape.base.interfaces import Now
-from tickertape.base.limits import (
-    credit_bytes_max,
-    message_cost_bytes,
-    subscription_id_bytes_max,
-)
+from tickertape.base.limits import credit_bytes_max, message_cost_bytes, subscription_id_bytes_max
 from tickertape.base.text_format import shown
 from tickertape.engine.matching.interest import Interest
 from tickertape.engine.matching.interest_compiler import InterestCompiler

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from tickertape.base.limits import conflation_all_bytes_max, conflation_piece_messages_max
 from tickertape.batch import MessageBatch
 from tickertape.engine.conflation.conflater import ConflatedMessage, Conflater
 from tickertape.engine.conflation.keys import ConflationKeys
+from tickertape.engine.limits import conflation_all_bytes_max, conflation_piece_messages_max
 from tickertape.engine.log_reads.selection import Selection
 from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.subscriptions.options import ConflationOptions

@@ -19,15 +19,15 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 
 from tickertape.base.interfaces import Buffer
-from tickertape.base.limits import (
-    batch_bytes_target,
+from tickertape.base.limits import batch_bytes_target
+from tickertape.batch import MessageBatch
+from tickertape.batch.build_rows import PlainRow, batch_from_rows
+from tickertape.batch.format import I8, Int64s
+from tickertape.engine.limits import (
     conflation_entry_bytes,
     conflation_held_bytes_max,
     conflation_key_bytes_max,
 )
-from tickertape.batch import MessageBatch
-from tickertape.batch.build_rows import PlainRow, batch_from_rows
-from tickertape.batch.format import I8, Int64s
 from tickertape.engine.log_reads.selection import Selection
 
 _WHOLE: Final = "the whole topic"

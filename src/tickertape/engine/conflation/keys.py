@@ -14,8 +14,8 @@ from typing import Any, Final
 import msgspec
 
 from tickertape.base.errors import BadOption, BadPath
-from tickertape.base.limits import conflation_key_bytes_max
 from tickertape.batch import MessageBatch
+from tickertape.engine.limits import conflation_key_bytes_max
 from tickertape.engine.matching.filter_context import FilterContext
 from tickertape.payload import FieldReader, Unreadable, message_type, parse_path
 

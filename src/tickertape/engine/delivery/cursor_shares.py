@@ -11,16 +11,16 @@ from typing import NamedTuple
 import numpy as np
 
 from tickertape.base.interfaces import Now
-from tickertape.base.limits import (
+from tickertape.batch import MessageBatch, message_costs, select
+from tickertape.batch.format import Int64s, lengths_of
+from tickertape.engine.delivery.cursor import Cursor, RowCache, RowSet
+from tickertape.engine.delivery.fanout_frames import routed_frame
+from tickertape.engine.limits import (
     conflation_piece_messages_max,
     outbox_bytes_max,
     routes_per_frame_max,
     step_delivery_bytes,
 )
-from tickertape.batch import MessageBatch, message_costs, select
-from tickertape.batch.format import Int64s, lengths_of
-from tickertape.engine.delivery.cursor import Cursor, RowCache, RowSet
-from tickertape.engine.delivery.fanout_frames import routed_frame
 from tickertape.engine.log_reads.selection import Selection
 from tickertape.engine.subscriptions.log_feed import LogFeed, Portion
 from tickertape.wire.commands import Deliver

@@ -13,13 +13,11 @@ from typing import NamedTuple
 
 from tickertape.base.errors import TickertapeError
 from tickertape.base.interfaces import Buffer, Now
-from tickertape.base.limits import (
-    combined_subscriptions_max,
-    step_delivery_bytes,
-)
+from tickertape.base.limits import combined_subscriptions_max
 from tickertape.batch import MessageBatch
 from tickertape.engine.delivery.cursor import Cursor
 from tickertape.engine.delivery.cursor_shares import conflated_portion, lockstep_frames
+from tickertape.engine.limits import step_delivery_bytes
 from tickertape.engine.log_reads.budget import ReadBudgets
 from tickertape.engine.matching.interest import EVERYTHING
 from tickertape.engine.runtime.effects import Effect, Send, read_effect

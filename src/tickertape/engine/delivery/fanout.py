@@ -13,17 +13,16 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Final, NamedTuple, TypeAlias
 
-from tickertape.base.limits import (
-    KIB,
-    batch_bytes_max,
+from tickertape.base.limits import KIB, batch_bytes_max
+from tickertape.batch import MessageBatch, slice_batch
+from tickertape.batch.format import Int64s
+from tickertape.engine.delivery.fanout_frames import FrameSharing, IdenticalFrames, Part
+from tickertape.engine.limits import (
     dispatch_backlog_bytes_max,
     outbox_bytes_max,
     step_delivery_bytes,
     step_share_bytes,
 )
-from tickertape.batch import MessageBatch, slice_batch
-from tickertape.batch.format import Int64s
-from tickertape.engine.delivery.fanout_frames import FrameSharing, IdenticalFrames, Part
 from tickertape.engine.matching.subscription_index import InterestGroup, Match, SubscriptionIndex
 from tickertape.engine.runtime.scheduling import DeadlineQueue
 from tickertape.engine.sessions.session import Session

@@ -11,9 +11,10 @@ from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from tickertape.base.limits import combined_subscriptions_max, routes_per_frame_max
+from tickertape.base.limits import combined_subscriptions_max
 from tickertape.batch import MessageBatch, message_costs, select
 from tickertape.batch.format import Int64s, lengths_of
+from tickertape.engine.limits import routes_per_frame_max
 from tickertape.engine.matching.filter_groups import GroupMatches
 from tickertape.engine.matching.subscription_index import InterestGroup
 from tickertape.engine.sessions.session import Session

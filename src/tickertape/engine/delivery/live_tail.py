@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from tickertape.base.limits import outbox_bytes_max
 from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch, Stamp, merge
 from tickertape.engine.delivery.fanout import Fanout, FanoutCallbacks
+from tickertape.engine.limits import outbox_bytes_max
 from tickertape.engine.log_reads.selection import restrict, selections
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.log_feed import LogFeed

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator
 
 from tickertape.base.errors import TickertapeError
 from tickertape.base.interfaces import Buffer, Now
-from tickertape.base.limits import cohort_moves_max, step_bytes_max
 from tickertape.batch import MessageBatch
 from tickertape.engine.conflation.buffer import ConflationBuffer
 from tickertape.engine.delivery.cursors import CursorCallbacks, CursorScheduler
@@ -22,6 +21,7 @@ from tickertape.engine.delivery.live_tail import LiveTail
 from tickertape.engine.delivery.progress_notices import ProgressNotices
 from tickertape.engine.delivery.shared_cursor import SharedCursorCallbacks as CohortHands
 from tickertape.engine.delivery.shared_cursor import SharedCursors
+from tickertape.engine.limits import cohort_moves_max, step_bytes_max
 from tickertape.engine.log_reads.budget import ReadBudgets
 from tickertape.engine.matching.interest import Interest
 from tickertape.engine.runtime.effects import Effect, Send

@@ -12,8 +12,8 @@ from itertools import groupby
 from typing import Final, NamedTuple
 
 from tickertape.base.interfaces import Now
-from tickertape.base.limits import notice_seconds, notice_subscriptions_max
 from tickertape.batch import KIND_MESSAGE, MessageBatch
+from tickertape.engine.limits import notice_seconds, notice_subscriptions_max
 from tickertape.engine.runtime.effects import Effect, Send
 from tickertape.engine.subscriptions.log_feed import LogFeed
 from tickertape.journal.reading.log_view import LogPart

@@ -18,23 +18,23 @@ import numpy as np
 
 from tickertape.base.errors import TickertapeError
 from tickertape.base.interfaces import Buffer
-from tickertape.base.limits import (
+from tickertape.batch import merge
+from tickertape.batch.format import Int64s
+from tickertape.engine.delivery.fanout import Everybody, Fanout
+from tickertape.engine.limits import (
     cohort_moves_max,
     cohort_piece_bytes_max,
     cohort_reach_messages,
     cohorts_max,
-    read_bytes_target,
     step_delivery_bytes,
 )
-from tickertape.batch import merge
-from tickertape.batch.format import Int64s
-from tickertape.engine.delivery.fanout import Everybody, Fanout
 from tickertape.engine.log_reads.budget import ReadBudget
 from tickertape.engine.matching.filter_groups import is_indexed
 from tickertape.engine.runtime.effects import Effect, ReadLog
 from tickertape.engine.subscriptions.log_feed import LogFeed, Phase
 from tickertape.journal.format.retired_state import expired
 from tickertape.journal.journal import Journal
+from tickertape.journal.limits import read_bytes_target
 from tickertape.journal.reading.log_reader import LogReader
 from tickertape.journal.reading.log_view import LogPart, ReadRequest
 

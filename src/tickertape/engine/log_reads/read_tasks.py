@@ -13,7 +13,7 @@ from typing import Any
 
 from tickertape.base.errors import NotReady, TickertapeError
 from tickertape.base.interfaces import Buffer
-from tickertape.base.limits import (
+from tickertape.engine.limits import (
     bookmarks_sought_max,
     bookmarks_sought_per_connection_max,
     searches_per_connection_max,

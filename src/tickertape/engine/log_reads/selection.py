@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tickertape.base.limits import read_bytes_target
 from tickertape.batch import MessageBatch, merge, select, select_topic
 from tickertape.batch.format import Bools, Int64s
 from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.matching.interest import Interest
+from tickertape.journal.limits import read_bytes_target
 from tickertape.journal.reading.log_view import LogPart
 
 

@@ -15,11 +15,12 @@ from typing import Final
 import numpy as np
 
 from tickertape.base.errors import BadFilter, BadOption, BadPath
-from tickertape.base.limits import filter_piece_bytes_max, filter_piece_steps_max
 from tickertape.batch import MessageBatch, with_bodies
 from tickertape.batch.format import I8, Int64s
+from tickertape.engine.limits import filter_piece_bytes_max
 from tickertape.engine.matching.filter_context import FilterContext, Subscriber
 from tickertape.filter import Filter, FilterInputs, compile_filter
+from tickertape.filter.limits import filter_piece_steps_max
 from tickertape.payload import message_type, parse_select
 
 Project = Callable[[bytes], bytes]

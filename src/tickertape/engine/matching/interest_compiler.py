@@ -11,11 +11,12 @@ from weakref import WeakValueDictionary
 
 from tickertape.base.client_limits import DEFAULT, ClientLimits
 from tickertape.base.errors import BadFilter, BadOption, BadTopic, LimitReached
-from tickertape.base.limits import topic_bytes_max, topic_names_bytes_max
+from tickertape.base.limits import topic_bytes_max
 from tickertape.base.names import check_topic, is_pattern
 from tickertape.base.text_format import shown
 from tickertape.engine.conflation.buffer import ConflationBudget, ConflationBuffer
 from tickertape.engine.conflation.keys import ConflationKeys
+from tickertape.engine.limits import topic_names_bytes_max
 from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.matching.filter_context import DEFAULT_TYPE, FilterContext, Subscriber
 from tickertape.engine.matching.interest import Interest

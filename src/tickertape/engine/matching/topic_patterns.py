@@ -15,7 +15,8 @@ from weakref import WeakValueDictionary, ref
 
 import numpy as np
 
-from tickertape.base.limits import (
+from tickertape.batch.format import Bools
+from tickertape.engine.limits import (
     filter_piece_bytes_max,
     pattern_answer_bytes,
     pattern_answers_bytes_max,
@@ -23,7 +24,6 @@ from tickertape.base.limits import (
     pattern_set_size_max,
     pattern_set_young_max,
 )
-from tickertape.batch.format import Bools
 from tickertape.filter import Pattern, compile_topic_pattern
 from tickertape.filter.compiler.regex import PatternSet
 

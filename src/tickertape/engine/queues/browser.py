@@ -13,9 +13,8 @@ from pyroaring import BitMap64
 
 from tickertape.base.errors import TickertapeError
 from tickertape.base.interfaces import Buffer
-from tickertape.base.limits import outbox_bytes_max
-from tickertape.base.queue_limits import queue_frame_messages_max
 from tickertape.batch import MessageBatch, select, slice_batch
+from tickertape.engine.limits import outbox_bytes_max, queue_frame_messages_max
 from tickertape.engine.log_reads.log_reads import LogAccess
 from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.queues.message_reader import MessageReader

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tickertape.base.limits import outbox_bytes_max
 from tickertape.batch import MessageBatch
+from tickertape.engine.limits import outbox_bytes_max
 from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.credit import CreditWindow, affordable_rows

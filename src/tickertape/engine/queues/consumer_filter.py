@@ -14,9 +14,8 @@ from pyroaring import BitMap64
 
 from tickertape.base.errors import TickertapeError
 from tickertape.base.interfaces import Buffer
-from tickertape.base.limits import filter_piece_bytes_max
-from tickertape.base.queue_limits import queue_filter_scans_max, queue_step_messages_max
 from tickertape.batch.format import I8, Int64s
+from tickertape.engine.limits import filter_piece_bytes_max, queue_filter_scans_max, queue_step_messages_max
 from tickertape.engine.log_reads.log_reads import LogAccess
 from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.matching.filter_groups import TopicFilters

@@ -14,8 +14,8 @@ from pyroaring import BitMap64
 
 from tickertape.base.errors import TickertapeError
 from tickertape.base.interfaces import Buffer, Now
-from tickertape.base.queue_limits import dead_letter_label_bytes_max, queue_frame_messages_max
 from tickertape.batch import BatchBuilder, MessageBatch
+from tickertape.engine.limits import dead_letter_label_bytes_max, queue_frame_messages_max
 from tickertape.engine.log_reads.log_reads import LogAccess
 from tickertape.engine.queues.log_records import QueueLog
 from tickertape.engine.queues.message_reader import Fetched, MessageReader

@@ -15,13 +15,9 @@ from pyroaring import BitMap64
 
 from tickertape.base.errors import TickertapeError
 from tickertape.base.interfaces import Buffer, Now
-from tickertape.base.queue_limits import (
-    queue_frame_messages_max,
-    queue_step_choices_max,
-    queue_step_messages_max,
-)
 from tickertape.batch import MessageBatch, select, slice_batch
 from tickertape.batch.format import I8, Int64s
+from tickertape.engine.limits import queue_frame_messages_max, queue_step_choices_max, queue_step_messages_max
 from tickertape.engine.log_reads.log_reads import LogAccess
 from tickertape.engine.matching.interest import Interest
 from tickertape.engine.queues.consumer import QueueFeed

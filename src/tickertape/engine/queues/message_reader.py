@@ -14,9 +14,9 @@ import numpy as np
 
 from tickertape.base.errors import JournalCorrupt, TickertapeError
 from tickertape.base.interfaces import Buffer
-from tickertape.base.queue_limits import delivery_bytes_max
 from tickertape.batch import MessageBatch, merge, reorder, select, slice_batch
 from tickertape.batch.format import I8, Int64s
+from tickertape.engine.limits import delivery_bytes_max
 from tickertape.engine.log_reads.log_reads import LogAccess, PendingRead
 from tickertape.journal.reading.log_reader import LogReader
 from tickertape.journal.reading.log_view import LogPart, ReadRequest

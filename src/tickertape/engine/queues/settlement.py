@@ -13,8 +13,8 @@ from typing import Final
 from pyroaring import BitMap64
 
 from tickertape.base.interfaces import Buffer, Now
-from tickertape.base.limits import step_bytes_max
 from tickertape.batch.format import I8
+from tickertape.engine.limits import step_bytes_max
 from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.queues.state.queue import Held, Queue
 from tickertape.engine.queues.state.records import Outcome, Reason, array_of, bitmap_of, record_bodies

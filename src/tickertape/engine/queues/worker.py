@@ -12,8 +12,7 @@ from pyroaring import BitMap64
 
 from tickertape.base.errors import TickertapeError
 from tickertape.base.interfaces import Buffer, Now
-from tickertape.base.limits import step_bytes_max
-from tickertape.base.queue_limits import queue_step_messages_max, queue_step_outcomes_max
+from tickertape.engine.limits import queue_step_messages_max, queue_step_outcomes_max, step_bytes_max
 from tickertape.engine.log_reads.log_reads import LogAccess
 from tickertape.engine.queues.consumer import QueueFeed
 from tickertape.engine.queues.dead_letters import DeadLetterPublisher

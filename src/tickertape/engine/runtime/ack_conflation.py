@@ -12,8 +12,9 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 from tickertape.base.errors import BadOption
-from tickertape.base.limits import ack_conflation_frames_max, conflation_seconds_max, conflation_seconds_min
+from tickertape.base.limits import conflation_seconds_max, conflation_seconds_min
 from tickertape.base.units import parse_interval
+from tickertape.engine.limits import ack_conflation_frames_max
 from tickertape.engine.sessions.session import Session
 from tickertape.wire.commands import Command, Persisted
 

@@ -15,16 +15,11 @@ import numpy as np
 
 from tickertape.base.errors import BadBatch, BadCommand, BadTopic
 from tickertape.base.interfaces import Now
-from tickertape.base.limits import (
-    known_topics_bytes_max,
-    last_persisted_max,
-    owed_max,
-    publish_messages_max,
-    publish_topics_max,
-)
+from tickertape.base.limits import last_persisted_max, publish_messages_max, publish_topics_max
 from tickertape.base.names import check_topic
 from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch, Stamp, slice_batch
+from tickertape.engine.limits import known_topics_bytes_max, owed_max
 from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER, CONTROL_TOPIC, PublisherDirectory
 from tickertape.engine.sessions.session import Session
 from tickertape.filter import TopicSet

@@ -14,8 +14,8 @@ from typing import Final
 import numpy as np
 
 from tickertape.base.errors import TickertapeError
-from tickertape.base.limits import topics_counted_max
 from tickertape.batch import MessageBatch
+from tickertape.engine.limits import topics_counted_max
 from tickertape.engine.runtime.publisher_ids import CONTROL_TOPIC
 
 OTHER_TOPICS: Final = "(other topics)"

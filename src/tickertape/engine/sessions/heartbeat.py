@@ -11,12 +11,8 @@ from math import ceil
 from typing import Final
 
 from tickertape.base.errors import BadOption, HeartbeatMissed, TickertapeError
-from tickertape.base.limits import (
-    beats_a_step_max,
-    heartbeat_missed_intervals,
-    heartbeat_seconds_max,
-    heartbeat_seconds_min,
-)
+from tickertape.base.limits import heartbeat_missed_intervals, heartbeat_seconds_max, heartbeat_seconds_min
+from tickertape.engine.limits import beats_a_step_max
 from tickertape.engine.runtime.effects import Effect, ProbeConnection
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.runtime.scheduling import DeadlineQueue

@@ -11,10 +11,11 @@ from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
 from tickertape.base.interfaces import Now
-from tickertape.base.limits import batch_bytes_max, outbox_bytes_max, positions_per_frame_max
+from tickertape.base.limits import batch_bytes_max
 from tickertape.batch import MessageBatch, slice_batch
 from tickertape.batch.format import Int64s
 from tickertape.engine.conflation.buffer import ConflationBuffer
+from tickertape.engine.limits import outbox_bytes_max, positions_per_frame_max
 from tickertape.engine.log_reads.selection import Selection
 from tickertape.engine.matching.interest import NOTHING, Interest
 from tickertape.engine.sessions.session import Session

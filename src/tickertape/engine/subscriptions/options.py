@@ -14,20 +14,18 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from tickertape.base.errors import BadOption
-from tickertape.base.limits import (
+from tickertape.base.limits import conflation_seconds_max, conflation_seconds_min, queue_backlog_max
+from tickertape.base.options import list_value, parse_options
+from tickertape.base.text_format import shown
+from tickertape.base.units import SIZE_UNITS, parse_interval
+from tickertape.engine.limits import (
     conflation_fields_max,
-    conflation_seconds_max,
-    conflation_seconds_min,
     rate_bytes_max,
     rate_gap_seconds_max,
     rate_messages_max,
     rate_multiple_max,
     rate_per_second_min,
 )
-from tickertape.base.options import list_value, parse_options
-from tickertape.base.queue_limits import queue_backlog_max
-from tickertape.base.text_format import shown
-from tickertape.base.units import SIZE_UNITS, parse_interval
 from tickertape.engine.subscriptions.start_position import NOT_FOUND_POLICIES
 
 _RATE: Final = re.compile(r"[ \t]*([0-9]{1,18}(?:\.[0-9]{1,9})?)[ \t]*([A-Za-z]*)[ \t]*", re.ASCII)
@@ -86,7 +84,7 @@ def parse_rate(text: str) -> Rate:
     """The rate that `text` says: `1000`, `0.5` (messages a second), `500KB`, `1.5MB` (payload bytes a second,
     1024s), `2x`, `0.5X` (times the original pace).
 
-    Raises `BadOption` for anything else, for 0, and for what is beyond the bounds in base/limits.py.
+    Raises `BadOption` for anything else, for 0, and for what is beyond the bounds in engine/limits.py.
     """
     match = _RATE.fullmatch(text)
     letters = match[2].upper() if match else ""

@@ -13,9 +13,9 @@ from weakref import ref
 
 import numpy as np
 
-from tickertape.base.limits import rate_catch_up_seconds, rate_tick_seconds
 from tickertape.batch import MessageBatch
 from tickertape.batch.format import Int32s, Int64s, lengths_of
+from tickertape.engine.limits import rate_catch_up_seconds, rate_tick_seconds
 from tickertape.engine.subscriptions.options import Rate, RateUnit
 
 _MICROS: Final = 1_000_000

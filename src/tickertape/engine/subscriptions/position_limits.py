@@ -14,11 +14,12 @@ import numpy as np
 
 from tickertape.base.errors import TickertapeError
 from tickertape.base.interfaces import Buffer
-from tickertape.base.limits import index_block_bytes, reach_read_bytes_max
 from tickertape.batch.format import I8, lengths_of
+from tickertape.engine.limits import reach_read_bytes_max
 from tickertape.engine.matching.interest import Interest
 from tickertape.engine.subscriptions.start_position import Asked, ExtentSearch, ReplayRange
 from tickertape.journal.journal import Journal
+from tickertape.journal.limits import index_block_bytes
 from tickertape.journal.reading.archive_tier import (
     ArchiveAnswer,
     ArchiveCoverage,

@@ -26,20 +26,19 @@ from tickertape.base.errors import (
     TransactionUnknown,
 )
 from tickertape.base.interfaces import Now
-from tickertape.base.limits import binding_bytes_max
+from tickertape.base.limits import transaction_name_bytes_max, transaction_parts_max
 from tickertape.base.names import check_client_name, check_transaction, derived_publisher_id
 from tickertape.base.text_format import shown
-from tickertape.base.transaction_limits import (
-    commits_waiting_each_max,
-    commits_waiting_max,
-    transaction_empty_number_max,
-    transaction_name_bytes_max,
-    transaction_parts_max,
-)
 from tickertape.batch import MessageBatch, Stamp
 from tickertape.engine.commands.body_validation import BodyValidation
 from tickertape.engine.commands.queue_routing import redirect, reject_unroutable
 from tickertape.engine.commands.subscribe import SubscribeHandler
+from tickertape.engine.limits import (
+    binding_bytes_max,
+    commits_waiting_each_max,
+    commits_waiting_max,
+    transaction_empty_number_max,
+)
 from tickertape.engine.runtime.log_writer import LogWriter
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER, PublisherDirectory

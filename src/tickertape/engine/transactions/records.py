@@ -11,13 +11,13 @@ from collections.abc import Iterable
 import msgspec
 
 from tickertape.base.errors import LimitReached
-from tickertape.base.transaction_limits import (
+from tickertape.batch import BatchBuilder, MessageBatch
+from tickertape.engine.limits import (
     transaction_names_each_max,
     transaction_names_max,
     transaction_publishers_max,
     transaction_spaces_max,
 )
-from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.engine.runtime.publisher_ids import CONTROL_TOPIC
 from tickertape.wire.commands import Transaction
 

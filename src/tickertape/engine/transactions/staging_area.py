@@ -22,7 +22,8 @@ from tickertape.base.errors import (
 )
 from tickertape.base.interfaces import Now
 from tickertape.base.text_format import shown
-from tickertape.base.transaction_limits import (
+from tickertape.batch import MessageBatch
+from tickertape.engine.limits import (
     staged_age_seconds_default,
     staged_bytes_max_default,
     staged_parts_max,
@@ -31,7 +32,6 @@ from tickertape.base.transaction_limits import (
     transaction_batches_max,
     transaction_bytes_max_default,
 )
-from tickertape.batch import MessageBatch
 from tickertape.engine.runtime.effects import Effect, LogEvent, StagingJob
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.sessions.read_throttle import ReadThrottle

@@ -10,9 +10,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import NamedTuple
 
-from tickertape.base.limits import block_bytes_max, block_pieces_max, block_seconds_max
 from tickertape.batch import merge
 from tickertape.engine.conflation.buffer import ConflationBuffer
+from tickertape.engine.limits import block_bytes_max, block_pieces_max, block_seconds_max
 from tickertape.engine.matching.interest import Interest
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.credit import CreditWindow

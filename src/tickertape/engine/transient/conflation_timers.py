@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from tickertape.base.limits import conflation_piece_messages_max, step_delivery_bytes
 from tickertape.batch import MessageBatch
 from tickertape.engine.conflation.buffer import ConflationBuffer
+from tickertape.engine.limits import conflation_piece_messages_max, step_delivery_bytes
 from tickertape.engine.runtime.scheduling import DeadlineQueue
 from tickertape.engine.transient.backlog import TransientFeed
 from tickertape.engine.transient.shared_frames import SharedFrames

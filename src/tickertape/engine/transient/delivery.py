@@ -12,14 +12,9 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from tickertape.base.interfaces import Buffer, Now
-from tickertape.base.limits import (
-    batch_memory_bytes,
-    step_bytes_max,
-    step_delivery_bytes,
-    unrecorded_waiting_bytes_max,
-)
 from tickertape.batch import MessageBatch, slice_batch
 from tickertape.engine.conflation.buffer import ConflationBuffer
+from tickertape.engine.limits import step_bytes_max, step_delivery_bytes, unrecorded_waiting_bytes_max
 from tickertape.engine.matching.interest import Interest
 from tickertape.engine.matching.subscription_index import InterestGroup, Match, SubscriptionIndex
 from tickertape.engine.runtime.effects import Effect, Send
@@ -29,6 +24,7 @@ from tickertape.engine.transient.backlog import Backlog, TransientFeed
 from tickertape.engine.transient.conflation_timers import TransientConflation, micros
 from tickertape.engine.transient.shared_frames import SharedFrame, SharedFrames, detach
 from tickertape.engine.transient.slow_consumers import SlowConsumerBuffers, SlowConsumerLimits
+from tickertape.journal.limits import batch_memory_bytes
 from tickertape.wire.commands import Deliver
 from tickertape.wire.frames import encode_frame
 

@@ -6,9 +6,10 @@ Must never hold memory of anything else: a piece is no view on the frame that br
 
 from __future__ import annotations
 
-from tickertape.base.limits import batch_memory_bytes, unrecorded_piece_bytes_max
 from tickertape.batch import MessageBatch, slice_batch
+from tickertape.engine.limits import unrecorded_piece_bytes_max
 from tickertape.engine.subscriptions.credit import affordable_rows
+from tickertape.journal.limits import batch_memory_bytes
 
 
 class SharedFrame:

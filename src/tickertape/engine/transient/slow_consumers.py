@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from tickertape.base.interfaces import Buffer
-from tickertape.base.limits import (
+from tickertape.batch import MessageBatch
+from tickertape.engine.limits import (
     block_memory_bytes,
     slow_age_check_seconds_max,
     slow_connection_bytes_default,
@@ -21,7 +22,6 @@ from tickertape.base.limits import (
     slow_memory_bytes_default,
     spill_write_bytes_max,
 )
-from tickertape.batch import MessageBatch
 from tickertape.engine.runtime.effects import Effect, OfflineStart, OfflineStop
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.transient.backlog import Backlog, BacklogBlock, TransientFeed

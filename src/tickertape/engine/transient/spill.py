@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from tickertape.base.errors import BadBatch, SpillFailed
 from tickertape.base.interfaces import Buffer
-from tickertape.base.limits import spill_file_bytes_max
 from tickertape.batch import MessageBatch
+from tickertape.engine.limits import spill_file_bytes_max
 from tickertape.engine.runtime.effects import Effect, SpillRead, SpillTrim, SpillWrite
 from tickertape.engine.transient.backlog import Backlog, BacklogBlock, BacklogPosition
 from tickertape.engine.transient.shared_frames import SharedFrame

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from tickertape.base.errors import SpillFailed
 from tickertape.base.interfaces import Buffer
-from tickertape.base.limits import spill_read_bytes_max
+from tickertape.engine.limits import spill_read_bytes_max
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.transient.backlog import BacklogBlock, BacklogPosition, TransientFeed
 from tickertape.engine.transient.shared_frames import SharedFrame

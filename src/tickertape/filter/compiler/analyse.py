@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 from tickertape.base.errors import BadFilter
-from tickertape.base.limits import filter_text_scans_max, pattern_states_max, pattern_steps_max
 from tickertape.filter.compiler.codegen import CodeGenerator, is_condition
 from tickertape.filter.compiler.regex import BadPattern, compile_pattern
 from tickertape.filter.contained_errors import DEFECTS, described
@@ -43,6 +42,7 @@ from tickertape.filter.language.ast import (
     walk,
 )
 from tickertape.filter.language.diagnostics import bad_filter
+from tickertape.filter.limits import filter_text_scans_max, pattern_states_max, pattern_steps_max
 
 _PATTERN_STEPS: Final = 150
 """What a pattern takes beside its steps."""

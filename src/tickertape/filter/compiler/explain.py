@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tickertape.base.limits import filter_operations_max, filter_text_scans_max, pattern_states_max
 from tickertape.filter.compiler.analyse import patterns_of, scans
 from tickertape.filter.compiler.compile import Filter
 from tickertape.filter.compiler.regex import compile_pattern
 from tickertape.filter.functions.values import scalar, truth
 from tickertape.filter.language.ast import And, Comparison, Field, In, Literal, Node, walk
 from tickertape.filter.language.unparse import unparse
+from tickertape.filter.limits import filter_operations_max, filter_text_scans_max, pattern_states_max
 
 
 class Explanation(NamedTuple):

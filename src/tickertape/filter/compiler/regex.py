@@ -11,15 +11,15 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from tickertape.base.errors import BadTopic
-from tickertape.base.limits import (
+from tickertape.base.limits import topic_bytes_max
+from tickertape.base.text_format import shown
+from tickertape.filter.compiler.regex_syntax import RegexShape, TooLarge
+from tickertape.filter.limits import (
     pattern_depth_max,
     pattern_program_bytes_max,
     pattern_set_memory_bytes,
     pattern_states_max,
-    topic_bytes_max,
 )
-from tickertape.base.text_format import shown
-from tickertape.filter.compiler.regex_syntax import RegexShape, TooLarge
 
 _CACHED: Final = 512
 _CONSTRUCTS: Final = (

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple, TypeAlias
 
-from tickertape.base.limits import pattern_positions_max, pattern_steps_max
+from tickertape.filter.limits import pattern_positions_max, pattern_steps_max
 
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
 """Code points, both ends included."""

@@ -16,12 +16,6 @@ from math import inf, nan
 from operator import ne
 from typing import Any, Final, NamedTuple
 
-from tickertape.base.limits import (
-    array_search_work,
-    array_text_work,
-    array_work_max,
-    text_result_characters_max,
-)
 from tickertape.filter.functions.values import (
     NUMBER_FORM,
     NUMERIC,
@@ -33,6 +27,12 @@ from tickertape.filter.functions.values import (
     scalar,
     text,
     text_number,
+)
+from tickertape.filter.limits import (
+    array_search_work,
+    array_text_work,
+    array_work_max,
+    text_result_characters_max,
 )
 
 _number_lines: Final = re.compile(f"^{NUMBER_FORM}$", re.MULTILINE).findall

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final
 
-from tickertape.base.limits import text_result_characters_max
 from tickertape.filter.compiler.regex_syntax import RegexShape
 from tickertape.filter.functions.arrays import Arrays
 from tickertape.filter.functions.values import Scalar, text
+from tickertape.filter.limits import text_result_characters_max
 
 _ASSERTION: Final = re.compile(r"\$|\\[AbBz]|(?<!\[)\^")
 """What a place in a text has to fulfil: after it an expression may go on reading without a match."""

@@ -9,13 +9,13 @@ import math
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from tickertape.base.limits import text_result_characters_max
 from tickertape.filter.functions import arrays as array_functions
 from tickertape.filter.functions import numbers
 from tickertape.filter.functions import strings as texts
 from tickertape.filter.functions.crc64 import crc64
 from tickertape.filter.functions.values import Scalar, equal, less, number, text
 from tickertape.filter.language.diagnostics import suggestion
+from tickertape.filter.limits import text_result_characters_max
 
 
 class Function(NamedTuple):

@@ -10,8 +10,8 @@ import zlib
 from datetime import UTC, datetime
 from typing import Final
 
-from tickertape.base.limits import text_result_characters_max
 from tickertape.filter.functions.values import Number
+from tickertape.filter.limits import text_result_characters_max
 
 _EASY: Final = 1 << 16
 """Below this product of lengths the usual search is quick whatever the texts are."""

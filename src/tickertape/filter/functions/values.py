@@ -13,7 +13,7 @@ import re
 from math import inf
 from typing import Any, Final, TypeAlias
 
-from tickertape.base.limits import number_characters_max
+from tickertape.filter.limits import number_characters_max
 
 Scalar: TypeAlias = bool | int | float | str | None
 Number: TypeAlias = int | float

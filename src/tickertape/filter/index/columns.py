@@ -14,10 +14,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from tickertape.base.errors import BadPath
-from tickertape.base.limits import array_work_max, index_terms_max, paths_per_reader_max
 from tickertape.filter.contained_errors import DEFECTS
 from tickertape.filter.functions.arrays import Arrays
 from tickertape.filter.functions.values import number, scalar
+from tickertape.filter.limits import array_work_max, index_terms_max
+from tickertape.payload.limits import paths_per_reader_max
 from tickertape.payload.paths import Path
 from tickertape.payload.types import FieldReader, MessageType, Unreadable
 

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
-from tickertape.base.limits import index_paths_max, index_piece_messages_max
 from tickertape.filter.compiler.compile import Filter, FilterInputs
 from tickertape.filter.index.columns import ColumnReading
 from tickertape.filter.index.search import FilterSearch, Matches, part_of
@@ -21,6 +20,7 @@ from tickertape.filter.index.slots import FilterSlot
 from tickertape.filter.index.structures import Structures
 from tickertape.filter.index.terms import terms_of
 from tickertape.filter.language.ast import Literal, Node
+from tickertape.filter.limits import index_paths_max, index_piece_messages_max
 from tickertape.payload.paths import Path
 from tickertape.payload.types import MessageType
 

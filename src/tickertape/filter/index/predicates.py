@@ -12,7 +12,6 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from tickertape.base.limits import index_cells_max, index_piece_messages_max, index_value_characters_max
 from tickertape.batch.format import AnyArray, Bools, Int64s
 from tickertape.filter.compiler.analyse import scans
 from tickertape.filter.compiler.codegen import CodeGenerator as Source
@@ -25,6 +24,7 @@ from tickertape.filter.index.columns import CostShare
 from tickertape.filter.index.terms import EqualityTerm, Single
 from tickertape.filter.index.value_cache import MEMORY, ValueCache
 from tickertape.filter.language.ast import Affix, Field, Like, Node, walk
+from tickertape.filter.limits import index_cells_max, index_piece_messages_max, index_value_characters_max
 
 Test: TypeAlias = Callable[[Any, Arrays], bool]
 

@@ -11,7 +11,6 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from tickertape.base.limits import filter_piece_steps_max, index_values_max
 from tickertape.batch.format import AnyArray, Bools, Int64s
 from tickertape.filter.compiler.compile import Filter, FilterInputs
 from tickertape.filter.contained_errors import DEFECTS
@@ -19,6 +18,7 @@ from tickertape.filter.index.columns import ColumnReading, ValueColumns
 from tickertape.filter.index.predicates import SeenValues
 from tickertape.filter.index.range import Pairs
 from tickertape.filter.index.structures import Structures
+from tickertape.filter.limits import filter_piece_steps_max, index_values_max
 
 K = TypeVar("K")
 

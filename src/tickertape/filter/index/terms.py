@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from math import inf, nextafter
 from typing import Final, NamedTuple
 
-from tickertape.base.limits import index_terms_max
 from tickertape.filter.compiler.codegen import constant_keys
 from tickertape.filter.functions.registry import MESSAGE_FUNCTIONS, SUBSCRIBER_FUNCTIONS
 from tickertape.filter.functions.values import NUMERIC, Scalar, key
@@ -28,6 +27,7 @@ from tickertape.filter.language.ast import (
     fields,
     walk,
 )
+from tickertape.filter.limits import index_terms_max
 from tickertape.payload.paths import Path
 
 _EXACT: Final = 1 << 53

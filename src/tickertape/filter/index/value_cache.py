@@ -11,7 +11,7 @@ from itertools import count
 from typing import Final, Protocol
 from weakref import WeakSet
 
-from tickertape.base.limits import index_memory_bytes_max
+from tickertape.filter.limits import index_memory_bytes_max
 
 _MARKS: Final = 1 << 16
 _SPREAD: Final = 0x1E3779B97F4A7C15

@@ -14,7 +14,6 @@ from typing import Any, Final
 from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
 from tickertape.base.errors import BadPath
-from tickertape.base.limits import number_characters_max
 from tickertape.filter.functions.values import integer_max, integer_min
 from tickertape.filter.language.ast import (
     Affix,
@@ -35,6 +34,7 @@ from tickertape.filter.language.ast import (
     Or,
 )
 from tickertape.filter.language.diagnostics import TEXT_FORM, Diagnostic, Unexpected
+from tickertape.filter.limits import number_characters_max
 from tickertape.payload.paths import NAME, parse_path
 
 _FIELD: Final = rf"/{NAME}(?:/{NAME}|\[[0-9]+\])*"

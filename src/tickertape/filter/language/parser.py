@@ -11,12 +11,7 @@ from typing import Final
 
 from tickertape.base.client_limits import filter_too_long
 from tickertape.base.errors import BadFilter
-from tickertape.base.limits import (
-    filter_bytes_max,
-    filter_depth_max,
-    filter_members_max,
-    filter_operations_max,
-)
+from tickertape.base.limits import filter_bytes_max
 from tickertape.base.text_format import shown
 from tickertape.filter.language.ast import Literal, Node
 from tickertape.filter.language.diagnostics import (
@@ -27,6 +22,7 @@ from tickertape.filter.language.diagnostics import (
     instead_at,
     no_number,
 )
+from tickertape.filter.limits import filter_depth_max, filter_members_max, filter_operations_max
 
 _brackets: Final = re.compile(rf"{TEXT_FORM}|[(),]")
 

@@ -10,11 +10,11 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from tickertape.base.limits import commit_batches_max, commit_bytes_max, commit_messages_max
 from tickertape.batch import MessageBatch, Stamp, merge
 from tickertape.batch.format import CORRELATION_IDS, EXPIRATIONS, KEYS, KINDS, SEQUENCES
 from tickertape.journal.commit.active_segment import ActiveSegment, commit_bytes_of, segment_bytes_of
 from tickertape.journal.format.segment import FLAG_CONTINUES, FLAG_ENDS
+from tickertape.journal.limits import commit_batches_max, commit_bytes_max, commit_messages_max
 
 _COLUMN_BYTES: Final = {SEQUENCES: 8, EXPIRATIONS: 8, CORRELATION_IDS: 4, KEYS: 4, KINDS: 1}
 _TOPIC_INDEX_BYTES: Final = 4

@@ -11,7 +11,6 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from tickertape.base.interfaces import Buffer
-from tickertape.base.limits import commit_header_bytes, segment_header_bytes
 from tickertape.batch import MessageBatch
 from tickertape.journal.format.segment import (
     CommitHeader,
@@ -23,6 +22,7 @@ from tickertape.journal.format.segment import (
     footer_bytes,
 )
 from tickertape.journal.index.segment_index import SegmentIndex
+from tickertape.journal.limits import commit_header_bytes, segment_header_bytes
 
 
 class LogEnd(NamedTuple):

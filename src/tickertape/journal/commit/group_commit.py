@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from tickertape.base.errors import JournalFailed, TickertapeError
 from tickertape.base.interfaces import Buffer, Now
-from tickertape.base.limits import MIB, commit_header_bytes, mark_idle_seconds
+from tickertape.base.limits import MIB
 from tickertape.batch import MessageBatch, Stamp
 from tickertape.journal.commit.accumulator import CommitAccumulator, NextCommit
 from tickertape.journal.commit.active_segment import ActiveSegment, LogEnd, make_seal, segment_bytes_of
@@ -37,6 +37,7 @@ from tickertape.journal.format.segment import (
     encode_commit,
     encode_segment_header,
 )
+from tickertape.journal.limits import commit_header_bytes, mark_idle_seconds
 
 
 class SyncPolicy(Enum):

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from tickertape.base.interfaces import Now
-from tickertape.base.limits import segment_bytes_first, segment_bytes_min
 from tickertape.journal.disk_jobs import DiskFull, PrepareSegment
+from tickertape.journal.limits import segment_bytes_first, segment_bytes_min
 
 _RETRY_SECONDS: Final = 1.0
 _ALLOCATION_BYTES: Final = 4096

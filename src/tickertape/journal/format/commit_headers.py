@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
-from tickertape.base.limits import commit_header_bytes
 from tickertape.journal.format.segment import COMMIT_MAGIC, FLAG_CONTINUES, CommitHeader, CommitKind
+from tickertape.journal.limits import commit_header_bytes
 
 COMMIT_DTYPE: Final = np.dtype(
     [

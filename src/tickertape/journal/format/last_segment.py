@@ -11,13 +11,13 @@ from __future__ import annotations
 from typing import Final
 
 from tickertape.base.interfaces import Disk
-from tickertape.base.limits import segment_header_bytes
 from tickertape.journal.format.segment import (
     FormatError,
     SegmentHeader,
     decode_segment_header,
     encode_segment_header,
 )
+from tickertape.journal.limits import segment_header_bytes
 
 BEGUN_FILE: Final = "begun.bin"
 BEGUN_NEW_FILE: Final = "begun.bin.new"

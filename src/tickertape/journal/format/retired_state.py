@@ -17,9 +17,9 @@ from crc32c import crc32c
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import BookmarkExpired, JournalCorrupt, JournalVersion, WrongJournal
 from tickertape.base.interfaces import Disk
-from tickertape.base.limits import retired_bytes_max
 from tickertape.base.timestamps import format_timestamp
 from tickertape.journal.format.segment import FORMAT_VERSION
+from tickertape.journal.limits import retired_bytes_max
 
 RETIRED_FILE: Final = "retired.bin"
 _TEMPORARY: Final = "retired.bin.new"

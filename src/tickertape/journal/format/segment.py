@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from tickertape.base.limits import commit_header_bytes, segment_header_bytes
+from tickertape.journal.limits import commit_header_bytes, segment_header_bytes
 
 FORMAT_VERSION: Final = 0
 SEGMENT_MAGIC: Final = b"TKTSEG\x00\x00"

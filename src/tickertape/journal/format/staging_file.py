@@ -21,8 +21,8 @@ import numpy as np
 from crc32c import crc32c
 
 from tickertape.base.interfaces import Buffer, Disk
-from tickertape.base.transaction_limits import staged_memory_bytes_max, staging_files_open_max
 from tickertape.journal.format.segment import QUARANTINE_DIRECTORY
+from tickertape.journal.limits import staged_memory_bytes_max, staging_files_open_max
 
 STAGING_DIRECTORY: Final = "transactions"
 _MAGIC: Final = b"TKTSTG\x00\x00"

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tickertape.base.limits import indexes_bytes_max
 from tickertape.journal.index.segment_index import SegmentIndex
+from tickertape.journal.limits import indexes_bytes_max
 
 _EMPTY_BYTES = SegmentIndex().nbytes
 

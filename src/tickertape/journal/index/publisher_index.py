@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tickertape.base.limits import index_zone_bytes
+from tickertape.journal.limits import index_zone_bytes
 
 NEW_KEY_BYTES: Final = 200
 """What a publisher costs in memory beside its rows until they are sorted in: an entry of a dictionary and an

@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tickertape.base.errors import BadBatch
-from tickertape.base.limits import commit_header_bytes
 from tickertape.batch import MessageBatch
 from tickertape.batch.format import (
     COLUMNS_KNOWN,
@@ -28,6 +27,7 @@ from tickertape.batch.format import (
 from tickertape.journal.format.commit_headers import CommitHeaders
 from tickertape.journal.format.segment import CommitHeader, CommitKind
 from tickertape.journal.index.segment_index import DataCommits, SegmentIndex, Span, Spans, publisher_spans
+from tickertape.journal.limits import commit_header_bytes
 
 _TOPIC_ENDS: Final = Struct("<ii")
 _NAMES_MAX: Final = 10_000

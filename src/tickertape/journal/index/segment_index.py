@@ -18,17 +18,17 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tickertape.base.limits import (
-    KIB,
+from tickertape.base.limits import KIB
+from tickertape.batch import MessageBatch
+from tickertape.journal.index.publisher_index import PublisherTable, Rows, StoredPublishers
+from tickertape.journal.index.topic_index import StoredTopics, TopicTable
+from tickertape.journal.limits import (
     index_block_bytes,
     index_bytes_max,
     index_zone_bytes,
     read_bytes_target,
     segment_header_bytes,
 )
-from tickertape.batch import MessageBatch
-from tickertape.journal.index.publisher_index import PublisherTable, Rows, StoredPublishers
-from tickertape.journal.index.topic_index import StoredTopics, TopicTable
 
 _BLOCK_BYTES = 24
 _OBJECT_BYTES = 2 * KIB

@@ -19,7 +19,7 @@ from tickertape.base.errors import (
     WrongJournal,
 )
 from tickertape.base.interfaces import Disk
-from tickertape.base.limits import KIB, MIB, commit_header_bytes, segment_header_bytes
+from tickertape.base.limits import KIB, MIB
 from tickertape.batch import MessageBatch
 from tickertape.journal.format.identity import IDENTITY_FILE, read_identity
 from tickertape.journal.format.retired_state import read_retired
@@ -36,6 +36,7 @@ from tickertape.journal.format.segment import (
     segment_path,
 )
 from tickertape.journal.index.segment_index import SegmentIndex
+from tickertape.journal.limits import commit_header_bytes, segment_header_bytes
 from tickertape.journal.offline.segment_check import OpenFile, opened
 from tickertape.journal.reading.log_view import LogSegment, decode_commits
 from tickertape.journal.recovery.segment_scan import read_seal

@@ -13,7 +13,6 @@ import msgspec
 
 from tickertape.base.errors import BadBatch, CorruptBatch
 from tickertape.base.interfaces import Disk
-from tickertape.base.limits import commit_header_bytes
 from tickertape.batch import MessageBatch
 from tickertape.journal.format.segment import (
     FLAG_CONTINUES,
@@ -26,6 +25,7 @@ from tickertape.journal.format.segment import (
     segment_path,
 )
 from tickertape.journal.index.segment_index import SegmentIndex, publisher_spans
+from tickertape.journal.limits import commit_header_bytes
 from tickertape.journal.offline.report import SegmentSummary, VerifyFinding
 from tickertape.journal.recovery.segment_scan import Ending, ReadAt, ScannedCommit, SegmentScan, Verdict
 from tickertape.journal.recovery.survey import SegmentSurvey, read_index

@@ -13,13 +13,13 @@ import numpy as np
 
 from tickertape.base.errors import BookmarkExpired, JournalCorrupt, NotAJournal
 from tickertape.base.interfaces import Buffer, Disk
-from tickertape.base.limits import commit_header_bytes, segment_header_bytes
 from tickertape.batch import MessageBatch, select
 from tickertape.batch.format import KIND_MESSAGE, Int64s
 from tickertape.journal.commit.active_segment import ActiveSegment
 from tickertape.journal.format.identity import IDENTITY_FILE, read_identity
 from tickertape.journal.format.retired_state import RetiredState, read_retired
 from tickertape.journal.format.segment import CommitHeader, CommitKind, decode_commit, segment_path
+from tickertape.journal.limits import commit_header_bytes, segment_header_bytes
 from tickertape.journal.reading.log_reader import LogReader
 from tickertape.journal.reading.log_view import LogPart, LogSegment, LogView, ReadRequest
 from tickertape.journal.recovery.recovery import (

@@ -11,7 +11,6 @@ from typing import Final
 
 from tickertape.base.errors import JournalError, NotAJournal, WrongJournal
 from tickertape.base.interfaces import Disk
-from tickertape.base.limits import segment_header_bytes
 from tickertape.journal.format.clean_shutdown import END_FILE, CleanShutdown, read_clean_shutdown
 from tickertape.journal.format.data_directory import DATA_NAMES
 from tickertape.journal.format.identity import IDENTITY_FILE, read_identity
@@ -25,6 +24,7 @@ from tickertape.journal.format.segment import (
     segment_number,
     segment_path,
 )
+from tickertape.journal.limits import segment_header_bytes
 from tickertape.journal.offline.report import RetiredSummary, SegmentSummary, VerifyFinding, VerifyReport
 from tickertape.journal.offline.segment_check import Progress, SegmentChecker, opened
 from tickertape.journal.recovery.recovery import check_retired_link

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Final, NamedTuple
 
-from tickertape.base.archive_limits import archive_answer_bytes_max
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import BookmarkExpired, TickertapeError
 from tickertape.base.interfaces import Buffer
+from tickertape.base.limits import archive_answer_bytes_max
 from tickertape.base.timestamps import format_timestamp
 from tickertape.journal.format.retired_state import expired, is_expired
 from tickertape.journal.reading.log_view import LogPart, LogView, ReadRequest

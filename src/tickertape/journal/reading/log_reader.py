@@ -14,10 +14,10 @@ from crc32c import crc32c
 
 from tickertape.base.errors import BadBatch, CorruptBatch
 from tickertape.base.interfaces import Buffer
-from tickertape.base.limits import commit_bytes_max, commit_header_bytes, read_bytes_target
 from tickertape.batch import BatchHead, MessageBatch
 from tickertape.batch.format import Int64s
 from tickertape.journal.format.segment import CommitHeader, CommitKind, decode_commit
+from tickertape.journal.limits import commit_bytes_max, commit_header_bytes, read_bytes_target
 from tickertape.journal.reading.log_view import (
     LogPart,
     LogSegment,

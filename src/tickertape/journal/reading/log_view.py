@@ -14,12 +14,6 @@ from crc32c import crc32c
 
 from tickertape.base.errors import BadBatch, JournalCorrupt
 from tickertape.base.interfaces import Buffer
-from tickertape.base.limits import (
-    batch_memory_bytes,
-    commit_header_bytes,
-    segment_header_bytes,
-    tail_cache_bytes,
-)
 from tickertape.batch import MessageBatch
 from tickertape.batch.format import Int64s
 from tickertape.journal.commit.active_segment import ActiveSegment
@@ -34,6 +28,12 @@ from tickertape.journal.format.segment import (
 )
 from tickertape.journal.index.index_cache import IndexCache
 from tickertape.journal.index.segment_index import SegmentIndex
+from tickertape.journal.limits import (
+    batch_memory_bytes,
+    commit_header_bytes,
+    segment_header_bytes,
+    tail_cache_bytes,
+)
 from tickertape.journal.recovery.recovery import RecoveredSegment
 
 if TYPE_CHECKING:

@@ -15,11 +15,11 @@ import numpy as np
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import JournalCorrupt, TickertapeError
 from tickertape.base.interfaces import Buffer
-from tickertape.base.limits import commit_bytes_max
 from tickertape.batch import KIND_MESSAGE, MessageBatch, slice_batch
 from tickertape.batch.format import Int64s
 from tickertape.journal.format.segment import CommitHeader
 from tickertape.journal.index.segment_index import BlockAddress
+from tickertape.journal.limits import commit_bytes_max
 from tickertape.journal.reading.log_reader import LogReader
 from tickertape.journal.reading.log_view import (
     LogPart,

@@ -13,7 +13,7 @@ from typing import NamedTuple, NoReturn
 
 from tickertape.base.errors import BadBatch, JournalVersion, WrongJournal
 from tickertape.base.interfaces import Buffer, Disk
-from tickertape.base.limits import MIB, segment_header_bytes
+from tickertape.base.limits import MIB
 from tickertape.journal.commit.active_segment import ActiveSegment, LogEnd, make_seal
 from tickertape.journal.format.clean_shutdown import END_FILE, CleanShutdown, read_clean_shutdown
 from tickertape.journal.format.commit_headers import CommitHeaders
@@ -31,6 +31,7 @@ from tickertape.journal.format.segment import (
 from tickertape.journal.format.staging_file import STAGING_DIRECTORY
 from tickertape.journal.index.rebuild import IndexRebuild
 from tickertape.journal.index.segment_index import SegmentIndex
+from tickertape.journal.limits import segment_header_bytes
 from tickertape.journal.recovery.incomplete_transaction import IncompleteTransaction, is_staged
 from tickertape.journal.recovery.segment_scan import Ending, SegmentScan, Verdict
 from tickertape.journal.recovery.survey import (

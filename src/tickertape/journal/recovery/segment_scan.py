@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from tickertape.base.limits import KIB, MIB, commit_header_bytes, segment_header_bytes
+from tickertape.base.limits import KIB, MIB
 from tickertape.journal.format.commit_headers import CommitHeaders, Expected, read_commit_headers
 from tickertape.journal.format.segment import (
     CommitHeader,
@@ -23,6 +23,7 @@ from tickertape.journal.format.segment import (
     decode_footer,
     footer_bytes,
 )
+from tickertape.journal.limits import commit_header_bytes, segment_header_bytes
 
 _WINDOW_BYTES: Final = 1 * MIB
 _STRETCH_BYTES: Final = 4 * MIB

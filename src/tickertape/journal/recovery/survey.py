@@ -11,7 +11,7 @@ from typing import NamedTuple, NoReturn
 
 from tickertape.base.errors import JournalCorrupt
 from tickertape.base.interfaces import Disk
-from tickertape.base.limits import KIB, commit_header_bytes, segment_header_bytes
+from tickertape.base.limits import KIB
 from tickertape.journal.format.retired_state import RetiredState
 from tickertape.journal.format.segment import (
     COMMIT_MAGIC,
@@ -27,6 +27,7 @@ from tickertape.journal.format.segment import (
 )
 from tickertape.journal.index.index_cache import IndexCache
 from tickertape.journal.index.segment_index import SegmentIndex
+from tickertape.journal.limits import commit_header_bytes, segment_header_bytes
 from tickertape.journal.recovery.segment_scan import ReadAt, ScannedCommit, read_seal
 
 _SEARCH_BYTES = 256 * KIB

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple, cast
 
 import h11
 
-from tickertape.base.limits import admin_connections_max, admin_request_bytes_max, admin_request_seconds_max
 from tickertape.server.admin.host_check import answers_to
+from tickertape.server.limits import admin_connections_max, admin_request_bytes_max, admin_request_seconds_max
 
 _METHODS: Final = (b"GET", b"HEAD")
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Generic, TypeVar
 
-from tickertape.base.limits import admin_answer_seconds_max
+from tickertape.server.limits import admin_answer_seconds_max
 
 T = TypeVar("T")
 

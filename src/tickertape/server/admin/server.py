@@ -16,11 +16,11 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from tickertape.base.limits import admin_connections_max, snapshot_interval_seconds
 from tickertape.server.config.addresses import parse_admin
 from tickertape.server.config.config import ADMIN_DEFAULT, ADMIN_OFF, Config
 from tickertape.server.engine_driver import EngineDriver
 from tickertape.server.events import event
+from tickertape.server.limits import admin_connections_max, snapshot_interval_seconds
 
 if TYPE_CHECKING:
     from tickertape.server.admin.routes import Routes

@@ -15,7 +15,6 @@ from typing import NamedTuple
 import msgspec
 
 from tickertape.base.histogram import SECONDS_BUCKETS, Histogram
-from tickertape.base.limits import sessions_listed_max, subscriptions_counted_max, subscriptions_listed_max
 from tickertape.base.timestamps import format_timestamp
 from tickertape.engine.delivery.fanout import Fanout
 from tickertape.engine.delivery.log_delivery import LogDelivery
@@ -42,6 +41,7 @@ from tickertape.server.admin.schema import (
 )
 from tickertape.server.admin.snapshot_queues import queue_states
 from tickertape.server.engine_driver import EngineDriver
+from tickertape.server.limits import sessions_listed_max, subscriptions_counted_max, subscriptions_listed_max
 from tickertape.server.startup import clock
 
 

@@ -16,19 +16,13 @@ import msgspec
 from tickertape.base.client_limits import DEFAULT as CLIENT_LIMITS
 from tickertape.base.client_limits import ClientLimits
 from tickertape.base.errors import BadName, ConfigurationError
-from tickertape.base.limits import (
-    MIB,
-    client_name_bytes_max,
-    drain_seconds_default,
-    retained_segments_min,
-    segment_bytes_default,
-    segment_bytes_min,
-    topic_names_bytes_max,
-)
+from tickertape.base.limits import MIB, client_name_bytes_max
 from tickertape.base.names import check_client_name
 from tickertape.base.text_format import shown
 from tickertape.base.units import parse_size
+from tickertape.engine.limits import topic_names_bytes_max
 from tickertape.engine.queues.state.definition import QueueDefinition
+from tickertape.journal.limits import segment_bytes_default, segment_bytes_min
 from tickertape.payload import MESSAGE_TYPE_ALIASES, MESSAGE_TYPES, message_type
 from tickertape.server.config.addresses import parse_admin, parse_host_name
 from tickertape.server.config.archive import ArchiveConfig, read_archive
@@ -61,6 +55,7 @@ from tickertape.server.config.transports import (
     read_transports,
 )
 from tickertape.server.events import FORMATS, LEVELS, Format, Level
+from tickertape.server.limits import drain_seconds_default, retained_segments_min
 
 SyncName = Literal["always", "interval", "never"]
 

@@ -13,16 +13,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from tickertape.base.limits import (
-    KIB,
+from tickertape.base.limits import KIB
+from tickertape.base.text_format import shown
+from tickertape.server.config.toml_lines import TooDeep, check_keys, find_lines
+from tickertape.server.limits import (
     configuration_bytes_max,
     configuration_problems_max,
     configuration_total_bytes_max,
     include_depth_max,
     included_files_max,
 )
-from tickertape.base.text_format import shown
-from tickertape.server.config.toml_lines import TooDeep, check_keys, find_lines
 
 _VARIABLE: Final = re.compile(r"\$(\$?)\{([^{}]*)(\}?)")
 _VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -12,16 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from tickertape.base.bookmarks import BOOKMARK_FORM, TIME_FORM, AtBookmarks, AtTime, Epoch, parse_bookmark
 from tickertape.base.errors import BadBookmark, BadFilter, BadTopic, ConfigurationError
+from tickertape.base.limits import lease_seconds_max, queue_backlog_max
 from tickertape.base.names import check_topic, is_pattern
-from tickertape.base.queue_limits import (
-    lease_seconds_max,
-    lease_seconds_min,
-    queue_backlog_max,
-    queue_count_max,
-    queue_depth_max,
-    queue_expiration_seconds_max,
-    queues_max,
-)
 from tickertape.base.text_format import shown
 from tickertape.engine.matching.filter_context import DEFAULT_TYPE
 from tickertape.engine.queues.state.definition import (
@@ -40,6 +32,13 @@ from tickertape.server.config.section import (
     kind_of,
     seconds_of,
     text_of,
+)
+from tickertape.server.limits import (
+    lease_seconds_min,
+    queue_count_max,
+    queue_depth_max,
+    queue_expiration_seconds_max,
+    queues_max,
 )
 
 if TYPE_CHECKING:

@@ -11,19 +11,18 @@ from typing import Any, Final
 import msgspec
 
 from tickertape.base.errors import ConfigurationError
-from tickertape.base.limits import (
-    MIB,
-    slow_connection_bytes_default,
-    slow_disk_bytes_default,
-    slow_disk_bytes_min,
-    slow_memory_bytes_default,
-    slow_memory_bytes_min,
-)
+from tickertape.base.limits import MIB
 from tickertape.base.text_format import shown
 from tickertape.base.units import parse_interval, parse_size
+from tickertape.engine.limits import (
+    slow_connection_bytes_default,
+    slow_disk_bytes_default,
+    slow_memory_bytes_default,
+)
 from tickertape.engine.transient.slow_consumers import SlowConsumerLimits
 from tickertape.journal.format.segment import SPILL_DIRECTORY
 from tickertape.server.config.section import Section
+from tickertape.server.limits import slow_disk_bytes_min, slow_memory_bytes_min
 
 DIRECTORY_DEFAULT: Final = SPILL_DIRECTORY
 """Below the data directory."""

@@ -10,7 +10,7 @@ import re
 from bisect import bisect_right
 from typing import Final
 
-from tickertape.base.limits import configuration_depth_max
+from tickertape.server.limits import configuration_depth_max
 
 Path = tuple[str | int, ...]
 """A place in a document: keys, and indices of array elements."""

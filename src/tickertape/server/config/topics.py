@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from tickertape.base.errors import BadTopic, ConfigurationError
-from tickertape.base.limits import recorded_patterns_max
 from tickertape.base.names import PATTERN_CHARACTERS, check_topic, is_pattern
 from tickertape.base.text_format import shown
+from tickertape.filter.limits import recorded_patterns_max
 from tickertape.server.config.section import Section, text_of
 
 RECORDED_LATER: Final = ("filter", "key", "expiration")

@@ -11,16 +11,15 @@ import msgspec
 
 from tickertape.base.errors import ConfigurationError
 from tickertape.base.limits import MIB
-from tickertape.base.transaction_limits import (
+from tickertape.base.units import parse_interval, parse_size
+from tickertape.engine.limits import (
     staged_age_seconds_default,
-    staged_age_seconds_min,
     staged_bytes_max_default,
     transaction_bytes_max_default,
-    transaction_bytes_min,
 )
-from tickertape.base.units import parse_interval, parse_size
 from tickertape.engine.transactions.staging_area import StagingLimits
 from tickertape.server.config.section import Section, kind_of
+from tickertape.server.limits import staged_age_seconds_min, transaction_bytes_min
 
 
 class TransactionsConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
 from tickertape.base.interfaces import Buffer
-from tickertape.base.limits import outbox_bytes_max
+from tickertape.engine.limits import outbox_bytes_max
 from tickertape.server.config.addresses import parse_listen
 from tickertape.wire.connection import Connection
 from tickertape.wire.heartbeat import Liveness

@@ -12,11 +12,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from tickertape.base.limits import (
-    inbound_bytes_max,
-    inbound_progress_bytes_min,
-    inbound_stall_seconds_max,
-)
+from tickertape.server.limits import inbound_bytes_max, inbound_progress_bytes_min, inbound_stall_seconds_max
 
 
 class _InboundFrame:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from tickertape.base.errors import TlsFailed, TlsRequired
 from tickertape.base.interfaces import Buffer
-from tickertape.base.security_limits import handshake_bytes_max
 from tickertape.security.channel import HANDSHAKE_BYTE, Channel, portions
+from tickertape.server.limits import handshake_bytes_max
 from tickertape.server.network.connection import ClientConnection
 from tickertape.wire.commands import PREFACE
 

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
-from tickertape.base.archive_limits import archive_scans_max, archive_threads_max
 from tickertape.base.errors import ArchiveFailed, TickertapeError
 from tickertape.base.interfaces import Now
 from tickertape.base.timestamps import format_timestamp
@@ -42,6 +41,7 @@ from tickertape.journal.reading.log_view import LogPart
 from tickertape.journal.reading.lookup import StoredMessage
 from tickertape.server.config.archive import ArchiveConfig
 from tickertape.server.events import event
+from tickertape.server.limits import archive_scans_max, archive_threads_max
 from tickertape.server.storage.archive_reads_queue import ArchiveReadQueue
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import threading
 from collections import Counter, deque
 
-from tickertape.base.archive_limits import archive_threads_per_connection_max
 from tickertape.engine.runtime.effects import ArchiveRead
+from tickertape.server.limits import archive_threads_per_connection_max
 
 
 class ArchiveReadQueue:

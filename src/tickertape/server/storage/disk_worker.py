@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 
 from tickertape.base.histogram import Histogram
-from tickertape.base.limits import sync_slow_seconds
 from tickertape.journal.disk_jobs import (
     DiskJobExecutor,
     JournalJob,
@@ -22,6 +21,7 @@ from tickertape.journal.disk_jobs import (
     WriteQueues,
 )
 from tickertape.server.events import event
+from tickertape.server.limits import sync_slow_seconds
 from tickertape.server.storage.worker_thread import MakeLane, ThreadWorker, Worker
 
 Answer = Callable[[JournalJob, OSError | None, int], None]

@@ -23,7 +23,6 @@ from tickertape.archive.location import ArchiveLocation
 from tickertape.archive.parquet_writer import Added
 from tickertape.archive.reader import ArchiveReader as Stored
 from tickertape.archive.schema import Coverage
-from tickertape.base.archive_limits import batch_messages_default
 from tickertape.base.errors import (
     ArchiveFailed,
     BadOption,
@@ -33,6 +32,7 @@ from tickertape.base.errors import (
 )
 from tickertape.base.names import is_pattern
 from tickertape.spark.archive.source import FORMAT, ORDER, ArchiveScanOptions, ArchiveSource, gap, shortened
+from tickertape.spark.limits import batch_messages_default
 from tickertape.spark.source.task_reader import connect
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-from tickertape.base.limits import foreign_sequences_max
+from tickertape.client.limits import foreign_sequences_max
 
 MESSAGES: Final = ("publisher", "sequence", "position", "timestamp")
 """The columns that an audit of numbers needs: string, long, long, timestamp."""

@@ -15,8 +15,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tickertape.base.errors import Disconnected, TickertapeError
-from tickertape.base.queue_limits import lease_seconds_max, source_bytes_max, source_lease_seconds
+from tickertape.base.limits import lease_seconds_max
 from tickertape.batch import MessageBatch, slice_batch
+from tickertape.spark.limits import source_bytes_max, source_lease_seconds
 from tickertape.spark.queues.options import QueueSourceOptions
 from tickertape.spark.source.task_reader import connect, log
 

@@ -11,15 +11,11 @@ from typing import Final
 import msgspec
 
 from tickertape.base.errors import BadOption
+from tickertape.base.limits import lease_seconds_max, queue_backlog_max
 from tickertape.base.names import check_topic, is_pattern
-from tickertape.base.queue_limits import (
-    lease_seconds_max,
-    queue_backlog_max,
-    source_lease_seconds_default,
-    source_rows_default,
-)
 from tickertape.base.units import parse_interval
 from tickertape.spark.common.servers import ACCESS
+from tickertape.spark.limits import source_lease_seconds_default, source_rows_default
 from tickertape.spark.source.options import (
     Query,
     read_bytes,

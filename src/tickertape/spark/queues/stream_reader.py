@@ -23,10 +23,10 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from tickertape.base.errors import UsageError
-from tickertape.base.queue_limits import source_part_bytes_max
 from tickertape.batch import MessageBatch, slice_batch
 from tickertape.spark.common.column_block import piece_of_batch
 from tickertape.spark.common.schema import POSITION, ColumnSelection, record_batches
+from tickertape.spark.limits import source_part_bytes_max
 from tickertape.spark.queues.consumer import QueueConsumer
 from tickertape.spark.queues.options import QueueSourceOptions
 from tickertape.spark.source.offsets import Written

@@ -26,10 +26,10 @@ from tickertape.base.errors import (
     TransactionBusy,
     UsageError,
 )
-from tickertape.base.limits import publish_messages_max
-from tickertape.base.transaction_limits import stage_frame_bytes, transaction_parts_max
+from tickertape.base.limits import publish_messages_max, transaction_parts_max
 from tickertape.batch import MessageBatch
 from tickertape.batch.build_columns import OutColumns, batches_from_columns
+from tickertape.client.limits import stage_frame_bytes
 from tickertape.client.protocol.transactions import ConnectionPin, aborting, staging
 from tickertape.spark.sink.options import SinkOptions
 from tickertape.spark.source.task_reader import connect

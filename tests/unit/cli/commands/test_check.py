@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from tickertape.base.limits import configuration_problems_max
 from tickertape.cli.support.command_group import cli
+from tickertape.server.limits import configuration_problems_max
 
 
 def run(*arguments: str) -> Result:

@@ -14,16 +14,16 @@ from tickertape.base.errors import (
     TopicNotRecorded,
 )
 from tickertape.base.interfaces import Now
-from tickertape.base.limits import (
+from tickertape.client.common.connection_state import ConnectionState
+from tickertape.client.common.effects import State
+from tickertape.client.ha import reconnect as machine
+from tickertape.client.ha.reconnect import Action, ReconnectMachine, ReconnectStep
+from tickertape.client.limits import (
     connection_settled_seconds,
     name_settled_seconds,
     reconnect_seconds_min,
     servers_hurried_max,
 )
-from tickertape.client.common.connection_state import ConnectionState
-from tickertape.client.common.effects import State
-from tickertape.client.ha import reconnect as machine
-from tickertape.client.ha.reconnect import Action, ReconnectMachine, ReconnectStep
 
 A, B = "tcp://127.0.0.1:1", "tcp://127.0.0.1:2"
 BROKEN = Disconnected("broken")

@@ -22,8 +22,8 @@ from tickertape.base.errors import (
     UsageError,
 )
 from tickertape.base.limits import client_name_bytes_max, message_bytes_max, publish_topics_max
-from tickertape.base.transaction_limits import stage_frame_bytes
 from tickertape.batch import MessageBatch
+from tickertape.client.limits import stage_frame_bytes
 from tickertape.client.protocol.transactions import Steps, TransactionBuffer, onward
 from tickertape.wire.commands import Abort, Ack, Command, Commit, Committed, Prepare, Stage, Staged
 from tickertape.wire.frames import encode_frame

@@ -15,9 +15,9 @@ from tests.helpers import publish_batches
 from tests.helpers.publish_batches import held_messages
 from tickertape.base.errors import NotAStore, StoreCorrupt, StoreVersion
 from tickertape.base.interfaces import Buffer
-from tickertape.base.limits import publish_segment_bytes
 from tickertape.base.names import publisher_id
 from tickertape.batch.message_batch import MessageBatch
+from tickertape.client.limits import publish_segment_bytes
 from tickertape.client.publish_store import FilePublishStore
 from tickertape.client.publish_store.format import HEADER_BYTES, MARK_AT, read_mark
 from tickertape.client.publish_store.recovery import Image, read_entry, recover_store

@@ -10,7 +10,7 @@ import pytest
 
 import tickertape as tt
 from tests.helpers.publish_batches import held_messages, stored
-from tickertape.base.limits import publish_segment_bytes
+from tickertape.client.limits import publish_segment_bytes
 from tickertape.client.publish_store import FilePublishStore, HybridPublishStore
 from tickertape.client.publish_store.format import RECORD_BYTES
 

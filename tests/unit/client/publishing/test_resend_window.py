@@ -11,10 +11,11 @@ import pytest
 
 from tests.unit.client.peer import Peer
 from tickertape.base.errors import StoreCorrupt
-from tickertape.base.limits import KIB, MIB, republish_bytes_max
+from tickertape.base.limits import KIB, MIB
 from tickertape.batch.builder import batch_from_bodies
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.common.effects import EndConnection, ResolveCall
+from tickertape.client.limits import republish_bytes_max
 from tickertape.client.publish_store import (
     FilePublishStore,
     HybridPublishStore,

@@ -11,9 +11,10 @@ from tests.helpers.publish_batches import held_batches
 from tests.unit.client.peer import FRESH, Peer, bodies, publish
 from tests.unit.client.socket_server import SocketServer, socket_server
 from tickertape.base.errors import BadCommand, NameInUse, PublisherTakenOver
-from tickertape.base.limits import foreign_sequences_max, last_persisted_max
+from tickertape.base.limits import last_persisted_max
 from tickertape.client.blocking.client import Client
 from tickertape.client.common.effects import FailedWrite
+from tickertape.client.limits import foreign_sequences_max
 from tickertape.client.publish_store import FilePublishStore, MemoryPublishStore
 from tickertape.wire.commands import Goodbye, Persisted
 

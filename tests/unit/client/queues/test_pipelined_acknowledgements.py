@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.unit.client.peer import START
 from tests.unit.client.queue_peer import QueuePeer
-from tickertape.base.queue_limits import settlement_wait_seconds
+from tickertape.client.limits import settlement_wait_seconds
 from tickertape.client.publish_store import MemoryPublishStore
 
 

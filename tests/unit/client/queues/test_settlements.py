@@ -8,7 +8,7 @@ from tests.unit.client.peer import Peer
 from tests.unit.client.queue_peer import QueuePeer, read
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import BadBookmark, BadFilter, BadOption, BadTopic, UsageError
-from tickertape.base.queue_limits import settlement_runs_max
+from tickertape.base.limits import settlement_runs_max
 from tickertape.batch.queue_lease import Action
 from tickertape.client.queues.settlements import (
     action_of,

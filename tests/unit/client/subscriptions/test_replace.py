@@ -6,13 +6,13 @@ import pytest
 
 from tests.unit.client.peer import Peer
 from tickertape.base.errors import BadFilter, CorruptBatch, StoreFailed, SubscriptionExists
-from tickertape.base.limits import credit_linger_seconds
 from tickertape.batch import batch_from_bodies
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.bookmark_store import MemoryBookmarkStore
 from tickertape.client.bookmark_store.progress import Mask, Publishers, UInt64s
 from tickertape.client.common.effects import DeliverBatch, End, ReportError
 from tickertape.client.common.subscribe_arguments import make_request
+from tickertape.client.limits import credit_linger_seconds
 from tickertape.client.subscriptions.registry import SubscribeRequest
 from tickertape.wire.commands import Ack, Credit, Deliver, Ended, Subscribe, Unsubscribe
 

@@ -12,10 +12,11 @@ import pytest
 
 from tests.unit.client.peer import Peer
 from tickertape.base.errors import BadCommand, CorruptBatch
-from tickertape.base.limits import combined_subscriptions_max, credit_linger_seconds
+from tickertape.base.limits import combined_subscriptions_max
 from tickertape.batch import BatchBuilder, MessageBatch, Stamp, batch_from_bodies, merge, select
 from tickertape.client.common.effects import DeliverBatch, DeliverShared, End, EndConnection, OrderTogether
 from tickertape.client.common.subscribe_arguments import make_request
+from tickertape.client.limits import credit_linger_seconds
 from tickertape.client.subscriptions import routing as shares
 from tickertape.client.subscriptions.registry import SubscriptionContext
 from tickertape.client.subscriptions.routing import BatchView, RouteCache, in_order, routes_of

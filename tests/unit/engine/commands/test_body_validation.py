@@ -9,9 +9,9 @@ import pytest
 
 from tests.simulation.engine_peer import Heard, Peer
 from tests.simulation.engine_world import EngineWorld
-from tickertape.base.limits import refused_per_command_messages_max
 from tickertape.batch import BatchBuilder, MessageBatch, batch_from_bodies
 from tickertape.engine.commands.body_validation import BodyValidation
+from tickertape.engine.limits import refused_per_command_messages_max
 from tickertape.wire.commands import Ack, Flush, Persisted, Processed, Publish, Rejected
 
 JSON = {"t": "json"}

@@ -8,7 +8,8 @@ import pytest
 
 from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
-from tickertape.base.limits import message_cost_bytes, replaces_waiting_max
+from tickertape.base.limits import message_cost_bytes
+from tickertape.engine.limits import replaces_waiting_max
 from tickertape.wire.commands import Ack
 
 

@@ -6,9 +6,10 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from tickertape.base.limits import batch_bytes_target, conflation_entry_bytes
+from tickertape.base.limits import batch_bytes_target
 from tickertape.batch import MessageBatch, batch_from_bodies, merge
 from tickertape.engine.conflation.conflater import ConflatedMessage, Conflater
+from tickertape.engine.limits import conflation_entry_bytes
 from tickertape.engine.log_reads.selection import Selection
 
 SECOND = 1_000_000

@@ -6,8 +6,8 @@ import pytest
 
 from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
-from tickertape.base import limits
 from tickertape.base.interfaces import Now
+from tickertape.engine.limits import step_delivery_bytes
 from tickertape.engine.runtime import log_writer as publishing
 from tickertape.engine.runtime.effects import DiskJob, PauseReading, ResumeReading
 from tickertape.engine.subscriptions.log_feed import Phase
@@ -29,7 +29,7 @@ def _deliveries(peers: list[Peer]) -> int:
 def test_one_step_serves_so_many_and_the_rest_has_its_turn_later() -> None:
     world = EngineWorld(1)
     peers = _crowd(world, 50)
-    world.broker._delivery.step_bytes_max = 10 * limits.step_delivery_bytes
+    world.broker._delivery.step_bytes_max = 10 * step_delivery_bytes
     world.connect("publisher").publish("t0", [b"x"])
     while world.jobs:
         world.run_job()

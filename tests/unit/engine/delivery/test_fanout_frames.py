@@ -8,9 +8,10 @@ import pytest
 
 from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
-from tickertape.base.limits import message_cost_bytes, outbox_bytes_max
+from tickertape.base.limits import message_cost_bytes
 from tickertape.batch import BatchBuilder
 from tickertape.engine.delivery import fanout_frames as sharing
+from tickertape.engine.limits import outbox_bytes_max
 from tickertape.engine.matching.filter_context import Subscriber
 from tickertape.engine.matching.interest import Interest
 from tickertape.engine.matching.interest_compiler import InterestCompiler

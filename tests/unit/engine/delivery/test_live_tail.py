@@ -9,7 +9,7 @@ import pytest
 from tests.helpers.tiers import parts
 from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
-from tickertape.base.limits import outbox_bytes_max
+from tickertape.engine.limits import outbox_bytes_max
 from tickertape.engine.transient.slow_consumers import SlowConsumerLimits
 from tickertape.wire.commands import Ack
 

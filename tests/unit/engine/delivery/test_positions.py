@@ -10,7 +10,7 @@ import pytest
 
 from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
-from tickertape.base.limits import positions_per_frame_max
+from tickertape.engine.limits import positions_per_frame_max
 from tickertape.wire.commands import Ack, Deliver
 
 TOPICS = ("t", "u", "w")

@@ -7,7 +7,7 @@ import pytest
 from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
 from tickertape.base.interfaces import Now
-from tickertape.base.limits import conflation_piece_messages_max
+from tickertape.engine.limits import conflation_piece_messages_max
 from tickertape.wire.commands import Ack
 
 

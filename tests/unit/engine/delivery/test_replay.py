@@ -291,7 +291,7 @@ def test_resolve_answers_with_positions_of_this_journal(scene: Scene) -> None:
 
 
 def test_searches_of_one_connection_are_bounded_and_the_next_is_refused_alone() -> None:
-    from tickertape.base.limits import searches_per_connection_max
+    from tickertape.engine.limits import searches_per_connection_max
     from tickertape.wire.commands import Resolve
 
     scene = Scene(2)

@@ -7,14 +7,9 @@ import pytest
 from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
 from tickertape.base.bookmarks import AtBookmarks, parse_bookmark
-from tickertape.base.limits import (
-    bookmarks_per_list_max,
-    bookmarks_sought_per_connection_max,
-    option_bytes_max,
-    option_parts_max,
-    searches_per_connection_max,
-)
+from tickertape.base.limits import bookmarks_per_list_max, option_bytes_max, option_parts_max
 from tickertape.base.options import parse_options
+from tickertape.engine.limits import bookmarks_sought_per_connection_max, searches_per_connection_max
 from tickertape.engine.log_reads import read_tasks as searches
 from tickertape.engine.runtime.effects import PauseReading, ResumeReading
 from tickertape.wire.commands import Ack, Resolve, Resolved

@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
-from tickertape.base.limits import read_bytes_target
 from tickertape.batch import BatchBuilder, MessageBatch, merge
 from tickertape.engine.log_reads.selection import Selection, selections
 from tickertape.engine.matching.interest import Interest
+from tickertape.journal.limits import read_bytes_target
 from tickertape.journal.reading.log_view import LogPart
 
 Row = tuple[int, str, bytes, int]

@@ -9,15 +9,21 @@ from random import Random
 import pytest
 
 from tests.simulation.engine_world import EngineWorld
-from tickertape.base import limits
 from tickertape.base.errors import BadTopic
 from tickertape.batch import BatchBuilder, MessageBatch
+from tickertape.engine.limits import (
+    filter_piece_bytes_max,
+    pattern_answers_bytes_max,
+    pattern_set_max,
+    pattern_set_size_max,
+)
 from tickertape.engine.matching import topic_patterns as pattern_topics
 from tickertape.engine.matching.filter_context import FilterContext
 from tickertape.engine.matching.topic_patterns import PatternMap, TopicPattern, TopicPatternIndex
 from tickertape.filter import compile_topic_pattern
 from tickertape.filter.compiler import regex as pattern_set
 from tickertape.filter.compiler.regex import PatternSet
+from tickertape.filter.limits import pattern_set_memory_bytes
 from tickertape.wire.commands import Publish
 
 
@@ -38,7 +44,7 @@ def _random_pattern(random: Random) -> str:
     return "".join(random.choices(parts, k=random.randint(1, 4))) + "c*"
 
 
-@pytest.mark.parametrize("remembered", [2_000, limits.pattern_answers_bytes_max])
+@pytest.mark.parametrize("remembered", [2_000, pattern_answers_bytes_max])
 @pytest.mark.parametrize("seed", range(3))
 def test_patterns_that_come_and_go_answer_as_each_alone(
     seed: int, remembered: int, monkeypatch: pytest.MonkeyPatch
@@ -98,9 +104,9 @@ def test_many_topics_and_patterns_take_a_search_for_a_column_and_are_remembered(
     pieces = [one for one in patterns.found(topics) if isinstance(one, int)]
     assert kept.searches <= 500 * 256 // 32  # not 500 * 256
     assert sum(pieces) >= 1_024 * kept.searches
-    assert max(pieces) <= 2 * limits.filter_piece_bytes_max
+    assert max(pieces) <= 2 * filter_piece_bytes_max
     before = kept.searches
-    assert kept.remembered_bytes < limits.pattern_answers_bytes_max
+    assert kept.remembered_bytes < pattern_answers_bytes_max
     assert not patterns.may_fit(topics[:4])
     assert not [one for one in patterns.found(topics) if not isinstance(one, int)]
     assert kept.searches == before
@@ -112,7 +118,7 @@ def test_large_patterns_do_not_make_the_search_for_others_slow() -> None:
     small = [kept.pattern(f"^{number}a") for number in range(60)]
     columns = {id(pattern.column): pattern.column for pattern in [*large, *small]}
     for column in columns.values():
-        assert len(column) == 1 or column._size <= limits.pattern_set_size_max
+        assert len(column) == 1 or column._size <= pattern_set_size_max
     assert len(columns) < 6 + 3
     assert kept.pattern("^0a") is small[0]
 
@@ -132,7 +138,7 @@ def test_a_column_is_empty_when_nobody_holds_its_patterns() -> None:
         kept.pattern("a(")
 
 
-@pytest.mark.parametrize("memory", [100, 1 << 14, limits.pattern_set_memory_bytes])
+@pytest.mark.parametrize("memory", [100, 1 << 14, pattern_set_memory_bytes])
 def test_a_set_without_memory_asks_one_by_one(memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pattern_set, "pattern_set_memory_bytes", memory)
     texts = [f"a.{{1,8}}{number}" for number in range(24)]
@@ -207,7 +213,7 @@ def test_filters_on_thousands_of_topics_are_searched_in_steps(monkeypatch: pytes
 def test_what_is_remembered_of_patterns_that_went_meanwhile_is_counted_no_more() -> None:
     patterns = TopicPatternIndex()
     by: PatternMap[object] = PatternMap()
-    held = [patterns.pattern(f"^x{number}$") for number in range(2 * limits.pattern_set_max)]
+    held = [patterns.pattern(f"^x{number}$") for number in range(2 * pattern_set_max)]
     for pattern in held:
         by.setdefault(pattern, object)
     found = by.found([f"topic/{number}" for number in range(4000)])

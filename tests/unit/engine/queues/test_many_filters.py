@@ -8,8 +8,7 @@ import pytest
 
 from tests.helpers.queue_engine import QueueEngine
 from tests.simulation.engine_peer import Peer
-from tickertape.base.limits import filter_piece_bytes_max
-from tickertape.base.queue_limits import queue_filter_scans_max
+from tickertape.engine.limits import filter_piece_bytes_max, queue_filter_scans_max
 from tickertape.engine.matching.filter_groups import TopicFilters
 from tickertape.engine.queues.consumer_filter import FilterScan
 from tickertape.engine.queues.state.definition import QueueDefinition

@@ -18,12 +18,12 @@ import pytest
 
 from tests.helpers.queue_engine import QueueEngine
 from tests.simulation.engine_peer import Peer
-from tickertape.base.queue_limits import (
+from tickertape.batch import BatchBuilder, MessageBatch
+from tickertape.engine.limits import (
     queue_frame_messages_max,
     queue_step_messages_max,
     queue_step_outcomes_max,
 )
-from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.engine.queues import worker as work_module
 from tickertape.engine.queues.state.definition import QueueDefinition
 from tickertape.engine.queues.state.queue import Queue

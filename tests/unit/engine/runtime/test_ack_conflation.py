@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tickertape.base.errors import BadOption
-from tickertape.base.limits import ack_conflation_frames_max
+from tickertape.engine.limits import ack_conflation_frames_max
 from tickertape.engine.runtime.ack_conflation import AckConflation, ack_conflation_of
 from tickertape.engine.runtime.statistics import Statistics
 from tickertape.engine.sessions.session import Session

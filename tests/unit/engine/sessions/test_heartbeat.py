@@ -6,7 +6,7 @@ import pytest
 
 from tests.simulation.engine_world import EngineWorld
 from tickertape.base.errors import BadOption, HeartbeatMissed, TickertapeError
-from tickertape.base.limits import beats_a_step_max
+from tickertape.engine.limits import beats_a_step_max
 from tickertape.engine.runtime.effects import CloseConnection, Effect, ProbeConnection, Send
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.runtime.statistics import Statistics

@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from tickertape.base.limits import rate_catch_up_seconds, rate_tick_seconds
 from tickertape.batch import MessageBatch, batch_from_bodies, merge
+from tickertape.engine.limits import rate_catch_up_seconds, rate_tick_seconds
 from tickertape.engine.subscriptions.options import parse_rate
 from tickertape.engine.subscriptions.pacing import RateLimiter
 

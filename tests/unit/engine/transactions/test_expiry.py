@@ -7,7 +7,8 @@ import errno
 from tests.helpers.queue_engine import QueueEngine
 from tests.simulation.engine_world import EngineWorld
 from tests.unit.engine.transactions.test_coordinator import T1, Sink, bodies_of, sink, world
-from tickertape.base.limits import MIB, binding_bytes_max, client_name_bytes_max
+from tickertape.base.limits import MIB, client_name_bytes_max
+from tickertape.engine.limits import binding_bytes_max
 from tickertape.engine.queues.state.definition import QueueDefinition
 from tickertape.engine.runtime.publisher_ids import PublisherDirectory
 from tickertape.journal.commit.active_segment import commit_bytes_of

@@ -9,8 +9,8 @@ import pytest
 
 from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
-from tickertape.base.limits import conflation_piece_messages_max
 from tickertape.engine.conflation.conflater import Conflater
+from tickertape.engine.limits import conflation_piece_messages_max
 from tickertape.engine.transient.delivery import TransientDelivery
 from tickertape.engine.transient.slow_consumers import SlowConsumerLimits
 from tickertape.wire.commands import Ack, Unsubscribe

@@ -7,13 +7,14 @@ import pytest
 
 from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
-from tickertape.base import limits
 from tickertape.batch import BatchBuilder, MessageBatch, batch_from_bodies
+from tickertape.engine.limits import step_bytes_max, step_delivery_bytes, unrecorded_piece_bytes_max
 from tickertape.engine.runtime import log_writer as publishing
 from tickertape.engine.runtime.effects import Effect, PauseReading, ResumeReading, Send
 from tickertape.engine.sessions.read_throttle import ReadThrottle
 from tickertape.engine.transient.delivery import TransientDelivery
 from tickertape.engine.transient.slow_consumers import SlowConsumerLimits
+from tickertape.journal.limits import batch_memory_bytes
 from tickertape.wire.commands import Command, Deliver, Flush, Processed, Publish
 
 
@@ -117,7 +118,7 @@ def test_one_step_serves_so_many_and_the_publisher_hears_when_all_are_served() -
     world = _world()
     peers = [_subscriber(world, f"s{number}", "u") for number in range(50)]
     publisher = world.connect("p")
-    _steps_of(world, 20 * limits.step_delivery_bytes)
+    _steps_of(world, 20 * step_delivery_bytes)
     publisher.publish("u", [b"x"], sequenced=False)
     served = sum(_count(peer, Deliver) for peer in peers)
     assert 5 <= served <= 20
@@ -138,12 +139,12 @@ def test_between_two_writes_a_bounded_amount_is_queued_however_many_subscription
     for _ in range(3):
         _publish(world, publisher, batch_from_bodies("u", [b""] * 20_000))
     queued = _bytes_to(world.broker.effects(), peer)
-    assert 0 < queued <= limits.step_bytes_max + 2 * limits.unrecorded_piece_bytes_max
+    assert 0 < queued <= step_bytes_max + 2 * unrecorded_piece_bytes_max
     world.broker.blocked(peer.conn)
     while world.broker.has_work:
         world.broker.work(world.now())
         assert not _bytes_to(world.broker.effects(), peer)
-    once = 3 * 2 * (20_000 * 4 + 10 * limits.batch_memory_bytes)
+    once = 3 * 2 * (20_000 * 4 + 10 * batch_memory_bytes)
     assert 0 < _unrecorded(world).backlogs.held_bytes < once, "what all wait for is held once"
 
 
@@ -154,7 +155,7 @@ def test_one_subscription_is_sent_no_more_than_a_step_between_two_writes() -> No
     _publish(world, publisher, batch_from_bodies("u", [bytes(10_000)] * 1000))
     rounds = 0
     while queued := _bytes_to(world.broker.effects(), peer):
-        assert queued <= limits.step_bytes_max + 2 * limits.unrecorded_piece_bytes_max
+        assert queued <= step_bytes_max + 2 * unrecorded_piece_bytes_max
         rounds += 1
         world.broker.work(world.now())
     assert rounds >= 8
@@ -261,7 +262,7 @@ def test_flushes_that_wait_for_their_turn_count_too() -> None:
     for number in range(3):
         _subscriber(world, f"s{number}", "u")
     publisher = world.connect("p")
-    _unrecorded(world).waiting_bytes_max = 10 * limits.batch_memory_bytes
+    _unrecorded(world).waiting_bytes_max = 10 * batch_memory_bytes
     _steps_of(world, 1)
     _publish(world, publisher, batch_from_bodies("u", [b"x"]))
     for number in range(20):

@@ -7,9 +7,10 @@ import pytest
 
 from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
-from tickertape.base import limits
+from tickertape.engine.limits import block_bytes_max, spill_read_bytes_max, spill_write_bytes_max
 from tickertape.engine.runtime.effects import OfflineStart, OfflineStop, SpillRead, SpillWrite
 from tickertape.engine.transient.slow_consumers import SlowConsumerBuffers, SlowConsumerLimits
+from tickertape.journal.limits import batch_memory_bytes
 from tickertape.wire.commands import Goodbye
 
 SMALL = SlowConsumerLimits(memory_bytes=2_000_000, connection_bytes=500_000)
@@ -89,7 +90,7 @@ def test_small_publishes_that_wait_cost_little_more_than_their_bytes_however_man
     publisher = world.connect("p")
     for number in range(1_000):
         publisher.publish("u", [_body(number, 100)], sequenced=False)
-    assert _backlogs(world).held_bytes < 1_000 * 200 + 256 * (limits.batch_memory_bytes + 200)
+    assert _backlogs(world).held_bytes < 1_000 * 200 + 256 * (batch_memory_bytes + 200)
     _wake(world, slow[7])
     world.settle()
     assert _bodies(slow[7]) == [_body(number, 100) for number in range(1_000)]
@@ -168,7 +169,7 @@ def test_a_disk_slower_than_what_comes_ends_the_slowest_at_the_bound_of_memory()
     assert "memory_limit (2000000 bytes)" in slow.goodbye.text
     assert len(_bodies(live)) == 400
     assert sum(len(b"".join(job.buffers)) for job in world.spilled.jobs if isinstance(job, SpillWrite)) <= (
-        limits.spill_write_bytes_max + limits.block_bytes_max
+        spill_write_bytes_max + block_bytes_max
     )
     world.settle()
     assert not world.spilled.files
@@ -189,7 +190,7 @@ def test_reading_back_takes_so_much_at_a_time_however_many_wake_up() -> None:
         world.work()
     reads = [job for job in world.spilled.jobs if isinstance(job, SpillRead)]
     assert 1 < len(reads) < 60
-    assert sum(job.size for job in reads) <= limits.spill_read_bytes_max
+    assert sum(job.size for job in reads) <= spill_read_bytes_max
     world.settle()
     assert all(_bodies(peer) == [bytes(250_000)] * 2 for peer in slow)
 
@@ -265,7 +266,7 @@ def test_what_could_not_be_written_is_tried_again_for_the_others() -> None:
     assert [peer.goodbye is None for peer in peers] == [True, False]
     backlogs = _backlogs(world)
     assert not backlogs.spill.writing_bytes
-    assert backlogs.dirty_bytes < limits.block_bytes_max, "only the block that still grows"
+    assert backlogs.dirty_bytes < block_bytes_max, "only the block that still grows"
     _wake(world, peers[0])
     world.settle()
     assert _bodies(peers[0]) == [_body(number, 10_000) for number in range(60)]

@@ -8,8 +8,8 @@ from random import Random
 import pytest
 
 from tickertape.base.errors import BadTopic
-from tickertape.base.limits import pattern_depth_max
 from tickertape.filter.compiler.regex import BadPattern, compile_pattern, compile_topic_pattern, costs_of
+from tickertape.filter.limits import pattern_depth_max
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ from random import Random
 import pytest
 
 from tickertape.base.errors import BadFilter
-from tickertape.base.limits import array_work_max, text_result_characters_max
 from tickertape.filter import compile_filter
 from tickertape.filter.contained_errors import DEFECTS
 from tickertape.filter.functions.arrays import Arrays, TooCostly
 from tickertape.filter.functions.regexp_replace import MATCH_WORK, reads_ahead, replacing
 from tickertape.filter.index.filter_index import FilterIndex
+from tickertape.filter.limits import array_work_max, text_result_characters_max
 from tickertape.payload import message_type
 
 JSON = message_type("json")

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from tickertape.base.limits import text_result_characters_max
 from tickertape.filter.functions.arrays import Arrays, TooCostly
 from tickertape.filter.functions.numbers import ARITHMETIC, rounded
 from tickertape.filter.functions.registry import (
@@ -20,6 +19,7 @@ from tickertape.filter.functions.registry import (
     unsupported_reason,
 )
 from tickertape.filter.functions.strings import find, instr_i, replace
+from tickertape.filter.limits import text_result_characters_max
 
 ODD: list[Any] = [None, "x", "12", "a" * 70_000, "é" * 9, 0, -1, 2**63,
                   -(2**63), 1e308, -1e-308, 0.5, math.nan, math.inf, -math.inf, True]  # fmt: skip

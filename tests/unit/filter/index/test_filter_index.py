@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from tickertape.base.limits import filter_piece_steps_max, index_piece_messages_max, index_values_max
 from tickertape.filter import Filter, FilterInputs, compile_filter
 from tickertape.filter.index import filter_index as index_module
 from tickertape.filter.index.columns import ColumnReading, ValueColumns
 from tickertape.filter.index.filter_index import FilterIndex
+from tickertape.filter.limits import filter_piece_steps_max, index_piece_messages_max, index_values_max
 from tickertape.payload import message_type
 
 JSON = message_type("json")

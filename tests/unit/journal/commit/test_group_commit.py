@@ -10,7 +10,6 @@ import pytest
 
 from tickertape.base.errors import JournalFailed
 from tickertape.base.interfaces import Now
-from tickertape.base.limits import commit_bytes_max, mark_idle_seconds, segment_header_bytes
 from tickertape.batch import BatchBuilder, MessageBatch, Stamp, batch_from_bodies
 from tickertape.journal.commit.active_segment import ActiveSegment, LogEnd
 from tickertape.journal.commit.group_commit import GroupCommit, PersistedCommit, SyncPolicy
@@ -25,6 +24,7 @@ from tickertape.journal.disk_jobs import (
     WriteCommit,
 )
 from tickertape.journal.format.segment import CommitKind, decode_commit, decode_segment_header
+from tickertape.journal.limits import commit_bytes_max, mark_idle_seconds, segment_header_bytes
 
 CAPACITY = 64 * 1024
 

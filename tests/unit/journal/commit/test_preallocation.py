@@ -11,13 +11,14 @@ from tests.simulation.journal_log import JOURNAL_ID
 from tests.simulation.journal_world import read_log
 from tests.unit.journal.written import Written
 from tickertape.base.interfaces import Now
-from tickertape.base.limits import MIB, segment_bytes_min
+from tickertape.base.limits import MIB
 from tickertape.batch import Stamp, batch_from_bodies
 from tickertape.journal.commit import preallocation as reserve_module
 from tickertape.journal.commit.preallocation import SegmentPreallocation
 from tickertape.journal.disk_jobs import DiskFull, DiskJobExecutor, PrepareSegment
 from tickertape.journal.format.identity import open_identity
 from tickertape.journal.journal import Journal
+from tickertape.journal.limits import segment_bytes_min
 from tickertape.journal.recovery.recovery import recover_journal
 from tickertape.testing.disk import StrictDisk
 

@@ -14,9 +14,9 @@ from crc32c import crc32c
 
 from tests.unit.journal.format.test_segment import GOLDEN
 from tests.unit.journal.written import Written
-from tickertape.base.limits import index_block_bytes, index_zone_bytes
 from tickertape.base.names import derived_publisher_id, publisher_id
 from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER, CONTROL_TOPIC, PublisherDirectory
+from tickertape.journal.limits import index_block_bytes, index_zone_bytes
 
 DOCUMENT = (Path(__file__).parents[4] / "docs" / "formats" / "journal.md").read_text(encoding="utf-8")
 

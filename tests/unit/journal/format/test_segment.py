@@ -11,7 +11,6 @@ import pytest
 from crc32c import crc32c
 
 from tickertape.base.interfaces import Now
-from tickertape.base.limits import commit_header_bytes, segment_header_bytes
 from tickertape.batch import MessageBatch, Stamp, batch_from_bodies
 from tickertape.journal.commit.group_commit import SyncPolicy
 from tickertape.journal.disk_jobs import DiskJobExecutor
@@ -34,6 +33,7 @@ from tickertape.journal.format.segment import (
 )
 from tickertape.journal.index.segment_index import SegmentIndex
 from tickertape.journal.journal import Journal
+from tickertape.journal.limits import commit_header_bytes, segment_header_bytes
 from tickertape.journal.recovery.recovery import recover_journal
 from tickertape.testing.disk import StrictDisk
 

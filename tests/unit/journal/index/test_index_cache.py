@@ -16,9 +16,9 @@ from tests.unit.journal.reading.test_log_view import Fixture, random_log
 from tests.unit.journal.written import Written
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.interfaces import Buffer
-from tickertape.base.limits import commit_bytes_max, index_bytes_max, segment_header_bytes
 from tickertape.journal.index.index_cache import IndexCache
 from tickertape.journal.index.segment_index import SegmentIndex
+from tickertape.journal.limits import commit_bytes_max, index_bytes_max, segment_header_bytes
 from tickertape.journal.offline.locate import Absent, locate_bookmark
 from tickertape.journal.offline.snapshot import SnapshotReader, take_snapshot
 from tickertape.journal.reading.log_view import ReadRequest

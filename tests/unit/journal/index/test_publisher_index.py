@@ -7,8 +7,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from tickertape.base.limits import index_bytes_max, index_zone_bytes
 from tickertape.journal.index.publisher_index import PublisherTable, StoredPublishers
+from tickertape.journal.limits import index_bytes_max, index_zone_bytes
 
 Span = tuple[int, int, int]
 

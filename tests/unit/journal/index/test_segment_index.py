@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import pytest
 
-from tickertape.base.limits import index_bytes_max, segment_header_bytes
 from tickertape.batch import MessageBatch, Stamp, batch_from_bodies, merge
 from tickertape.journal.index.segment_index import SegmentIndex, publisher_spans
+from tickertape.journal.limits import index_bytes_max, segment_header_bytes
 
 BATCH_BYTES = 20_000
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tickertape.base.limits import index_bytes_max
 from tickertape.journal.index.topic_index import StoredTopics, TopicTable
+from tickertape.journal.limits import index_bytes_max
 
 blocks_of_topics = st.lists(st.sets(st.integers(0, 9).map("t{}".format), min_size=1), min_size=1, max_size=60)
 

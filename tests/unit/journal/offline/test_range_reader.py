@@ -10,9 +10,9 @@ from crc32c import crc32c
 from tests.simulation.journal_log import JOURNAL_ID, Driver, Message
 from tickertape.base.errors import JournalCorrupt, JournalVersion, NotAJournal, WrongJournal
 from tickertape.base.interfaces import Disk
-from tickertape.base.limits import commit_header_bytes, segment_header_bytes
 from tickertape.journal.format.identity import IDENTITY_FILE
 from tickertape.journal.format.segment import decode_segment_header, encode_segment_header, segment_path
+from tickertape.journal.limits import commit_header_bytes, segment_header_bytes
 from tickertape.journal.offline import range_reader as outside
 from tickertape.journal.offline.range_reader import read_range
 from tickertape.journal.offline.segment_check import opened

@@ -14,7 +14,6 @@ from crc32c import crc32c
 
 from tests.unit.journal.written import START_MICROS, Written
 from tickertape.base.errors import NotAJournal
-from tickertape.base.limits import commit_header_bytes, segment_header_bytes
 from tickertape.journal.format.identity import read_identity
 from tickertape.journal.format.last_segment import read_last_segment
 from tickertape.journal.format.segment import (
@@ -30,6 +29,7 @@ from tickertape.journal.format.segment import (
     segment_path,
 )
 from tickertape.journal.index.segment_index import SegmentIndex
+from tickertape.journal.limits import commit_header_bytes, segment_header_bytes
 from tickertape.journal.offline.verify import segment_bytes, survey, verify
 from tickertape.journal.recovery.segment_scan import SegmentScan
 from tickertape.journal.recovery.survey import survey_segments

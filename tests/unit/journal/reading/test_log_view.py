@@ -14,7 +14,11 @@ from tests.simulation.journal_log import JOURNAL_ID
 from tests.simulation.journal_world import drive, read_log
 from tickertape.base.errors import JournalCorrupt
 from tickertape.base.interfaces import Now
-from tickertape.base.limits import (
+from tickertape.batch import Stamp, batch_from_bodies
+from tickertape.journal.disk_jobs import DiskJobExecutor
+from tickertape.journal.format.segment import decode_commit, segment_path
+from tickertape.journal.journal import Journal
+from tickertape.journal.limits import (
     batch_memory_bytes,
     commit_header_bytes,
     index_zone_bytes,
@@ -22,10 +26,6 @@ from tickertape.base.limits import (
     segment_header_bytes,
     tail_cache_bytes,
 )
-from tickertape.batch import Stamp, batch_from_bodies
-from tickertape.journal.disk_jobs import DiskJobExecutor
-from tickertape.journal.format.segment import decode_commit, segment_path
-from tickertape.journal.journal import Journal
 from tickertape.journal.reading.log_reader import LogReader
 from tickertape.journal.reading.log_view import LogPart, LogSegment, ReadRequest
 from tickertape.journal.reading.lookup import find_bookmark, find_time, fold_topic

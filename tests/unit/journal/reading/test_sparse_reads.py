@@ -11,13 +11,13 @@ import pytest
 from tests.simulation.journal_log import JOURNAL_ID
 from tickertape.base.errors import JournalCorrupt
 from tickertape.base.interfaces import Buffer, Now
-from tickertape.base.limits import commit_header_bytes
 from tickertape.batch import BatchBuilder, MessageBatch, Stamp, select_topic
 from tickertape.engine.log_reads.selection import selections
 from tickertape.engine.matching.interest import Interest
 from tickertape.journal.disk_jobs import DiskJobExecutor
 from tickertape.journal.format.segment import CommitHeader, CommitKind, decode_commit, segment_path
 from tickertape.journal.journal import Journal
+from tickertape.journal.limits import commit_header_bytes
 from tickertape.journal.reading.log_reader import LogReader
 from tickertape.journal.reading.log_view import LogPart, ReadRequest
 from tickertape.journal.recovery.recovery import recover_journal

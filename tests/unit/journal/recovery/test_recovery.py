@@ -24,7 +24,6 @@ from tickertape.base.errors import (
     NotAJournal,
     WrongJournal,
 )
-from tickertape.base.limits import commit_header_bytes, segment_header_bytes
 from tickertape.journal.format.clean_shutdown import END_FILE, CleanShutdown
 from tickertape.journal.format.identity import open_identity
 from tickertape.journal.format.last_segment import BEGUN_FILE
@@ -37,6 +36,7 @@ from tickertape.journal.format.segment import (
     footer_bytes,
     segment_path,
 )
+from tickertape.journal.limits import commit_header_bytes, segment_header_bytes
 from tickertape.journal.recovery.recovery import RecoveryAction, decide, recover_journal
 from tickertape.journal.recovery.survey import survey_segments
 from tickertape.testing.disk import StrictDisk

@@ -8,7 +8,6 @@ from random import Random
 import pytest
 from crc32c import crc32c
 
-from tickertape.base.limits import commit_header_bytes, segment_header_bytes
 from tickertape.journal.commit.active_segment import ActiveSegment, LogEnd, make_seal
 from tickertape.journal.format.segment import (
     CommitHeader,
@@ -17,6 +16,7 @@ from tickertape.journal.format.segment import (
     decode_commit,
     encode_commit,
 )
+from tickertape.journal.limits import commit_header_bytes, segment_header_bytes
 from tickertape.journal.recovery.segment_scan import Ending, ScannedCommit, SegmentScan, Verdict, read_seal
 
 SALT = 0xA1B2C3D4E5F60718

@@ -9,13 +9,14 @@ import pytest
 
 from tests.helpers.steps import steps_of
 from tests.simulation.engine_world import EngineWorld
-from tickertape.base import limits
 from tickertape.base.histogram import Histogram
+from tickertape.engine.limits import topics_counted_max
 from tickertape.engine.runtime.statistics import OTHER_TOPICS
 from tickertape.server.admin import snapshot as looking
 from tickertape.server.admin.metrics import exposition
 from tickertape.server.admin.snapshot import InstanceSnapshot, finished
 from tickertape.server.engine_driver import EngineDriver
+from tickertape.server.limits import sessions_listed_max, subscriptions_counted_max
 
 
 def instance_of(world: EngineWorld) -> EngineDriver:
@@ -80,8 +81,8 @@ STEPS_MAX = 320_000
 @pytest.mark.slow
 def test_a_look_at_a_full_house_is_bounded() -> None:
     """The event loop does nothing else meanwhile. What is beyond the bounds costs next to nothing."""
-    world = world_with(limits.subscriptions_counted_max // 5, 5)
-    for n in range(0, limits.topics_counted_max + 10, 101):
+    world = world_with(subscriptions_counted_max // 5, 5)
+    for n in range(0, topics_counted_max + 10, 101):
         names = [f"topic-{n + i}" for i in range(101)]
         for name in names:
             world.peers[1].publish(name, [b"1"])
@@ -90,9 +91,9 @@ def test_a_look_at_a_full_house_is_bounded() -> None:
     seen = looked.stats()
     steps = steps_of(looked.stats)
     stats = finished(seen)
-    assert len(stats.sessions) == limits.sessions_listed_max
-    assert len(stats.topics) == limits.topics_counted_max + 1
+    assert len(stats.sessions) == sessions_listed_max
+    assert len(stats.topics) == topics_counted_max + 1
     assert stats.topics[-1].name == OTHER_TOPICS
     assert steps <= STEPS_MAX
     body, _ = exposition(stats, "")
-    assert body.count(b"\ntickertape_topic_messages_total{") == limits.topics_counted_max + 1
+    assert body.count(b"\ntickertape_topic_messages_total{") == topics_counted_max + 1

@@ -8,11 +8,6 @@ from textwrap import dedent
 import pytest
 
 from tickertape.base.errors import ConfigurationError
-from tickertape.base.limits import (
-    configuration_bytes_max,
-    include_depth_max,
-    included_files_max,
-)
 from tickertape.server.config.config import (
     Config,
     InstanceConfig,
@@ -22,6 +17,7 @@ from tickertape.server.config.config import (
     load_config,
 )
 from tickertape.server.config.transports import Transport
+from tickertape.server.limits import configuration_bytes_max, include_depth_max, included_files_max
 
 VALUES = "text is written in quotes; other values are numbers, true, false, times and [lists]"
 FULL = """

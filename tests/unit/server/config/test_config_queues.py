@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tickertape.base.queue_limits import queues_max
 from tickertape.engine.queues.state.definition import QueueDefinition
 from tickertape.server.config.config import examine, load_config
+from tickertape.server.limits import queues_max
 
 ELSEWHERE = "'q' is the name of a queue over 'w': name the topic that its messages are published to"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tickertape.base.limits import recorded_patterns_max
+from tickertape.filter.limits import recorded_patterns_max
 from tickertape.server.config.config import examine, load_config
 
 

@@ -8,19 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from tickertape.base.limits import (
-    MIB,
+from tickertape.base.limits import MIB, topic_bytes_max
+from tickertape.engine.limits import topic_names_bytes_max
+from tickertape.server.config.config import examine
+from tickertape.server.config.toml_lines import TooDeep, check_keys
+from tickertape.server.limits import (
     configuration_bytes_max,
     configuration_depth_max,
     configuration_problems_max,
     configuration_total_bytes_max,
     include_depth_max,
     included_files_max,
-    topic_bytes_max,
-    topic_names_bytes_max,
 )
-from tickertape.server.config.config import examine
-from tickertape.server.config.toml_lines import TooDeep, check_keys
 
 MEMORY_BYTES_MAX = 64 * MIB
 """What judging any configuration may take; its files have `configuration_total_bytes_max`."""

@@ -6,7 +6,8 @@ from random import Random
 
 import pytest
 
-from tickertape.base.limits import frame_bytes_max, inbound_bytes_max
+from tickertape.base.limits import frame_bytes_max
+from tickertape.server.limits import inbound_bytes_max
 from tickertape.server.network.inbound_budget import InboundBudget
 
 

@@ -11,9 +11,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from tests.unit.spark.common.test_schema import struct
 from tickertape.base.errors import UsageError
-from tickertape.base.queue_limits import source_part_bytes_max
 from tickertape.batch import MessageBatch, batch_from_bodies
 from tickertape.spark.common.schema import columns_of
+from tickertape.spark.limits import source_part_bytes_max
 from tickertape.spark.queues.options import queue_options
 from tickertape.spark.queues.stream_reader import QueuePartition, QueueStreamReader, parts_of
 

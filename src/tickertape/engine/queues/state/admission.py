@@ -12,10 +12,9 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 from pyroaring import BitMap64
 
-from tickertape.base.limits import filter_piece_bytes_max
-from tickertape.base.queue_limits import queue_step_messages_max
 from tickertape.batch import MessageBatch
 from tickertape.batch.format import I8, Int64s
+from tickertape.engine.limits import filter_piece_bytes_max, queue_step_messages_max
 from tickertape.engine.matching.content_filter import ContentFilter, bodies_of
 from tickertape.engine.matching.filter_context import FilterContext, Subscriber
 from tickertape.engine.matching.interest import rows_of_topics

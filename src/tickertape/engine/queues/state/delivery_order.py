@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 from pyroaring import BitMap64
 
-from tickertape.base.queue_limits import priorities_max
 from tickertape.batch.format import I8, Int64s
+from tickertape.engine.limits import priorities_max
 from tickertape.engine.queues.state.bit_sliced_index import BitSlices, below, first_places
 from tickertape.engine.queues.state.messages import QueueMessages
 

@@ -11,9 +11,9 @@ import numpy as np
 from pyroaring import BitMap64
 
 from tickertape.base.interfaces import Now
-from tickertape.base.queue_limits import queue_step_outcomes_max
 from tickertape.batch import MessageBatch
 from tickertape.batch.format import Int64s
+from tickertape.engine.limits import queue_step_outcomes_max
 from tickertape.engine.queues.consumer import QueueFeed
 from tickertape.engine.queues.state.admission import Admitted
 from tickertape.engine.queues.state.bit_sliced_index import first_of

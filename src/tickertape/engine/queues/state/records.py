@@ -17,9 +17,9 @@ import numpy as np
 from pyroaring import BitMap64
 
 from tickertape.base.errors import JournalCorrupt
-from tickertape.base.queue_limits import record_ranges_bytes_max
 from tickertape.base.text_format import shown
 from tickertape.batch.format import Int64s
+from tickertape.engine.limits import record_ranges_bytes_max
 
 _I8: Final = np.dtype("<i8")
 

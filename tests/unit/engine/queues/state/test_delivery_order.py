@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from pyroaring import BitMap64
 
-from tickertape.base.queue_limits import priorities_max
+from tickertape.engine.limits import priorities_max
 from tickertape.engine.queues.state.delivery_order import DeliveryOrder
 from tickertape.engine.queues.state.messages import QueueMessages
 from tickertape.engine.queues.state.records import Outcome, OutcomeKind, Reason, ranges_of

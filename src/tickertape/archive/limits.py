@@ -1,7 +1,4 @@
-"""Owns every bound of the archive, by name, with its unit last.
-
-Must never be repeated elsewhere as a number.
-"""
+"""Limits of archive: sizes, counts and seconds. Names end with the unit."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ from typing import Final
 
 from tickertape.base.limits import KIB, MIB
 
+# archive
 archive_row_group_bytes_max: Final = 16 * MIB
 """Bodies in a row group of its files, or one message."""
 archive_page_bytes: Final = MIB
@@ -25,18 +23,6 @@ archive_buffer_bytes: Final = 64 * KIB
 """What is read at a time of each column of a file in a directory."""
 archive_files_open_max: Final = 256
 """Files that a reader keeps open; more are opened again and again."""
-archive_scans_max: Final = 8
-"""Readers that a server keeps where they are; others begin anew each time."""
-archive_answer_bytes_max: Final = MIB
-"""What a server reads for one request, or one message."""
-archive_ahead_bytes_max: Final = 32 * MIB
-"""What a server's readers have asked of the archive, or were given and have not used: all together."""
-archive_threads_max: Final = 4
-"""Requests that a server answers at a time."""
-archive_threads_per_connection_max: Final = 2
-"""Of these, how many may be of one connection."""
-archive_refresh_seconds_default: Final = 30.0
-"""How often a server looks how far the archive reaches."""
 archive_looks_max: Final = 20
 """Looks that go on from what the one before has read of the table's log; then the table is opened anew."""
 row_group_rows_max: Final = 64 * 1024
@@ -47,20 +33,13 @@ buffer_bytes_max: Final = 192 * MIB
 """What a task holds in memory before it writes row groups that are not full."""
 files_open_max: Final = 64
 """Files of days and topics that a task keeps open; above it the one written to longest ago is closed."""
-batch_messages_default: Final = 4_000_000
-"""Messages that one commit adds at most, unless told otherwise."""
 commit_attempts_max: Final = 100
 """How often a commit is tried while others change the table."""
 compact_files_min: Final = 8
 """Small files of a day and topic that are merged while the archive is being written: fewer are left until
 there are more, so that a row is not rewritten with every batch."""
-keep_seconds_default: Final = 7 * 86_400.0
-"""Files that are no part of the archive any more are kept so long: who reads an older version finds them."""
 keep_seconds_min: Final = 3600.0
 """The least of that, for readers of an older version."""
 unknown_seconds_min: Final = 86_400.0
 """Files that no commit names are kept at least so long: they may belong to a batch under way, which takes
 as long as the store, the cluster or a machine that sleeps makes it."""
-
-assert 4 * archive_row_group_bytes_max < buffer_bytes_max
-assert archive_row_group_bytes_max < file_bytes_target

@@ -1,0 +1,13 @@
+"""Limits of cli: sizes, counts and seconds. Names end with the unit."""
+
+from __future__ import annotations
+
+from typing import Final
+
+# administration
+watch_seconds_min: Final = 0.1
+"""The shortest time after which a command may show a server's statistics again."""
+
+# archive
+keep_seconds_default: Final = 7 * 86_400.0
+"""Files that are no part of the archive any more are kept so long: who reads an older version finds them."""

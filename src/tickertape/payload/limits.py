@@ -1,0 +1,26 @@
+"""Limits of payload: sizes, counts and seconds. Names end with the unit."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tickertape.base.limits import message_bytes_max
+
+# fields of bodies
+path_characters_max: Final = 1024
+"""Longest text of one path to a field."""
+path_steps_max: Final = 32
+"""Names and subscripts of one path: how deep into a body anybody looks."""
+path_subscript_max: Final = message_bytes_max
+"""Largest subscript in a path: no array has more elements than its body has bytes."""
+paths_per_reader_max: Final = 256
+"""Different fields that one filter, or one set of keys, reads of a message."""
+path_forms_max: Final = 2
+"""Ways to write subscripts between the same names (`/a/b`, `/a[0]/b`) in one set of paths: each of them may
+walk through the same arrays again."""
+select_entries_max: Final = 256
+"""Entries of one select list."""
+fix_searched_tags_max: Final = 8
+"""Up to so many tags are sought one by one in a FIX message; for more it is taken apart as a whole."""
+readers_remembered_max: Final = 512
+"""Sets of paths of one message type whose compiled readers are kept for the next who asks for the same."""

@@ -1,0 +1,15 @@
+"""Limits of security: sizes, counts and seconds. Names end with the unit."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tickertape.base.limits import KIB
+
+# security
+encrypted_at_once_bytes_max: Final = 256 * KIB
+"""What is encrypted in one go; what goes out waits as cipher text so long."""
+secret_file_bytes_max: Final = 1024 * KIB
+"""Size of a file with a token or with the hashes of tokens."""
+token_name_characters_max: Final = 64
+"""Length of the name of a token."""
