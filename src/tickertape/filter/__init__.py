@@ -1,6 +1,7 @@
-"""Owns the language of filters: its text, its meaning, and functions that apply it to many bodies at once.
+"""Filter language: parse filters and topic patterns and apply them to many message bodies at once.
 
-Must never know a topic's configuration, a subscription or a peer: it is given texts, types and bodies.
+The package knows texts, message types and bodies. It does not know topic configuration, subscriptions or
+connections.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Owns the count of exceptions that filters raised and that were contained.
+"""Counter of exceptions that were raised inside filters and contained.
 
-A filter comes from a client, and must never end the process or another subscription: one that raises while
-it is compiled is refused, and a message for which it raises does not match and counts as unreadable. The
-tests read the count, so that containment hides no defect from them.
+A filter comes from a client and must not end the process or another subscription. A filter that raises while
+it is compiled is rejected. A message for which it raises does not match and counts as unreadable. Tests read
+the counter, so containment hides no defect from them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Owns sets of topics: those of some names, and those that some patterns fit.
+"""Topic sets: topics selected by names and patterns.
 
-Must never give two answers about one topic: the server and each of its clients ask here which topics the log
-records. What it remembers of the topics it was asked about is bounded.
+The server and its clients use this class to decide which topics are recorded, so its answer for a topic never
+changes. The cache of answers is bounded.
 """
 
 from __future__ import annotations

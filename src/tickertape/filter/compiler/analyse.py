@@ -1,6 +1,7 @@
-"""Owns the meaning of a tree before any message: names are looked up, constants worked out, costs counted.
+"""Semantic analysis of a filter tree: resolve functions, fold constants and check the cost limits.
 
-Must never change what a filter says of any message. Whatever cannot be is refused here, with its place.
+Analysis never changes the result of a filter. Filters that cannot be evaluated are rejected here, with the
+position of the error.
 """
 
 from __future__ import annotations

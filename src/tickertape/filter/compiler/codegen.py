@@ -1,8 +1,11 @@
-"""Owns the way from a tree to Python source: expressions that ask as little as the question needs.
+"""Code generator: turns a filter tree into Python source that evaluates as little as needed.
 
-Must never put a text of a filter into source: constants and functions are handed over by name. Of a condition
-is asked whether it is true, or whether it is false; only where it is used as a value are there three answers.
-A field against a constant asks first what most messages have, and leaves the rest to the general rule.
+A condition is generated as "is it true" or "is it false". Three-valued results are generated only where a
+condition is used as a value. Comparing a field with a constant tests the common types first and falls back
+to the general rule.
+
+Invariants:
+* No text of a filter gets into the source: constants and functions are passed by name.
 """
 
 from __future__ import annotations

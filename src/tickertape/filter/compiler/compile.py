@@ -1,6 +1,8 @@
-"""Owns the filter: a text that became one function over many bodies.
+"""Compile filter text into one function that is applied to many bodies.
 
-Must never raise for any body, and must never decode one when nothing of it is read.
+Invariants:
+* A compiled filter raises for no body.
+* A filter that reads no field decodes no body.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Owns the account of a filter: what it reads, what became of it, what it costs.
-
-Must never evaluate the filter: it is asked what it is.
-"""
+"""Explain a filter: the fields it reads, its normalized form and its cost. Nothing is evaluated."""
 
 from __future__ import annotations
 

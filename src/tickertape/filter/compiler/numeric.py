@@ -1,7 +1,8 @@
-"""Owns expressions that give a number for a message: a text that became one function over many bodies.
+"""Compile an expression into one function that returns a number for each of many bodies.
 
-Must never raise for any body, and must never depend on who asks or when: a number that was given once for a
-message is given for it always.
+Invariants:
+* A compiled expression raises for no body.
+* The value of a message depends neither on the subscriber nor on the time, so it never changes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Owns regular expressions: what is accepted, what it costs, and searching for it anywhere in a text.
+"""Regular expressions: check, cost and compile them, and search with RE2.
 
-Must never search with anything but RE2, nor accept an expression whose search could need more states than
-`pattern_states_max`: RE2 is linear for those too, but a hundred times slower.
+Expressions whose search could need more than `pattern_states_max` states are rejected: RE2 is linear for
+them too, but a hundred times slower.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Owns the shape of a regular expression: which characters may stand where, and what may follow what.
+"""Parser for RE2 expressions: finds their positions and which positions can follow each other.
 
-Must never decide whether a text matches: RE2 does. It reads expressions that RE2 has accepted, to find out
-how many states a search for them needs. Assertions (`^`, `\\b`) count as nothing, but for one at the begin.
+It reads expressions that RE2 has accepted, to count the states that a search needs. RE2 does the matching.
+Assertions (`^`, `\\b`) count as empty, except one at the start.
 """
 
 from __future__ import annotations

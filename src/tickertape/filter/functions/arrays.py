@@ -1,9 +1,8 @@
-"""Owns the array: what the operators need to know of all its elements together.
+"""Array summaries: sets, counts and extremes of all elements, as the operators need them.
 
-Must never compare elements pair by pair, nor work anything out twice: an array is summed up once for a
-message (sets for `=`, counts for `!=`, extremes for `<`), each part when it is first asked for. What takes
-more than a few nanoseconds an element is charged to the message, and `TooCostly` is raised when that is too
-much.
+An array is summarized once for each message: sets for `=`, counts for `!=`, extremes for `<`. Each part is
+made at its first use. Elements are never compared pair by pair. Work of more than a few nanoseconds for each
+element is charged to the message, and `TooCostly` is raised above the limit.
 """
 
 from __future__ import annotations

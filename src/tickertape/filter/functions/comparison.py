@@ -1,9 +1,8 @@
-"""Owns the comparing operators on any values of a body: scalars, and arrays, of which any element counts.
+"""Comparison operators on scalars and arrays; an array matches if any of its elements does.
 
-Must never hold anything of a message longer than its caller does: what is known of its arrays comes in as
-`arrays`.
-Each gives True, False or None: unknown. Of an array some elements may be NULL: then what no other element
-makes true is unknown.
+Each operator returns True, False or None (unknown). If an array has NULL elements and no other element makes
+the comparison true, the result is unknown. Array summaries are passed in as `arrays` and live as long as the
+caller keeps them.
 """
 
 from __future__ import annotations

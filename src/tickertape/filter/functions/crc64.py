@@ -1,7 +1,7 @@
-"""Owns the CRC-64 of a text: the one of ECMA-182, reflected, as xz and most programs have it (CRC-64/XZ).
+"""CRC-64 of a text: ECMA-182, reflected, as in xz (CRC-64/XZ).
 
-Must never take a step of Python for each byte of a long text: a CRC is linear, so rows of bytes are summed up
-together, each byte by a table of its place, and then rows by pairs.
+Long texts take no Python step for each byte. A CRC is linear: rows of bytes are summed with one table for
+each column, and then the rows are combined in pairs.
 """
 
 from __future__ import annotations

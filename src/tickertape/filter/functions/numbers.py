@@ -1,6 +1,6 @@
-"""Owns arithmetic and the functions of numbers.
+"""Arithmetic and number functions.
 
-Must never raise for any numbers, nor give what is beyond 64-bit integers and finite floats: that is NULL.
+They raise for no numbers. A result outside 64-bit integers and finite floats is NULL.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Owns REGEXP_REPLACE: each match of a regular expression in a text is replaced.
+"""REGEXP_REPLACE: replace each match of a regular expression in a text.
 
-Must never search without charging the message for it. A single search is linear in the text, but a match may
-be known only when the rest of the text was read, and then each of many matches reads all of it.
+Each search is charged to the message. A single search is linear in the text, but the end of a match may be
+known only after the rest of the text was read, and then each of many matches reads all of it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Owns the table of functions: their names, arguments, results, and why some are not for filters.
+"""Table of functions: names, arguments, results, and the reason why some are not supported.
 
-Must never evaluate anything itself: it names what does, and wraps it so that NULL and wrong types give NULL.
+It wraps each function so that NULL and arguments of the wrong type give NULL.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Owns the functions of texts.
+"""String functions.
 
-Must never make a text above `text_result_characters_max`, nor take more than linear time.
+They run in linear time and return no text longer than `text_result_characters_max`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Owns what values are to a filter: what is NULL, what is a number, what is a text, and how two compare.
+"""Value semantics of filters: what is NULL, a number or a text, and how two scalars compare.
 
-Must never look into more than one element of an array: that is the part of elements.py. Everything that
-filters evaluate goes through here, so that a value means the same in an operator, a function and an index.
+All evaluation uses these functions, so a value means the same in an operator, a function and an index. They
+look at no more than one element of an array; `arrays.py` handles whole arrays.
 
-A scalar is None (NULL), bool, int, float or a text that is not empty. Conditions are True, False or None:
-unknown.
+A scalar is None (NULL), bool, int, float or a text that is not empty. Conditions are True, False or None
+(unknown).
 """
 
 from __future__ import annotations

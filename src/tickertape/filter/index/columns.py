@@ -1,6 +1,6 @@
-"""Owns the values of fields of many bodies, column by column: each body is read once for all filters.
+"""Column reader: decodes each body once and provides its field values for all filters of an index.
 
-Must never give a value for a body that some filter may not be able to read: such a body is set aside.
+Bodies that some filter may not be able to read are set aside.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Owns the filters that ask for certain values of one field: from a value to those who ask for it.
+"""Equality index: maps a field value to the filters that require it.
 
-Must never tell values apart that `=` does not.
+Values that `=` treats as equal have the same entry.
 """
 
 from __future__ import annotations

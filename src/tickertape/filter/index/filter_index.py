@@ -1,9 +1,11 @@
-"""Owns the index of many filters: each is taken apart, so that a message is tested only against those that
-can match, and what several filters ask is asked once.
+"""Filter index: tests a message only against the filters that can match it.
 
-A filter is found by a value that a field must have, else by an interval, else by a condition on one field;
-only what is none of these is asked of every message. Must never find another answer than the filters give one
-by one (see search.py for the asking).
+A filter is found by a value that a field must have, else by an interval, else by a predicate on one field.
+Only filters with none of these are tested for every message. Predicates that several filters share are
+evaluated once. `search.py` evaluates the index.
+
+Invariants:
+* The index gives the same result as testing the filters one by one.
 """
 
 from __future__ import annotations

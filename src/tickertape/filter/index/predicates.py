@@ -1,8 +1,7 @@
-"""Owns the conditions on one field that no dictionary or interval decides, and whether they are true of the
-values met: each is asked once of a value, however many filters and messages have it.
+"""Predicate cache: evaluates each predicate on one field once for each distinct value.
 
-Must never answer of a value that was not asked of it, nor remember more than `index_cells_max` answers, or
-texts beyond what all tables may (see remembered.py).
+It serves predicates that no dictionary or interval decides, for any number of filters and messages. It keeps
+at most `index_cells_max` results. `value_cache.py` limits the texts that all tables keep.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Owns the filters that ask whether numbers lie in intervals: those over the same fields, tested all at once.
+"""Range index: tests the intervals of many filters over the same fields at once.
 
-Must never decide about a value that is no number by its interval: such values are few, and the conditions
-themselves are asked.
+Values that are not numbers are rare; for them the conditions themselves are evaluated.
 """
 
 from __future__ import annotations

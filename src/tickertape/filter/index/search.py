@@ -1,6 +1,6 @@
-"""Owns a search: which filters of an index match which of many bodies, a piece of them at a time.
+"""Index search: finds which filters of an index match which bodies, one piece of the bodies at a time.
 
-Must never let one body, or one filter, keep others waiting: what takes long is done in steps.
+Long work is done in steps, so that neither a body nor a filter delays other work.
 """
 
 from __future__ import annotations

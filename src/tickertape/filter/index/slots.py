@@ -1,7 +1,4 @@
-"""Owns the slots of an index: the filters in it by number, and what is left to ask of each once it is found.
-
-Must never decide how a filter is found.
-"""
+"""Slots of an index: numbers its filters and keeps the part of each that is still to be evaluated."""
 
 from __future__ import annotations
 

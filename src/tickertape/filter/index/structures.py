@@ -1,6 +1,6 @@
-"""Owns where the filters of an index are found: by values, by intervals, by conditions, or not at all.
+"""Lookup structures of an index: by value, by interval, by predicate, or none.
 
-Must never keep anything of a filter that was taken out.
+Removing a filter removes everything that was kept for it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Owns the way from the tree of a filter to the terms by which an index finds it: values that a field must
-have, intervals, conditions on one field.
+"""Index terms: required values, intervals and predicates on one field, extracted from a filter tree.
 
-Must never let terms say more than the filter: each of them is true of every message that matches, and when
-`whole` is false all of them together are the filter.
+Invariants:
+* Each term is true for every message that the filter matches.
+* If `whole` is false, all terms together are the filter.
 """
 
 from __future__ import annotations

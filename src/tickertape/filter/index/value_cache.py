@@ -1,7 +1,7 @@
-"""Owns what all indexes of filters remember of values from one look to the next: how much in all, and which
-values are worth it.
+"""Memory limit for cached field values, shared by all filter indexes.
 
-Must never decide an answer: what is forgotten is asked again.
+It decides how many values are kept and which. Evicting a value changes no result: the value is evaluated
+again.
 """
 
 from __future__ import annotations

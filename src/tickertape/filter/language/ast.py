@@ -1,7 +1,7 @@
-"""Owns the tree of a filter: what a filter says, each part with its place in the text.
+"""Syntax tree of a filter; each node has its position in the text.
 
-Must never decide what anything means, nor look into a body. Nodes are immutable, and equal when they say the
-same, wherever in a text they stand: parts that several filters share can be found with a dictionary.
+Nodes are immutable. Nodes that mean the same are equal wherever they are in a text, so parts that several
+filters share can be found with a dictionary.
 """
 
 from __future__ import annotations

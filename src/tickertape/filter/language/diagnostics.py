@@ -1,6 +1,6 @@
-"""Owns how a mistake in a filter is told: line, column, and the text around it with a caret.
+"""Error messages for filter text: line, column and the surrounding text with a caret.
 
-Must never put the text of a filter into a message unescaped or at full length.
+Text of a filter is always escaped and shortened.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Owns the grammar at work: lark, and what becomes of each rule.
+"""Filter grammar: runs the lark parser and builds the syntax tree.
 
-Must never be imported before a filter is read: lark takes longer to import than a server to start.
+The module is imported when the first filter is parsed, because importing lark takes longer than starting a
+server.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Owns the way from the text of a filter to its tree, and what is said of a text that has none.
+"""Parse filter text into a syntax tree and report syntax errors.
 
-Must never let a text grow work beyond its length: bytes and brackets are counted before it is parsed, parts
-and their depth before anything walks the tree.
+The work is bounded by the length of the text: bytes and brackets are counted before parsing, nodes and depth
+before anything walks the tree.
 """
 
 from __future__ import annotations

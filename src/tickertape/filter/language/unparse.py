@@ -1,7 +1,4 @@
-"""Owns the text of a tree: a filter that means the same, with all its brackets.
-
-Must never leave out a bracket that the meaning needs: what it writes is parsed to an equal tree.
-"""
+"""Write a syntax tree as filter text with all brackets; parsing the text gives an equal tree."""
 
 from __future__ import annotations
 
