@@ -1,6 +1,6 @@
-"""Owns the message batch: its encoding, and building, merging, selecting and reading batches.
+"""Message batches: encode, decode, build, merge, select and convert them.
 
-Must never read a clock, open a file or know a peer. The names below are the package's face.
+The package reads no clock and no files, and knows no connections. The names below are its interface.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Owns the way between batches and Arrow: columns and bodies are handed over as they lie.
+"""Convert between batches and Arrow arrays without copying columns or bodies.
 
-Must never import pyarrow before somebody asks for Arrow: a server starts without it.
+pyarrow is imported at the first conversion, so a server starts without it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Owns the head of a batch whose bodies lie elsewhere: which runs hold a topic, and where their bodies are.
+"""Head of a batch without its bodies: finds the runs that hold a topic and where their bodies are.
 
-A reader that wants few messages of a large commit reads its head, then only the bodies of their runs. Must
-never give a message out of a run without the whole of the run: its checksum could not be checked.
+A reader that needs few messages of a large commit reads its head, and then only the bodies of those runs.
+Runs are read whole, because their checksum covers the whole run.
 """
 
 from __future__ import annotations

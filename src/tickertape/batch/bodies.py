@@ -1,6 +1,6 @@
-"""Owns giving the messages of a batch other bodies, for what is sent of them only in part.
+"""Replace the bodies or topics of a batch.
 
-Must never change anything else of a message, or leave the checksum of bodies that are not there any more.
+Other columns stay as they are. Runs with new bodies get new checksums.
 """
 
 from __future__ import annotations

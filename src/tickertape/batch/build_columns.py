@@ -1,6 +1,6 @@
-"""Owns making batches to publish of Arrow columns: bodies, and where they are given topics and labels.
+"""Build batches to publish from Arrow columns: bodies, topics and labels.
 
-Must never touch a message by itself in Python, or copy bodies.
+No message is handled one by one in Python, and no body is copied.
 """
 
 from __future__ import annotations

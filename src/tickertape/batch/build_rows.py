@@ -1,8 +1,7 @@
-"""Owns making a batch of messages that come as rows or as columns: each with a publisher, sequence and stamp
-of its own.
+"""Build a batch from rows or columns in which each message has its own publisher, sequence and time.
 
-Messages that follow one another from one publisher, with one stamp and rising sequences, share a run. Must
-never change their order, or copy a body more than once.
+Consecutive messages of one publisher with the same time and rising sequences share a run. The order is kept,
+and a body is copied at most once.
 """
 
 from __future__ import annotations

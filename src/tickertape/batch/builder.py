@@ -1,7 +1,7 @@
-"""Owns gathering messages into a batch of one run, as a publisher does.
+"""Batch builder: collects the messages of a publisher into a batch of one run.
 
-Must never be slow for the common case, one topic without optional columns: a comparison and an append a
-message. What is rarer (another topic, a gap, a label) is noted with its index and spread at `build`.
+The common case, one topic without optional columns, takes a comparison and an append for each message. Other
+topics, gaps and labels are recorded with their index and spread at `build`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Owns the judgement whether bytes are a message batch, and where its sections lie.
+"""Validate an encoded batch and locate its sections.
 
-Must never check a body against its checksum (`MessageBatch.verify` does), never copy an aligned buffer, and
-never allocate more than what it was given: every count is compared with the bytes at hand before it is used.
+Checksums of bodies are not checked (`MessageBatch.verify` does that), and an aligned buffer is not copied.
+Every count is compared with the length of the buffer before it is used, so no allocation exceeds the input.
 """
 
 from __future__ import annotations

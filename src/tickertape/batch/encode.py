@@ -1,6 +1,6 @@
-"""Owns writing the head of a batch: columns in, a `MessageBatch` out.
+"""Encode the head of a batch: takes columns and returns a `MessageBatch`.
 
-Must never judge what it is given beyond the two sizes that would not fit: callers hand in columns that agree.
+Callers pass consistent columns; only the two size limits of the format are checked.
 """
 
 from __future__ import annotations

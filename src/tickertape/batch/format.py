@@ -1,7 +1,4 @@
-"""Owns the numbers of the batch encoding (docs/formats/batch.md): structs, column bits, padding, checksums.
-
-Must never hold a batch, nor judge one.
-"""
+"""Constants and types of the batch format (docs/formats/batch.md): structs, column bits and checksums."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Owns making one batch of many: all runs in order, as a commit writes them.
+"""Merge batches into one that has all runs in order, as a commit writes them.
 
-Must never touch a body beyond copying it once, nor change a run's checksum.
+Bodies are copied once, and the checksums of runs stay as they are.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Owns the message as an application sees it: one row of a batch, looked up when it is asked for.
+"""Message: a view of one row of a batch, as the application sees it.
 
-Must never hold a copy of what the batch holds, except the body.
+Values are looked up in the batch when they are used; only the body is a copy.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Owns the message batch: one encoded table of messages (docs/formats/batch.md) and the views on it.
+"""The columnar message batch (docs/formats/batch.md) and zero-copy views of it.
 
-Must never copy a body to look at it, change a batch once made, or do per-message work nobody asked for: what
-is not needed to know that a batch is right is made when it is first used, and kept.
+A batch is immutable. Bodies are not copied to look at them. Columns that validation does not need are made at
+their first use and kept.
 """
 
 from __future__ import annotations

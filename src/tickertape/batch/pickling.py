@@ -1,6 +1,6 @@
-"""Owns copies of messages and batches for other processes: what pickle writes, and what it makes of that.
+"""Pickle messages and batches for other processes.
 
-Must never take a client, a store or a lease along: a copy cannot be settled or discarded, and says so.
+Clients, stores and leases are not pickled. A copy cannot be settled or discarded and says so.
 """
 
 from __future__ import annotations

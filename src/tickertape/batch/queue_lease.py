@@ -1,8 +1,7 @@
-"""Owns what a batch that came out of a queue knows of that: the queue, when its lease ends, what of it was
-settled, and where the application's word on its messages goes.
+"""Lease of a batch from a queue: queue name, end of the lease, and settlement of its messages.
 
-Must never send anything or decide when something is sent: a client does both. Acknowledging a message is what
-happens most: it is one append without a lock, and everything else is left to whoever takes the whole list.
+The client sends settlements and decides when. Acknowledging is the hot path: one append without a lock, and
+the client takes the whole list.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Owns taking part of a batch: a slice, the messages of a mask, the messages of a topic, or all of them in
-another order.
+"""Take parts of a batch: slices, masks, single topics, or another order.
 
-Must never give messages another order but in `reorder`, nor leave a run's checksum where messages of the run
-are missing.
+Only `reorder` changes the order of messages. A run that loses messages gets a new checksum.
 """
 
 from __future__ import annotations

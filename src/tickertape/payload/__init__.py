@@ -1,7 +1,6 @@
-"""Owns what a body is, by message type: its fields, its check, and the selection of its fields.
+"""Message types: read, check and project message bodies.
 
-Must never know a topic, a filter's language or a peer: it is given bodies and paths. The names below are the
-package's face.
+The package knows bodies and paths. It does not know topics, the filter language or connections.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Owns the message type of bodies that nobody looks into.
-
-Must never refuse a body.
-"""
+"""Message type `binary`: opaque bodies. Every body is valid."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Owns the way between Python objects and bodies: bytes stay, text is UTF-8, anything else is JSON.
-
-Must never look at a body that nobody asked to read.
-"""
+"""Convert between Python objects and bodies: bytes as they are, text as UTF-8, other objects as JSON."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Owns the message type BSON, read with the `bson` package that pymongo brings (extra `bson`).
+"""Message type `bson`, read with the `bson` package of pymongo (extra `bson`).
 
-Must never be imported where that package may be missing, but by `registry`, which says what to install.
+Only `registry` imports this module, because the package may be missing.
 """
 
 from __future__ import annotations

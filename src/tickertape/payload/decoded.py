@@ -1,6 +1,6 @@
-"""Owns the reader of fields that JSON and MessagePack share: decode into a shape, else walk the document.
+"""Field reader shared by JSON and MessagePack: decodes into a shape, else walks the document.
 
-Must never let an error of a decoder out: a body is read, or it is `Unreadable`.
+A decoder error is never raised to the caller: a body that cannot be decoded is `Unreadable`.
 """
 
 from __future__ import annotations

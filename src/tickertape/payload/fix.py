@@ -1,7 +1,7 @@
-"""Owns the message types FIX and NVFIX: fields `tag=value` in a row, each ended by a separator.
+"""Message types `fix` and `nvfix`: fields `tag=value`, each ended by a separator.
 
-Must never interpret a value: all of them are text, and what is a number is the reader's business. Lengths and
-checksums that a FIX message carries about itself are not looked at.
+All values are texts; the reader decides what is a number. The length and checksum fields of a FIX message are
+not checked.
 """
 
 from __future__ import annotations

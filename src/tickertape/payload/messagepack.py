@@ -1,7 +1,6 @@
-"""Owns the message type MessagePack.
+"""Message type `messagepack`.
 
-Must never decode what nobody asked for: fields that no path needs are skipped, and a selection copies values
-as they are written.
+Fields that no path needs are skipped, and a projection copies values as they are written.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Owns the path: where in a body a value is found, `/parent/child`, `/data[0]`, `/a/b/@attr`, `/35`.
+"""Field paths: parse and check `/parent/child`, `/data[0]`, `/a/b/@attr` and `/35`.
 
-Must never look into a body. What a path finds there is the same for every message type: a name goes into an
-object; a name at an array goes into each of its objects, and what is found there is one array; a subscript
-takes one element, counted from 0.
+A path finds the same in every message type. A name selects a member of an object. A name applied to an array
+selects the member of each of its objects, and the result is one array. A subscript selects one element,
+counted from 0.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Owns what becomes of values that only some message types can write: each is shown as one that all have.
+"""Convert values that only some message types have to values that all types have.
 
-Must never give anything but None, bool, int, float, str, bytes, list and dict, and an element of a list the
-same.
+Results are None, bool, int, float, str, bytes, list and dict; elements of a list are the same.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Owns the application of a select list to documents whose values can be left undecoded.
+"""Projection of documents whose values can be left undecoded.
 
-Must never change a value that stays, nor the order of what stays.
+Values that are kept are not changed, and neither is their order.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Owns the names of the message types.
+"""Registry of message types by name.
 
-Must never import a type that nobody names: one of them needs a package that is not always installed.
+A type is imported when it is first named, because one of them needs an optional package.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Owns the select list: which fields of a body a subscriber wants, `[-/,+/event_id,+/description]`.
+"""Select lists: parse `[-/,+/event_id,+/description]` and decide which fields are kept.
 
-Must never look into a body: a message type takes the decisions here and applies them.
+The message types apply these decisions to bodies.
 """
 
 from __future__ import annotations

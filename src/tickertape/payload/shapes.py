@@ -1,8 +1,7 @@
-"""Owns the typed shape of a set of paths: structures into which msgspec decodes what the paths need, and
-skips the rest.
+"""Typed shapes for sets of paths: msgspec structures that decode the needed fields and skip the rest.
 
-Must never give another value than the walk through the whole document would (`walk`). Where a body has not
-the shape, an array where an object is expected or a number where a path goes on, it is read that other way.
+The result is the same as walking the whole document (`walk`). A body that does not fit the shape, such as an
+array in place of an object or a number where a path continues, is decoded and walked instead.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Owns what every message type offers: a check of a body, a reader of its fields, a selection of them.
+"""Protocols of message types and their field readers.
 
-Must never know any one type. Values that a reader gives are None (missing, null, or an empty value of FIX),
-bool, int, float, str, bytes (binary fields), list (an array, possibly of arrays and objects) and dict (an
-object); nothing else, whatever the type can write.
+Whatever the type can write, values of a reader are None (missing, null, or an empty FIX value), bool, int,
+float, str, bytes (binary fields), list (arrays, also of arrays and objects) and dict (objects).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Owns the reading of paths from a document that is made of Python's own dicts and lists.
+"""Evaluate field paths on decoded documents made of dicts and lists.
 
-Must never visit a value more often than `path_forms_max` says, however many paths there are: all of them go
-down the document together.
+All paths walk the document together: no value is visited more than `path_forms_max` times, however many paths
+there are.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Owns the commands of the wire: their names, fields and meaning (docs/formats/wire.md shows the bytes).
+"""Protocol commands: names, fields and meaning (docs/formats/wire.md has the bytes).
 
-Must never decide anything: a command is data. Commands are immutable, keyword-only, encoded as MessagePack
-maps without fields at their default, and told apart by the tag field `c`. A command that carries messages is
-followed in its frame by one message batch.
+Commands are immutable, take keywords only, and are encoded as MessagePack maps without fields at their
+default. The tag field `c` is the name of the command. A command that carries messages is followed in its
+frame by one message batch.
 """
 
 from __future__ import annotations

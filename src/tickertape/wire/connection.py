@@ -1,8 +1,7 @@
-"""Owns one connection of the protocol, in either role: preface, frames, and which commands may come when.
+"""Protocol state of one connection, in either role: preface, frames and the order of commands.
 
-Must never answer, close, read a clock or touch a socket: it turns bytes into events and commands into
-buffers. What a peer does wrong is an event, never an exception. What commands mean is for the engine and the
-client.
+It is sans-I/O: it turns bytes into events and commands into buffers. Protocol errors of the peer are events,
+not exceptions. The engine and the client execute the commands.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Owns frames: how a command and its batch become bytes, and how bytes from a peer become frames again.
+"""Encode and decode protocol frames (docs/formats/wire.md has the bytes).
 
-Must never look into a header or a batch (connection.py does) beyond the size that a batch begins with, trust
-a length before it is compared with its limit, or hand out memory that a later read could change.
-docs/formats/wire.md shows the bytes.
+Of a batch only the size at its start is read. Lengths are compared with their limits before they are used,
+and returned memory is never changed by a later read.
 """
 
 from __future__ import annotations

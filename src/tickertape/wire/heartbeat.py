@@ -1,8 +1,7 @@
-"""Owns the heartbeat of one connection, in either role: when a beat is due, and when the peer counts as dead.
+"""Heartbeat state machine of a connection, in either role.
 
-Must never read a clock, send or close: it is told what its driver sees of the connection and when, and gives
-a verdict. Life is what arrived at the socket, not what was processed: bytes that nobody had time to read
-count.
+It decides when to send a heartbeat and when the peer counts as dead. The driver passes the time and what it
+saw of the connection. Received bytes prove that the peer is alive, even if nothing has processed them yet.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Owns how a client says what became of messages of a queue: a settlement, the body of a message published to
-the reserved topic `$queue`.
+"""Encode and decode queue settlements, the bodies of messages published to `$queue`.
 
-It travels as any publish does, so that it is kept in a publish store, sent again and known again by its
-sequence. Must never decide anything: what it does is the business of the engine. docs/formats/wire.md shows
-the bytes.
+A settlement is published like any message: publish stores keep and resend it, and its sequence identifies
+duplicates. The engine executes it. docs/formats/wire.md has the bytes.
 """
 
 from __future__ import annotations
