@@ -1,7 +1,4 @@
-"""Owns the name by which Spark finds our source without `register`: `DefaultSource` in a `pyspark_*` package.
-
-Must never hold anything else.
-"""
+"""Spark finds `DefaultSource` in this package, so the format needs no `register` call."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Owns the public names, as docs and examples type them: `import tickertape as tt`.
+"""Public API of Tickertape: `import tickertape as tt`.
 
-Must never import more than the standard library when it is itself imported: names are fetched when they are
-first used, so that `tickertape serve` starts without the client and the client without the server.
+Names are imported at their first use, so `tickertape serve` starts without the client, and the client without
+the server.
 """
 
 from __future__ import annotations

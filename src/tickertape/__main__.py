@@ -1,4 +1,4 @@
-"""Owns `python -m tickertape`, the same as the command `tickertape`. Must never hold anything else."""
+"""Entry point of `python -m tickertape`, the same as the command `tickertape`."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Owns bookmarks, start points and ranges: their text form and what it means, apart from any log.
+"""Parse and format bookmarks, start points and ranges.
 
-Must never decide where in a log a bookmark lies or what to do when the log does not hold it: that is the
-reader's part. The shape of a value decides what it is:
+Readers find a bookmark in a log and decide what to do if the log does not hold it. The form of a value
+decides its kind:
 
 * `0` is EPOCH and `0|1|` is NOW;
-* anything with a `|` is a bookmark. If it is not two unsigned 64-bit numbers, each followed by `|`, it is an
-  *unknown* bookmark, treated like one that the log does not hold; it is never an error;
-* a comma-separated list holds bookmarks. At a begin EPOCH wins (it is the earliest) and NOW counts only when
+* a value with a `|` is a bookmark. If it is not two unsigned 64-bit numbers, each followed by `|`, it is an
+  *unknown* bookmark. It is treated like one that the log does not hold and is never an error;
+* a comma-separated list holds bookmarks. As a start, EPOCH wins (it is the earliest) and NOW counts only if
   nothing else is known (it is the latest);
 * anything else is a timestamp, or an error;
 * with `[` or `(` at its front it is a range: `[begin:end)`, each side one of the above.

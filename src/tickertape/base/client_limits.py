@@ -1,6 +1,6 @@
-"""Owns the limits of an instance that its configuration can change and that clients learn at logon.
+"""Limits that the configuration of an instance can change and that clients learn at logon.
 
-Must never allow more than frames, batches, the log and the stores of clients can hold.
+They never exceed what frames, batches, the log and the stores of clients can hold.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Owns every error Tickertape raises or sends, each with a stable code.
+"""All errors that Tickertape raises or sends, each with a stable code.
 
-Must never hold behaviour: an error says what happened, where, and what to do. Two families are kept
-apart: `UsageError` (the caller of this process did something wrong) and `PeerError` (what came over the
-wire or from a disk is wrong). `error_from_code` turns a code read from the wire back into its class.
+An error says what happened, where, and what to do. There are two families: `UsageError` (a mistake of the
+caller in this process) and `PeerError` (invalid data from the network or from a disk). `error_from_code`
+turns a code from the network back into its class.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Owns a histogram of durations: fixed buckets, counts, percentiles.
-
-Must never read a clock or grow: what is added is a number, and the buckets are there from the beginning.
-"""
+"""Histogram of durations with fixed buckets: counts and percentiles."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Owns the interfaces through which the pure parts meet the outside: time and the disk.
+"""Interfaces between the pure parts and the outside: time and disk.
 
-Must never implement them. The real disk is `journal/disk.py`, the simulated one `testing/disk.py`.
+`journal/disk.py` is the real disk, `testing/disk.py` the simulated one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Owns names: what topics, clients and transactions may be called, and the publisher id that a name gives.
+"""Names of topics, clients and transactions, and publisher ids derived from names.
 
-Must never depend on a run, a machine or an instance for a client's publisher id: the same name gives the same
-id everywhere, for ever. A topic name is a pattern only if it has one of `* + ? [ ] ( ) { } ^ $ \\ |`.
+A client name gives the same publisher id on every machine and in every run. A topic name is a pattern if it
+has one of `* + ? [ ] ( ) { } ^ $ \\ |`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Owns the option string of commands: `rate=2x,conflation_key=[/a,/b],bookmark,`.
+"""Parse the option string of commands: `rate=2x,conflation_key=[/a,/b],bookmark,`.
 
-Must never know which options exist: it gives names and values, the command that takes them decides. Items are
-separated by commas; blanks around names and values are ignored and empty items tolerated, so that constants
-that end in a comma can be put together. A value in square brackets keeps its commas; quotes protect brackets
-inside it.
+The parser returns names and values; the command decides which options exist. Items are separated by commas.
+Blanks around names and values are ignored and empty items allowed, so constants that end in a comma can be
+concatenated. A value in square brackets keeps its commas; quotes protect brackets inside it.
 """
 
 from __future__ import annotations

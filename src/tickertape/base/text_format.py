@@ -1,7 +1,4 @@
-"""Owns how text from outside is shown in an error message.
-
-Must never let such text into a message unescaped or at full length.
-"""
+"""Format external text for error messages: escaped and shortened."""
 
 from __future__ import annotations
 

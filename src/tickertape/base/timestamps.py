@@ -1,6 +1,6 @@
-"""Owns timestamps: the text form `YYYYmmddTHHMMSS[.ffffff][Z]`, microseconds since 1970 UTC, and `datetime`.
+"""Convert timestamps between `YYYYmmddTHHMMSS[.ffffff][Z]`, microseconds since 1970 and `datetime`.
 
-Must never read a clock nor know a local time zone: every time here is UTC. Only the literal `Z` is a zone.
+All times are UTC. The only zone accepted is the letter `Z`.
 """
 
 from __future__ import annotations

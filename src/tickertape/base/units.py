@@ -1,7 +1,7 @@
-"""Owns sizes and intervals as people write them: `"64MB"`, `"500ms"`.
+"""Parse human-readable sizes and durations (`"64MB"`, `"500ms"`).
 
-Must never guess: a number without a unit is bytes or seconds, anything unknown is refused. Units of size are
-powers of 1024, in capitals or not; units of time are lower case.
+A number without a unit is bytes or seconds, and unknown units are rejected. Units of size are powers of 1024
+in upper or lower case; units of time are lower case.
 """
 
 from __future__ import annotations

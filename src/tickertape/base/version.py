@@ -1,4 +1,4 @@
-"""Owns the version of this software; the build reads it from here. Must never be written elsewhere."""
+"""Version of this software; the build reads it from this file."""
 
 from __future__ import annotations
 

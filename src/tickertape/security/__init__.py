@@ -1,5 +1,4 @@
-"""Owns what server, client and command line share of TLS and tokens.
+"""TLS and access tokens, shared by server, client and command line.
 
-Must never know the protocol, a connection or a command: it turns bytes into cipher text and back, and says
-what a certificate, a key or a token is.
+The package does not know the protocol, connections or commands.
 """

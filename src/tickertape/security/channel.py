@@ -1,7 +1,7 @@
-"""Owns one end of TLS over a connection that somebody else reads and writes: bytes in, bytes out.
+"""One end of a TLS connection without a socket: encrypts and decrypts bytes.
 
-Must never touch a socket or a clock, nor hand on anything that was not authenticated: what is tampered with,
-or comes before the handshake is done, is an error.
+Data is returned only after it was authenticated. Data that was tampered with, or that arrives before the
+handshake is complete, is an error.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Owns what a TLS connection is made with: certificates, keys, who is trusted, and the oldest version taken.
+"""Create TLS contexts from certificates, keys and trusted authorities.
 
-Must never make a context of a client that does not check the certificate of the server and its name, nor ask
-on a terminal for the password of a key.
+Client contexts always verify the certificate and the name of the server. Password prompts for keys are
+disabled.
 """
 
 from __future__ import annotations

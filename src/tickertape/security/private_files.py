@@ -1,6 +1,6 @@
-"""Owns reading files that hold a secret: who else may read them, and how large they may be.
+"""Read secret files: checks their permissions and size.
 
-Must never put anything of what such a file holds into an error.
+Errors contain no content of such a file.
 """
 
 from __future__ import annotations

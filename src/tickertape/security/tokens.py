@@ -1,6 +1,6 @@
-"""Owns what a token is: its text, the hash that a server keeps of it, and whether the two go together.
+"""Create and verify access tokens.
 
-Must never show a token, nor take one that could be guessed: only texts of 256 random bits have the form.
+A token is the text of 256 random bits. Servers keep its hash. Errors never contain a token.
 """
 
 from __future__ import annotations
