@@ -1,8 +1,7 @@
-"""Owns adding to an archive: creating its table, and one commit for a batch of files together with the
-position to which it reaches.
+"""Commit Parquet files to the Delta table exactly once, together with the archived position.
 
-Must never add a batch twice, or one that does not begin where the archive ends: a commit is made on top of
-the very version in which that was seen, or not at all.
+A commit builds on the table version in which its start position was read, or fails. So no batch is added
+twice, and every batch starts where the archive ends.
 """
 
 from __future__ import annotations

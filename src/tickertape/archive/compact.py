@@ -1,9 +1,9 @@
-"""Owns making few large files of many small ones, and removing files that are no part of the archive any
-more.
+"""Compaction: merges small files into large ones and deletes files that the table no longer uses.
 
-Must never change a row or its place, and never take away a file whose rows are not in another one of the
-same commit: delta-rs lets two commits remove the same file, so each is made on top of the version that was
-looked at.
+Invariants:
+* Rows and their order do not change.
+* A file is removed only in the commit that adds its rows again. delta-rs allows two commits to remove the
+  same file, so each compaction builds on the table version that it read.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Owns where the archive is: opening its table and its files, on a local path or in an object store.
+"""The Delta table of an archive: opens the table and its files, on a local path or in an object store.
 
-Must never hand out an error of a library: what cannot be read is `ArchiveFailed`, with the file's name.
+Errors of libraries become `ArchiveFailed` with the name of the file.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Owns where an archive lies, and making a file there durable: a directory, or an object store.
+"""Location of an archive, a directory or an object store, and durable file creation there.
 
-Must never leave a file that looks whole and is not: in a directory a file and its name are synced before
-anybody hears of it, an object store shows an object only once it is there.
+In a directory a file and its name are synced before the file is used. An object store shows only complete
+objects. So no incomplete file looks complete.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Owns finding a position in the archive: by bookmark, by time, and the last message before a position.
+"""Find positions in the archive: by bookmark, by time, and the last message before a position.
 
-What cannot hold the answer is passed by the statistics of files and row groups; of the rest only the columns
-that decide are read. Must never guess: what is not there is None.
+Statistics of files and row groups exclude most data; of the rest only the columns needed are read. A lookup
+without a match returns None.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Owns what one version of the table says of its files: where they are, and what they can hold.
+"""File list of one table version, with the statistics that exclude files from a read.
 
-Must never leave out a file that may hold what is asked for: where the table says nothing of a file, it may
-hold anything that its partition allows.
+A file without statistics may contain any row that its partition allows.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Owns reading files of the archive side by side, in the order of the log.
+"""Merge scan: reads the Parquet files of an archive side by side in log order.
 
-Files overlap where several topics were recorded at the same time. Each is read a chunk at a time, and rows
-are given up to where the next chunk of one of them could begin. Must never let more wait to be given than
-`archive_scan_bytes_max` and one chunk (what is given last is put back, and read again), or fetch more from an
-object store ahead of that than `archive_fetched_bytes_max`; what comes on top is a page of each file that is
-open. Nor pass over a row.
+Files overlap where several topics were recorded at the same time. Each file is read one chunk at a time, and
+rows are returned up to the lowest position that the next chunks can have. Buffered rows are limited to
+`archive_scan_bytes_max` and one chunk; rows beyond that are put back and read again. Prefetching from an
+object store is limited to `archive_fetched_bytes_max`. Each open file takes the memory of one page beside
+these limits.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Owns writing rows into Parquet files of the archive: by day and topic, in the order of the log, in row
-groups of a size that readers can prune by.
+"""Write rows to Parquet files by day and topic, in log order, in row groups that readers can prune.
 
-Must never hold more rows than `buffer_bytes_max`, or write a row before one of a lower position into
-a file. What it wrote is no part of the archive before somebody commits it.
+Buffered rows are limited to `buffer_bytes_max`. In a file, positions rise. Files are part of the archive only
+after their commit.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Owns reading the archive of a journal: how far it reaches, its messages in the order of the log, positions.
+"""Archive reader: the archived range of a journal, its messages in log order, and lookups.
 
-Everything blocks: it is called on threads that may wait. Must never pass over a message that it covers: what
-cannot be read is `ArchiveFailed`, naming the file.
+All calls block and run on worker threads. A covered message that cannot be read raises `ArchiveFailed` with
+the name of the file.
 """
 
 from __future__ import annotations

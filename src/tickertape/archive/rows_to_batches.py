@@ -1,6 +1,6 @@
-"""Owns turning rows of the archive into batches of messages, as they were published.
+"""Convert rows of the archive to message batches, column by column.
 
-Must never do anything for each row, or hand out a row that a message cannot be.
+Rows that are not valid messages are refused.
 """
 
 from __future__ import annotations

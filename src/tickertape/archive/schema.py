@@ -1,7 +1,7 @@
-"""Owns what the archive is as a table: columns, partitions, properties, statistics, and what it covers.
+"""Table format of the archive: columns, partitions, properties, statistics and coverage.
 
-Whoever writes it and whoever reads it take both from here (docs/formats/archive.md). Must never guess: a
-table that does not say of which journal it is, or from where to where it reaches, is no archive.
+Writers and readers both use this module (docs/formats/archive.md). A table that does not name its journal and
+its range is not an archive.
 """
 
 from __future__ import annotations

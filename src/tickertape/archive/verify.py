@@ -1,6 +1,6 @@
-"""Owns a look at what an archive really holds of a range: sums that must be those of the log.
+"""Checksums of an archived range, computed from the files, to compare with those of the log.
 
-Must never take the word of the table's log for it: the files are opened, and all that is in them is read.
+The statistics in the table's log are not used.
 """
 
 from __future__ import annotations

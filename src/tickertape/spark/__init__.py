@@ -1,7 +1,4 @@
-"""Owns the way into Spark: `register`.
-
-Must never start a Spark session, nor change one beyond the name it registers.
-"""
+"""Spark support: `register` makes the format "tickertape" known to a session."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Owns the source "tickertape" of Spark: what it is called, who reads and who writes.
+"""Data source of the Spark format "tickertape": creates its readers and writers.
 
-Must never import what reads or writes before somebody does: Spark starts a Python process to ask for the
-schema, and another one for each plan.
+Readers and writers are imported when they are used, because Spark starts a Python process for the schema and
+another one for each plan.
 """
 
 from __future__ import annotations

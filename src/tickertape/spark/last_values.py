@@ -1,6 +1,6 @@
-"""Owns historical state: what was the last message of each key, now or as of any point of the log.
+"""Last message of each key, now or at any point of the log.
 
-Must never run anything, nor ask a frame for its columns: a declarative pipeline allows neither.
+The functions run no job and read no columns of a frame, because declarative pipelines allow neither.
 """
 
 from __future__ import annotations

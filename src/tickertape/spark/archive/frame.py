@@ -1,6 +1,6 @@
-"""Owns the archive as a Spark frame: the files that Delta's log names, read without packages for Java.
+"""Read an archive as a Spark frame, without Java packages for Delta.
 
-Must never write the table, nor read a file that its log does not name.
+It reads the files that the table's log names, and never writes to the table.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Owns archiving: a streaming query of Spark whose tasks write the log as files, and whose batches the driver
-commits to the archive.
+"""Archive job: a streaming query whose tasks write files and whose driver commits them.
 
-Must never trust a checkpoint: where a query begins is read from the archive, and each batch is committed
-together with the position at which it ends, on top of the version in which the archive ended where it begins.
-So whatever dies at whatever moment, what is not committed is written again, and what is committed is not.
+The archive, not the checkpoint, decides where a query starts. Each batch is committed together with its end
+position, on top of the table version in which the archive ended at its start position. After any crash,
+uncommitted messages are written again, and committed ones are not.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Owns the streaming source behind the archive: its tasks read parts of the log and write them as files of
-the archive, and its rows tell which.
+"""Streaming source of the archive job: tasks write log ranges to files and return their names.
 
-Must never hand a row of the log to Spark: it would go through the Java machine and back to be written by
-another Python. What tasks wrote is no part of the archive before the driver commits it.
+Rows of the log are not passed to Spark, because they would go through the JVM to another Python process.
+Files are part of the archive only after the driver's commit.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Owns an audit from its logs to its report: what is counted, what is listed, and whether all is in order.
+"""Run an audit: read the logs, count, list the findings and decide whether all is in order.
 
-Must never list without a bound, or call in order what was not looked at.
+Lists are bounded. Only what was examined is reported as in order.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Owns the comparison of two logs: which messages one has and the other has not, or has otherwise.
+"""Compare two logs: find the messages that only one has, or that differ.
 
-Must never bring messages to the driver, nor compare message by message what is equal: stretches of numbers
-are compared by digest first, and only those that differ are looked into.
+Messages stay on the executors. Ranges of sequences are compared by digest first, and only ranges that differ
+are compared message by message.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Owns a log as something to audit: a server's, or an archive; its messages as a frame, and its positions.
+"""Open the logs of an audit: a server's log or an archive, as a Spark frame with its position range.
 
-Must never mix two ranges: what of a log is meant is decided once, as positions, and every frame keeps to it.
+The range is resolved to positions once, and every frame uses it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Owns the audit of a log's numbers: what is missing, there twice, or out of order, for each publisher.
+"""Audit sequence numbers: find missing, duplicate and out-of-order messages of each publisher.
 
-Must never bring messages to the driver, nor look at each in Python: executors shorten messages to runs of
-numbers that follow each other, and everything else is worked out from these.
+Messages stay on the executors. They are reduced to runs of consecutive numbers, and everything else is
+computed from the runs.
 """
 
 from __future__ import annotations

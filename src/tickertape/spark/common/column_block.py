@@ -1,7 +1,7 @@
-"""Owns pieces: the columns of a batch of messages as they lie in memory, and many of them put end to end.
+"""Column blocks: columns of a batch as they are in memory, and the concatenation of many blocks.
 
-Must never touch a message by itself in Python, nor much of a piece: a log may be written a message at a time.
-What a piece says of itself is checked for all that were gathered at once.
+A log may have one message in each commit, so the work for each block is small: no message is handled one by
+one in Python, and blocks are checked all at once.
 """
 
 from __future__ import annotations

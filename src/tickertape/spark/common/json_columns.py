@@ -1,7 +1,7 @@
-"""Owns the columns that are fields of JSON bodies: what they may be, and reading them.
+"""Columns of the source that are fields of JSON bodies: their declaration and decoding.
 
-Must never let a body that cannot be read shift or spoil the rows of others: each body is read by itself, in
-one call for all that are sound. Such a body is null, or with `FAILFAST` an error.
+Each body is decoded by itself, so a malformed body does not affect other rows: its fields are null, or with
+`FAILFAST` an error. All valid bodies take one call.
 """
 
 from __future__ import annotations

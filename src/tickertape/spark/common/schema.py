@@ -1,7 +1,6 @@
-"""Owns the columns of the Spark source: which there are, and making them from message batches.
+"""Columns of the Spark source: their names and types, and their construction from batches.
 
-Must never touch a message by itself in Python (fields of bodies have a module of their own): columns are made
-from whole batches, and only those that the schema names.
+Only columns of the requested schema are made, from whole batches. `json_columns.py` handles fields of bodies.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Owns a server as options of Spark name it: its address, and the files with which it is reached.
+"""Server option of Spark: an address and the files used to connect, as one text.
 
-Must never hold a secret, only where it is: what is said here travels to executors, into plans and logs. The
-address and the names of the files are one text, `tls://host:9007#caFile=...`, so that whoever hands servers
-on hands on how they are reached.
+The text is `tls://host:9007#caFile=...`, so whoever passes the address on passes the files with it. It goes
+to executors, plans and logs, so it contains names of files and no secrets.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Owns the driver's consumer of a message queue, which takes messages ahead and extends their leases.
+"""Queue consumer on the Spark driver: prefetches messages and extends their leases.
 
-Must never acknowledge a message by itself: without `acknowledge`, messages go back to the queue when the
-connection ends or their leases do. Leases of messages taken ahead and of those in a micro-batch are extended,
-those of each message at most for `lease_seconds_max`.
+Messages are acknowledged only by `acknowledge`. All others return to the queue when the connection or their
+lease ends. Leases of prefetched messages and of those in a micro-batch are extended, up to
+`lease_seconds_max`.
 """
 
 from __future__ import annotations

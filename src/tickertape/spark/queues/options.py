@@ -1,6 +1,6 @@
-"""Owns the options of the streaming source over a message queue.
+"""Options of the streaming source over a message queue.
 
-Must never ignore an option: unknown options, and those of the log, are refused by name.
+Unknown options and options of the log source are rejected with their name.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Owns the streaming source over a message queue: each message is processed at least once.
+"""Streaming source over a message queue, with at-least-once processing.
 
-The driver consumes the queue and hands the messages of a micro-batch to the tasks. It acknowledges them when
-Spark asks for the next micro-batch, that is when the batch is in the commit log.
+The driver consumes the queue and passes the messages of a micro-batch to the tasks. It acknowledges them when
+Spark asks for the next micro-batch, because the batch is then in the commit log.
 
-Must never acknowledge messages of a micro-batch that Spark has not committed. Must never fill a micro-batch
-with other messages when Spark repeats it, because a sink that knows its number would drop them: each task
-attempt gets the same rows, and after a restart the batch is empty and its messages are in later ones.
+Invariants:
+* Messages of a micro-batch that Spark has not committed are not acknowledged.
+* A repeated micro-batch never has other messages, because a sink that knows its number would drop them. Each
+  task attempt gets the same rows. After a restart the batch is empty and its messages are in later batches.
 """
 
 from __future__ import annotations

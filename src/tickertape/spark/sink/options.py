@@ -1,7 +1,6 @@
-"""Owns the options of the Spark sink: their names, and what they may be.
+"""Options of the Spark sink.
 
-Must never ignore an option: what does not exist, or has no place in a query of its kind, is refused with its
-name.
+Unknown options, and options that do not apply to the query, are rejected with their name.
 """
 
 from __future__ import annotations

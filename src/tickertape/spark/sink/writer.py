@@ -1,7 +1,7 @@
-"""Owns the sink "tickertape" of Spark: tasks stage their rows at the server, the driver commits them.
+"""Spark sink "tickertape": tasks stage their rows at the server and the driver commits them.
 
-A batch of a query is one transaction, named by the id of the query and the number of the batch: it is in the
-log all at once and once, however often it is tried. Must never publish a row by itself.
+A micro-batch is one transaction named by query id and batch number, so all of its rows are in the log exactly
+once, however often Spark repeats it.
 """
 
 from __future__ import annotations

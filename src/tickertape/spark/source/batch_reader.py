@@ -1,7 +1,7 @@
-"""Owns the batch reader of Spark: planning on the driver, reading on the executors.
+"""Batch reader of Spark: plans on the driver, reads on the executors.
 
-Must never publish, nor read anything twice or not at all: the driver asks one log for the positions of the
-range and cuts them into parts, and each part is read by position from that log only.
+The driver resolves the range to positions of one log and cuts it into partitions. Tasks read by position from
+that log only, so each message is read exactly once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Owns what of a commit a task that reads files hands on: the messages at its positions, to its topics, that
-pass its filter; what the server would send.
+"""Filter commits when a task reads journal files directly, as the server would.
 
-Must never look at a body that no filter asks for, nor hand on a control record.
+It selects messages by position, topic and filter, leaves out control records, and looks at bodies only for a
+filter.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Owns the offsets of a streaming query: a place in one log, as it stands in the checkpoint.
+"""Offsets of a streaming query: a log and a position, as kept in the checkpoint.
 
-Must never let a place of one log pass for a place of another: positions mean nothing elsewhere.
+Positions of another log are rejected.
 """
 
 from __future__ import annotations

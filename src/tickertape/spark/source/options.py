@@ -1,7 +1,7 @@
-"""Owns the options of the Spark source: their names, and what they may be.
+"""Options of the Spark source.
 
-Must never ignore an option: what does not exist, or has no place in a query of its kind, is refused with its
-name. Names are those of Spark's Kafka source where that has the same thing; letter case does not matter.
+Unknown options, and options that do not apply to the query, are rejected with their name. Names are those of
+Spark's Kafka source where it has the same option. They are not case-sensitive.
 """
 
 from __future__ import annotations

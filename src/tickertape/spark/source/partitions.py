@@ -1,7 +1,4 @@
-"""Owns a partition: the part of a topic's log that one task reads, and how a range is cut into such parts.
-
-Must never meet a server: positions come in, positions go out.
-"""
+"""Partitions: the part of a log that one task reads, and cutting a range into parts."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Owns which range of the log the options of the Spark source ask for, as one text that the server resolves.
+"""Range options of the Spark source, combined into one text that the server resolves.
 
-Must never widen a range: a bookmark or plain timestamp begins after itself and ends with itself, so that
-the end of one job is the start of the next. startingTimestamp and endingTimestamp are [start, end), as with
-Kafka.
+A bookmark or a plain timestamp is exclusive as a start and inclusive as an end, so the end of one job is the
+start of the next. startingTimestamp and endingTimestamp are [start, end), as in Spark's Kafka source.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Owns the streaming source "tickertape" of Spark: what a query has to read next, and how far behind it is.
+"""Streaming source "tickertape": plans micro-batches and reports how far the query is behind.
 
-Must never skip a persisted message or give one twice: a micro-batch is a range of positions of one log, Spark
-keeps its ends in the checkpoint before it is read, and the same range is the same rows however often it is
-read. Must never go on in another log, nor behind a gap without saying so.
+A micro-batch is a range of positions of one log. Spark stores its ends in the checkpoint before the range is
+read, and the same range always gives the same rows, so no persisted message is skipped or repeated. Another
+log, or a gap in the log, is an error.
 """
 
 from __future__ import annotations

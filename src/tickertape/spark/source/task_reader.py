@@ -1,7 +1,7 @@
-"""Owns how a task gets the messages of its part: from the server, or from the files of the log.
+"""Read the messages of a partition in a task, from the server or from journal files.
 
-Must never give a message of another log or topic, one outside the part, or the end of what was cut short as
-the end of the part. Which of the two ways is the user's choice: none is a fallback for the other.
+The user chooses one of the two; neither is a fallback for the other. A partition of another log, or one that
+cannot be read to its end, is an error.
 """
 
 from __future__ import annotations
