@@ -1,6 +1,6 @@
-"""Owns the command `tickertape`: commands, options, what is printed, exit codes.
+"""Command line `tickertape`.
 
-Must never do the work itself: a command reads its options, calls the layer that does it, and prints.
+A command parses its options, calls the layer that does the work, and prints the result.
 """
 
 from __future__ import annotations

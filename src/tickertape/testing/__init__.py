@@ -1,7 +1,7 @@
-"""Owns the toolkit for testing with Tickertape: a real server process, a proxy that spoils connections, the
-strict disk, time that does not pass by itself, checks for stores and other objects of an application.
+"""Toolkit for testing with Tickertape. The product does not import it.
 
-Must never be imported by the product itself.
+It has a real server process, a fault proxy, the strict disk, virtual time, and conformance checks for stores
+and other objects of an application.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Owns the conformance suite of bookmark stores: for those of users as for ours.
+"""Conformance suite for bookmark stores of applications and of this package.
 
-Must never look inside a store: what is checked is what a client may rely on.
+It checks what a client relies on, through the store's protocol only.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Owns time that moves only when a test says so: a clock, and an asyncio loop that runs on it.
+"""Virtual time: a clock that tests advance, and an asyncio loop that runs on it.
 
-Must never wait for real time, draw chance, or let anything but this package's own modules see its clock.
+Nothing waits for real time, and only modules of this package see the clock.
 """
 
 from __future__ import annotations

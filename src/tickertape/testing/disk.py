@@ -1,19 +1,19 @@
-"""Owns the strict disk: the `Disk` port in memory, which forgets at a crash whatever was not synced.
+"""Strict disk: the `Disk` interface in memory; a crash loses everything that was not synced.
 
-Must never touch the operating system or draw chance that was not handed in: equal seeds and equal calls give
-equal disks. How a file or a name survives is decided in `pages.py` and `names.py`; here are handles, paths,
-faults, space and the lock.
+It does not use the operating system, and all random numbers are passed in: equal seeds and equal calls give
+equal disks. `pages.py` and `names.py` decide how files and names survive. This module has handles, paths,
+faults, free space and the lock.
 
-The model of a crash (`crash_clone`), stricter than any one file system:
+The crash model (`crash_clone`) is stricter than any one file system:
 
 * each 512-byte sector of each unsynced write is kept or lost, by itself; a kept sector is the whole sector as
   it was after that write. A lost one has its old contents, and where nothing was ever synced it may be zeros;
-* unsynced sizes survive up to some moment; created files, renames and removals survive or not, name by name,
-  but never without an earlier change of the same name, and a rename leaves the old name or the new one;
-* a failed sync drops what it should have written: it stays readable, no later sync makes it durable.
+* unsynced sizes survive up to some point in time; created files, renames and removals survive or not, name by
+  name, but never without an earlier change of the same name. A rename leaves the old name or the new one;
+* a failed sync drops the data it should have written: it stays readable, and no later sync makes it durable.
 
-What happens to a data directory from outside (`harm`, `move_away`, `lose`): a file reads as zeros, is empty,
-or cannot be read; the path names another directory; a name is removed, that of a lock among them.
+External damage to a data directory (`harm`, `move_away`, `lose`): a file reads as zeros, is empty or cannot
+be read; the path names another directory; a name is removed, also that of a lock.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Owns a proxy between clients and a server that spoils connections as a test tells it: it cuts, resets,
-stalls, swallows, delays and slices, at any byte of either direction.
+"""TCP proxy that injects faults (cut, reset, stall, swallow, delay, slice) at any byte.
 
-Must never change, reorder or repeat a byte. It holds at most one piece of each direction of a connection.
+It does not change, reorder or repeat bytes, and holds at most one piece of each direction of a connection.
 """
 
 from __future__ import annotations

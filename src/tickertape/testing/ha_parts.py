@@ -1,7 +1,6 @@
-"""Owns what server choosers, delay strategies and subscription managers have to do, as checks that an
-application runs on its own ones.
+"""Conformance checks for server choosers, delay strategies and subscription managers.
 
-Must never know how they do it: they are asked by their protocols only.
+They use the protocols only, so an application can run them on its own classes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Owns the names of a simulated disk: directories, and the order in which changes of names become durable.
+"""Names of a simulated disk: directories, and the order in which name changes become durable.
 
-Must never look into files. Creating, renaming and removing are logged in order; a change is durable once
-every directory it touches was synced, and before that a crash may undo it. A change never survives without
-an earlier one of the same name.
+Creations, renames and removals are logged in order. A change is durable once every directory it affects was
+synced; before that a crash may undo it. A change never survives without an earlier one of the same name.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Owns the contents of one simulated file: what a reader sees, what is durable, and what lies between.
+"""Contents of one simulated file: visible, durable and unsynced data.
 
-Must never know names, handles or faults (`testing/disk.py`) and never draw chance that was not handed in.
-Contents are dictionaries of immutable 4 KiB pages, shared between clones until one of them writes, so that a
-crash costs what is unsynced and not what is stored; zeros that were never written take no memory.
+Contents are dictionaries of immutable 4 KiB pages. Clones share them until one of them writes, so a crash
+costs only the unsynced data. Zeros that were never written take no memory. All random numbers are passed in.
 """
 
 from __future__ import annotations

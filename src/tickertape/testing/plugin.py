@@ -1,7 +1,6 @@
-"""Owns the pytest fixture `tickertape_server`: a real server process for one test.
+"""pytest fixture `tickertape_server`: a real server process for one test.
 
-Loaded by pytest through the entry point `tickertape`. Must never start anything unless the fixture is asked
-for.
+pytest loads this module through the entry point `tickertape`. Nothing starts until a test uses the fixture.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Owns TCP ports for tests: one that nobody else takes while the server on it is down.
+"""Reserved TCP ports for tests; no other test takes them while their server is stopped.
 
-A port the system chooses (0) goes to whoever asks next once the server on it stopped, and a client that
-connects again and again to a port of that range may in the end meet itself. These lie below that range, and
-a name in the kernel, gone with the process, keeps the other processes of a run away.
-
-Must never be used outside tests: it says nothing about ports of other programs once it has looked.
+A port that the system chooses (0) can be given to another process once the server on it has stopped, and a
+client that reconnects to a port of that range may connect to itself. These ports are below that range. A name
+in the kernel, released with the process, reserves them against other processes of a test run, but not against
+other programs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Owns what every publish store has to do, as checks that an application runs on a store of its own.
+"""Conformance suite for publish stores of applications and of this package.
 
-Must never know how a store keeps anything: it is asked by its protocol only.
+It uses the store's protocol only.
 """
 
 from __future__ import annotations

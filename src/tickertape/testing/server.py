@@ -1,6 +1,6 @@
-"""Owns a real server process for tests: start it, ask where it listens, kill it, start it again.
+"""Real server process for tests: start it, read its addresses, kill it and start it again.
 
-Must never reach inside the process: what it shows is what a user would see.
+It shows only what a user of the process sees.
 """
 
 from __future__ import annotations

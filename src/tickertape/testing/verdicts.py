@@ -1,6 +1,6 @@
-"""Owns how the suites say which promise is broken.
+"""Assertions of the conformance suites; each failure names the broken promise.
 
-Must never depend on `assert`: a suite that runs with `python -O` finds as much.
+They do not use `assert`, so they also work with `python -O`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Owns `ack`: what became of messages of a queue, said by whoever has their bookmarks or a filter.
+"""`ack`: settle queue messages by bookmark or filter.
 
-Must never end with exit code 0 before the server has what was said on its disk.
+Exit code 0 means that the server has persisted the settlement.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Owns `check`, and how the problems of a configuration are told, by `check` and by `serve`.
+"""`check`: validate a configuration file. `serve` formats its problems with this module, too.
 
-Must never start or create anything, nor import the server beyond its configuration.
+Nothing is started or created. Of the server only the configuration is imported.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Owns the group `filter`: what a filter means, and which lines of a file it matches.
-
-Must never need a server: both commands work on texts and files.
-"""
+"""`filter`: explain a filter, and test it on the lines of a file. No server is needed."""
 
 from __future__ import annotations
 

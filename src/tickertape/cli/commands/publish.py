@@ -1,6 +1,6 @@
-"""Owns `publish`: lines of a file or of standard input become messages.
+"""`publish`: publish the lines of a file or of standard input.
 
-Must never end with exit code 0 before the server has said that every message is persisted.
+Exit code 0 means that the server has persisted every message.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Owns `serve`: a server from a configuration file and a few options.
+"""`serve`: start a server from a configuration file and options.
 
-Must never import the server before the configuration is in order, nor anything slow before it is ready.
+The server is imported after the configuration was checked, and slow modules only after it is ready.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Owns `stats`: what a running server tells about itself.
-
-Must never change anything in it: it asks the admin address, and prints.
-"""
+"""`stats`: print statistics of a running server, read from its admin address."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Owns `subscribe`: messages of a topic on standard output, from any point of the log on.
+"""`subscribe`: print the messages of a topic, from any point of the log.
 
-Must never hold a message back: what has arrived is written out before the next is waited for.
+Received messages are written out before the command waits for the next ones.
 """
 
 from __future__ import annotations

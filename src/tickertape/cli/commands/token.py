@@ -1,6 +1,6 @@
-"""Owns `token`: new tokens for clients, and what a server keeps of them.
+"""`token`: create access tokens and the lines of a token file.
 
-Must never write a token anywhere but to where the user says, nor to a file that others can read.
+A token is written only to the output that the user names, and to no file that others can read.
 """
 
 from __future__ import annotations

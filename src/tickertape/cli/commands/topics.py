@@ -1,7 +1,4 @@
-"""Owns `topics`: the topics of a running server.
-
-Must never change anything in it: it asks the admin address, and prints.
-"""
+"""`topics`: list the topics of a running server, read from its admin address."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Owns the group `journal`: the commands that look into a data directory, and the one that prunes it.
+"""Command group `journal`: inspect and prune a data directory.
 
-Must never lock or change the directory, but for `prune`: a server may be running on it.
+Only `prune` locks or changes the directory, because a server may be running on it.
 """
 
 from __future__ import annotations

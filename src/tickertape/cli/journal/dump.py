@@ -1,6 +1,6 @@
-"""Owns `journal dump`: messages of a data directory on standard output, or the commits that hold them.
+"""`journal dump`: print the messages of a data directory, or the commits that hold them.
 
-Must never print a message that does not match its checksum.
+Messages that do not match their checksum are not printed.
 """
 
 from __future__ import annotations

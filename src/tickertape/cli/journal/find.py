@@ -1,7 +1,4 @@
-"""Owns `journal find`: where a message lies on the disk, or why there is no such message.
-
-Must never answer with another message than was asked for.
-"""
+"""`journal find`: locate a message on disk, or report why it does not exist."""
 
 from __future__ import annotations
 

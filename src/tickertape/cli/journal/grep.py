@@ -1,6 +1,6 @@
-"""Owns `journal grep`: messages whose body or topic matches a regular expression.
+"""`journal grep`: find messages whose body or topic matches a regular expression.
 
-Must never take longer than linear time for any expression: RE2 sees to that.
+RE2 searches in linear time.
 """
 
 from __future__ import annotations

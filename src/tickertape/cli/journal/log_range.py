@@ -1,6 +1,6 @@
-"""Owns what `dump` and `grep` share: which part of the log is read, and reading it with progress.
+"""Range options of `dump` and `grep`, and reading that range with progress.
 
-Must never read what `--from` and `--to` leave out, or hold more of the log than one read in memory.
+Nothing outside `--from` and `--to` is read, and at most one read of the log is in memory.
 """
 
 from __future__ import annotations

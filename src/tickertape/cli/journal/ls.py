@@ -1,7 +1,7 @@
-"""Owns `journal ls` and `journal verify`: what a data directory holds, and whether it is whole.
+"""`journal ls`: list the segments of a data directory.
 
-Must never lock or change the directory: a server may be running on it. Nor may `ls` call whole what it did
-not read: it takes a sealed segment from its header and its seal.
+The directory is not locked or changed, because a server may be running on it. Of a sealed segment only the
+header and the seal are read, so damage in its messages is not reported.
 """
 
 from __future__ import annotations

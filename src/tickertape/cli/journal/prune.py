@@ -1,6 +1,6 @@
-"""Owns `journal prune`: removing old segments of a stopped server that its archive has.
+"""`journal prune`: remove archived segments of a stopped server.
 
-Must never remove anything without telling what, nor what was not compared.
+Segments are compared with the archive before they are removed, and each removal is reported.
 """
 
 from __future__ import annotations

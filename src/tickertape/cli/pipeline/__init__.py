@@ -1,6 +1,6 @@
-"""Owns the group `pipeline`: the commands that are Spark jobs over the log.
+"""Command group `pipeline`: Spark jobs over the log.
 
-Must never import Spark: a command does so when it runs, so that help and the other commands need none.
+Spark is imported when a command runs, so help and other commands work without it.
 """
 
 from __future__ import annotations

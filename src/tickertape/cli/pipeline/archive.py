@@ -1,6 +1,6 @@
-"""Owns `pipeline archive` and `pipeline compact`: the log into a Delta table, and its small files into few.
+"""`pipeline archive`: write the log to a Delta table, exactly once.
 
-Must never start Spark before it is known that the log and the archive fit each other.
+Spark is started only after the archive was checked to belong to the log.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Owns `pipeline audit`: which logs are audited, the report, and the exit code.
+"""`pipeline audit`: audit logs, print the report and set the exit code.
 
-Must never bring more to the driver than is shown: counts are Spark's.
+Spark counts on the executors; the driver gets only what is printed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Owns `pipeline init`: a new directory with a declarative pipeline project that works as it is.
+"""`pipeline init`: create a declarative pipeline project that runs as it is.
 
-Must never write into a directory that has anything in it, nor need Spark: a project may be made anywhere.
+The directory must be empty. Spark is not needed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Owns `pipeline run`: runs Spark's own runner of declarative pipelines on a project.
+"""`pipeline run`: run a project with Spark's runner of declarative pipelines.
 
-Must never start it before project, packages and Java are found, nor leave it running when the command ends.
+The runner is started after project, packages and Java were found, and ends with the command.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Owns the Spark session of a command: its options, a quiet start, and what Spark says as one line.
+"""Spark session of a command: options, quiet start, and errors in one line.
 
-Must never import Spark before a command runs, stop a session that it did not start, or let Spark's logs onto
-the terminal: the last of them belong to an error, the others to nobody.
+Spark is imported when a command runs. A session that was running before is not stopped. Spark's logs do not
+reach the terminal; the relevant line becomes part of an error.
 """
 
 from __future__ import annotations

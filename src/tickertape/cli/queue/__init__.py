@@ -1,7 +1,4 @@
-"""Owns the group `queue`: the commands that look at queues of a running server, and move what is in them.
-
-Must never take a message out of a queue that the user did not ask to be taken out.
-"""
+"""Command group `queue`: inspect queues of a running server and move their messages."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Owns `queue browse`: what is in a queue, on standard output.
-
-Must never take a lease: whoever consumes the queue does not notice.
-"""
+"""`queue browse`: print waiting messages without taking a lease."""
 
 from __future__ import annotations
 

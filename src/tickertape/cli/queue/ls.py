@@ -1,7 +1,4 @@
-"""Owns `queue ls`: the queues of a running server.
-
-Must never change anything in it: it asks the admin address, and prints.
-"""
+"""`queue ls`: list the queues of a running server, read from its admin address."""
 
 from __future__ import annotations
 

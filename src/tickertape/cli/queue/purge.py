@@ -1,6 +1,6 @@
-"""Owns `queue purge`: all messages of a queue, or those that pass a filter, are done with.
+"""`queue purge`: acknowledge all messages of a queue, or those that match a filter.
 
-Must never do so unless it was said twice: by the command, and by `--yes` or a person at the terminal.
+It needs a confirmation: `--yes`, or an answer at the terminal.
 """
 
 from __future__ import annotations

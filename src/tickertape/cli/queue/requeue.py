@@ -1,6 +1,6 @@
-"""Owns `queue requeue`: dead letters are published again, and leave the queue that they lay in.
+"""`queue requeue`: republish dead letters to their original topics.
 
-Must never acknowledge a dead letter before the message that came of it is persisted.
+A dead letter is acknowledged after its copy was persisted.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Owns asking a server's admin address, and the option that names it.
+"""HTTP client for the admin address of a server, and the option that names it.
 
-Must never wait for ever, or take an answer of any size: whoever listens there may be no server of ours.
+Time and size of an answer are limited, because the address may belong to another program.
 """
 
 from __future__ import annotations

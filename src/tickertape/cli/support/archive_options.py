@@ -1,7 +1,4 @@
-"""Owns how commands are told where an archive is.
-
-Must never import what reads it before a command runs.
-"""
+"""Options that name an archive. The libraries that read it are imported when a command runs."""
 
 from __future__ import annotations
 

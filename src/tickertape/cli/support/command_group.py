@@ -1,6 +1,6 @@
-"""Owns the command group: which commands there are, and how errors become one line and an exit code.
+"""Root command group: lazy commands, one-line errors and exit codes.
 
-Must never import a command before it is asked for: `serve` has to be ready quickly, and most commands need
+A command is imported when it is invoked, because `serve` must be ready quickly and most commands need
 libraries that it does not.
 """
 

@@ -1,7 +1,6 @@
-"""Owns the options with which a command reaches a server: its address, a token, certificates.
+"""Connection options of commands: server address, token file and certificates.
 
-Must never take a secret on the command line, where everybody on the machine can read it: only the name of a
-file that holds it, or the environment.
+Secrets are given in files or in the environment, because all users of a machine can read command lines.
 """
 
 from __future__ import annotations

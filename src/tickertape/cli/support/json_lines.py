@@ -1,6 +1,6 @@
-"""Owns the text form of messages: a JSON object a line.
+"""Print messages as JSON lines.
 
-Must never lose a byte of a body: what is not JSON is shown as text, and what is not text as base64.
+No byte of a body is lost: a body that is not JSON is printed as text, and one that is not text as base64.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Owns the options that several commands share, and their texts as values.
-
-Must never give a value a meaning that differs from command to command.
-"""
+"""Option types that several commands share."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Owns tables of text: aligned columns, and names from outside shown so that they cannot harm a terminal.
-
-Must never print a character that a terminal could take as a command.
-"""
+"""Aligned text tables. External text is escaped, so it cannot control the terminal."""
 
 from __future__ import annotations
 

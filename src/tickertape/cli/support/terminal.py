@@ -1,6 +1,6 @@
-"""Owns what only a person at a terminal sees, on standard error: progress of long work, and questions.
+"""Progress and questions on standard error.
 
-Must never print anything, or import what draws it, when standard error is no terminal.
+Without a terminal nothing is printed, and the library that draws is not imported.
 """
 
 from __future__ import annotations
