@@ -74,8 +74,6 @@ notice_seconds: Final = 1.0
 """Persisted notices to one subscription are at least this far apart."""
 notice_subscriptions_max: Final = 256
 """Subscriptions that one persisted notice names."""
-filter_piece_bytes_max: Final = 256 * KIB
-"""Bodies that filters look at before others have their turn: a message more when it is longer."""
 pattern_set_max: Final = 64
 """Patterns of topics that are searched for together."""
 pattern_set_size_max: Final = 2_000

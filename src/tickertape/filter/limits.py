@@ -53,13 +53,15 @@ index_memory_bytes_max: Final = 64 * MIB
 index_value_characters_max: Final = 256
 """Longest text for which answers are remembered from one look to the next."""
 
-# wire
+# topic sets
 recorded_patterns_max: Final = 64
 """Patterns that say what is recorded: a topic that was not seen before may be searched for each of them."""
 recorded_topics_kept_max: Final = 4096
 """Topics of which it is remembered whether such a pattern fits them."""
 
-# journal
+# pieces
+filter_piece_bytes_max: Final = 256 * KIB
+"""Bodies that filters look at before others have their turn: a message more when it is longer."""
 filter_piece_steps_max: Final = 1 << 15
 """Steps of filters before others have their turn."""
 pattern_set_memory_bytes: Final = 1 * MIB

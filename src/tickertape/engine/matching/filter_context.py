@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from tickertape.base.interfaces import Now
 from tickertape.base.limits import filter_bytes_max
+from tickertape.filter import FilterInputs
 
 DEFAULT_TYPE: Final = "json"
 
@@ -40,6 +41,15 @@ class FilterContext:
         """The longest filter that a subscriber may give. A queue has no name here: its expressions are the
         operator's, checked with the configuration, and no limit of clients applies to them."""
         return self.filter_bytes_max if subscriber.name else filter_bytes_max
+
+    def constants_for(self, subscriber: Subscriber) -> FilterInputs:
+        """What functions of filters give that is the same for all messages to a subscriber now."""
+        return FilterInputs(
+            user=subscriber.user,
+            client_name=subscriber.name,
+            client_version=subscriber.software,
+            now=self.wall / 1e6,
+        )
 
     def moment(self, now: Now) -> None:
         """It is now."""

@@ -14,12 +14,16 @@ import numpy as np
 
 from tickertape.batch import MessageBatch, indices_of_topics
 from tickertape.batch.format import I8, Int64s
-from tickertape.engine.limits import filter_piece_bytes_max
-from tickertape.engine.matching.content_filter import ContentFilter, bodies_of
+from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.matching.interest import Interest, rows_of_topics
 from tickertape.engine.matching.topic_patterns import PatternMap
+from tickertape.filter.batch_filter import bodies_of
 from tickertape.filter.index.filter_index import FilterIndex
-from tickertape.filter.limits import filter_piece_steps_max, index_piece_messages_max
+from tickertape.filter.limits import (
+    filter_piece_bytes_max,
+    filter_piece_steps_max,
+    index_piece_messages_max,
+)
 from tickertape.payload import message_type
 
 _STEP_BYTES = filter_piece_bytes_max // filter_piece_steps_max

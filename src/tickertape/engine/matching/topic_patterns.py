@@ -17,7 +17,6 @@ import numpy as np
 
 from tickertape.batch.format import Bools
 from tickertape.engine.limits import (
-    filter_piece_bytes_max,
     pattern_answer_bytes,
     pattern_answers_bytes_max,
     pattern_set_max,
@@ -26,6 +25,7 @@ from tickertape.engine.limits import (
 )
 from tickertape.filter import Pattern, compile_topic_pattern
 from tickertape.filter.compiler.regex import PatternSet
+from tickertape.filter.limits import filter_piece_bytes_max
 
 _ASK_BYTES: Final = 1024
 """What asking a column of one topic counts, in bytes looked at, and each of its characters."""

@@ -15,7 +15,7 @@ from pyroaring import BitMap64
 from tickertape.base.errors import TickertapeError
 from tickertape.base.interfaces import Buffer
 from tickertape.batch.format import I8, Int64s
-from tickertape.engine.limits import filter_piece_bytes_max, queue_filter_scans_max, queue_step_messages_max
+from tickertape.engine.limits import queue_filter_scans_max, queue_step_messages_max
 from tickertape.engine.log_reads.log_reads import LogAccess
 from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.matching.filter_groups import TopicFilters
@@ -24,6 +24,8 @@ from tickertape.engine.queues.consumer import QueueFeed
 from tickertape.engine.queues.message_reader import LogScan
 from tickertape.engine.queues.state.queue import Queue
 from tickertape.engine.queues.state.records import array_of, bitmap_of
+from tickertape.filter.batch_filter import piece_end
+from tickertape.filter.limits import filter_piece_bytes_max
 from tickertape.journal.reading.log_view import LogPart
 
 _SWEEP_MIN: Final = 4_096
@@ -154,10 +156,7 @@ class FilterScan:
 
     def _high(self, part: LogPart, limit: int) -> int:
         """Before which message a piece ends that begins with message `_low`."""
-        batch, low = part.batch, self._low
-        offsets = batch.offsets
-        high = int(offsets.searchsorted(int(offsets[low]) + filter_piece_bytes_max, "right")) - 1
-        return min(max(high, low + 1), low + queue_step_messages_max, part.index_at(limit), batch.count)
+        return min(piece_end(part.batch, self._low, queue_step_messages_max), part.index_at(limit))
 
     def _look(self, part: LogPart, high: int, limit: int) -> Generator[int, None, None]:
         whole = high == part.batch.count

@@ -174,6 +174,12 @@ def trees(text: str, bytes_max: int = filter_bytes_max) -> tuple[Node, Node]:
     return written, analyse(written, text)
 
 
+def inputs_of(text: str, bytes_max: int = filter_bytes_max) -> frozenset[str]:
+    """The fields of a `FilterInputs` that a filter reads, for any message type. Raises `BadFilter`."""
+    with refusing_defects():
+        return needs_of(trees(text, bytes_max)[1])
+
+
 def prepare() -> None:
     """Do what the first filter would have to wait for: import the parser and the search, read the grammar."""
     compile_filter("/a LIKE '^b' AND /c > 1", message_type("json")).select([b"{}"])

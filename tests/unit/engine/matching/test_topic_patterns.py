@@ -12,7 +12,6 @@ from tests.simulation.engine_world import EngineWorld
 from tickertape.base.errors import BadTopic
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.engine.limits import (
-    filter_piece_bytes_max,
     pattern_answers_bytes_max,
     pattern_set_max,
     pattern_set_size_max,
@@ -23,7 +22,7 @@ from tickertape.engine.matching.topic_patterns import PatternMap, TopicPattern, 
 from tickertape.filter import compile_topic_pattern
 from tickertape.filter.compiler import regex as pattern_set
 from tickertape.filter.compiler.regex import PatternSet
-from tickertape.filter.limits import pattern_set_memory_bytes
+from tickertape.filter.limits import filter_piece_bytes_max, pattern_set_memory_bytes
 from tickertape.wire.commands import Publish
 
 

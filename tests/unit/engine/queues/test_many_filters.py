@@ -8,10 +8,11 @@ import pytest
 
 from tests.helpers.queue_engine import QueueEngine
 from tests.simulation.engine_peer import Peer
-from tickertape.engine.limits import filter_piece_bytes_max, queue_filter_scans_max
+from tickertape.engine.limits import queue_filter_scans_max
 from tickertape.engine.matching.filter_groups import TopicFilters
 from tickertape.engine.queues.consumer_filter import FilterScan
 from tickertape.engine.queues.state.definition import QueueDefinition
+from tickertape.filter.limits import filter_piece_bytes_max
 from tickertape.wire.commands import Unsubscribe
 
 FILTERS = 60

@@ -14,13 +14,14 @@ from pyroaring import BitMap64
 
 from tickertape.batch import MessageBatch
 from tickertape.batch.format import I8, Int64s
-from tickertape.engine.limits import filter_piece_bytes_max, queue_step_messages_max
-from tickertape.engine.matching.content_filter import ContentFilter, bodies_of
+from tickertape.engine.limits import queue_step_messages_max
+from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.matching.filter_context import FilterContext, Subscriber
 from tickertape.engine.matching.interest import rows_of_topics
 from tickertape.engine.matching.interest_compiler import InterestCompiler
 from tickertape.engine.queues.state.definition import QueueDefinition
 from tickertape.engine.queues.state.records import bitmap_of
+from tickertape.filter.batch_filter import bodies_of, piece_end, rows_by_type
 from tickertape.filter.compiler.numeric import NumericExpression, compile_value
 from tickertape.journal.reading.log_view import LogPart
 from tickertape.payload import message_type
@@ -128,24 +129,16 @@ class Priorities:
 
     def reach(self, batch: MessageBatch, low: int) -> int:
         """Before which message a piece ends that begins with message `low`."""
-        offsets = batch.offsets
-        high = int(offsets.searchsorted(int(offsets[low]) + filter_piece_bytes_max, "right")) - 1
-        return min(max(high, low + 1), low + queue_step_messages_max, batch.count)
+        return piece_end(batch, low, queue_step_messages_max)
 
     def of(self, batch: MessageBatch, indices: Int64s) -> list[int]:
         """The priority of each of the messages `indices`."""
         if not len(indices):
             return []
         found = [0] * len(indices)
-        types = self._surroundings.types
-        names = [types.get(topic, "json") for topic in batch.topics]
-        numbers = [0] * len(indices) if batch.topic_index is None else batch.topic_index[indices].tolist()
-        kinds = np.array([names[number] for number in numbers])
-        for name in dict.fromkeys(kinds.tolist()):
-            at = (kinds == name).nonzero()[0]
-            for place, value in zip(
-                at.tolist(), self._of_type(name)(bodies_of(batch, indices[at])), strict=True
-            ):
+        for name, rows in rows_by_type(self._surroundings.type_of, batch, indices):
+            at = np.searchsorted(indices, rows).tolist()
+            for place, value in zip(at, self._of_type(name)(bodies_of(batch, rows)), strict=True):
                 found[place] = value or 0
         return found
 
