@@ -12,33 +12,36 @@ from typing import Final
 
 import numpy as np
 
-from tickertape.base.errors import BadFilter, BadOption
+from tickertape.base.client_limits import filter_bytes_most
+from tickertape.base.errors import BadOption
 from tickertape.base.names import is_pattern
-from tickertape.batch import KIND_MESSAGE, MessageBatch, select
-from tickertape.batch.format import Bools, Int64s
-from tickertape.filter import Filter, FilterInputs, Pattern, compile_filter, compile_topic_pattern
+from tickertape.batch import KIND_MESSAGE, select
+from tickertape.filter import FilterInputs, Pattern, compile_topic_pattern
+from tickertape.filter.batch_filter import SUBSCRIBER_INPUTS, BatchFilter
+from tickertape.filter.functions.registry import SUBSCRIBER_FUNCTIONS
 from tickertape.journal.offline.range_reader import StoredCommit
-from tickertape.payload import message_type
 from tickertape.spark.common.column_block import ColumnBlock, piece_of_batch, plain_piece
 
 _DEFAULT_TYPE: Final = "json"
-_OF_SUBSCRIBER: Final = {"user": "USER", "client_name": "CLIENT_NAME", "client_version": "CLIENT_VERSION"}
-_NOTHING: Final = "FALSE"
 
 
 class FileScan:
-    """Of one part. `types` maps a topic to its message type where that is not JSON."""
+    """The messages of one partition. `types` maps a topic to its message type where that is not JSON."""
 
     def __init__(
         self, topic: str, start: int, end: int, filter: str | None, types: Mapping[str, str]
     ) -> None:
+        """Raises `BadFilter`, and `BadOption` for a filter that depends on the subscriber."""
         self._start, self._end = start, end
         self._pattern: Pattern | None = compile_topic_pattern(topic) if is_pattern(topic) else None
         self._fitting: dict[str, bool] = {} if self._pattern is not None else {topic: True}
         """Which topics are known to be wanted or not."""
-        self._filter, self._types = filter, types
-        self._filters: dict[str, Filter] = {}
-        """By message type."""
+        self._filter: BatchFilter | None = None
+        if filter is not None:
+            self._filter = BatchFilter(
+                filter, lambda name: types.get(name, _DEFAULT_TYPE), bytes_max=filter_bytes_most
+            )
+            _check_inputs(self._filter.needs)
 
     def piece(self, commit: StoredCommit) -> ColumnBlock | None:
         """What of a commit is handed on; None when nothing is."""
@@ -57,11 +60,10 @@ class FileScan:
             wanted &= np.array(own)[batch.topic_index]
         if batch.kinds is not None:
             wanted &= batch.kinds == KIND_MESSAGE
+        rows = wanted.nonzero()[0]
         if self._filter is not None:
-            self._pass(self._filter, batch, wanted)
-        if not wanted.any():
-            return None
-        return piece_of_batch(select(batch, wanted), wanted.nonzero()[0] + first)
+            rows = self._filter.matching_rows(batch, rows, FilterInputs(now=time.time()))
+        return piece_of_batch(select(batch, rows), rows + first) if len(rows) else None
 
     def _fits(self, topic: str) -> bool:
         known = self._fitting.get(topic)
@@ -69,51 +71,10 @@ class FileScan:
             known = self._fitting[topic] = self._pattern is not None and self._pattern.search(topic)
         return known
 
-    def _pass(self, text: str, batch: MessageBatch, wanted: Bools) -> None:
-        """Take out of `wanted` what does not pass the filter."""
-        kinds = [self._types.get(topic, _DEFAULT_TYPE) for topic in batch.topics]
-        for kind in dict.fromkeys(kinds):
-            own = wanted
-            if len(set(kinds)) > 1 and batch.topic_index is not None:
-                own = wanted & np.array([other == kind for other in kinds])[batch.topic_index]
-            which = own.nonzero()[0]
-            if not len(which):
-                continue
-            compiled = self._filters.get(kind)
-            if compiled is None:
-                compiled = self._filters[kind] = _compiled(text, kind)
-            bodies = batch.bodies_between(int(which[0]), int(which[-1]) + 1)
-            if len(bodies) > len(which):
-                bodies = [bodies[i] for i in (which - which[0]).tolist()]
-            passing = compiled.select(bodies, _context(compiled.needs, batch, which))
-            wanted[np.delete(which, passing)] = False
 
-
-def _compiled(text: str, kind: str) -> Filter:
-    """As the server does: of a type that cannot have the fields nothing passes. Raises `BadOption` for a
-    filter that asks who reads: nobody is known to, where files are read."""
-    try:
-        compiled = compile_filter(text, message_type(kind))
-    except BadFilter:
-        compiled = compile_filter(_NOTHING, message_type(kind))
-    asked = sorted(name for field, name in _OF_SUBSCRIBER.items() if field in compiled.needs)
+def _check_inputs(needs: frozenset[str]) -> None:
+    asked = sorted(name for name, field in SUBSCRIBER_FUNCTIONS.items() if field in needs & SUBSCRIBER_INPUTS)
     if asked:
         raise BadOption(
             f"option filter asks for {', '.join(asked)}, which only a server knows; leave option journal out"
         )
-    return compiled
-
-
-def _context(needs: frozenset[str], batch: MessageBatch, which: Int64s) -> FilterInputs | None:
-    if not needs:
-        return None
-    context, rows = FilterInputs(now=time.time()), which.tolist()
-    if "topics" in needs:
-        context.topics = [batch.topic(i) for i in rows]
-    if "bookmarks" in needs:
-        context.bookmarks = [batch.bookmark(i) for i in rows]
-    if "correlation_ids" in needs:
-        context.correlation_ids = [batch.correlation_id(i) for i in rows]
-    if "sow_keys" in needs:
-        context.sow_keys = [batch.key(i) for i in rows]
-    return context
