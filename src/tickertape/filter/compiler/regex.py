@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from tickertape.base.errors import BadTopic
 from tickertape.base.limits import topic_bytes_max
 from tickertape.base.text_format import shown
-from tickertape.filter.compiler.regex_syntax import RegexShape, TooLarge
+from tickertape.filter.language.regex_syntax import RegexShape, TooLarge
 from tickertape.filter.limits import (
     pattern_depth_max,
     pattern_program_bytes_max,

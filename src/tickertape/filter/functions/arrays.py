@@ -20,13 +20,12 @@ from tickertape.filter.functions.values import (
     NUMERIC,
     Number,
     Scalar,
-    integer_max,
-    integer_min,
     number,
     scalar,
     text,
     text_number,
 )
+from tickertape.filter.language.ast import integer_max, integer_min
 from tickertape.filter.limits import (
     array_search_work,
     array_text_work,

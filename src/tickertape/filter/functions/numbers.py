@@ -9,7 +9,8 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from tickertape.filter.functions.values import Number, Scalar, integer_max, integer_min, number
+from tickertape.filter.functions.values import Number, Scalar, number
+from tickertape.filter.language.ast import integer_max, integer_min
 
 EARTH_RADIUS_METRES: Final = 6_371_008.8
 

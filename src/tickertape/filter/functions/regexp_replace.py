@@ -11,9 +11,9 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final
 
-from tickertape.filter.compiler.regex_syntax import RegexShape
 from tickertape.filter.functions.arrays import Arrays
 from tickertape.filter.functions.values import Scalar, text
+from tickertape.filter.language.regex_syntax import RegexShape
 from tickertape.filter.limits import text_result_characters_max
 
 _ASSERTION: Final = re.compile(r"\$|\\[AbBz]|(?<!\[)\^")

@@ -13,15 +13,12 @@ import re
 from math import inf
 from typing import Any, Final, TypeAlias
 
+from tickertape.filter.language.ast import integer_max, integer_min
 from tickertape.filter.limits import number_characters_max
 
 Scalar: TypeAlias = bool | int | float | str | None
 Number: TypeAlias = int | float
 Truth: TypeAlias = bool | None
-
-integer_min: Final = -(1 << 63)
-integer_max: Final = (1 << 64) - 1
-"""Integers are signed, and unsigned above the largest signed one; what is beyond is a float."""
 
 NUMERIC: Final = frozenset({int, float, bool})
 """Classes of values that are numbers as they stand."""

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from tickertape.payload.paths import Path
 
 Constant: TypeAlias = bool | int | float | str | None
 """What a literal may be; an empty text is NULL wherever it is used."""
+
+integer_min: Final = -(1 << 63)
+integer_max: Final = (1 << 64) - 1
+"""Bounds of integers: signed, and unsigned above the largest signed one; a number beyond them is a float."""
 
 
 @dataclass(frozen=True, slots=True)

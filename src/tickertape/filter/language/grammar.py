@@ -15,7 +15,6 @@ from typing import Any, Final
 from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
 from tickertape.base.errors import BadPath
-from tickertape.filter.functions.values import integer_max, integer_min
 from tickertape.filter.language.ast import (
     Affix,
     And,
@@ -33,6 +32,8 @@ from tickertape.filter.language.ast import (
     Node,
     Not,
     Or,
+    integer_max,
+    integer_min,
 )
 from tickertape.filter.language.diagnostics import TEXT_FORM, Diagnostic, Unexpected
 from tickertape.filter.limits import number_characters_max
