@@ -18,7 +18,7 @@ from tickertape.engine.queues.state.checkpoint import decode_covered
 from tickertape.engine.queues.state.definition import QueueDefinition
 from tickertape.engine.queues.state.queue import Queue
 from tickertape.engine.runtime.publisher_ids import load_publishers
-from tickertape.journal.disk_jobs import WriteQueues
+from tickertape.journal.commit.jobs import WriteQueues
 from tickertape.journal.format.queue_checkpoint import read_queues, write_queues
 from tickertape.journal.retention import RetentionPolicy
 from tickertape.wire.settlement import QUEUE_TOPIC, Settlement, encode_settlement, runs_of

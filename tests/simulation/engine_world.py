@@ -40,7 +40,8 @@ from tickertape.engine.runtime.effects import (
 from tickertape.engine.runtime.publisher_ids import CONTROL_TOPIC, PublisherDirectory, load_publishers
 from tickertape.engine.transient.slow_consumers import SlowConsumerLimits
 from tickertape.journal.commit.group_commit import SyncPolicy
-from tickertape.journal.disk_jobs import DiskJobExecutor, JournalJob
+from tickertape.journal.commit.jobs import JournalJob
+from tickertape.journal.disk_jobs import DiskJobExecutor
 from tickertape.journal.format.identity import open_identity
 from tickertape.journal.format.segment import segment_path
 from tickertape.journal.format.staging_file import Damaged, StagedFiles, StageOpen, find_staged

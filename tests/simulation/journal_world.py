@@ -18,9 +18,8 @@ from tickertape.batch import MessageBatch, Stamp, batch_from_bodies
 from tickertape.journal.commit.accumulator import encoded_size
 from tickertape.journal.commit.active_segment import commit_bytes_of
 from tickertape.journal.commit.group_commit import SyncPolicy
-from tickertape.journal.disk_jobs import (
+from tickertape.journal.commit.jobs import (
     DiskFull,
-    DiskJobExecutor,
     JournalJob,
     PrepareSegment,
     RollSegment,
@@ -28,6 +27,7 @@ from tickertape.journal.disk_jobs import (
     SyncSegment,
     WriteCommit,
 )
+from tickertape.journal.disk_jobs import DiskJobExecutor
 from tickertape.journal.format.identity import open_identity
 from tickertape.journal.format.segment import segment_path
 from tickertape.journal.journal import Journal

@@ -48,7 +48,7 @@ from tickertape.engine.sessions.session import Session
 from tickertape.engine.transactions.coordinator import TransactionCoordinator
 from tickertape.engine.transactions.staging_area import StagingArea, StagingLimits
 from tickertape.engine.transient.slow_consumers import SlowConsumerLimits
-from tickertape.journal.disk_jobs import JournalJob, RetireSegments, WriteQueues
+from tickertape.journal.commit.jobs import JournalJob, RetireSegments, WriteQueues
 from tickertape.journal.journal import Journal
 from tickertape.journal.reading.archive_tier import ArchiveAnswer
 from tickertape.journal.reading.log_view import LogPart

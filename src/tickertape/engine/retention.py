@@ -16,7 +16,7 @@ from tickertape.base.interfaces import Buffer, Now
 from tickertape.engine.limits import retention_check_seconds, retention_retry_seconds, retention_segments_max
 from tickertape.engine.log_reads.budget import ReadBudget
 from tickertape.engine.runtime.effects import ArchiveRead, DiskJob, Effect, LogEvent, ReadLog
-from tickertape.journal.disk_jobs import RetireSegments
+from tickertape.journal.commit.jobs import RetireSegments
 from tickertape.journal.journal import Journal
 from tickertape.journal.reading.archive_tier import ArchiveAnswer, ArchiveTier, CheckArchived
 from tickertape.journal.reading.log_view import LogPart, ReadRequest

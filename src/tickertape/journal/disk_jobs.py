@@ -1,7 +1,8 @@
-"""Owns what the journal asks of a disk: jobs as data, and the one executor that carries them out in order.
+"""Disk job executor: carries out the journal's jobs on a disk, in order.
 
-This is the only module that writes journal files. Must never decide what to write, retry, or swallow an
-error: the first failure goes back to the machine that sent the job.
+Invariants:
+- No other module writes journal files.
+- An error is neither retried nor swallowed: it is the answer to the job.
 """
 
 from __future__ import annotations
@@ -11,109 +12,26 @@ import errno
 from collections.abc import Callable
 from typing import Final
 
-import msgspec
-
 from tickertape.base.interfaces import Buffer, Disk
+from tickertape.journal.commit.jobs import (
+    NO_ROOM,
+    DiskFull,
+    JournalJob,
+    PrepareSegment,
+    RetireSegments,
+    RollSegment,
+    SealSegment,
+    StartSegment,
+    SyncSegment,
+    WriteCommit,
+    WriteQueues,
+)
 from tickertape.journal.format.last_segment import BEGUN_FILE, reserve_last_segment, write_last_segment
 from tickertape.journal.format.queue_checkpoint import write_queues
-from tickertape.journal.format.retired_state import RetiredState, write_retired
+from tickertape.journal.format.retired_state import write_retired
 from tickertape.journal.format.segment import AGAIN, JOURNAL_DIRECTORY, segment_path
 
-_NO_ROOM: Final = {
-    errno.ENOSPC: "free disk space",
-    errno.EDQUOT: "free disk space, or raise the quota",
-    errno.EMFILE: "let the server have more open files",
-    errno.ENFILE: "let the system have more open files",
-}
-"""Nothing was written, and room may come back: space, a quota, or descriptors; and what brings it."""
 _NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
-
-
-class DiskFull(OSError):
-    """There is no room to reserve a segment. Nothing was written, so it may be tried again."""
-
-    @property
-    def reason(self) -> str:
-        """What there is none of, and what to do."""
-        remedy = _NO_ROOM.get(self.errno or 0, "make room")
-        return f"{self.strerror}: {remedy}"
-
-
-class JournalJob(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of all jobs; jobs of one journal are carried out in the order they were made."""
-
-
-class WriteCommit(JournalJob, frozen=True, kw_only=True):
-    """Write one commit into the active segment, and make it durable when `sync`."""
-
-    segment: int
-    offset: int
-    buffers: list[Buffer]
-    sync: bool
-    number: int
-
-
-class SyncSegment(JournalJob, frozen=True, kw_only=True):
-    """Make everything written to the active segment durable (sync policy `interval`)."""
-
-    segment: int
-    number: int
-
-
-class StartSegment(JournalJob, frozen=True, kw_only=True):
-    """Put the header into the prepared segment: the first of a run, nothing is open before it."""
-
-    number: int
-    header: bytes
-
-
-class RollSegment(JournalJob, frozen=True, kw_only=True):
-    """Seal the active segment, cut it to its length, and put the header into the prepared next one.
-
-    The seal is durable before the header is written, so a valid header proves that the segment before is
-    sealed."""
-
-    old: int
-    seal_offset: int
-    seal: list[Buffer]
-    old_end: int
-    new: int
-    header: bytes
-
-
-class SealSegment(JournalJob, frozen=True, kw_only=True):
-    """Seal the active segment at a clean stop; no segment follows."""
-
-    segment: int
-    seal_offset: int
-    seal: list[Buffer]
-    end: int
-
-
-class PrepareSegment(JournalJob, frozen=True, kw_only=True):
-    """Create and reserve the next segment (or enlarge it): zeros, durable, not yet a segment. May run beside
-    writes."""
-
-    number: int
-    bytes: int
-
-
-class RetireSegments(JournalJob, frozen=True, kw_only=True):
-    """Record what must outlive the segments `numbers`, then remove these, the oldest first.
-
-    Without `retired` that is recorded already. Runs beside all others; it may be repeated after an error."""
-
-    retired: RetiredState | None
-    numbers: tuple[int, ...]
-
-
-class WriteQueues(JournalJob, frozen=True, kw_only=True):
-    """Replace the checkpoint of the queues. Runs beside all others; it may be repeated after an error.
-
-    `encode` makes the contents of the file. That takes long for deep queues, so it is part of the job."""
-
-    journal_id: bytes
-    encode: Callable[[], bytes]
 
 
 class DiskJobExecutor:
@@ -194,7 +112,7 @@ class DiskJobExecutor:
             if self._begun is None:
                 begun = reserve_last_segment(self._disk)
         except OSError as error:
-            if error.errno in _NO_ROOM:
+            if error.errno in NO_ROOM:
                 raise DiskFull(*error.args) from error
             raise
         self._disk.sync(handle)

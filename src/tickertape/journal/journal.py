@@ -13,7 +13,7 @@ from tickertape.base.errors import TickertapeError
 from tickertape.base.interfaces import Now
 from tickertape.batch import MessageBatch, Stamp
 from tickertape.journal.commit.group_commit import GroupCommit, PersistedCommit, SyncPolicy
-from tickertape.journal.disk_jobs import JournalJob
+from tickertape.journal.commit.jobs import JournalJob
 from tickertape.journal.format.clean_shutdown import CleanShutdown
 from tickertape.journal.index.segment_index import publisher_spans
 from tickertape.journal.limits import batch_memory_bytes, commit_gather_bytes_max, segment_bytes_default

@@ -43,7 +43,7 @@ from tickertape.engine.runtime.effects import (
     StagingJob,
 )
 from tickertape.journal.commit.group_commit import SyncPolicy
-from tickertape.journal.disk_jobs import JournalJob, RetireSegments, WriteCommit
+from tickertape.journal.commit.jobs import JournalJob, RetireSegments, WriteCommit
 from tickertape.journal.reading.log_view import ReadRequest
 from tickertape.server.events import event
 from tickertape.server.limits import connections_max, inbound_stall_seconds_max, logon_seconds_max

@@ -10,7 +10,7 @@ from tests.simulation.journal_world import drive
 from tickertape.base.names import publisher_id
 from tickertape.base.timestamps import format_timestamp
 from tickertape.engine.retention import RetentionPin
-from tickertape.journal.disk_jobs import RetireSegments
+from tickertape.journal.commit.jobs import RetireSegments
 from tickertape.journal.retention import RetentionPolicy, due, gather, removable, unneeded
 from tickertape.wire.commands import Ack, Completed, Ended, Resolve, Resolved
 

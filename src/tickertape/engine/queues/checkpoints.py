@@ -31,7 +31,7 @@ from tickertape.engine.queues.worker import QueueWorker
 from tickertape.engine.runtime.effects import DiskJob, Effect, LogEvent
 from tickertape.engine.runtime.publisher_ids import CONTROL_TOPIC
 from tickertape.engine.subscriptions.start_position import resolve
-from tickertape.journal.disk_jobs import WriteQueues
+from tickertape.journal.commit.jobs import WriteQueues
 from tickertape.journal.journal import Journal
 from tickertape.journal.reading.log_reader import LogReader
 from tickertape.journal.reading.log_view import LogPart, ReadRequest

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from tickertape.base.errors import TickertapeError
 from tickertape.base.interfaces import Buffer
-from tickertape.journal.disk_jobs import JournalJob
+from tickertape.journal.commit.jobs import JournalJob
 from tickertape.journal.format.staging_file import StagingTask
 from tickertape.journal.reading.archive_tier import ArchiveRequest
 from tickertape.journal.reading.log_view import ReadRequest

@@ -18,8 +18,7 @@ from tickertape.base.limits import MIB
 from tickertape.batch import MessageBatch, Stamp
 from tickertape.journal.commit.accumulator import CommitAccumulator, NextCommit
 from tickertape.journal.commit.active_segment import ActiveSegment, LogEnd, make_seal, segment_bytes_of
-from tickertape.journal.commit.preallocation import SegmentPreallocation
-from tickertape.journal.disk_jobs import (
+from tickertape.journal.commit.jobs import (
     DiskFull,
     JournalJob,
     PrepareSegment,
@@ -29,6 +28,7 @@ from tickertape.journal.disk_jobs import (
     SyncSegment,
     WriteCommit,
 )
+from tickertape.journal.commit.preallocation import SegmentPreallocation
 from tickertape.journal.format.clean_shutdown import CleanShutdown
 from tickertape.journal.format.segment import (
     CommitHeader,

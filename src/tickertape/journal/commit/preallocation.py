@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from tickertape.base.interfaces import Now
-from tickertape.journal.disk_jobs import DiskFull, PrepareSegment
+from tickertape.journal.commit.jobs import DiskFull, PrepareSegment
 from tickertape.journal.limits import segment_bytes_first, segment_bytes_min
 
 _RETRY_SECONDS: Final = 1.0

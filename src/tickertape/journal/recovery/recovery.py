@@ -278,7 +278,7 @@ def _resumed(
     disk: Disk, seen: list[SegmentSurvey], retired: RetiredState | None, unknown: list[str]
 ) -> list[str]:
     """Give the reserve its name back where an earlier start was cut short between two renames (see
-    `jobs.py`); the names that are still none of ours."""
+    `disk_jobs.py`); the names that are still none of ours."""
     number = (seen[-1].number if seen else 0 if retired is None else retired.through) + 1
     path = segment_path(number) + AGAIN
     if path.rpartition("/")[2] not in unknown or not is_blank(disk, path):

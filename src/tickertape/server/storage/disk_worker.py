@@ -11,8 +11,7 @@ import time
 from collections.abc import Callable
 
 from tickertape.base.histogram import Histogram
-from tickertape.journal.disk_jobs import (
-    DiskJobExecutor,
+from tickertape.journal.commit.jobs import (
     JournalJob,
     PrepareSegment,
     RetireSegments,
@@ -20,6 +19,7 @@ from tickertape.journal.disk_jobs import (
     WriteCommit,
     WriteQueues,
 )
+from tickertape.journal.disk_jobs import DiskJobExecutor
 from tickertape.server.events import event
 from tickertape.server.limits import sync_slow_seconds
 from tickertape.server.storage.worker_thread import MakeLane, ThreadWorker, Worker

@@ -11,7 +11,7 @@ from tickertape.engine.queues.state import position_set_format as sets
 from tickertape.engine.queues.state.definition import QueueDefinition
 from tickertape.engine.queues.state.queue import Queue
 from tickertape.engine.queues.state.records import Outcome
-from tickertape.journal.disk_jobs import WriteQueues
+from tickertape.journal.commit.jobs import WriteQueues
 
 MESSAGES = 200
 BOUND = 16

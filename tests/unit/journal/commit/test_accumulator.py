@@ -7,7 +7,7 @@ import pytest
 from tests.unit.journal.commit.test_group_commit import Bench
 from tickertape.batch import BatchBuilder, batch_from_bodies
 from tickertape.journal.commit.accumulator import encoded_size
-from tickertape.journal.disk_jobs import WriteCommit
+from tickertape.journal.commit.jobs import WriteCommit
 
 
 @pytest.mark.parametrize("waits", ["nothing", "a rich one", "a plain one"])

@@ -15,7 +15,7 @@ from tickertape.base.interfaces import Now
 from tickertape.batch import MessageBatch, Stamp, batch_from_bodies
 from tickertape.journal.commit.active_segment import commit_bytes_of
 from tickertape.journal.commit.group_commit import SyncPolicy
-from tickertape.journal.disk_jobs import PrepareSegment, RollSegment, StartSegment, SyncSegment, WriteCommit
+from tickertape.journal.commit.jobs import PrepareSegment, RollSegment, StartSegment, SyncSegment, WriteCommit
 from tickertape.journal.format.segment import (
     FLAG_CONTINUES,
     FLAG_ENDS,

@@ -13,7 +13,7 @@ from tickertape.base.interfaces import Now
 from tickertape.batch import BatchBuilder, MessageBatch, Stamp, batch_from_bodies
 from tickertape.journal.commit.active_segment import ActiveSegment, LogEnd
 from tickertape.journal.commit.group_commit import GroupCommit, PersistedCommit, SyncPolicy
-from tickertape.journal.disk_jobs import (
+from tickertape.journal.commit.jobs import (
     DiskFull,
     JournalJob,
     PrepareSegment,

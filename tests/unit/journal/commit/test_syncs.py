@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.journal.commit.test_group_commit import CAPACITY, Bench
 from tickertape.journal.commit.group_commit import SyncPolicy
-from tickertape.journal.disk_jobs import SyncSegment, WriteCommit
+from tickertape.journal.commit.jobs import SyncSegment, WriteCommit
 
 
 def test_sync_soon_syncs_what_was_written_and_holds_nothing_up() -> None:

@@ -17,7 +17,7 @@ from tickertape.base.errors import (
     TickertapeError,
     WrongJournal,
 )
-from tickertape.journal.disk_jobs import RetireSegments
+from tickertape.journal.commit.jobs import RetireSegments
 from tickertape.journal.format import retired_state as retired_module
 from tickertape.journal.format.identity import read_identity
 from tickertape.journal.format.retired_state import (
