@@ -32,7 +32,7 @@ class Broker:
         self.answers: list[tuple[int, object]] = []
         self.freed_times = 0
         self.retaining = self
-        self.journal = SimpleNamespace(persisted_end=END, view=None)
+        self.journal = SimpleNamespace(commits=SimpleNamespace(persisted_end=END), view=None)
         self.errands = SimpleNamespace(begin=self.compare)
         self.found: str | TickertapeError = ""
         """What a comparison with the log comes to."""

@@ -62,9 +62,9 @@ class Log:
 
     def _work(self, now: Now) -> None:
         journal = self._journal
-        while jobs := journal.jobs():
+        while jobs := journal.commits.jobs():
             for job in jobs:
-                journal.done(job, None, self._opened.executor.run(job), now)
+                journal.commits.done(job, None, self._opened.executor.run(job), now)
         journal.take_persisted()
 
     def _append(self, batch: MessageBatch, publisher: int, sequence: int) -> None:
@@ -89,8 +89,8 @@ class Log:
         last = Stamp(CONTROL_PUBLISHER, self._next_control(), self._journal.log_time(now))
         chain.append((record_batch(record), last))
         room = sum([commit_bytes_of(batch) for batch, _ in chain])
-        while not self._journal.has_room(room):
-            self._journal.want_room(room, now)
+        while not self._journal.commits.has_room(room):
+            self._journal.commits.reserve_segment(room, now)
             self._work(now)
         self._journal.append_chain(chain, now)
         self._work(now)

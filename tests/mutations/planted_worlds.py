@@ -125,8 +125,8 @@ WORLD_MUTATIONS: Final = (
     Mutation(
         "who begins a live subscription is not given what is just on its way to the disk",
         "engine/delivery/log_delivery.py",
-        "            self.live.begin(self._journal.accepted_end)\n        self.cursors.add(sub)",
-        "            self.live.begin(self._journal.persisted_end)\n        self.cursors.add(sub)",
+        "            self.live.begin(self._journal.commits.accepted_end)\n        self.cursors.add(sub)",
+        "            self.live.begin(self._journal.commits.persisted_end)\n        self.cursors.add(sub)",
         (_KEPT,),
         promise="R10",
         tier="world",

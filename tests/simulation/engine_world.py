@@ -98,9 +98,9 @@ class EngineWorld:
         recovered = recover_journal(self.disk, identity.journal_id)
         journal = Journal(recovered, self.now(), policy=self.policy, segment_bytes=self.segment_bytes)
         self._executor = DiskJobExecutor(self.disk, lambda: self.rng.getrandbits(64))
-        while jobs := journal.jobs():
+        while jobs := journal.commits.jobs():
             for job in jobs:
-                journal.done(job, None, self._executor.run(job), self.now())
+                journal.commits.done(job, None, self._executor.run(job), self.now())
         journal.take_persisted()
         self.broker = self.make_broker(journal, drive(self.disk, load_publishers(journal)))
         view = journal.view

@@ -73,10 +73,10 @@ class Driver:
 
     def run(self) -> None:
         """Carry out every job."""
-        while jobs := self.journal.jobs():
+        while jobs := self.journal.commits.jobs():
             for job in jobs:
                 self.jobs.append(job)
-                self.journal.done(job, None, self._executor.run(job), self.now())
+                self.journal.commits.done(job, None, self._executor.run(job), self.now())
         self.journal.take_persisted()
 
     def publish(self, messages: Iterable[Message]) -> None:
@@ -100,7 +100,7 @@ class Driver:
     def idle(self) -> None:
         """Nothing happens until the mark is due."""
         self.mono += 0.05
-        self.journal.wake(self.now())
+        self.journal.commits.wake(self.now())
         self.run()
 
     @property
@@ -133,7 +133,7 @@ def small_log(
     while driver.journal.view.segments[-1].number == 1 and len(sealed) < 12:
         sealed += some(3, driver.offset if driver.jobs[-1:] and sealed else 512)
         driver.publish(sealed[-3:])
-    driver.journal.close(driver.now())
+    driver.journal.commits.close(driver.now())
     driver.run()
     disk.close_all()
     driver = Driver(disk)

@@ -259,15 +259,15 @@ class World:
             self._answer()
         elif choice < 0.992:
             self.mono += 0.03
-            journal.wake(self.now())
+            journal.commits.wake(self.now())
         elif choice < 0.996:
             self._fill_or_empty()
         else:
-            journal.close(self.now())
+            journal.commits.close(self.now())
             self._pump()
             self.drain()
-            assert journal.closed or journal.failure is not None
-            self.counts["clean stops"] += journal.closed
+            assert journal.commits.closed or journal.commits.failure is not None
+            self.counts["clean stops"] += journal.commits.closed
         self._pump()
 
     def _fill_or_empty(self) -> None:
@@ -278,10 +278,10 @@ class World:
             self.disk.space_bytes = None
             self.mono += 1.5
             assert self.journal is not None
-            self.journal.wake(self.now())
+            self.journal.commits.wake(self.now())
 
     def _publish(self, journal: Journal) -> None:
-        if journal.failure is not None or journal.closed:
+        if journal.commits.failure is not None or journal.commits.closed:
             return
         publisher = self.rng.choice(sorted(self.sent))
         count = self.rng.choice((1, 1, 2, 7))
@@ -291,7 +291,7 @@ class World:
         bodies = [self.rng.randbytes(self.rng.choice(sizes)) for _ in keys]
         topic = f"topic{publisher % 3}"
         batch = batch_from_bodies(topic, bodies, first_sequence=first)
-        if not journal.can_accept(encoded_size(batch)):
+        if not journal.commits.can_accept(encoded_size(batch)):
             self.counts["refused while full"] += 1
             return
         now = self.now()
@@ -302,7 +302,7 @@ class World:
 
     def _publish_chain(self, journal: Journal) -> None:
         """Several batches of one run each, that are there all at once or not at all."""
-        if journal.failure is not None or journal.closed or journal.closing:
+        if journal.commits.failure is not None or journal.commits.closed or journal.commits.closing:
             return
         batches = []
         for _ in range(self.rng.choice((1, 2, 3, 9))):
@@ -320,12 +320,12 @@ class World:
             keys += [(publisher, first + i) for i in range(len(bodies))]
             self._bodies.update({(publisher, first + i): (topic, body) for i, body in enumerate(bodies)})
         needed = sum(commit_bytes_of(batch) for batch, _ in parts)
-        if not journal.has_room(needed):
-            journal.want_room(needed if self.rng.random() < 0.9 else 0, now)
+        if not journal.commits.has_room(needed):
+            journal.commits.reserve_segment(needed if self.rng.random() < 0.9 else 0, now)
             self._pump()
             if self.rng.random() < 0.8:
                 self.drain()
-            if not journal.has_room(needed):
+            if not journal.commits.has_room(needed):
                 self.counts["no room for a chain"] += 1
                 return
             self.counts["a segment begun for a chain"] += 1
@@ -352,7 +352,7 @@ class World:
         # What was written before the sync of this job is durable now, whether or not anybody was told.
         syncs = not isinstance(job, PrepareSegment) and (not isinstance(job, WriteCommit) or job.sync)
         self._count(job)
-        self.journal.done(job, error, salt, self.now())
+        self.journal.commits.done(job, error, salt, self.now())
         self._pump()
         if syncs and error is None:
             self.synced = self.written
@@ -371,10 +371,12 @@ class World:
         before = self.written
         for commit in journal.take_persisted():
             self.written += commit.batch.count
-        assert journal.failure is None or self.written == before, "nothing is persisted after a failure"
-        self.counts["failures latched"] += journal.failure is not None
-        jobs = journal.jobs()
-        assert not (jobs and journal.failure is not None), "no job after a failure"
+        assert journal.commits.failure is None or self.written == before, (
+            "nothing is persisted after a failure"
+        )
+        self.counts["failures latched"] += journal.commits.failure is not None
+        jobs = journal.commits.jobs()
+        assert not (jobs and journal.commits.failure is not None), "no job after a failure"
         begins = {
             job.number if isinstance(job, StartSegment) else job.new
             for job in self._queue + jobs
@@ -446,7 +448,7 @@ class World:
             for i, key in enumerate(zip(batch.publishers.tolist(), batch.sequences.tolist(), strict=True)):
                 seen.append(key)
                 assert (batch.topic(i), batch.body(i)) == self._bodies[key]
-        assert journal.persisted_end == len(seen)
+        assert journal.commits.persisted_end == len(seen)
         return seen
 
     def _look_up(self, journal: Journal, seen: list[Key]) -> None:

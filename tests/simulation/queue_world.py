@@ -417,7 +417,7 @@ class QueueWorld(EngineWorld):
         self.broker.close(self.now())
         self.collect()
         self.settle()
-        assert self.broker.journal.closed
+        assert self.broker.journal.commits.closed
         write_queues(self.disk, self.broker.journal.journal_id, self.broker.queues.covered())
         self.disk.close_all()
         self.open()

@@ -72,7 +72,7 @@ def _subscribe(world: EngineWorld, peer: Peer, asked: dict[tuple[int, str], tupl
     topic = rng.choice(TOPICS)
     kind = rng.choice(("epoch", "now", "bookmark", "plain"))
     sub_id = f"s{len(asked)}"
-    accepted = world.broker.journal.accepted_end
+    accepted = world.broker.journal.commits.accepted_end
     bookmark: str | None = {"epoch": "0", "now": "0|1|", "plain": None}.get(kind)
     start = 0 if kind == "epoch" else accepted
     if kind == "bookmark":

@@ -224,8 +224,8 @@ class Broker:
         self._moment(now)
         session = self._sessions.by_conn.get(conn)
         try:
-            if self.journal.failure is not None:
-                raise self.journal.failure
+            if self.journal.commits.failure is not None:
+                raise self.journal.commits.failure
             if session is None:
                 if conn in self._strangers:
                     self._first(conn, command, now)
@@ -242,7 +242,7 @@ class Broker:
         elif isinstance(job, WriteQueues):
             self._keeping.done(error)
         else:
-            self.journal.done(job, error, salt, now)
+            self.journal.commits.done(job, error, salt, now)
         self._journal_moved(now)
 
     def read_done(self, token: int, data: Buffer | TickertapeError, now: Now) -> None:
@@ -284,7 +284,7 @@ class Broker:
         self.subscribing.unrecorded.settle()
         self.queues.wake(now)
         self._keeping.wake(now)
-        self.journal.wake(now)
+        self.journal.commits.wake(now)
         self._delivery.settle(now)
         self.retaining.wake(now)
         self.beats.wake(now.mono)
@@ -302,7 +302,7 @@ class Broker:
         """Begin a clean stop (`draining`): nothing new is taken; all else is persisted, the log sealed."""
         self.draining = True
         self.subscribing.stop()
-        self.journal.close(now)
+        self.journal.commits.close(now)
         self._journal_moved(now)
 
     # -- outputs --------------------------------------------------------------------------------------
@@ -322,7 +322,7 @@ class Broker:
     def next_deadline(self, now: Now) -> float | None:
         """Monotonic second at which `wake` is wanted."""
         deadlines = (
-            self.journal.next_deadline(),
+            self.journal.commits.next_deadline(),
             self._delivery.next_deadline(now),
             self.retaining.next_deadline(),
             self.subscribing.unrecorded.next_deadline(),
@@ -393,19 +393,19 @@ class Broker:
             self._pauses.lift("journal")
         if self._pauses.of("unrecorded") and not self.subscribing.unrecorded.congested:
             self._pauses.lift("unrecorded")
-        if self.journal.failure is not None and not self._failed:
+        if self.journal.commits.failure is not None and not self._failed:
             self._fail()
 
     def _write(self) -> None:
         """What was accepted goes to the disk."""
-        self._effects.extend(map(DiskJob, self.journal.jobs()))
+        self._effects.extend(map(DiskJob, self.journal.commits.jobs()))
 
     def _fail(self) -> None:
         self._failed = True
-        assert self.journal.failure is not None
+        assert self.journal.commits.failure is not None
         for conn in self.connections:
-            self._goodbye(conn, self.journal.failure)
-        self._effects.append(Fatal(self.journal.failure))
+            self._goodbye(conn, self.journal.commits.failure)
+        self._effects.append(Fatal(self.journal.commits.failure))
 
     # -- commands -------------------------------------------------------------------------------------
 
@@ -431,7 +431,7 @@ class Broker:
                 software=self._software,
                 instance=self._instance,
                 journal=self.journal.identity,
-                epoch=self.journal.epoch,
+                epoch=self.journal.commits.epoch,
                 publisher=session.publisher,
                 last_persisted=self.journal.persisted_highest.get(session.publisher, 0),
                 recorded=self._recorded_names,

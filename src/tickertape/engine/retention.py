@@ -80,7 +80,7 @@ class RetentionManager:
         self._at: float | None = float("-inf") if policy.active or journal.leftovers else None
         self._put_off_since: float | None = None
         """Since when something brief has been in the way each time."""
-        self._sealed_through = journal.sealed_through
+        self._sealed_through = journal.commits.sealed_through
         if journal.leftovers:
             self._job = RetireSegments(retired=None, numbers=journal.leftovers)
         self.removed_segments = 0
@@ -97,8 +97,8 @@ class RetentionManager:
 
     def moved(self, now: Now) -> None:
         """The journal went on: after a seal it is looked whether segments go."""
-        if self._journal.sealed_through != self._sealed_through:
-            self._sealed_through = self._journal.sealed_through
+        if self._journal.commits.sealed_through != self._sealed_through:
+            self._sealed_through = self._journal.commits.sealed_through
             if self._policy.active:
                 self._look(now)
 
@@ -183,7 +183,7 @@ class RetentionManager:
     def _look(self, now: Now) -> None:
         if self._busy:
             return
-        if self._journal.failure is not None or self._journal.closing:
+        if self._journal.commits.stopping:
             self._at = None
             return
         self._at = now.mono + retention_check_seconds if self._policy.active or self._job else None
@@ -203,7 +203,7 @@ class RetentionManager:
     def _free(self, now: Now) -> int:
         """How many of the oldest segments may go now."""
         journal = self._journal
-        segments = removable(journal.view, journal.sealed_through)
+        segments = removable(journal.view, journal.commits.sealed_through)
         # Room is made before it is taken, so that the files stay below the bound.
         wanted = due(segments, self._policy, now.wall, journal.file_bytes + journal.coming_bytes)
         pin = self._needed() if wanted else None
@@ -298,7 +298,7 @@ class RetentionManager:
         if pin is not None and pin.position < retired.first_position:
             self._at = now.mono + retention_retry_seconds
             return
-        if journal.failure is not None or journal.closing:
+        if journal.commits.stopping:
             return
         gone = [s.number for s in journal.view.segments if s.number <= retired.through]
         journal.view.retire(retired, gathered.first, first_unknown=gathered.first_unknown)

@@ -229,10 +229,10 @@ def _tell_ready(
         "recovered",
         data=config.instance.data,
         journal=journal.identity,
-        epoch=journal.epoch,
+        epoch=journal.commits.epoch,
         segments=len(journal.view.segments),
         first_position=journal.view.first_position,
-        end_position=journal.persisted_end,
+        end_position=journal.commits.persisted_end,
         seconds=round(recovery_seconds, 3),
     )
     event("ready", listen=" ".join(uris), admin=admin.url if admin is not None else "off")
@@ -247,8 +247,8 @@ def _signalled(stop: asyncio.Event, instance: EngineDriver, name: str) -> None:
 
 def _stop_now(instance: EngineDriver, name: str) -> NoReturn:
     """End the process as a crash would, which loses nothing that was acknowledged."""
-    code = EXIT_STOPPED if instance.broker.journal.closed else EXIT_ERROR
-    event("stopped_at_once", logging.WARNING, signal=name, sealed=instance.broker.journal.closed)
+    code = EXIT_STOPPED if instance.broker.journal.commits.closed else EXIT_ERROR
+    event("stopped_at_once", logging.WARNING, signal=name, sealed=instance.broker.journal.commits.closed)
     logging.shutdown()
     os._exit(code)
 

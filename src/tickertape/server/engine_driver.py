@@ -272,10 +272,10 @@ class EngineDriver:
         self.broker.disk_done(job, error, salt, clock())
         if isinstance(job, RetireSegments):
             self._readers.removed(job.numbers)
-        if self.broker.journal.full is not self._full:
+        if self.broker.journal.commits.full is not self._full:
             self._full = not self._full
             if self._full:
-                event("journal_full", logging.WARNING, text=self.broker.journal.full_reason)
+                event("journal_full", logging.WARNING, text=self.broker.journal.commits.full_reason)
             else:
                 event("journal_resumed", logging.WARNING)
         self.flush()
@@ -304,7 +304,7 @@ class EngineDriver:
             self._working = True
             self._loop.call_soon(self._work)
         self._set_timer()
-        if self._closing and self.broker.journal.closed:
+        if self._closing and self.broker.journal.commits.closed:
             self._finish(None)
 
     def _carry_out(self, effect: Effect, budget: int) -> int:

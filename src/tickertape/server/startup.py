@@ -215,18 +215,18 @@ def _spill_files(config: Config, owner: str, disk: Disk) -> SpillFiles | None:
 
 def record_end(opened: OpenedInstance) -> None:
     """After a clean stop, record how far the log goes (see `reached.py`). Raises `OSError`."""
-    reached = opened.broker.journal.reached
+    reached = opened.broker.journal.commits.clean_shutdown
     if reached is not None:
         write_clean_shutdown(opened.disk, reached)
         journal = opened.broker.journal
         # Where a full disk kept back what was accepted, the log does not say what the queues say.
-        if opened.broker.queues and journal.accepted_end == journal.persisted_end:
+        if opened.broker.queues and journal.commits.accepted_end == journal.commits.persisted_end:
             write_queues(opened.disk, opened.broker.journal.journal_id, opened.broker.queues.covered())
 
 
 def begin_run(journal: Journal, executor: DiskJobExecutor) -> None:
     """Prepare and start the first segment of this run; a full disk is no reason not to serve."""
-    while jobs := journal.jobs():
+    while jobs := journal.commits.jobs():
         for job in jobs:
             error: OSError | None = None
             made = 0
@@ -234,9 +234,9 @@ def begin_run(journal: Journal, executor: DiskJobExecutor) -> None:
                 made = executor.run(job)
             except OSError as failed:
                 error = failed
-            journal.done(job, error, made, clock())
-    if journal.failure is not None:
-        raise journal.failure
+            journal.commits.done(job, error, made, clock())
+    if journal.commits.failure is not None:
+        raise journal.commits.failure
     journal.take_persisted()
 
 

@@ -131,7 +131,7 @@ def test_a_stop_begins_no_removal() -> None:
     world, _ = world_of(HOUR)
     world.broker.close(world.now())
     expire(world)
-    assert world.broker.journal.closed
+    assert world.broker.journal.commits.closed
     assert numbers(world)[0] == 1
 
 
@@ -367,11 +367,11 @@ def test_what_is_gone_is_still_a_duplicate_and_its_name_is_bound(old: Old) -> No
     again = world.connect("pub")
     assert again.logged_on is not None
     assert again.logged_on.last_persisted >= first
-    end = world.broker.journal.accepted_end
+    end = world.broker.journal.commits.accepted_end
     again.next_sequence = 1
     again.publish("t", [b"again"])
     world.settle()
-    assert world.broker.journal.accepted_end == end
+    assert world.broker.journal.commits.accepted_end == end
 
 
 # -- the decisions themselves -----------------------------------------------------------------------------
@@ -380,7 +380,7 @@ def test_what_is_gone_is_still_a_duplicate_and_its_name_is_bound(old: Old) -> No
 def test_decisions_stop_at_the_first_segment_that_stays() -> None:
     world, _ = world_of(None)
     view = world.broker.journal.view
-    segments = removable(view, world.broker.journal.sealed_through)
+    segments = removable(view, world.broker.journal.commits.sealed_through)
     assert [s.number for s in segments] == [1, 2, 3, 4, 5]
     assert [s.number for s in removable(view, 2)] == [1, 2]
     wall = segments[2].timestamp

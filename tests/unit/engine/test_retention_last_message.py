@@ -92,7 +92,7 @@ def test_the_last_message_is_found_from_the_end_with_each_byte_read_about_once(
     monkeypatch.setattr(retention_module, "read_bytes_target", 1_000)
     monkeypatch.setattr(reader_module, "read_bytes_target", 1_000)
     world, _ = world_of(None, 2)
-    last = world.broker.journal.persisted_end - 1
+    last = world.broker.journal.commits.persisted_end - 1
     only_records(world, 3)
     restart(world)
     view = world.broker.journal.view

@@ -22,7 +22,7 @@ def test_what_was_accepted_is_acknowledged_and_what_comes_later_is_not_taken() -
     peer.publish("t", [b"3"])
     peer.send(Flush(id=7, level="persisted"))
     world.settle()
-    assert world.broker.journal.closed
+    assert world.broker.journal.commits.closed
     assert peer.acked_frame == 1
     assert 7 not in peer.answers, "a flush must not tell that the third message is persisted"
     assert peer.goodbye is None, "it is said when everything else is"

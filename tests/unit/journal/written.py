@@ -78,30 +78,30 @@ class Written:
             parts.append((batch, Stamp(9, first, journal.log_time(self._now()))))
             first += count
         room = sum([commit_bytes_of(batch) for batch, _ in parts])
-        journal.want_room(room, self._now())
+        journal.commits.reserve_segment(room, self._now())
         self.work()
-        assert journal.has_room(room)
+        assert journal.commits.has_room(room)
         journal.append_chain(parts, self._now())
         if jobs is None:
             self.messages += sum(counts)
             self.work()
             return 0
         for _ in range(jobs):
-            (job,) = [job for job in journal.jobs() if isinstance(job, WriteCommit)]
-            journal.done(job, None, self._executor.run(job), self._now())
+            (job,) = [job for job in journal.commits.jobs() if isinstance(job, WriteCommit)]
+            journal.commits.done(job, None, self._executor.run(job), self._now())
         return sum(counts)
 
     def rest(self) -> None:
         """Let the idle time pass after which a mark is written."""
         self._mono += 1
-        self.journal.wake(self._now())
+        self.journal.commits.wake(self._now())
         self.work()
 
     def stop(self) -> None:
         """A clean stop."""
-        self.journal.close(self._now())
+        self.journal.commits.close(self._now())
         self.work()
-        assert self.journal.closed
+        assert self.journal.commits.closed
         self._executor.close()
 
     def retire(self, count: int) -> RetiredState:
@@ -116,9 +116,9 @@ class Written:
 
     def work(self) -> None:
         """Carry out all jobs."""
-        while jobs := self.journal.jobs():
+        while jobs := self.journal.commits.jobs():
             for job in jobs:
-                self.journal.done(job, None, self._executor.run(job), self._now())
+                self.journal.commits.done(job, None, self._executor.run(job), self._now())
         self.journal.take_persisted()
 
     def _now(self) -> Now:
@@ -129,6 +129,6 @@ class Written:
 
 def next_offset(written: Written) -> int:
     """Where the segment that is written ends, as far as the disk has carried out what it was asked for."""
-    flight, active = written.journal._commit._in_flight, written.journal._commit.active
+    flight, active = written.journal.commits._in_flight, written.journal.commits.active
     assert active is not None
     return flight.job.offset if flight is not None and isinstance(flight.job, WriteCommit) else active.offset

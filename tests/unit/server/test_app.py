@@ -32,7 +32,7 @@ def test_a_second_signal_ends_the_process_and_says_whether_the_log_was_sealed(
 
     monkeypatch.setattr(os, "_exit", end)
     monkeypatch.setattr(logging, "shutdown", lambda: None)
-    journal = SimpleNamespace(closed=sealed)
+    journal = SimpleNamespace(commits=SimpleNamespace(closed=sealed))
     instance = cast("EngineDriver", SimpleNamespace(broker=SimpleNamespace(journal=journal)))
     with pytest.raises(SystemExit) as ended:
         app._stop_now(instance, signal.SIGTERM.name)

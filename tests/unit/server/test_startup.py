@@ -20,11 +20,11 @@ from tickertape.server.startup import OpenedInstance, clock, open_instance, reco
 def persisted(opened: OpenedInstance) -> None:
     """Everything accepted reaches the disk, and the files are closed."""
     journal = opened.broker.journal
-    journal.close(clock())
-    while not journal.closed:
-        for job in journal.jobs():
-            journal.done(job, None, opened.executor.run(job), clock())
-        journal.wake(clock())
+    journal.commits.close(clock())
+    while not journal.commits.closed:
+        for job in journal.commits.jobs():
+            journal.commits.done(job, None, opened.executor.run(job), clock())
+        journal.commits.wake(clock())
     opened.executor.close()
     opened.disk.close_all()
 

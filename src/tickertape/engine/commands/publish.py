@@ -141,7 +141,7 @@ class PublishHandler:
         if held is None:
             return
         self._errands.drop(session.conn)
-        if self._journal.failure is not None or self._journal.closing:
+        if self._journal.commits.stopping:
             return
         try:
             if held.frame.command.sequenced:
@@ -206,8 +206,10 @@ class PublishHandler:
         return recorded
 
     def _check_room(self, batch: MessageBatch) -> None:
-        if self._journal.full and not self._journal.can_accept(encoded_size(batch) + binding_bytes_max):
-            why = self._journal.full_reason
+        if self._journal.commits.full and not self._journal.commits.can_accept(
+            encoded_size(batch) + binding_bytes_max
+        ):
+            why = self._journal.commits.full_reason
             raise JournalFull(f"no room to prepare the next segment: {why}; retried every second")
 
     def _look_up(self, session: Session, frame: _PublishFrame, settlements: Settlements) -> None:
@@ -217,7 +219,7 @@ class PublishHandler:
 
         def done(_: Any) -> None:
             held = self._held.pop(conn)
-            if self._journal.failure is not None or self._journal.closing:
+            if self._journal.commits.stopping:
                 return  # nothing can be written any more: it is not acknowledged, and comes again
             try:
                 self._settle(session, frame, settlements)
@@ -286,4 +288,4 @@ class PublishHandler:
     @property
     def crowded(self) -> bool:
         """More waits for the disk than should."""
-        return self._journal.congested or self._publishing.crowded
+        return self._journal.commits.congested or self._publishing.crowded

@@ -243,7 +243,7 @@ class SubscribeHandler:
         replay = command.bookmark is not None or command.positions is not None
         place = held.coming if replay and sub.sub_id in held else held.recorded
         place[sub.sub_id] = sub
-        target = self._journal.accepted_end
+        target = self._journal.commits.accepted_end
 
         def found(extent: ReplayRange) -> None:
             if place.get(sub.sub_id) is not sub or self.of(conn) is not held:

@@ -115,12 +115,14 @@ def range_search(
     if isinstance(command, Subscribe) and command.positions is not None:
         return _between(journal, command.topic, *command.positions)
     if command.bookmark is None:
-        return _known(ReplayRange(journal.accepted_end))
+        return _known(ReplayRange(journal.commits.accepted_end))
     point, log_time = parse_bookmark(command.bookmark), journal.log_time(now)
     if isinstance(point, FromNow):
-        search = _known(ReplayRange(journal.accepted_end))
+        search = _known(ReplayRange(journal.commits.accepted_end))
     else:
-        search = resolve(journal, point, journal.accepted_end, options.not_found, log_time, command.topic)
+        search = resolve(
+            journal, point, journal.commits.accepted_end, options.not_found, log_time, command.topic
+        )
     if isinstance(command, Subscribe):
         return with_place(journal, point, search, log_time, command.topic)
     return search

@@ -308,7 +308,7 @@ class CursorScheduler:
 
     def _fetch(self, cursor: Cursor, now: Now) -> None:
         """Read on. What was read before is written by now, or it would not be this one's turn."""
-        if cursor.position >= self._journal.persisted_end:
+        if cursor.position >= self._journal.commits.persisted_end:
             self._join(cursor, now)
             return
         if cursor.cover is not None and self._hands.join(cursor.subs[0]):
@@ -359,13 +359,13 @@ class CursorScheduler:
         cursor.let_go()
         self.budgets.forget(cursor)
         for sub in list(cursor.subs):
-            if self._hands.cross(sub, self._journal.persisted_end):
+            if self._hands.cross(sub, self._journal.commits.persisted_end):
                 self._hands.caught_up(sub, now)
         if not cursor.subs:
             return
         conflating = cursor.subs[0].conflating
         if conflating is not None:
-            all_known = self._journal.persisted_end == self._journal.accepted_end
+            all_known = self._journal.commits.persisted_end == self._journal.commits.accepted_end
             if all_known:
                 # What is accepted from now on is stamped later: the interval runs on the clock.
                 conflating.settle(self._journal.log_time(now))

@@ -78,8 +78,8 @@ class LogDelivery:
         )
         self.cohorts = SharedCursors(journal, effects, new_token, budgets.log, going)
         self._handing = DispatcherHands(self._deliver, self._send_several, self.cursors.add)
-        self.dispatcher = Fanout(journal.persisted_end, self._handing, overrun=self._overrun)
-        self.live = LiveTail(journal.accepted_end, self._handing, age_seconds, slow)
+        self.dispatcher = Fanout(journal.commits.persisted_end, self._handing, overrun=self._overrun)
+        self.live = LiveTail(journal.commits.accepted_end, self._handing, age_seconds, slow)
         self._clocked: DeadlineQueue[LogFeed] = DeadlineQueue()
         """Subscriptions that end at a log time still to come."""
         self._notices = ProgressNotices(effects)
@@ -91,7 +91,7 @@ class LogDelivery:
         if sub.stop_time is not None:
             self._clocked.put(sub, sub.stop_time)
         if sub.live:
-            self.live.begin(self._journal.accepted_end)
+            self.live.begin(self._journal.commits.accepted_end)
         self.cursors.add(sub)
 
     def credit(self, sub: LogFeed) -> None:
@@ -141,7 +141,7 @@ class LogDelivery:
         """It becomes another one under the same id, or without a `cover` is over: where a replay stands, and
         once it has caught up with the first message that is accepted from now on."""
         replay = sub.replays and not (sub.target is None and not sub.has_stop) and not self.caught_up(sub)
-        position = sub.reached if replay else self._journal.accepted_end
+        position = sub.reached if replay else self._journal.commits.accepted_end
         if sub.phase is Phase.SEARCHING:
             position = sub.position
             sub.turns.clear()
@@ -203,7 +203,7 @@ class LogDelivery:
         a position.
         """
         if sub.stop_time is not None:
-            end = self._journal.accepted_end
+            end = self._journal.commits.accepted_end
             # `stop_time` stays: whoever is still behind must not be given what is stamped later.
             sub.stop = end if sub.stop is None else min(sub.stop, end)
         if sub.place is not None:
@@ -345,7 +345,7 @@ class LogDelivery:
         if was_live and not sub.live and sub.phase is not Phase.SEARCHING:
             self.live.end(sub)
         elif sub.live and not was_live and sub.phase is not Phase.SEARCHING:
-            self.live.begin(self._journal.accepted_end)
+            self.live.begin(self._journal.commits.accepted_end)
         if sub.phase is not Phase.SEARCHING:
             self.cursors.add(sub)
 

@@ -304,7 +304,7 @@ class SharedCursors:
     def _fetch(self, cohort: SharedCursor) -> bool:
         """Read on; False at the end of the log."""
         if cohort.reader is None:
-            if cohort.position >= self._journal.persisted_end:
+            if cohort.position >= self._journal.commits.persisted_end:
                 return False
             if cohort.position < self._journal.view.first_position:
                 self._expire(cohort)
@@ -357,7 +357,7 @@ class SharedCursors:
             return
         for sub in [*islice(cohort.dispatcher.standing(), cohort_moves_max)]:
             cohort.dispatcher.leave(sub)
-            sub.alone_to = self._journal.persisted_end
+            sub.alone_to = self._journal.commits.persisted_end
             self._hands.left(sub)
         self._run(cohort)
 

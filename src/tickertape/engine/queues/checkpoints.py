@@ -93,7 +93,10 @@ def recover_queues(
                 f"queue {definition.name}: its definition has changed, it is read anew from the log"
             )
             checkpoint = None
-        if checkpoint is not None and max(checkpoint.messages, checkpoint.records) > journal.persisted_end:
+        if (
+            checkpoint is not None
+            and max(checkpoint.messages, checkpoint.records) > journal.commits.persisted_end
+        ):
             # What was not synced is gone, and its positions will be given again.
             report.append(
                 f"queue {definition.name}: its checkpoint goes beyond the log, which is read instead"
@@ -107,7 +110,7 @@ def recover_queues(
             fold = _begin(work, begun, None, journal.view.first_position)
         folds.append(fold)
     starts = [min(fold.messages_from, fold.records_from) for fold in folds]
-    read_from = min(starts, default=journal.persisted_end)
+    read_from = min(starts, default=journal.commits.persisted_end)
     try:
         yield from _read(folds, journal, read_from)
     except JournalCorrupt as error:
@@ -117,7 +120,7 @@ def recover_queues(
             fold.work.failure = error
         return RecoveredQueues(read_from, new, report)
     for fold in folds:
-        fold.work.queue.considered = max(fold.work.queue.considered, journal.persisted_end)
+        fold.work.queue.considered = max(fold.work.queue.considered, journal.commits.persisted_end)
     return RecoveredQueues(read_from, new, report)
 
 
@@ -159,15 +162,15 @@ def _beginning(
 def _position(journal: Journal, text: str, now: Now) -> Generator[ReadRequest, Buffer, int]:
     """Where a recovery point lies."""
     if text == "now":
-        return journal.accepted_end
+        return journal.commits.accepted_end
     point = parse_bookmark("0" if text == "epoch" else text)
     if isinstance(point, Range):
         raise BadBookmark(f"recovery_point {text}: a time, a bookmark, epoch or now")
     if isinstance(point, FromNow):
-        return journal.accepted_end
+        return journal.commits.accepted_end
     if isinstance(point, AtTime) and point.micros >= journal.log_time(now):
-        return journal.accepted_end
-    search = resolve(journal, point, journal.persisted_end, "fail", journal.log_time(now))
+        return journal.commits.accepted_end
+    search = resolve(journal, point, journal.commits.persisted_end, "fail", journal.log_time(now))
     try:
         request = next(search)
         while True:
@@ -240,11 +243,11 @@ class CheckpointWriter:
         """The log has grown."""
         if not self._queues:
             return
-        if self._waiting is not None and self._end <= self._journal.persisted_end:
+        if self._waiting is not None and self._end <= self._journal.commits.persisted_end:
             encode, self._waiting = partial(encode_snapshots, self._waiting), None
             self._with_disk = True
             self._effects.append(DiskJob(WriteQueues(journal_id=self._journal.journal_id, encode=encode)))
-        if self._at is None and not self._busy and self._end < self._journal.persisted_end:
+        if self._at is None and not self._busy and self._end < self._journal.commits.persisted_end:
             self._at = now.mono + _INTERVAL_SECONDS
 
     def wake(self, now: Now) -> None:
@@ -252,8 +255,8 @@ class CheckpointWriter:
         if self._at is None or now.mono < self._at or self._busy:
             return
         self._at = None
-        if self._journal.failure is None and not self._journal.closing:
-            self._waiting, self._end = self._queues.snapshot(), self._journal.accepted_end
+        if not self._journal.commits.stopping:
+            self._waiting, self._end = self._queues.snapshot(), self._journal.commits.accepted_end
             self.moved(now)
 
     def done(self, error: OSError | None) -> None:

@@ -30,7 +30,7 @@ class QueueLog:
     def can_write(self, size: int = _RESERVE_BYTES) -> bool:
         """Whether so many bytes can be written now."""
         journal = self._journal
-        return journal.failure is None and not journal.closing and journal.can_accept(size)
+        return not journal.commits.stopping and journal.commits.can_accept(size)
 
     def write(self, queue: str, outcomes: list[Outcome], now: Now) -> int:
         """Append what became of messages; returns the position below which the log must be persisted for it
@@ -43,7 +43,7 @@ class QueueLog:
             builder = BatchBuilder()
             builder.add(QUEUE_TOPIC, body, kind=1)
             self.append(builder.build(), now)
-        return self._journal.accepted_end
+        return self._journal.commits.accepted_end
 
     def append(self, batch: MessageBatch, now: Now) -> None:
         """Append messages of the server's own."""

@@ -194,7 +194,7 @@ class QueueRegistry:
         allowance: CreditWindow,
     ) -> QueueBrowser:
         """Read what a queue has ready, and take nothing."""
-        came, persisted = self._stir_browsing, self._journal.persisted_end
+        came, persisted = self._stir_browsing, self._journal.commits.persisted_end
         browsing = QueueBrowser(
             session, sub_id, work.queue, content, allowance, self._access, came, persisted
         )
@@ -243,7 +243,7 @@ class QueueRegistry:
         """The messages that a settlement names, but for those that a lease names. Raises `NotAQueue`,
         `BadFilter`."""
         work = self.work_of(session, settlement)
-        content, persisted = None, self._journal.persisted_end
+        content, persisted = None, self._journal.commits.persisted_end
         if settlement.filter is not None:
             topic = work.queue.definition.topic
             content = self._contents.cover(topic, settlement.filter, None, session.subscriber).content
@@ -274,7 +274,7 @@ class QueueRegistry:
 
     def persisted(self) -> None:
         """The log has grown."""
-        end = self._journal.persisted_end
+        end = self._journal.commits.persisted_end
         while self._due and self._due[0].end <= end:
             due = self._due.popleft()
             if due.consumer.works:
@@ -308,13 +308,13 @@ class QueueRegistry:
 
     def wake(self, now: Now) -> None:
         """Leases and messages whose time has come."""
-        if self._begun and self._journal.failure is None and not self._journal.closing:
+        if self._begun and not self._journal.commits.stopping:
             for work in self._works.values():
                 work.wake(now)
 
     def next_deadline(self, now: Now) -> float | None:
         """Monotonic second at which `wake` is wanted."""
-        if not self._begun or self._journal.failure is not None or self._journal.closing:
+        if not self._begun or self._journal.commits.stopping:
             return None
         deadlines = [work.next_deadline(now) for work in self._works.values()]
         return min([deadline for deadline in deadlines if deadline is not None], default=None)
@@ -336,7 +336,7 @@ class QueueRegistry:
     def snapshot(self) -> list[CheckpointSnapshot]:
         """Copy the contents of a checkpoint, which holds once everything accepted so far is persisted. Only a
         few copies of sets for each queue: whoever encodes it need not hold up the engine."""
-        end = self._journal.accepted_end
+        end = self._journal.commits.accepted_end
         return [
             snapshot_of(work.queue, self.fingerprint(work), end)
             if work.failure is None

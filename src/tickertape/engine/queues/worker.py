@@ -203,7 +203,7 @@ class QueueWorker:
     @property
     def _entering(self) -> bool:
         return bool(self._parts) or (
-            self.queue.considered < self._journal.persisted_end and not self._log.waiting
+            self.queue.considered < self._journal.commits.persisted_end and not self._log.waiting
         )
 
     def step(self, now: Now) -> None:
@@ -222,7 +222,7 @@ class QueueWorker:
             self._burying.step(now)
         else:
             self._burying.rest()
-        if self._journal.closing:
+        if self._journal.commits.closing:
             self._stirred = False  # who got something now could not acknowledge it any more
         elif queue.definition.at_most_once and not self._hands.ledger.can_write():
             self._retry_soon(now)
@@ -274,7 +274,9 @@ class QueueWorker:
             self._untidy = 0
             queue.tidy()
         if not parts and not self._log.waiting:
-            queue.considered = max(queue.considered, min(self._log.position, self._journal.persisted_end))
+            queue.considered = max(
+                queue.considered, min(self._log.position, self._journal.commits.persisted_end)
+            )
 
     def _write(self, outcomes: list[Outcome], now: Now) -> None:
         if not outcomes:

@@ -146,7 +146,7 @@ class LogWriter:
             first = self.next_sequence(publisher, now)
             stamp = Stamp(publisher, first, self._journal.log_time(now))
             self.append(batch, stamp, first + batch.count - 1, now)
-        self._owed.append(_PendingAck(self._journal.accepted_end, session, command.frame, last, None))
+        self._owed.append(_PendingAck(self._journal.commits.accepted_end, session, command.frame, last, None))
 
     def _accept_sequenced(self, publisher: int, batch: MessageBatch, last: int, now: Now) -> None:
         highest = self._journal.highest.get(publisher, 0)
@@ -197,7 +197,7 @@ class LogWriter:
 
     def owe(self, session: Session, answer: Callable[[], Command]) -> None:
         """Send `answer()` once everything accepted so far is persisted."""
-        self._owed.append(_PendingAck(self._journal.accepted_end, session, 0, 0, answer))
+        self._owed.append(_PendingAck(self._journal.commits.accepted_end, session, 0, 0, answer))
 
     def owe_own(self, session: Session, answer: Callable[[], Command]) -> bool:
         """Owe `answer()` until what an earlier connection of this name sent is persisted; False when it is.
@@ -216,7 +216,7 @@ class LogWriter:
 
     def due(self) -> list[tuple[Session, Command]]:
         """What is due now: one cumulative `Persisted` a session, other answers after them."""
-        end = self._journal.persisted_end
+        end = self._journal.commits.persisted_end
         if not self._owed or self._owed[0].end > end:
             return []
         reached: dict[int, tuple[Session, int, int]] = {}

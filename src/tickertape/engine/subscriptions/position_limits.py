@@ -89,7 +89,7 @@ def range_of_limit(
     (of `topic`) covers. Raises `BookmarkExpired` when retention removes the start meanwhile, and the archive
     has it neither."""
     start, view = positions[0], journal.view
-    end = min(positions[1], journal.persisted_end)
+    end = min(positions[1], journal.commits.persisted_end)
     if start >= end:
         return ReplayRange(end, stop=end)
     if start < view.first_position:

@@ -265,7 +265,7 @@ def close_range(journal: Journal, search: ExtentSearch, topic: str | None = None
     """Turn an extent into plain positions of what is persisted now: a start and a stop, nothing left to the
     clock.
     """
-    end = journal.persisted_end
+    end = journal.commits.persisted_end
     extent = yield from search
     stop = end if extent.stop is None else min(extent.stop, end)
     if extent.stop_time is not None:

@@ -266,13 +266,13 @@ class TransactionCoordinator:
 
     def moved(self, now: Now) -> None:
         """The journal went on."""
-        self.staging.synced(self._journal.synced_end)
+        self.staging.synced(self._journal.commits.synced_end)
         current = self._current
         if current is None or current.opening:
             return
         if current.end is None:
             self._write(current, now)
-        elif self._journal.persisted_end >= current.end:
+        elif self._journal.commits.persisted_end >= current.end:
             self._finish(current, now)
 
     def wake(self, now: Now) -> None:
@@ -352,16 +352,16 @@ class TransactionCoordinator:
     def _write(self, current: _CommitInProgress, now: Now) -> None:
         """Hand it to the journal, once there is room for all of it."""
         journal = self._journal
-        if journal.failure is not None or journal.closing:
+        if journal.commits.stopping:
             self._refuse(NotReady("the server is stopping: commit again after reconnecting"), now)
-        elif journal.has_room(current.room):
+        elif journal.commits.has_room(current.room):
             self._append(current, now)
-        elif journal.full:
-            journal.want_room(0, now)
-            why = journal.full_reason
+        elif journal.commits.full:
+            journal.commits.reserve_segment(0, now)
+            why = journal.commits.full_reason
             self._refuse(JournalFull(f"no room for {describe(current.transaction)}: {why}"), now)
         else:
-            journal.want_room(current.room, now)
+            journal.commits.reserve_segment(current.room, now)
 
     def _append(self, current: _CommitInProgress, now: Now) -> None:
         journal, transaction = self._journal, current.transaction
@@ -380,7 +380,7 @@ class TransactionCoordinator:
         chain.append((record_batch(record), Stamp(CONTROL_PUBLISHER, last, time)))
         current.opened = {}
         journal.append_chain(chain, now)
-        current.end = journal.accepted_end
+        current.end = journal.commits.accepted_end
         self._live.withheld(current.end)
         current.record = record
         current.answer = Committed(
@@ -399,9 +399,9 @@ class TransactionCoordinator:
         self.committed += 1
         assert current.end is not None
         self.staging.committed(current.transaction, current.end)
-        self.staging.synced(self._journal.synced_end)
+        self.staging.synced(self._journal.commits.synced_end)
         if self.staging.wants_sync:
-            self._journal.sync_soon(now)
+            self._journal.commits.sync_soon(now)
         self._answer(current, answer)
         self._advance(now)
 

@@ -37,7 +37,12 @@ from tickertape.journal.format.segment import (
     encode_commit,
     encode_segment_header,
 )
-from tickertape.journal.limits import commit_header_bytes, mark_idle_seconds
+from tickertape.journal.limits import (
+    batch_memory_bytes,
+    commit_gather_bytes_max,
+    commit_header_bytes,
+    mark_idle_seconds,
+)
 
 
 class SyncPolicy(Enum):
@@ -153,7 +158,7 @@ class GroupCommit:
         self._advance(now)
         return first
 
-    def want_room(self, nbytes: int, now: Now) -> None:
+    def reserve_segment(self, nbytes: int, now: Now) -> None:
         """Have a segment begin that has `nbytes` left beside what was accepted; 0: no longer.
 
         Look at `has_room`, and at `full`, after each answer of the disk."""
@@ -179,12 +184,13 @@ class GroupCommit:
         return self._pending.bytes
 
     @property
-    def pending_batches(self) -> int:
-        """Batches waiting for the next commits."""
-        return len(self._pending)
+    def congested(self) -> bool:
+        """More waits for the next commit than it should: pause those who publish."""
+        waiting = self._pending.bytes + batch_memory_bytes * len(self._pending)
+        return waiting > commit_gather_bytes_max
 
     def can_accept(self, nbytes: int) -> bool:
-        """Whether there is room for what may take `nbytes` of a segment (`room_of`), as far as is known;
+        """Whether there is room for what may take `nbytes` of a segment (`encoded_size`), as far as is known;
         False only while the disk is full.
 
         What is accepted then never waits for a segment: nobody could say when it would be persisted."""
@@ -248,7 +254,7 @@ class GroupCommit:
         return min([time for time in times if time is not None], default=None)
 
     @property
-    def reached(self) -> CleanShutdown | None:
+    def clean_shutdown(self) -> CleanShutdown | None:
         """Where the seal of `close` ended the log, once it is `closed`; None when there was none."""
         if not self.closed or self.active is None:
             return None
@@ -265,6 +271,11 @@ class GroupCommit:
     def closing(self) -> bool:
         """A clean stop has begun."""
         return self._closing
+
+    @property
+    def stopping(self) -> bool:
+        """Nothing more is accepted: a clean stop has begun, or the disk failed."""
+        return self._closing or self.failure is not None
 
     @property
     def full(self) -> bool:

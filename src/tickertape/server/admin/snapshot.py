@@ -81,7 +81,7 @@ def finished(seen: EngineSnapshot) -> Stats:
 
 def status(instance: EngineDriver) -> Status:
     """Whether the instance serves, and why not."""
-    failure = instance.broker.journal.failure
+    failure = instance.broker.journal.commits.failure
     if failure is not None:
         return Status("failed", f"{failure.code}: {failure}")
     if instance.stopped.done() and instance.stopped.result() is not None:
@@ -152,18 +152,18 @@ class InstanceSnapshot:
         last = max((segment.timestamp for segment in view.segments[-2:]), default=0)
         return JournalState(
             identity=journal.identity,
-            epoch=journal.epoch,
+            epoch=journal.commits.epoch,
             first_position=view.first_position,
-            persisted_end=journal.persisted_end,
-            accepted_end=journal.accepted_end,
+            persisted_end=journal.commits.persisted_end,
+            accepted_end=journal.commits.accepted_end,
             log_time=_time(last),
             segments=len(view.segments),
             bytes=sum([segment.end for segment in view.segments]),
             file_bytes=journal.file_bytes,
             commits=self.statistics.commits,
             publishers=len(journal.persisted_highest.keys() - {CONTROL_PUBLISHER}),
-            pending_bytes=journal.pending_bytes,
-            full=journal.full,
+            pending_bytes=journal.commits.pending_bytes,
+            full=journal.commits.full,
             retention=self._retention(),
             syncs=_syncs(journal.policy.value, self._instance.disk.syncs),
         )
@@ -246,7 +246,7 @@ class InstanceSnapshot:
 
     def _session(self, session: Session, room: int) -> SessionState:
         peer = self._instance.peers[session.conn]
-        end = self._instance.broker.journal.persisted_end
+        end = self._instance.broker.journal.commits.persisted_end
         subscribing = self._instance.broker.subscribing
         held, delivery = subscribing.of(session.conn), subscribing.delivery
         subs = [_recorded(delivery, sub, end) for sub in islice(held.recorded.values(), room)]

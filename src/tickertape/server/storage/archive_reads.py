@@ -188,8 +188,8 @@ class ArchiveReads:
         broker = self._driver.broker
         if covered.begin is None or self._unfit or self._knows(covered):
             self._judged(covered, told, "")
-        elif covered.end > broker.journal.persisted_end:
-            ends = f"ends at position {covered.end}, and the log at {broker.journal.persisted_end}"
+        elif covered.end > broker.journal.commits.persisted_end:
+            ends = f"ends at position {covered.end}, and the log at {broker.journal.commits.persisted_end}"
             self._judged(covered, told, f"{ends}: it has lost messages that were archived")
         else:
             self._checks += 1

@@ -141,7 +141,7 @@ def test_positions_take_the_place_of_what_was_there() -> None:
     peer.subscribe("s", "a", bookmark="0")
     world.settle()
     journal = world.broker.journal
-    first, end = journal.view.first_position, journal.accepted_end
+    first, end = journal.view.first_position, journal.commits.accepted_end
     _replace(peer, "s", "a", positions=(first, end), journal=journal.identity)
     world.settle()
     assert _bodies(peer) == [*range(5), *range(5)]

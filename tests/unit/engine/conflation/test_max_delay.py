@@ -60,7 +60,7 @@ def test_nor_while_there_is_always_something_that_is_not_on_disk_yet() -> None:
         world.run_job()  # of the one before
         while world.broker.has_work:
             world.work()
-        assert world.broker.journal.persisted_end < world.broker.journal.accepted_end
+        assert world.broker.journal.commits.persisted_end < world.broker.journal.commits.accepted_end
         world.wake(0.1)
     assert 8 <= len(bodies(reader)) <= 12, "about one in two seconds"
 

@@ -54,7 +54,7 @@ def test_every_message_is_told_where_it_stands(seed: int, from_disk: bool) -> No
     if from_disk:
         world.broker.journal.view.tail.clear()
     log = world.positions()
-    end = world.broker.journal.persisted_end
+    end = world.broker.journal.commits.persisted_end
     rng = Random(seed)
     for topic in ("t", "^[tu]$"):
         first = rng.randrange(end)
@@ -73,7 +73,7 @@ def test_what_passes_a_filter_keeps_its_place() -> None:
     publisher.publish("t", [b'{"n": %d}' % n for n in range(50)])
     world.settle()
     log = world.positions()
-    end = world.broker.journal.persisted_end
+    end = world.broker.journal.commits.persisted_end
     found = _read(world, peer, "t", 0, end, filter="/n % 7 = 3")
     passing = {b'{"n": %d}' % n for n in range(3, 50, 7)}
     assert found == {place: heard.body for place, heard in log.items() if heard.body in passing}
@@ -85,7 +85,7 @@ def test_a_frame_has_a_bounded_number_of_places() -> None:
     publisher, peer = world.connect("one"), world.connect("reader")
     publisher.publish("t", [b""] * (positions_per_frame_max + 5))
     world.settle()
-    end = world.broker.journal.persisted_end
+    end = world.broker.journal.commits.persisted_end
     _read(world, peer, "t", 0, end, credit=1 << 21)
     counts = [batch.count for command, batch in peer.received if isinstance(command, Deliver) and batch]
     assert counts == [positions_per_frame_max, 5]

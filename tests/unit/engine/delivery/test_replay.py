@@ -122,7 +122,7 @@ def test_exact_03_unknown_bookmark_follows_bookmark_not_found(scene: Scene) -> N
     for unknown in (f"{scene.id}|999|", "12|1|", "abc|1|", "1|", "99999999999999999999999|1|"):
         assert scene.replay(unknown)[0] == [], "the reference's rule: NOW"
         assert scene.answer().found is False
-        assert scene.answer().start == scene.world.broker.journal.accepted_end
+        assert scene.answer().start == scene.world.broker.journal.commits.accepted_end
         assert scene.replay(unknown, options="bookmark_not_found=epoch")[0] == list(range(10))
         scene.replay(unknown, options="bookmark_not_found=fail")
         assert scene.answer().code == "bookmark_unknown"

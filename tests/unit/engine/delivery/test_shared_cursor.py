@@ -168,7 +168,7 @@ def test_nothing_that_a_cohort_still_needs_may_be_removed() -> None:
     oldest = min(sub.reached for sub in _everybody(world))
     pin = world.broker.subscribing.oldest_needed()
     assert pin is not None
-    assert pin.position == oldest < world.broker.journal.persisted_end
+    assert pin.position == oldest < world.broker.journal.commits.persisted_end
 
 
 @pytest.mark.parametrize("leave", ["unsubscribe", "pause", "replace", "disconnect"])

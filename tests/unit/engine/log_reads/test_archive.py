@@ -232,7 +232,7 @@ def test_the_last_message_of_an_archive_is_compared_with_what_the_log_has(
         assert found(position, Bookmark(own.publisher, own.sequence + 1), stamp) == has
         assert found(position, own, stamp + 1) == has
     controls = [p for p in range(scene.first, there[-1]) if p not in world.everything]
-    for position in (*controls, world.broker.journal.persisted_end):
+    for position in (*controls, world.broker.journal.commits.persisted_end):
         assert found(position, bookmark(there[0]), 1) == "has no message there"
     assert bool(controls) is not archive
     if archive:

@@ -42,7 +42,7 @@ def test_who_goes_before_his_look_begins_leaves_nothing_behind_and_others_look()
     for name in names:
         gone.subscribe(name, name, options="browse")
         looker.subscribe(name, name, options="browse")
-    assert world.queue(names[-1]).considered < world.broker.journal.persisted_end
+    assert world.queue(names[-1]).considered < world.broker.journal.commits.persisted_end
     queues = world.broker.queues
     early = queues._early
     for look in [look for look in early[names[-1]] if look.session.conn == gone.conn]:
@@ -69,7 +69,7 @@ def test_a_look_into_a_queue_that_stops_before_it_begins_is_told_why() -> None:
     while not world.reads:
         assert world.broker.has_work
         world.work()
-    assert world.queue(names[-1]).considered < world.broker.journal.persisted_end
+    assert world.queue(names[-1]).considered < world.broker.journal.commits.persisted_end
     while world.reads or world.broker.has_work:
         if not world.reads:
             world.work()

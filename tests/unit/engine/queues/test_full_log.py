@@ -16,12 +16,12 @@ def test_dead_letters_that_do_not_fit_wait_and_are_tried_again(monkeypatch: pyte
     keys = [key for _ in range(100) for key in publisher.put("q", [BODY])]
     world.settle()
     journal = world.broker.journal
-    monkeypatch.setattr(journal, "can_accept", lambda size: size <= 100_000)
+    monkeypatch.setattr(journal.commits, "can_accept", lambda size: size <= 100_000)
     publisher.settle("q", "expire", keys)
     world.settle()
     work = next(iter(world.broker.queues.works))
     assert len(work.queue.state.doomed) == 100
-    monkeypatch.setattr(journal, "can_accept", lambda _: True)
+    monkeypatch.setattr(journal.commits, "can_accept", lambda _: True)
     world.wake(1.1)
     world.settle()
     assert not work.queue.state.doomed
@@ -48,5 +48,5 @@ def test_a_settlement_found_too_late_for_a_stop_is_not_carried_out(closed: bool)
         world.settle()
     world.reads += slow
     world.settle()
-    assert world.broker.journal.accepted_end == world.broker.journal.persisted_end
+    assert world.broker.journal.commits.accepted_end == world.broker.journal.commits.persisted_end
     assert world.broker.queues.looks(world.moment)[0].acknowledged == 0

@@ -32,8 +32,8 @@ def under_load(world: QueueEngine, messages: int) -> Peer:
     world.settle()
     for number in range(messages):
         publisher.publish("q", [body(number)])
-        end = world.broker.journal.accepted_end
-        while world.broker.journal.persisted_end < end:
+        end = world.broker.journal.commits.accepted_end
+        while world.broker.journal.commits.persisted_end < end:
             world.run_job() if world.jobs else world.work()
         for _ in range(STEPS_BETWEEN):
             world.work()

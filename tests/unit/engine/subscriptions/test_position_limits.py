@@ -54,7 +54,7 @@ def test_what_is_counted_is_exact(seed: int, from_disk: bool) -> None:
     world, peer = _world(seed)
     if from_disk:
         world.broker.journal.view.tail.clear()
-    log, end = world.positions(), world.broker.journal.persisted_end
+    log, end = world.positions(), world.broker.journal.commits.persisted_end
     rng = Random(seed)
     for _ in range(12):
         start = rng.randrange(end)
@@ -75,7 +75,7 @@ def test_by_the_index_no_more_is_reached_than_asked_and_all_is_reached_in_the_en
     monkeypatch.setattr(reaching, "_BLOCKS_AT_A_TIME", 3)
     world, peer = _world(seed, 400)
     world.broker.journal.view.tail.clear()
-    log, end = world.positions(), world.broker.journal.persisted_end
+    log, end = world.positions(), world.broker.journal.commits.persisted_end
     for topic in ("t", "^[tu]$"):
         for messages, size in ((40, 0), (0, 9000), (300, 20_000), (0, 0)):
             at, steps = 0, 0
@@ -104,7 +104,7 @@ def test_a_commit_larger_than_what_may_be_read_is_read_when_it_comes_first(
 
 def test_what_is_asked_of_the_end_and_behind_it_is_nothing() -> None:
     world, peer = _world(1)
-    end = world.broker.journal.persisted_end
+    end = world.broker.journal.commits.persisted_end
     for start in (end, end + 7):
         answer = _ask(world, peer, "t", (start, ANY))
         assert isinstance(answer, Resolved)

@@ -244,7 +244,7 @@ def test_a_place_that_cannot_be_read_is_not_named_and_the_subscription_begins() 
     scene.world.reads.clear()
     scene.world.broker.read_done(read.token, JournalError("broken"), scene.world.now())
     scene.world.collect()
-    end = scene.world.broker.journal.accepted_end
+    end = scene.world.broker.journal.commits.accepted_end
     assert scene.subscriber.answers[asked] == Ack(id=asked, start=end)
 
 
@@ -252,7 +252,7 @@ def test_a_begin_that_retention_removes_while_its_place_is_read_is_no_begin(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     scene = Scene(from_disk=True)
-    journal, end = scene.world.broker.journal, scene.world.broker.journal.accepted_end
+    journal, end = scene.world.broker.journal, scene.world.broker.journal.commits.accepted_end
 
     def search(text: str) -> ExtentSearch:
         """One that waits for the read of its place, as far as it needs one before."""

@@ -94,4 +94,4 @@ def test_thousands_that_wait_are_refused_together_when_the_server_stops(
     assert isinstance(last, Ack)
     assert last.code == "not_ready"
     assert world.broker.transactions.waiting == 0
-    assert world.broker.journal.closed
+    assert world.broker.journal.commits.closed

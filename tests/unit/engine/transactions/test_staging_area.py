@@ -81,7 +81,7 @@ def test_commit_under_a_lazy_policy_keeps_staged_files_until_the_chain_is_synced
     if policy is SyncPolicy.INTERVAL:
         world.wake(0.6)
     else:
-        world.broker.journal.sync_soon(world.now())
+        world.broker.journal.commits.sync_soon(world.now())
         world.wake()
     world.settle()
     assert files_of(world) == []
@@ -136,7 +136,7 @@ def test_staged_files_of_a_commit_go_at_a_clean_stop_or_the_next_start() -> None
     world.broker.close(world.now())
     world.collect()
     world.settle()
-    assert world.broker.journal.closed
+    assert world.broker.journal.commits.closed
     assert files_of(world) == []
     world.disk = world.disk.kill_clone()
     world.open()

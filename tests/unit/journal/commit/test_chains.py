@@ -46,7 +46,7 @@ class ChainBench(Bench):
         return sum(commit_bytes_of(batch) for batch in self.batches(sizes))
 
     def want(self, room: int) -> None:
-        self.machine.want_room(room, self.now)
+        self.machine.reserve_segment(room, self.now)
         self.collect()
 
     def header(self) -> tuple[CommitHeader, bool]:
@@ -251,7 +251,7 @@ def test_what_a_chain_was_made_of_is_let_go_when_it_is_persisted() -> None:
     written.journal.append_chain(parts, Now(9.0, 1))
     parts.clear()
     written.work()
-    assert written.journal.persisted_end == 12
+    assert written.journal.commits.persisted_end == 12
     assert [part.first_position for part in written.journal.view.tail] == [0, 3, 6, 9]
     assert [part.batch.body(0) for part in written.journal.view.tail[1:]] == [bytes(100)] * 3
     for place in places:
@@ -295,7 +295,7 @@ def test_recovery_cuts_a_chain_without_its_end_off_and_copies_only_what_is_not_s
     ]
     assert sum(segment.messages for segment in before.segments) == messages
     written.start()
-    assert written.journal.accepted_end == written.journal.persisted_end == messages
+    assert written.journal.commits.accepted_end == written.journal.commits.persisted_end == messages
     after = verify(written.disk)
     assert after.damage == []
     if torn:
@@ -308,7 +308,7 @@ def test_recovery_cuts_a_chain_without_its_end_off_and_copies_only_what_is_not_s
     assert sum(segment.messages for segment in after.segments) == messages
     written.transact(2, 2)
     written.publish()
-    assert written.journal.persisted_end == written.messages == messages + 7
+    assert written.journal.commits.persisted_end == written.messages == messages + 7
     assert verify(written.disk).damage == []
 
 
@@ -317,7 +317,7 @@ def test_a_whole_chain_survives_a_killed_process() -> None:
     written.publish()
     written.transact(4, 5, 6)
     written.start()
-    assert written.journal.persisted_end == written.messages == 18
+    assert written.journal.commits.persisted_end == written.messages == 18
 
 
 @pytest.mark.parametrize("unsynced", [False, True])
@@ -340,8 +340,8 @@ def test_looks_while_chains_are_written_see_each_whole_or_not() -> None:
         counts = [2, 3, 1]
         written.transact(*counts, jobs=0)
         for _ in counts:
-            for job in written.journal.jobs():
-                written.journal.done(job, None, written._executor.run(job), written._now())
+            for job in written.journal.commits.jobs():
+                written.journal.commits.done(job, None, written._executor.run(job), written._now())
             for unsynced in (False, True):
                 snapshot = take_snapshot(written.disk, unsynced=unsynced)
                 end = snapshot.view.segments[-1].end_position if snapshot.view.segments else 0
@@ -356,20 +356,20 @@ def test_every_power_loss_leaves_a_chain_whole_or_not_there() -> None:
     seen = set()
     for seed in range(60):
         written = unfinished(seed, jobs=2)
-        rest = written.journal.jobs()
+        rest = written.journal.commits.jobs()
         rng = Random(seed)
         if rng.random() < 0.7:
             for job in rest:
-                written.journal.done(job, None, written._executor.run(job), written._now())
-            rest = written.journal.jobs()
+                written.journal.commits.done(job, None, written._executor.run(job), written._now())
+            rest = written.journal.commits.jobs()
             if rng.random() < 0.6:
                 for job in rest:
-                    written.journal.done(job, None, written._executor.run(job), written._now())
-        persisted = written.journal.persisted_end
+                    written.journal.commits.done(job, None, written._executor.run(job), written._now())
+        persisted = written.journal.commits.persisted_end
         written.disk = written.disk.crash_clone(rng)
         assert verify(written.disk).damage == []
         written.start()
-        end = written.journal.persisted_end
+        end = written.journal.commits.persisted_end
         assert end in (written.messages, written.messages + 16)
         assert end >= persisted
         seen.add(end - written.messages)

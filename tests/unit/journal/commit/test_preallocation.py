@@ -14,6 +14,7 @@ from tickertape.base.interfaces import Now
 from tickertape.base.limits import MIB
 from tickertape.batch import Stamp, batch_from_bodies
 from tickertape.journal.commit import preallocation as reserve_module
+from tickertape.journal.commit.group_commit import GroupCommit
 from tickertape.journal.commit.jobs import DiskFull, PrepareSegment
 from tickertape.journal.commit.preallocation import SegmentPreallocation
 from tickertape.journal.disk_jobs import DiskJobExecutor
@@ -30,7 +31,7 @@ def now(mono: float) -> Now:
     return Now(mono, round(mono * 1e6))
 
 
-def is_full(machine: SegmentPreallocation | Journal) -> bool:
+def is_full(machine: SegmentPreallocation | GroupCommit) -> bool:
     return machine.full
 
 
@@ -81,7 +82,7 @@ def test_a_disk_is_used_to_its_last_segment_and_nothing_is_lost() -> None:
     mono, sent, refused = 0.0, 0, 0
 
     def work() -> None:
-        while jobs := journal.jobs():
+        while jobs := journal.commits.jobs():
             for job in jobs:
                 error: OSError | None = None
                 salt = 0
@@ -89,12 +90,12 @@ def test_a_disk_is_used_to_its_last_segment_and_nothing_is_lost() -> None:
                     salt = executor.run(job)
                 except OSError as failed:
                     error = failed
-                journal.done(job, error, salt, now(mono))
+                journal.commits.done(job, error, salt, now(mono))
         journal.take_persisted()
 
     def publish(body: bytes) -> bool:
         nonlocal sent
-        if not journal.can_accept(len(body) + 200):
+        if not journal.commits.can_accept(len(body) + 200):
             return False
         batch = batch_from_bodies("orders", [body], first_sequence=sent + 1)
         journal.append(batch, Stamp(7, sent + 1, 1), sent + 1, now(mono))
@@ -106,17 +107,17 @@ def test_a_disk_is_used_to_its_last_segment_and_nothing_is_lost() -> None:
     while not refused:
         mono += 0.1
         refused += not publish(sent.to_bytes(8, "big") * 2000)
-        assert journal.failure is None
+        assert journal.commits.failure is None
         assert sent < 1000
-    assert is_full(journal)
+    assert is_full(journal.commits)
     assert sent * 16_000 > capacity - 3 * MIB, "only what a smallest segment needs is left"
-    assert journal.persisted_end == sent, "what was accepted is persisted"
+    assert journal.commits.persisted_end == sent, "what was accepted is persisted"
     before = sent
     disk.space_bytes = 2 * capacity
     mono += 1.1
-    journal.wake(now(mono))
+    journal.commits.wake(now(mono))
     work()
-    assert not is_full(journal)
+    assert not is_full(journal.commits)
     for _ in range(100):
         mono += 0.1
         assert publish(sent.to_bytes(8, "big") * 2000)
@@ -140,5 +141,5 @@ def test_files_of_a_run_that_adopts_a_reserve_count_as_large_as_they_are(
     sizes = {name: len(data) for name, data in written.disk.contents().items() if name.startswith("journal/")}
     assert len(sizes) == 4, "the reserve is adopted"
     assert written.journal.file_bytes == sum(sizes.values())
-    assert written.journal._commit.active is not None
-    assert written.journal._commit.active.capacity == sizes["journal/0000000004.segment"] == 1 << 16
+    assert written.journal.commits.active is not None
+    assert written.journal.commits.active.capacity == sizes["journal/0000000004.segment"] == 1 << 16

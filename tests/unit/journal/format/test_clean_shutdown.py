@@ -69,14 +69,14 @@ def test_what_fails_leaves_the_earlier_one_and_is_tried_again_at_the_next_stop(o
 
 
 def reached_by(driver: Driver) -> CleanShutdown | None:
-    return driver.journal.reached
+    return driver.journal.commits.clean_shutdown
 
 
 def test_a_journal_tells_where_its_seal_ended_it_and_only_then() -> None:
     disk = disk_with(LOG.files)
     driver = Driver(disk)
     assert reached_by(driver) is None
-    driver.journal.close(driver.now())
+    driver.journal.commits.close(driver.now())
     assert reached_by(driver) is None, "the seal is not durable yet"
     driver.run()
     reached = reached_by(driver)
@@ -93,7 +93,7 @@ def test_a_journal_tells_where_its_seal_ended_it_and_only_then() -> None:
 def test_verify_finds_a_lost_end(lost: bool) -> None:
     disk = disk_with(LOG.files)
     driver = Driver(disk)
-    driver.journal.close(driver.now())
+    driver.journal.commits.close(driver.now())
     driver.run()
     reached = reached_by(driver)
     assert reached is not None

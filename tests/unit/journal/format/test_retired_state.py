@@ -74,11 +74,11 @@ def test_the_file_reads_back_as_it_was_written() -> None:
 
 def test_a_start_knows_publishers_of_removed_segments_and_goes_on_in_positions() -> None:
     written = retired_log()
-    first, end = written.journal.view.first_position, written.journal.persisted_end
+    first, end = written.journal.view.first_position, written.journal.commits.persisted_end
     highest = dict(written.journal.highest)
     reopened(written)
     assert written.journal.highest == highest
-    assert (written.journal.view.first_position, written.journal.persisted_end) == (first, end)
+    assert (written.journal.view.first_position, written.journal.commits.persisted_end) == (first, end)
     assert read_log(written.journal, written.disk)[0][0] == first
     written.publish(publisher=5)
     assert written.journal.highest[5] == 5
@@ -222,7 +222,7 @@ def test_an_end_recorded_in_a_removed_segment_is_no_loss() -> None:
     written.stop()
     from tickertape.journal.format.clean_shutdown import write_clean_shutdown
 
-    reached = written.journal.reached
+    reached = written.journal.commits.clean_shutdown
     assert reached is not None
     write_clean_shutdown(written.disk, reached)
     written.start()
@@ -276,7 +276,7 @@ def test_reading_files_beside_the_server_meets_a_removal() -> None:
     written = Written()
     while written.journal.view.segments[-1].number < 5:
         written.publish(size=400)
-    journal, end = written.journal.identity, written.journal.persisted_end
+    journal, end = written.journal.identity, written.journal.commits.persisted_end
     reading = read_range(written.disk, journal, 0, end, "orders")
     assert next(reading).header.first_position == 0
     retired = written.retire(3)

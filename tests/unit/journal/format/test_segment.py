@@ -80,21 +80,21 @@ def sealed_segment() -> bytes:
     )
 
     def run() -> None:
-        while jobs := journal.jobs():
+        while jobs := journal.commits.jobs():
             for job in jobs:
-                journal.done(job, None, executor.run(job), moment)
+                journal.commits.done(job, None, executor.run(job), moment)
 
     run()
     journal.append(batch_from_bodies("orders", [b"one", b""], first_sequence=1), Stamp(7, 1, 10), 2, moment)
     run()
     moment = Now(2.0, 1_790_000_000_000_000)
-    journal.wake(moment)
+    journal.commits.wake(moment)
     run()
     journal.append(batch_from_bodies("orders", [b"two"], first_sequence=3), Stamp(7, 3, 20), 3, moment)
     journal.append(batch_from_bodies("fills", [b"three"], first_sequence=5), Stamp(8, 5, 20), 5, moment)
     journal.append(batch_from_bodies("fills", [b"four"], first_sequence=6), Stamp(8, 6, 21), 6, moment)
     run()
-    journal.close(moment)
+    journal.commits.close(moment)
     run()
     return disk.contents()[segment_path(1)]
 

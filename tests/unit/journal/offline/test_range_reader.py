@@ -45,7 +45,7 @@ class Log:
 
     @property
     def end(self) -> int:
-        return self.driver.journal.persisted_end
+        return self.driver.journal.commits.persisted_end
 
     @property
     def segments(self) -> int:
@@ -149,7 +149,7 @@ def test_damage_before_the_start_is_none_of_the_readers_business(log: Log) -> No
 def test_positions_that_are_not_there_are_an_error_and_not_the_end(log: Log) -> None:
     with pytest.raises(JournalCorrupt, match=f"no commit that begins with position {log.end}"):
         read(log.disk, 0, log.end + 1, "flights")
-    log.driver.journal.close(log.driver.now())
+    log.driver.journal.commits.close(log.driver.now())
     log.driver.run()
     assert read(log.disk, 0, log.end, "flights") == expected(log, 0, log.end, "flights")
     with pytest.raises(JournalCorrupt, match=f"positions {log.end} to {log.end + 1} are in no segment"):

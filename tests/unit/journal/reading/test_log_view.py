@@ -28,7 +28,7 @@ from tickertape.journal.limits import (
 )
 from tickertape.journal.reading.log_reader import LogReader
 from tickertape.journal.reading.log_view import LogPart, LogSegment, ReadRequest
-from tickertape.journal.reading.lookup import find_bookmark, find_time, fold_topic
+from tickertape.journal.reading.lookup import find_bookmark, find_time, fold_topic, next_block_with
 from tickertape.journal.recovery.recovery import recover_journal
 from tickertape.testing.disk import StrictDisk
 
@@ -89,9 +89,9 @@ def random_log(seed: int, *, messages: int = 400, sizes: tuple[int, ...] = (0, 4
 
 
 def _run(journal: Journal, executor: DiskJobExecutor, moment: Now) -> None:
-    while jobs := journal.jobs():
+    while jobs := journal.commits.jobs():
         for job in jobs:
-            journal.done(job, None, executor.run(job), moment)
+            journal.commits.done(job, None, executor.run(job), moment)
     journal.take_persisted()
 
 
@@ -133,7 +133,7 @@ def test_nothing_of_a_topic_lies_in_what_is_passed_over(seed: int) -> None:
     for topic in ("rare", "t0", "t1", "never"):
         having = [at for at, message in enumerate(log.written) if message.topic == topic]
         for position in [0, len(log.written), *(rng.randrange(len(log.written)) for _ in range(60))]:
-            found = log.journal.next_block_with(topic, position)
+            found = next_block_with(log.journal.view, topic, position)
             match = next((at for at in having if at >= position), None)
             assert position <= found <= view.end_position
             assert found <= (len(log.written) if match is None else match)
@@ -249,7 +249,7 @@ def test_a_reader_that_falls_out_of_memory_gets_nothing_twice() -> None:
                 pass
     while poll():
         pass
-    assert positions == list(range(journal.persisted_end))
+    assert positions == list(range(journal.commits.persisted_end))
 
 
 def test_the_tail_is_bounded_and_cut_in_pieces() -> None:
@@ -263,7 +263,7 @@ def test_the_tail_is_bounded_and_cut_in_pieces() -> None:
         made.journal.append(batch, Stamp(1, sequence, 10**9), sequence, moment)
         _run(made.journal, executor, moment)
         sizes.append(sum(part.batch.nbytes + batch_memory_bytes for part in view.tail))
-        assert view.tail[-1].end_position == made.journal.persisted_end
+        assert view.tail[-1].end_position == made.journal.commits.persisted_end
     assert 80_000 < max(sizes) <= 100_000
     cuts = sum(after < before for before, after in pairwise(sizes))
     assert 0 < cuts < 80
@@ -371,10 +371,10 @@ def test_a_file_that_became_shorter_is_damage() -> None:
 def test_nothing_above_the_persisted_end_is_found() -> None:
     made = random_log(7, messages=30)
     journal, moment = made.journal, Now(0.0, 0)
-    end = journal.persisted_end
+    end = journal.commits.persisted_end
     batch = batch_from_bodies("t0", [b"new"], first_sequence=50_000)
     journal.append(batch, Stamp(1, 50_000, 10**12), 50_000, moment)
-    assert journal.jobs(), "it is being written"
+    assert journal.commits.jobs(), "it is being written"
     journal.take_persisted()
     assert drive(made.disk, find_bookmark(journal.view, 1, 50_000)) is None
     assert drive(made.disk, find_time(journal.view, 10**12, inclusive=True)) == end

@@ -53,16 +53,16 @@ def make_log(seed: int) -> Log:
     sequences = {1: 0, 2: 0}
 
     def append(publisher: int, batch: MessageBatch) -> None:
-        first = journal.accepted_end
+        first = journal.commits.accepted_end
         rare.extend((first + i, m.data) for i, m in enumerate(batch) if m.topic == "rare")
         last = sequences[publisher] + batch.count
         journal.append(batch, Stamp(publisher, sequences[publisher] + 1, 2_000), last, Now(0.0, 2_000))
         sequences[publisher] = last
 
     def carry_out() -> None:
-        while jobs := journal.jobs():
+        while jobs := journal.commits.jobs():
             for job in jobs:
-                journal.done(job, None, executor.run(job), Now(0.0, 2_000))
+                journal.commits.done(job, None, executor.run(job), Now(0.0, 2_000))
         journal.take_persisted()
 
     carry_out()
@@ -125,14 +125,14 @@ def test_a_rare_topic_is_read_without_most_of_the_others() -> None:
     assert rare.found("rare") == log.rare == everything.found("rare")
     assert rare.size * 2 < everything.size
     assert any(request.pieces for request in rare.requests)
-    assert rare.parts[-1].end_position <= log.journal.persisted_end == rare.reader.position
+    assert rare.parts[-1].end_position <= log.journal.commits.persisted_end == rare.reader.position
 
 
 @pytest.mark.parametrize("topic", ["rare", "busy", "other", "never"])
 def test_every_topic_from_everywhere(topic: str) -> None:
     log = shared_log()
     wanted = Reading(log, None).run().found(topic)
-    for position in range(0, log.journal.persisted_end + 1, 997):
+    for position in range(0, log.journal.commits.persisted_end + 1, 997):
         found = [one for one in Reading(log, topic, position).run().found(topic) if one[0] >= position]
         assert found == [one for one in wanted if one[0] >= position]
 

@@ -36,7 +36,7 @@ def unfinished(*, staged: bool, torn: bool = False) -> tuple[Written, int, bytes
     its bytes."""
     written = Written(segment_bytes=1 << 16)
     written.publish()
-    active = written.journal._commit.active
+    active = written.journal.commits.active
     assert active is not None
     begin = active.offset
     written.transact(*COUNTS, jobs=JOBS, staged=staged)

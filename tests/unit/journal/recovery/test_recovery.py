@@ -265,9 +265,9 @@ ELSEWHERE = {
 def _stopped() -> tuple[Files, CleanShutdown]:
     disk = disk_with(LOG.files)
     driver = Driver(disk)
-    driver.journal.close(driver.now())
+    driver.journal.commits.close(driver.now())
     driver.run()
-    reached = driver.journal.reached
+    reached = driver.journal.commits.clean_shutdown
     assert reached is not None
     return {
         path: data for path, data in disk.contents().items() if not path.startswith("quarantine")

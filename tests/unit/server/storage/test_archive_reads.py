@@ -291,7 +291,7 @@ def test_an_archive_whose_last_message_the_log_does_not_have_is_not_used(
         await answered(driver, 3)
         assert reads._older.end == END, "it is what it was: looked up once"
         writer.commit([], END + 1)
-        driver.broker.journal.persisted_end = END + 9
+        driver.broker.journal.commits.persisted_end = END + 9
         reads.submit(ArchiveRead(3, ProbeArchive(), 3))
         await answered(driver, 4)
         assert reads._older.known
@@ -334,10 +334,10 @@ def test_an_archive_with_more_than_the_log_ever_had_is_not_used(
     async def run() -> None:
         reads = reads_of(location, refresh=0.1)
         driver = Driver()
-        driver.broker.journal.persisted_end = END - 1
+        driver.broker.journal.commits.persisted_end = END - 1
         reads.start(asyncio.get_running_loop(), driver)  # type: ignore[arg-type]
         for token, end in enumerate((END - 1, END + 5)):  # it grows, with other messages
-            driver.broker.journal.persisted_end = end
+            driver.broker.journal.commits.persisted_end = end
             reads.submit(ArchiveRead(token, ProbeArchive(), token))
             while len(driver.broker.answers) <= token:
                 driver.flushed.clear()
