@@ -11,7 +11,8 @@ from types import SimpleNamespace
 from tests.helpers.logs import end_of, random_log
 from tickertape.base.errors import TickertapeError
 from tickertape.base.interfaces import Now
-from tickertape.journal.reading.archive_tier import ArchiveAnswer, ArchiveTier
+from tickertape.journal.reading.archive_reader import ArchiveAnswer
+from tickertape.journal.reading.archive_tier import ArchiveTier
 from tickertape.server.config.archive import ArchiveConfig
 from tickertape.server.storage.archive_reads import ArchiveReads
 

@@ -53,7 +53,7 @@ ARCHIVE_MUTATIONS: Final = (
     Mutation(
         "who reads from the archive holds the whole log",
         "engine/commands/subscribe.py",
-        "        return max(sub.reached, view.older.end)\n",
+        "        return max(sub.reached, view.archive.end)\n",
         "        return sub.reached\n",
         (_ENGINE,),
         promise="invariant 3",
@@ -70,8 +70,8 @@ ARCHIVE_MUTATIONS: Final = (
     ),
     Mutation(
         "archive and log need not meet",
-        "journal/reading/archive_tier.py",
-        "        if not self._older.serves(self.position, first):\n",
+        "journal/reading/archive_reader.py",
+        "        if not self._archive.serves(self.position, first):\n",
         "        if self.position < 0:\n",
         (_ENGINE,),
         promise="invariant 14",

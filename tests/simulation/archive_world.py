@@ -17,13 +17,8 @@ from tests.simulation.engine_world import EngineWorld
 from tests.simulation.journal_world import read_log
 from tickertape.base.errors import TickertapeError
 from tickertape.batch import slice_batch
-from tickertape.journal.reading.archive_tier import (
-    ArchiveAnswer,
-    ArchiveCoverage,
-    ArchiveRequest,
-    ArchiveTier,
-    ReadArchive,
-)
+from tickertape.journal.reading.archive_reader import ArchiveAnswer, ArchiveRequest, ReadArchive
+from tickertape.journal.reading.archive_tier import ArchiveCoverage, ArchiveTier
 from tickertape.journal.retention import RetentionPolicy
 from tickertape.server.config.archive import ArchiveConfig
 from tickertape.server.storage.archive_reads import ArchiveReads
@@ -35,15 +30,14 @@ class ArchiveWorld(EngineWorld):
     """An engine with an archive at `location`; messages older than an hour go once they are archived."""
 
     def __init__(self, seed: int, location: Path, *, require: bool = True, topics: str = "") -> None:
-        super().__init__(seed, segment_bytes=SEGMENT_BYTES, retention=RetentionPolicy(age_seconds=3600))
+        self.older = ArchiveTier(str(location))
+        retention = RetentionPolicy(age_seconds=3600, archive_required=require)
+        super().__init__(seed, segment_bytes=SEGMENT_BYTES, retention=retention, archive=self.older)
         self.small_tail()
         journal = self.broker.journal
         self.location = location
         self.topics = topics
-        self.older = journal.view.older = ArchiveTier(str(location))
         self.reading = ArchiveReads(ArchiveConfig(location=str(location)), journal.identity, self.older)
-        if require:
-            self.broker.retaining.archive = self.older
         self.everything: dict[int, Heard] = {}
         """All messages by their positions, of whatever topic."""
         self.archived_end = 0

@@ -46,7 +46,8 @@ from tickertape.journal.format.identity import open_identity
 from tickertape.journal.format.segment import segment_path
 from tickertape.journal.format.staging_file import Damaged, StagedFiles, StageOpen, find_staged
 from tickertape.journal.journal import Journal
-from tickertape.journal.reading.archive_tier import ArchiveAnswer, ArchiveRequest
+from tickertape.journal.reading.archive_reader import ArchiveAnswer, ArchiveRequest
+from tickertape.journal.reading.archive_tier import ArchiveTier
 from tickertape.journal.reading.log_view import ReadRequest
 from tickertape.journal.recovery.recovery import recover_journal
 from tickertape.journal.retention import RetentionPolicy, first_message
@@ -71,6 +72,7 @@ class EngineWorld:
         segment_bytes: int = 32_768,
         retention: RetentionPolicy | None = None,
         slow_clients: SlowConsumerLimits | None = None,
+        archive: ArchiveTier | None = None,
     ) -> None:
         self.rng = Random(seed)
         self.counts: Counter[str] = Counter() if counts is None else counts
@@ -83,6 +85,7 @@ class EngineWorld:
         self.policy = policy
         self.segment_bytes = segment_bytes
         self.retention = retention
+        self.archive_tier = archive
         self.told: list[LogEvent] = []
         self.slow_clients = slow_clients
         self.spilled = SpilledFiles()
@@ -96,7 +99,13 @@ class EngineWorld:
         """Start the engine on what the disk holds."""
         identity = open_identity(self.disk, owner="engine", create=True, new_id=bytes(range(16)))
         recovered = recover_journal(self.disk, identity.journal_id)
-        journal = Journal(recovered, self.now(), policy=self.policy, segment_bytes=self.segment_bytes)
+        journal = Journal(
+            recovered,
+            self.now(),
+            policy=self.policy,
+            segment_bytes=self.segment_bytes,
+            archive=self.archive_tier,
+        )
         self._executor = DiskJobExecutor(self.disk, lambda: self.rng.getrandbits(64))
         while jobs := journal.commits.jobs():
             for job in jobs:
@@ -104,7 +113,7 @@ class EngineWorld:
         journal.take_persisted()
         self.broker = self.make_broker(journal, drive(self.disk, load_publishers(journal)))
         view = journal.view
-        view.first = drive(self.disk, first_message(view, view.first_position))
+        view.set_first(drive(self.disk, first_message(view, view.first_position)))
         self.offline: list[OfflineStart | OfflineStop] = []
         self.jobs: deque[JournalJob] = deque()
         self._staging = StagedFiles(self.disk)

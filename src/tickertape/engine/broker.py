@@ -50,7 +50,7 @@ from tickertape.engine.transactions.staging_area import StagingArea, StagingLimi
 from tickertape.engine.transient.slow_consumers import SlowConsumerLimits
 from tickertape.journal.commit.jobs import JournalJob, RetireSegments, WriteQueues
 from tickertape.journal.journal import Journal
-from tickertape.journal.reading.archive_tier import ArchiveAnswer
+from tickertape.journal.reading.archive_reader import ArchiveAnswer
 from tickertape.journal.reading.log_view import LogPart
 from tickertape.journal.retention import RetentionPolicy
 from tickertape.wire.commands import (

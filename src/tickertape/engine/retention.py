@@ -18,7 +18,7 @@ from tickertape.engine.log_reads.budget import ReadBudget
 from tickertape.engine.runtime.effects import ArchiveRead, DiskJob, Effect, LogEvent, ReadLog
 from tickertape.journal.commit.jobs import RetireSegments
 from tickertape.journal.journal import Journal
-from tickertape.journal.reading.archive_tier import ArchiveAnswer, ArchiveTier, CheckArchived
+from tickertape.journal.reading.archive_reader import ArchiveAnswer, CheckArchived
 from tickertape.journal.reading.log_view import LogPart, ReadRequest
 from tickertape.journal.retention import (
     Gathering,
@@ -70,7 +70,7 @@ class RetentionManager:
         """Token of the read under way."""
         self._ready = False
         """The gathering let others go first."""
-        self.archive: ArchiveTier | None = None
+        self._archive = journal.view.archive if policy.archive_required else None
         """Nothing is removed that is not in this archive; None: none is required."""
         self._checking: tuple[int, RetiredFacts] | None = None
         """Token of a check of the archive under way, and what was gathered before it."""
@@ -106,7 +106,7 @@ class RetentionManager:
         """A commit became persisted: it may hold the first message of the log."""
         view = self._journal.view
         if view.first is None and not view.first_unknown:
-            view.first = first_of(part, view.first_position)
+            view.set_first(first_of(part, view.first_position))
 
     def wake(self, now: Now) -> None:
         """A deadline may have come."""
@@ -218,7 +218,7 @@ class RetentionManager:
 
     def _needed(self) -> RetentionPin | None:
         """As `oldest_needed`, with the archive."""
-        pin, archive = self._oldest_needed(), self.archive
+        pin, archive = self._oldest_needed(), self._archive
         if archive is None:
             return pin
         archived = RetentionPin(archive.end, "archive", brief=not archive.known)
@@ -272,14 +272,12 @@ class RetentionManager:
 
     def _found_last(self, position: int, now: Now) -> None:
         """The last message was looked for; a later one may be persisted by now."""
-        view = self._journal.view
-        if view.last_message is None:
-            view.last_message = position
+        self._journal.view.found_last_message(position)
         self._look(now)
 
     def _gathered(self, gathered: RetiredFacts, now: Now) -> None:
         """Everything to be kept is known: what goes must be in the archive, where one is required."""
-        archive = self.archive
+        archive = self._archive
         begin = self._journal.view.first_position
         if archive is not None and archive.covered.begin is not None:
             begin = max(begin, archive.covered.begin)

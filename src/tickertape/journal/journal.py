@@ -13,6 +13,7 @@ from tickertape.batch import MessageBatch, Stamp
 from tickertape.journal.commit.group_commit import GroupCommit, PersistedCommit, SyncPolicy
 from tickertape.journal.index.segment_index import publisher_spans
 from tickertape.journal.limits import segment_bytes_default
+from tickertape.journal.reading.archive_tier import ArchiveTier
 from tickertape.journal.reading.log_reader import LogReader
 from tickertape.journal.reading.log_view import LogView
 from tickertape.journal.recovery.recovery import RecoveredJournal
@@ -32,10 +33,11 @@ class Journal:
         policy: SyncPolicy = SyncPolicy.ALWAYS,
         interval_seconds: float = 1.0,
         segment_bytes: int = segment_bytes_default,
+        archive: ArchiveTier | None = None,
     ) -> None:
         self.identity = recovered.end.journal_id.hex()
         self.journal_id = recovered.end.journal_id
-        self.view = LogView(recovered.segments, recovered.retired)
+        self.view = LogView(recovered.segments, recovered.retired, archive)
         self.leftovers = recovered.leftovers
         """Segments whose removal an earlier run recorded and did not finish."""
         self.policy = policy

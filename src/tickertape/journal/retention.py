@@ -17,9 +17,9 @@ from tickertape.base.errors import JournalCorrupt
 from tickertape.base.interfaces import Buffer
 from tickertape.journal.format.retired_state import (
     NOTHING_HIGHEST,
-    FirstMessage,
     Numbers,
     RetiredState,
+    StoredMessage,
     with_records,
 )
 from tickertape.journal.format.segment import CONTROL_TOPIC
@@ -34,6 +34,8 @@ class RetentionPolicy(NamedTuple):
 
     age_seconds: float | None = None
     size_bytes: int | None = None
+    archive_required: bool = False
+    """Keep everything that the archive does not have."""
 
     @property
     def active(self) -> bool:
@@ -45,7 +47,7 @@ class RetiredFacts(NamedTuple):
     """What is to be recorded before segments go, and the first message behind them."""
 
     retired: RetiredState
-    first: FirstMessage | None
+    first: StoredMessage | None
     first_unknown: bool = False
     """That message cannot be read; without this there is none when `first` is None."""
 
@@ -110,7 +112,7 @@ def gather(view: LogView, journal_id: bytes, count: int) -> Gathering:
             records += _records(part, following.first_position)
         if reader.position >= following.first_position:
             break
-    first: FirstMessage | None = None
+    first: StoredMessage | None = None
     first_unknown = False
     try:
         first = yield from first_message(view, following.first_position)
@@ -168,7 +170,7 @@ def _last_between(view: LogView, start: int, stop: int) -> Generator[ReadRequest
     return found
 
 
-def first_message(view: LogView, position: int) -> Generator[ReadRequest, Buffer, FirstMessage | None]:
+def first_message(view: LogView, position: int) -> Generator[ReadRequest, Buffer, StoredMessage | None]:
     """The first message from `position` on; None when nothing but control records is persisted there."""
     reader = LogReader(view, position)
     while (parts := (yield from _next(reader))) is not None:
@@ -179,7 +181,7 @@ def first_message(view: LogView, position: int) -> Generator[ReadRequest, Buffer
     return None
 
 
-def first_of(part: LogPart, position: int) -> FirstMessage | None:
+def first_of(part: LogPart, position: int) -> StoredMessage | None:
     """The first message of a part, from `position` on, that is no control record."""
     batch = part.batch
     low = max(position - part.first_position, 0)
@@ -190,7 +192,7 @@ def first_of(part: LogPart, position: int) -> FirstMessage | None:
         low += int(messages[0])
     if low >= batch.count:
         return None
-    return FirstMessage(Bookmark(batch.publisher(low), batch.sequence(low)), int(batch.timestamps[low]))
+    return StoredMessage(Bookmark(batch.publisher(low), batch.sequence(low)), int(batch.timestamps[low]))
 
 
 def _records(part: LogPart, stop: int) -> list[bytes]:

@@ -95,7 +95,7 @@ class Pruning:
         not keep. Raises `JournalCorrupt`, `OSError`."""
         view, coverage = self._view, self.archive.coverage
         if view.segments and view.last_message is None:
-            view.last_message = _run(self._disk, find_last_message(view))
+            view.found_last_message(_run(self._disk, find_last_message(view)))
         sealed = removable(view, view.segments[-1].number - 1) if view.segments else []
         archived = 0
         if sealed and sealed[0].first_position >= coverage.begin:

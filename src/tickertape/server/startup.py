@@ -32,7 +32,6 @@ from tickertape.journal.reading.archive_tier import ArchiveTier
 from tickertape.journal.reading.log_view import ReadRequest
 from tickertape.journal.recovery.recovery import recover_journal
 from tickertape.journal.retention import RetentionPolicy, first_message
-from tickertape.server.config.archive import ArchiveConfig
 from tickertape.server.config.config import Config
 from tickertape.server.storage.archive_reads import ArchiveReads
 from tickertape.server.storage.segment_reads import CachingDisk
@@ -90,7 +89,8 @@ def open_on(
 ) -> OpenedInstance:
     """As `open_instance`, on this disk. `owner` says in the lock who holds it, `new_id` becomes the identity
     of a new journal, and `salt` gives the 64 bits of each new segment."""
-    settings = config.journal
+    settings, archive = config.journal, config.archive
+    tier = None if archive is None else ArchiveTier(archive.location)
     fresh = IDENTITY_FILE not in disk.names(".")
     identity = open_identity(
         disk,
@@ -107,14 +107,15 @@ def open_on(
         policy=SyncPolicy(settings.sync),
         interval_seconds=settings.sync_interval,
         segment_bytes=settings.segment_size,
+        archive=tier,
     )
     executor = DiskJobExecutor(disk, salt)
     begin_run(journal, executor)
     registry = read_all(disk, load_publishers(journal))
     try:
-        journal.view.first = read_all(disk, first_message(journal.view, journal.view.first_position))
+        journal.view.set_first(read_all(disk, first_message(journal.view, journal.view.first_position)))
     except JournalCorrupt:  # whoever reads it is told
-        journal.view.first_unknown = True
+        journal.view.set_first(None, unknown=True)
     broker = Broker(
         journal,
         registry,
@@ -123,14 +124,16 @@ def open_on(
         recorded=None if settings.topics is None else frozenset(settings.topics),
         validated={topic.name: topic.message_type for topic in config.topics if topic.validate},
         message_types={topic.name: topic.message_type for topic in config.topics},
-        retention=RetentionPolicy(settings.retain, settings.retain_size),
+        retention=RetentionPolicy(
+            settings.retain, settings.retain_size, archive is not None and archive.require
+        ),
         slow_clients=config.slow_clients.limits,
         queues=config.queues,
         staging=config.transactions.limits,
         limits=config.limits,
         rights=rights,
     )
-    archive = None if config.archive is None else _archive(config.archive, broker)
+    reads = None if archive is None or tier is None else ArchiveReads(archive, journal.identity, tier)
     report = list(recovered.report)
     if not fresh and not recovered.segments:
         report.append(_NO_SEGMENT)
@@ -138,7 +141,7 @@ def open_on(
     report.extend(open_queues(broker, disk, registry.others))
     report.extend(open_staged(broker, disk))
     report.extend(f"journal/{name}: not a segment of ours, ignored" for name in recovered.unknown)
-    return OpenedInstance(broker, disk, executor, report, spill, archive)
+    return OpenedInstance(broker, disk, executor, report, spill, reads)
 
 
 def _data_directory(config: Config) -> SystemDisk:
@@ -191,15 +194,6 @@ def open_staged(broker: Broker, disk: Disk) -> list[str]:
             f"{staging.count} files"
         )
     return report
-
-
-def _archive(settings: ArchiveConfig, broker: Broker) -> ArchiveReads:
-    """Let the engine know of the archive; nothing is read of it yet."""
-    journal = broker.journal
-    older = journal.view.older = ArchiveTier(settings.location)
-    if settings.require:
-        broker.retaining.archive = older
-    return ArchiveReads(settings, journal.identity, older)
 
 
 def _spill_files(config: Config, owner: str, disk: Disk) -> SpillFiles | None:

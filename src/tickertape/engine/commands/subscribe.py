@@ -122,9 +122,9 @@ class SubscribeHandler:
     def _needed(self, sub: LogFeed) -> int:
         """From where on a subscription needs the log: not what it reads from the archive."""
         view = self._journal.view
-        if sub.reached >= view.first_position or view.older is None:
+        if sub.reached >= view.first_position or view.archive is None:
             return sub.reached
-        return max(sub.reached, view.older.end)
+        return max(sub.reached, view.archive.end)
 
     def owed(self, conn: int) -> bool:
         """Whether something is still to be sent to a connection, as far as is known."""

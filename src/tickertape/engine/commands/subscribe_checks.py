@@ -27,7 +27,7 @@ from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.options import SubscribeOptions, subscribe_options
 from tickertape.engine.subscriptions.start_position import ExtentSearch, ReplayRange, resolve, with_place
 from tickertape.journal.journal import Journal
-from tickertape.journal.reading.archive_tier import expired_error, look, oldest
+from tickertape.journal.reading.archive_reader import expired_error, look, oldest
 from tickertape.wire.commands import Resolve, Subscribe
 
 
@@ -104,7 +104,7 @@ def _check_positions(command: Subscribe | Resolve, positions: tuple[int, int], j
     start, end = positions
     if start > end:
         raise BadOption(f"positions {start} to {end}: the end is below the start")
-    if start < journal.view.first_position and journal.view.older is None:
+    if start < journal.view.first_position and journal.view.archive is None:
         raise expired_error(f"position {start}", journal.view)
 
 

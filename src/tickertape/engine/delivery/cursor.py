@@ -15,7 +15,7 @@ from tickertape.engine.log_reads.selection import Selection
 from tickertape.engine.matching.interest import Interest
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.log_feed import LogFeed, Phase
-from tickertape.journal.reading.archive_tier import ArchivedLogReader
+from tickertape.journal.reading.archive_reader import ArchivedLogReader
 from tickertape.journal.reading.log_reader import LogReader
 
 

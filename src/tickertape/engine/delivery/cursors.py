@@ -25,15 +25,15 @@ from tickertape.engine.runtime.scheduling import DeadlineQueue, FairQueue
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.log_feed import LogFeed
 from tickertape.journal.journal import Journal
-from tickertape.journal.reading.archive_tier import (
+from tickertape.journal.reading.archive_reader import (
     ArchiveAnswer,
-    ArchiveCoverage,
     ArchivedLogReader,
     ArchivedParts,
     ProbeArchive,
     ReadArchive,
     expired_error,
 )
+from tickertape.journal.reading.archive_tier import ArchiveCoverage
 from tickertape.journal.reading.log_reader import LogReader
 from tickertape.journal.reading.log_view import LogPart, ReadRequest
 from tickertape.wire.frames import encode_frame
@@ -350,9 +350,9 @@ class CursorScheduler:
         view, position = self._journal.view, cursor.position
         if position >= view.first_position:
             return self._journal.reader(position, cursor.literal)
-        if view.older is None:
+        if view.archive is None:
             raise expired_error(f"position {position}", view)
-        return ArchivedLogReader(view, view.older, position, cursor.topic, self._new_token())
+        return ArchivedLogReader(view, view.archive, position, cursor.topic, self._new_token())
 
     def _join(self, cursor: Cursor, now: Now) -> None:
         """It has caught up."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from tickertape.journal.reading.archive_tier import ArchiveRequest
+from tickertape.journal.reading.archive_reader import ArchiveRequest
 from tickertape.journal.reading.log_view import ReadRequest
 
 READ_BYTES_LEAST: Final = 4096

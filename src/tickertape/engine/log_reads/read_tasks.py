@@ -23,7 +23,7 @@ from tickertape.engine.runtime.effects import Effect, ReadLog, read_effect
 from tickertape.engine.sessions.read_throttle import ReadThrottle
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.start_position import ExtentSearch, ReplayRange
-from tickertape.journal.reading.archive_tier import ArchiveAnswer, ArchiveRequest
+from tickertape.journal.reading.archive_reader import ArchiveAnswer, ArchiveRequest
 from tickertape.journal.reading.log_view import ReadRequest
 
 

@@ -11,7 +11,7 @@ from tickertape.base.errors import TickertapeError
 from tickertape.base.interfaces import Buffer
 from tickertape.journal.commit.jobs import JournalJob
 from tickertape.journal.format.staging_file import StagingTask
-from tickertape.journal.reading.archive_tier import ArchiveRequest
+from tickertape.journal.reading.archive_reader import ArchiveRequest
 from tickertape.journal.reading.log_view import ReadRequest
 
 

@@ -20,15 +20,15 @@ from tickertape.engine.matching.interest import Interest
 from tickertape.engine.subscriptions.start_position import Asked, ExtentSearch, ReplayRange
 from tickertape.journal.journal import Journal
 from tickertape.journal.limits import index_block_bytes
-from tickertape.journal.reading.archive_tier import (
+from tickertape.journal.reading.archive_reader import (
     ArchiveAnswer,
-    ArchiveCoverage,
     ArchivedLogReader,
     ArchivedParts,
     expired_error,
     look,
     oldest,
 )
+from tickertape.journal.reading.archive_tier import ArchiveCoverage
 from tickertape.journal.reading.log_reader import LogReader
 from tickertape.journal.reading.log_view import LogPart, LogView, ReadRequest
 from tickertape.journal.reading.lookup import next_block_with

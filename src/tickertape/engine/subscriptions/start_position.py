@@ -26,7 +26,7 @@ from tickertape.base.interfaces import Buffer
 from tickertape.base.text_format import shown
 from tickertape.journal.format.retired_state import is_expired
 from tickertape.journal.journal import Journal
-from tickertape.journal.reading.archive_tier import (
+from tickertape.journal.reading.archive_reader import (
     ArchiveAnswer,
     ArchivedLast,
     ArchivedPlace,

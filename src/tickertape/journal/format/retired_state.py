@@ -30,8 +30,8 @@ _U8: Final = np.dtype("<u8")
 Numbers = npt.NDArray[np.uint64]
 
 
-class FirstMessage(NamedTuple):
-    """The first message that the log still has; control records of the server are none."""
+class StoredMessage(NamedTuple):
+    """A message of a publisher in the log or the archive; control records are none."""
 
     bookmark: Bookmark
     timestamp: int
@@ -140,7 +140,7 @@ def _matter(record: bytes) -> str | bytes:
         return record
 
 
-def expired(what: str, retired: RetiredState | None, first: FirstMessage | None) -> BookmarkExpired:
+def expired(what: str, retired: RetiredState | None, first: StoredMessage | None) -> BookmarkExpired:
     """The error of a start that lies in what was removed, or says that something before the log was asked."""
     why = f"{retired}; the log begins" if retired is not None else "the log begins"
     if first is None:

@@ -21,14 +21,8 @@ from tickertape.journal.format.retired_state import RetiredState, read_retired
 from tickertape.journal.format.segment import CommitHeader, CommitKind, decode_commit, segment_path
 from tickertape.journal.limits import commit_header_bytes, segment_header_bytes
 from tickertape.journal.reading.log_reader import LogReader
-from tickertape.journal.reading.log_view import LogPart, LogSegment, LogView, ReadRequest
-from tickertape.journal.recovery.recovery import (
-    RecoveredSegment,
-    RecoveryAction,
-    decide,
-    read_finished,
-    use_sealed,
-)
+from tickertape.journal.reading.log_view import LogPart, LogSegment, LogView, ReadRequest, SealedSegment
+from tickertape.journal.recovery.recovery import RecoveryAction, decide, read_finished, use_sealed
 from tickertape.journal.recovery.segment_scan import Verdict
 from tickertape.journal.recovery.survey import PublisherFold, SegmentHead, SegmentSurvey, survey_segments
 
@@ -71,7 +65,7 @@ def take_snapshot(disk: Disk, *, unsynced: bool = False) -> Snapshot:
             damage = error
     if damage is not None:
         steps = _before_damage(seen, retired)
-    sealed: list[RecoveredSegment] = []
+    sealed: list[SealedSegment] = []
     active: SegmentSurvey | None = None
     for file, step in steps:
         if step is RecoveryAction.USE:

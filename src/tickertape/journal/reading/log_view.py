@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from crc32c import crc32c
@@ -18,7 +18,7 @@ from tickertape.batch import MessageBatch
 from tickertape.batch.format import Int64s
 from tickertape.journal.commit.active_segment import ActiveSegment
 from tickertape.journal.commit.group_commit import PersistedCommit
-from tickertape.journal.format.retired_state import FirstMessage, RetiredState
+from tickertape.journal.format.retired_state import RetiredState, StoredMessage
 from tickertape.journal.format.segment import (
     CommitHeader,
     CommitKind,
@@ -34,10 +34,7 @@ from tickertape.journal.limits import (
     segment_header_bytes,
     tail_cache_bytes,
 )
-from tickertape.journal.recovery.recovery import RecoveredSegment
-
-if TYPE_CHECKING:
-    from tickertape.journal.reading.archive_tier import ArchiveTier
+from tickertape.journal.reading.archive_tier import ArchiveTier
 
 
 class ReadRequest(NamedTuple):
@@ -95,6 +92,20 @@ def _first_position(part: LogPart) -> int:
     return part.first_position
 
 
+class SealedSegment(NamedTuple):
+    """A sealed segment that is part of the log."""
+
+    number: int
+    header: SegmentHeader
+    end: int
+    """File length."""
+    data_end: int
+    """Offset of the seal: where data ends."""
+    end_position: int
+    seal: CommitHeader
+    blocks: SegmentIndex
+
+
 class LogSegment:
     """A segment as readers see it: everything before `end` is persisted."""
 
@@ -126,19 +137,24 @@ class LogSegment:
 class LogView:
     """The persisted log: its segments in order, and the last of it in memory."""
 
-    def __init__(self, sealed: list[RecoveredSegment], retired: RetiredState | None = None) -> None:
+    def __init__(
+        self,
+        sealed: list[SealedSegment],
+        retired: RetiredState | None = None,
+        archive: ArchiveTier | None = None,
+    ) -> None:
         self.segments = [
             LogSegment(s.header, s.blocks, s.data_end, s.end_position, s.seal.timestamp, s.end)
             for s in sealed
         ]
         self.retired = retired
         """What is left of the segments that retention removed, before the first of these."""
-        self.first: FirstMessage | None = None
+        self.first: StoredMessage | None = None
         """The first message that the log still has; None when that is not known, or there is none."""
-        self.older: ArchiveTier | None = None
-        """The archive that has what lies before these segments, if there is one."""
         self.first_unknown = False
         """It could not be read."""
+        self.archive = archive
+        """The archive of the messages before these segments; None: there is none."""
         self.last_message: int | None = None
         """Position of the last message that is no control record; None when it was not looked for yet."""
         self._by_number = {s.number: s for s in self.segments}
@@ -195,7 +211,7 @@ class LogView:
             self.tail[at] = LogPart(part.first_position, MessageBatch.parse(part.batch.encode()))
 
     def retire(
-        self, retired: RetiredState, first: FirstMessage | None, *, first_unknown: bool = False
+        self, retired: RetiredState, first: StoredMessage | None, *, first_unknown: bool = False
     ) -> None:
         """Segments are to be removed: nobody finds them any more. `first_unknown`: the first message behind
         them cannot be read."""
@@ -204,7 +220,17 @@ class LogView:
         for segment in gone:
             del self._by_number[segment.number]
         self.indexes.forget(len(gone))
-        self.retired, self.first, self.first_unknown = retired, first, first_unknown
+        self.retired = retired
+        self.set_first(first, unknown=first_unknown)
+
+    def set_first(self, first: StoredMessage | None, *, unknown: bool = False) -> None:
+        """Set the first message that the log still has; `unknown`: it could not be read."""
+        self.first, self.first_unknown = first, unknown
+
+    def found_last_message(self, position: int) -> None:
+        """Set where a search found the last message, unless a later one became persisted since."""
+        if self.last_message is None:
+            self.last_message = position
 
     def _cut_tail(self) -> None:
         """Forget an eighth at once, so that many small commits do not move the list each time."""

@@ -8,7 +8,6 @@ two reads: what is found is what the log has at the end of the search.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import NamedTuple
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from tickertape.base.errors import JournalCorrupt, TickertapeError
 from tickertape.base.interfaces import Buffer
 from tickertape.batch import KIND_MESSAGE, MessageBatch, slice_batch
 from tickertape.batch.format import Int64s
+from tickertape.journal.format.retired_state import StoredMessage
 from tickertape.journal.format.segment import CommitHeader
 from tickertape.journal.index.segment_index import BlockAddress
 from tickertape.journal.limits import commit_bytes_max
@@ -31,15 +31,6 @@ from tickertape.journal.reading.log_view import (
     decode_commits,
     mismatch,
 )
-
-
-class StoredMessage(NamedTuple):
-    """Which message it is."""
-
-    bookmark: Bookmark
-    timestamp: int
-    """Microseconds since 1970 UTC."""
-
 
 Search = Generator[ReadRequest, Buffer, int]
 MaybeSearch = Generator[ReadRequest, Buffer, int | None]

@@ -1,9 +1,12 @@
-"""Owns what happens when a journal is opened: look (`seen.py`), decide by a table, then do exactly that.
+"""Recovery: opens a journal by a survey of its files, a table of decisions, and the actions decided.
 
-`decide` is pure and is the table of docs/formats/journal.md. Recovery must never delete (a removal that
-retention recorded and did not finish is left to it): what is not part of the log is renamed or copied into
-`quarantine/`; a torn tail is cut only after its copy is durable; damage to
-what was durable refuses the start and changes nothing.
+`decide` is pure and is the table of docs/formats/journal.md.
+
+Invariants:
+- Nothing is deleted; retention finishes the removals that it recorded.
+- What is not part of the log is renamed or copied into `quarantine/`; a torn tail is cut only after its copy
+  is durable.
+- Damage to durable data refuses the start and changes nothing.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from tickertape.journal.format.staging_file import STAGING_DIRECTORY
 from tickertape.journal.index.rebuild import IndexRebuild
 from tickertape.journal.index.segment_index import SegmentIndex
 from tickertape.journal.limits import segment_header_bytes
+from tickertape.journal.reading.log_view import SealedSegment
 from tickertape.journal.recovery.incomplete_transaction import IncompleteTransaction, is_staged
 from tickertape.journal.recovery.segment_scan import Ending, SegmentScan, Verdict
 from tickertape.journal.recovery.survey import (
@@ -54,24 +58,10 @@ class RecoveryAction(Enum):
     ASIDE = "interrupted creation: move it to quarantine"
 
 
-class RecoveredSegment(NamedTuple):
-    """A sealed segment that is part of the log."""
-
-    number: int
-    header: SegmentHeader
-    end: int
-    """File length."""
-    data_end: int
-    """Offset of the seal: where data ends."""
-    end_position: int
-    seal: CommitHeader
-    blocks: SegmentIndex
-
-
 class RecoveredJournal(NamedTuple):
     """An opened journal."""
 
-    segments: list[RecoveredSegment]
+    segments: list[SealedSegment]
     end: LogEnd
     publishers: dict[int, int]
     """Highest sequence of each publisher."""
@@ -224,7 +214,7 @@ def recover_journal(disk: Disk, journal_id: bytes) -> RecoveredJournal:
     check_last_segment(steps, _begun(disk, journal_id, report))
     unknown = _resumed(disk, seen, retired, unknown)
     _make_durable(disk, steps, retired)
-    segments: list[RecoveredSegment] = []
+    segments: list[SealedSegment] = []
     used = [file for file, step in steps if step in (RecoveryAction.USE, RecoveryAction.FINISH)]
     last_number = used[-1].number if used else 0
     reserved = [
@@ -309,7 +299,7 @@ def _make_durable(
     disk.sync_directory(".")
 
 
-def use_sealed(disk: Disk, file: SegmentSurvey, indexes: PublisherFold) -> RecoveredSegment:
+def use_sealed(disk: Disk, file: SegmentSurvey, indexes: PublisherFold) -> SealedSegment:
     """A sealed segment as part of the log; nothing is written. Raises `JournalCorrupt`."""
     assert file.header is not None
     assert file.seal is not None
@@ -324,9 +314,7 @@ def use_sealed(disk: Disk, file: SegmentSurvey, indexes: PublisherFold) -> Recov
             indexes.add(index)
         indexes.count(through.highest)
     seal = file.seal
-    return RecoveredSegment(
-        file.number, file.header, file.size, seal.offset, seal.first_position, seal, index
-    )
+    return SealedSegment(file.number, file.header, file.size, seal.offset, seal.first_position, seal, index)
 
 
 class Through(NamedTuple):
@@ -384,7 +372,7 @@ def read_finished(disk: Disk, file: SegmentSurvey) -> tuple[Through, IncompleteT
 
 def _finish(
     disk: Disk, file: SegmentSurvey, log_time: int, indexes: PublisherFold, report: list[str], *, sealed: bool
-) -> RecoveredSegment:
+) -> SealedSegment:
     """The segment that was active when the last run ended without a clean stop; `log_time` is that before
     it. With `sealed` a clean stop is known to have sealed it, so its seal must be there."""
     header = file.header
@@ -425,7 +413,7 @@ def _finish(
             disk.write(handle, seal.offset, buffers)
         disk.truncate(handle, seal.end)
         disk.sync(handle)
-        return RecoveredSegment(file.number, header, seal.end, seal.offset, seal.first_position, seal, index)
+        return SealedSegment(file.number, header, seal.end, seal.offset, seal.first_position, seal, index)
     finally:
         disk.close(handle)
 

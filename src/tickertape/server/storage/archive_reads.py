@@ -21,15 +21,14 @@ from tickertape.base.interfaces import Now
 from tickertape.base.timestamps import format_timestamp
 from tickertape.engine.broker import Broker
 from tickertape.engine.runtime.effects import ArchiveRead
-from tickertape.journal.reading.archive_tier import (
+from tickertape.journal.format.retired_state import StoredMessage
+from tickertape.journal.reading.archive_reader import (
     ArchiveAnswer,
-    ArchiveCoverage,
     ArchivedLast,
     ArchivedParts,
     ArchivedPlace,
     ArchivedWhole,
     ArchiveRequest,
-    ArchiveTier,
     CheckArchived,
     FindArchived,
     LastArchived,
@@ -37,8 +36,8 @@ from tickertape.journal.reading.archive_tier import (
     ReadArchive,
     difference,
 )
+from tickertape.journal.reading.archive_tier import ArchiveCoverage, ArchiveTier
 from tickertape.journal.reading.log_view import LogPart
-from tickertape.journal.reading.lookup import StoredMessage
 from tickertape.server.config.archive import ArchiveConfig
 from tickertape.server.events import event
 from tickertape.server.limits import archive_scans_max, archive_threads_max
@@ -112,12 +111,12 @@ class _ArchiveRead:
 
 
 class ArchiveReads:
-    """The archive of the journal with an id. `older` is what the engine knows of it."""
+    """The archive of the journal with an id; `tier` is what the engine knows of it."""
 
-    def __init__(self, config: ArchiveConfig, journal: str, older: ArchiveTier) -> None:
+    def __init__(self, config: ArchiveConfig, journal: str, tier: ArchiveTier) -> None:
         self._config = config
         self._journal = journal
-        self._older = older
+        self._tier = tier
         self._archive: ArchiveReader | None = None
         self._opening = threading.Lock()
         self._readings: OrderedDict[int, _ArchiveRead] = OrderedDict()
@@ -240,17 +239,17 @@ class ArchiveReads:
             f"{self._config.location} {what}, perhaps it was restored from a copy. The archive is not used, "
             "and nothing is removed for being in it; begin a new one at another place"
         )
-        self._older.cover(ArchiveCoverage(None))
+        self._tier.cover(ArchiveCoverage(None))
         self._driver.broker.retaining.freed(_clock())  # that it holds segments is told soon
         self._record("archive_failed", logging.WARNING, code=ArchiveFailed.code, text=self._unfit)
 
     def _knows(self, covered: ArchiveCoverage) -> bool:
-        known = self._older.covered
-        return self._older.known and (*known[:2], known.last) == (*covered[:2], covered.last)
+        known = self._tier.covered
+        return self._tier.known and (*known[:2], known.last) == (*covered[:2], covered.last)
 
     def _cover(self, covered: ArchiveCoverage) -> None:
         if not self._knows(covered):
-            self._older.cover(covered)
+            self._tier.cover(covered)
             self._driver.broker.retaining.freed(_clock())
 
     # -- on threads -----------------------------------------------------------------------------------

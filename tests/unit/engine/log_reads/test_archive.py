@@ -13,16 +13,16 @@ from tests.simulation.engine_peer import Heard, Peer
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import TickertapeError
 from tickertape.base.timestamps import format_timestamp
-from tickertape.journal.reading.archive_tier import (
+from tickertape.journal.format.retired_state import StoredMessage
+from tickertape.journal.reading.archive_reader import (
     ArchiveAnswer,
-    ArchiveCoverage,
     ArchivedPlace,
     ArchiveRequest,
     ProbeArchive,
     ReadArchive,
     difference,
 )
-from tickertape.journal.reading.lookup import StoredMessage
+from tickertape.journal.reading.archive_tier import ArchiveCoverage
 from tickertape.wire.commands import Ack, Deliver, Resolve, Resolved, Subscribe
 
 pytestmark = pytest.mark.slow

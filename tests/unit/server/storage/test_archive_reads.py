@@ -18,9 +18,8 @@ from tickertape.archive.reader import ArchiveExtent, ArchiveReader
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import ArchiveFailed, JournalCorrupt, TickertapeError, WrongJournal
 from tickertape.engine.runtime.effects import ArchiveRead
-from tickertape.journal.reading.archive_tier import (
+from tickertape.journal.reading.archive_reader import (
     ArchiveAnswer,
-    ArchiveCoverage,
     ArchivedLast,
     ArchivedParts,
     ArchivedPlace,
@@ -30,6 +29,7 @@ from tickertape.journal.reading.archive_tier import (
     ReadArchive,
     TimeArchived,
 )
+from tickertape.journal.reading.archive_tier import ArchiveCoverage
 from tickertape.server.storage.archive_reads import ArchiveReads
 
 pytestmark = pytest.mark.slow
@@ -233,7 +233,7 @@ def test_what_it_covers_is_looked_at_again_and_again(tmp_path: Path) -> None:
     async def run() -> None:
         reads = reads_of(tmp_path, refresh=0.1)
         driver = await started(reads)
-        older = reads._older
+        older = reads._tier
         while not older.known:
             driver.flushed.clear()
             await driver.flushed.wait()
@@ -281,21 +281,21 @@ def test_an_archive_whose_last_message_the_log_does_not_have_is_not_used(
         driver.broker.found = JournalCorrupt("cannot be read")
         reads.submit(ArchiveRead(0, ProbeArchive(), 0))
         await answered(driver, 1)
-        assert reads._older.end == 0, "nobody knows"
+        assert reads._tier.end == 0, "nobody knows"
         driver.broker.found = ""
         reads.submit(ArchiveRead(1, ProbeArchive(), 1))
         await answered(driver, 2)
-        assert reads._older.end == END
+        assert reads._tier.end == END
         driver.broker.found = "has no message there"
         reads.submit(ArchiveRead(2, ProbeArchive(), 2))
         await answered(driver, 3)
-        assert reads._older.end == END, "it is what it was: looked up once"
+        assert reads._tier.end == END, "it is what it was: looked up once"
         writer.commit([], END + 1)
         driver.broker.journal.commits.persisted_end = END + 9
         reads.submit(ArchiveRead(3, ProbeArchive(), 3))
         await answered(driver, 4)
-        assert reads._older.known
-        assert reads._older.end == 0, "nothing is removed for being in it"
+        assert reads._tier.known
+        assert reads._tier.end == 0, "nothing is removed for being in it"
         reads.submit(ArchiveRead(4, ReadArchive(1, 0, END, None), 4))
         await answered(driver, 5)
         reads.stop()
@@ -348,8 +348,8 @@ def test_an_archive_with_more_than_the_log_ever_had_is_not_used(
         for _, answer in driver.broker.answers:
             assert isinstance(answer, ArchiveFailed)
             assert f"ends at position {END}, and the log at {END - 1}: it has lost" in str(answer)
-        assert reads._older.known, "that it holds segments is told"
-        assert reads._older.end == 0
+        assert reads._tier.known, "that it holds segments is told"
+        assert reads._tier.end == 0
 
     caplog.set_level(logging.INFO)
     asyncio.run(run())

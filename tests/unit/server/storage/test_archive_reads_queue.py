@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from tickertape.engine.runtime.effects import ArchiveRead
-from tickertape.journal.reading.archive_tier import ProbeArchive
+from tickertape.journal.reading.archive_reader import ProbeArchive
 from tickertape.server.config.config import Config, InstanceConfig
 from tickertape.server.engine_driver import EngineDriver
 from tickertape.server.network.connection import ClientConnection, listen
