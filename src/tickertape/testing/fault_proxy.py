@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Literal, Self, TypeVar, get_args
 
-from tickertape.client.blocking.connection import Address, parse_uri
+from tickertape.client.common.address import Address, parse_uri
 from tickertape.testing.ports import ReservedPort
 
 Fault = Literal["cut", "reset", "stall", "half_open"]

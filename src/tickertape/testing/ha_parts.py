@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 
 from tickertape.base.errors import Disconnected
-from tickertape.client.blocking.connection import parse_uri
+from tickertape.client.common.address import parse_uri
 from tickertape.client.ha.authenticator import Authenticator
 from tickertape.client.ha.delay_strategy import DelayStrategy
 from tickertape.client.ha.server_chooser import ConnectionInfo, ServerChooser

@@ -115,7 +115,7 @@ class _BadLineError(ValueError):
 
 def _reason(error: TickertapeError, server: str) -> str:
     """The server and what it did; not what a program should do about a lost connection."""
-    from tickertape.client.blocking.connection import parse_uri
+    from tickertape.client.common.address import parse_uri
 
     text, lost = str(error), error.__cause__
     if isinstance(error, Disconnected) and isinstance(lost, Disconnected | Refused | PeerError):

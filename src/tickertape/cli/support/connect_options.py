@@ -138,7 +138,7 @@ def _files(
 def _server(
     uri: str, token_file: str | None, ca: str | None, certificate: str | None, key: str | None
 ) -> Server:
-    from tickertape.client.blocking.connection import parse_uri
+    from tickertape.client.common.address import parse_uri
     from tickertape.client.common.credentials import credentials_of
 
     token = os.environ.get(TOKEN_VARIABLE) or None

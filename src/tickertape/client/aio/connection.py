@@ -15,8 +15,9 @@ from tickertape.base.errors import Disconnected
 from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import KIB
 from tickertape.client.aio.waiting import Notifier
-from tickertape.client.blocking.connection import Address, unread_bytes
+from tickertape.client.common.address import Address
 from tickertape.client.common.fork_safety import let_go
+from tickertape.client.common.sockets import unread_bytes
 from tickertape.client.limits import client_outbox_bytes_max
 from tickertape.wire.heartbeat import Liveness
 

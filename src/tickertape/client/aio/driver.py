@@ -21,10 +21,10 @@ from tickertape.client.aio.tls_connection import AsyncioTlsConnection
 from tickertape.client.aio.waiting import AsyncioWaiter, Notifier, remaining
 from tickertape.client.api import exit_flush as exits
 from tickertape.client.api.frontend import ClientFrontend, DisconnectHandler
-from tickertape.client.blocking.connection import not_connected
 from tickertape.client.common import fork_safety as forks
 from tickertape.client.common.credentials import DEFAULT_WAYS, Credentials
 from tickertape.client.common.effects import ConnectionDown, Effect, Send
+from tickertape.client.common.sockets import not_connected
 from tickertape.client.common.waiting import DEFAULT, Timeout, now
 from tickertape.client.limits import cancelled_handler_seconds_max
 from tickertape.client.protocol.core import BytesReceived, ConnectionEnded, ConnectionOpened

@@ -16,8 +16,8 @@ from tickertape.base.errors import Disconnected, TlsFailed
 from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import receive_buffer_bytes
 from tickertape.client.aio.connection import AsyncioConnection, AsyncioHandler
-from tickertape.client.blocking.connection import Address
-from tickertape.client.blocking.tls_connection import cut_off, tls_error
+from tickertape.client.common.address import Address
+from tickertape.client.common.sockets import cut_off, tls_error
 from tickertape.security.channel import Channel, portions
 
 

@@ -15,8 +15,8 @@ from tickertape.base.errors import Closed, Disconnected, NameInUse, StoreFull, T
 from tickertape.base.units import parse_interval
 from tickertape.base.version import __version__
 from tickertape.batch.message_batch import MessageBatch
-from tickertape.client.blocking.connection import Address, parse_uri
 from tickertape.client.common import fork_safety as forks
+from tickertape.client.common.address import Address, parse_uri
 from tickertape.client.common.connection_state import ConnectionState, StateListener, StateListeners
 from tickertape.client.common.credentials import DEFAULT_WAYS, Credentials
 from tickertape.client.common.effects import (

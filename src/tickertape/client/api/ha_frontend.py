@@ -15,8 +15,8 @@ from typing import Any, Literal, Self
 
 from tickertape.base.errors import StoreError, TimedOut
 from tickertape.base.units import within
-from tickertape.client.blocking.connection import NOWHERE, Address
 from tickertape.client.bookmark_store import BookmarkStore, LoggedBookmarkStore, MemoryBookmarkStore
+from tickertape.client.common.address import NO_ADDRESS, Address
 from tickertape.client.common.credentials import Credentials, credentials_of, password_of
 from tickertape.client.common.effects import ConnectionDown
 from tickertape.client.common.handlers import HandlerRunner
@@ -145,7 +145,7 @@ class HAFrontend(ABC):
         return self._session.trying
 
     def _first_address(self, uri: str) -> Address:  # noqa: ARG002 - the chooser says where
-        return NOWHERE
+        return NO_ADDRESS
 
     def _reconnects(self, seconds: float | None) -> bool:  # noqa: ARG002 - it never stops without saying so
         return self._session.trying

@@ -8,22 +8,20 @@ answer may read it itself (`read_until`), which saves waking two threads; the re
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import select
 import socket
-import sys
-import termios
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple, Protocol
-from urllib.parse import unquote, urlsplit
+from typing import Final, Protocol
 
-from tickertape.base.errors import BadOption, Disconnected, TimedOut
+from tickertape.base.errors import Disconnected, TimedOut
 from tickertape.base.interfaces import Buffer
 from tickertape.base.units import within
+from tickertape.client.common.address import Address
 from tickertape.client.common.fork_safety import let_go
+from tickertape.client.common.sockets import not_connected, unread_bytes
 from tickertape.client.limits import client_outbox_bytes_max
 from tickertape.wire.heartbeat import Liveness
 
@@ -31,79 +29,6 @@ POLL_SECONDS_MAX: Final = 86_400.0
 """The longest wait for a socket at a time: the system counts milliseconds in 31 bits, 24 days."""
 BUFFERS_A_WRITE: Final = 64
 """Buffers given to one `sendmsg`."""
-
-
-class Address(NamedTuple):
-    """Where a server is: `path` of a Unix socket, else `host` and `port`; and who logs on there."""
-
-    uri: str
-    host: str
-    port: int
-    path: str
-    user: str | None
-    password: str | None
-    tls: bool = False
-
-    def __repr__(self) -> str:
-        return f"Address({self.uri!r})"  # a password is shown nowhere
-
-
-_NETWORK: Final = ("tcp", "tls", "tcps")
-"""The last two are the same thing, with the reference's word for it."""
-NOWHERE: Final = Address("nowhere", "", 0, "", None, None)
-"""The address of a client that was not told yet where to connect."""
-
-
-def shown_uri(uri: str) -> str:
-    """The address as errors and logs show it: without the password, also where it is not escaped."""
-    scheme, mark, rest = uri.partition("://")
-    if not mark:
-        scheme, rest = "", uri
-    credentials, at, place = rest.rpartition("@")
-    user, colon, _ = credentials.partition(":")
-    if not (at and colon) or (scheme == "unix" and rest.startswith("/")):
-        return uri
-    return f"{scheme}{mark}{user}:...@{place}"
-
-
-def parse_uri(uri: str) -> Address:
-    """Read `tcp://host:port`, `tls://host:port`, either with `user:password@`, or `unix:///path`. Raises
-    `BadOption`, which never shows a password."""
-    if not isinstance(uri, str):
-        raise BadOption(f"a server address is text such as tcp://host:port, not {type(uri).__name__}")
-    address: Address | None = None
-    try:
-        address = _address(uri)
-    except ValueError:  # its text may have parts of a password
-        address = None
-    if address is None or "\0" in address.host + address.path:
-        hint = " In a user name or password write % / ? # @ as %25 %2F %3F %23 %40." if "@" in uri else ""
-        raise BadOption(
-            f"Invalid server address {shown_uri(uri)!r}. Use tcp://host:port, tls://host:port or "
-            f"unix:///path.{hint}"
-        )
-    if "?" in uri or "#" in uri:
-        raise BadOption(
-            f"Invalid server address {address.uri!r}: it has a query or a fragment. Remove it, or write ? "
-            "and # in a path as %3F and %23."
-        )
-    return address
-
-
-def _address(uri: str) -> Address | None:
-    """The parts of an address, None for what is not one. Raises `ValueError`."""
-    parts = urlsplit(uri)
-    shown, port = shown_uri(uri), parts.port
-    if parts.scheme == "unix" and parts.path and not parts.netloc:
-        return Address(shown, "", 0, unquote(parts.path), None, None)
-    if parts.scheme not in _NETWORK or not parts.hostname or not port or parts.path not in ("", "/"):
-        return None
-    host, mark, zone = parts.hostname.partition("%")
-    if mark and ":" in host and zone.startswith("25"):  # RFC 6874: the percent sign is escaped
-        zone = zone[2:]
-    user = None if parts.username is None else unquote(parts.username)
-    password = None if parts.password is None else unquote(parts.password)
-    return Address(shown, host + mark + zone, port, "", user, password, parts.scheme != "tcp")
 
 
 def open_socket(address: Address, timeout: float | None) -> socket.socket:
@@ -128,16 +53,6 @@ def open_socket(address: Address, timeout: float | None) -> socket.socket:
     return connection
 
 
-def not_connected(address: Address, error: OSError | UnicodeError) -> Disconnected:
-    """Why there is no connection: `UnicodeError` is about a host name that no resolver takes."""
-    if isinstance(error, OSError):
-        return Disconnected(f"cannot connect to {address.uri}: {error.strerror or error}")
-    return Disconnected(
-        f"Cannot connect to {address.uri}: the host name has an empty label or one above 63 characters. "
-        "Check the host name."
-    )
-
-
 def socket_timeout(seconds: float | None) -> float | None:
     """The timeout to give to a socket: none when it is longer than the system can count."""
     return None if seconds is None or seconds > POLL_SECONDS_MAX else seconds
@@ -145,14 +60,6 @@ def socket_timeout(seconds: float | None) -> float | None:
 
 def _poll_seconds(deadline: float) -> float:
     return min(max(0.0, deadline - time.monotonic()), POLL_SECONDS_MAX)
-
-
-def unread_bytes(descriptor: int) -> int:
-    """What has arrived at a socket and was not read; 0 when it is closed."""
-    size = bytearray(4)
-    with contextlib.suppress(OSError, ValueError):
-        fcntl.ioctl(descriptor, termios.FIONREAD, size)
-    return int.from_bytes(size, sys.byteorder)
 
 
 class SocketHandler(Protocol):

@@ -20,13 +20,12 @@ from tickertape.client.blocking.connection import (
     SocketHandler,
     socket_timeout,
 )
+from tickertape.client.common.sockets import cut_off, tls_error
 from tickertape.security.channel import Channel
 from tickertape.security.limits import encrypted_at_once_bytes_max
 
 _HANDSHAKE_BYTES: Final = 16 * 1024
 """What one read of the handshake takes."""
-SPEAKS_NO_TLS: Final = "is no TLS"
-"""In what `Channel` says of such a server."""
 
 
 def shake(
@@ -54,20 +53,6 @@ def shake(
         raise TimedOut(f"no TLS handshake with {uri} {within(seconds)}") from error
     except OSError as error:
         raise Disconnected(f"the TLS handshake with {uri} failed: {error.strerror or error}") from error
-
-
-def tls_error(uri: str, error: TlsFailed) -> str:
-    """What an application is told of a failure, with the address and what can be done."""
-    text = str(error)
-    if uri in text:
-        return text
-    hint = "; without TLS it is a tcp:// address" if text.endswith(SPEAKS_NO_TLS) else ""
-    return f"{uri}: {text}{hint}"
-
-
-def cut_off(uri: str) -> str:
-    """What is said of a connection that ended without the end that TLS has."""
-    return f"the connection to {uri} was cut off, without the end that TLS has"
 
 
 def _left(deadline: float | None) -> float | None:

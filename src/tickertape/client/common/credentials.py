@@ -10,7 +10,7 @@ from ipaddress import ip_address
 from typing import Final, NamedTuple
 
 from tickertape.base.errors import BadOption
-from tickertape.client.blocking.connection import Address
+from tickertape.client.common.address import Address
 from tickertape.security.contexts import TLS, client_context
 
 

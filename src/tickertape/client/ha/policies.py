@@ -15,8 +15,8 @@ import msgspec
 from tickertape.base.errors import BadOption, Refused, TickertapeError, UsageError
 from tickertape.base.options import parse_options
 from tickertape.client.api.read_calls import Handler
-from tickertape.client.blocking.connection import Address, parse_uri
 from tickertape.client.bookmark_store.protocol import BookmarkStore
+from tickertape.client.common.address import Address, parse_uri
 from tickertape.client.common.credentials import Credentials
 from tickertape.client.ha.authenticator import Authenticator, DefaultAuthenticator, PasswordGiven
 from tickertape.client.ha.delay_strategy import DelayStrategy

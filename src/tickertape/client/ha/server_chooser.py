@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from tickertape.base.errors import BadOption, TickertapeError
-from tickertape.client.blocking.connection import parse_uri, shown_uri
+from tickertape.client.common.address import parse_uri, shown_uri
 from tickertape.client.ha.authenticator import Authenticator
 
 

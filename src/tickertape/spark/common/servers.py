@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, urlencode
 
 from tickertape.base.errors import BadOption
-from tickertape.client.blocking.connection import parse_uri
+from tickertape.client.common.address import parse_uri
 from tickertape.client.common.credentials import Credentials
 from tickertape.security.contexts import TLS
 from tickertape.security.tokens import read_token

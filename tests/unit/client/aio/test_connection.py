@@ -13,7 +13,7 @@ import uvloop
 
 from tickertape.base.errors import Disconnected
 from tickertape.client.aio.connection import JOINED_BYTES_MAX, AsyncioConnection
-from tickertape.client.blocking.connection import parse_uri
+from tickertape.client.common.address import parse_uri
 
 LOOPS = pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 RESETS = struct.pack("ii", 1, 0)

@@ -12,7 +12,8 @@ import pytest
 
 from tickertape.base.errors import BadOption, Disconnected
 from tickertape.base.interfaces import Buffer
-from tickertape.client.blocking.connection import SocketConnection, parse_uri
+from tickertape.client.blocking.connection import SocketConnection
+from tickertape.client.common.address import parse_uri
 
 
 class Driver:

@@ -10,7 +10,7 @@ import pytest
 
 import tickertape as tt
 from tickertape.base.errors import BadOption
-from tickertape.client.blocking.connection import parse_uri
+from tickertape.client.common.address import parse_uri
 
 SECRET = "s3cret"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import tickertape as tt
-from tickertape.client.blocking.connection import parse_uri
+from tickertape.client.common.address import parse_uri
 from tickertape.client.common.credentials import Credentials, credentials_of, password_of
 
 HERE = ["tcp://127.0.0.1:9007", "tcp://localhost:9007", "tcp://[::1]:9007", "unix:///run/x.sock"]

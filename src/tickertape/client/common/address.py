@@ -1,0 +1,84 @@
+"""Server addresses: parsing of URIs, and their text without the password.
+
+Invariant: no error text and no repr contains a password.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from tickertape.base.errors import BadOption
+
+
+class Address(NamedTuple):
+    """Parsed server URI: `path` of a Unix socket, else `host` and `port`, and the credentials in it."""
+
+    uri: str
+    host: str
+    port: int
+    path: str
+    user: str | None
+    password: str | None
+    tls: bool = False
+
+    def __repr__(self) -> str:
+        return f"Address({self.uri!r})"  # a password is shown nowhere
+
+
+_NETWORK: Final = ("tcp", "tls", "tcps")
+"""`tcps` is the reference's name for `tls`."""
+NO_ADDRESS: Final = Address("nowhere", "", 0, "", None, None)
+"""Address of a client whose server is not chosen yet."""
+
+
+def shown_uri(uri: str) -> str:
+    """The address as errors and logs show it: without the password, also where it is not escaped."""
+    scheme, mark, rest = uri.partition("://")
+    if not mark:
+        scheme, rest = "", uri
+    credentials, at, place = rest.rpartition("@")
+    user, colon, _ = credentials.partition(":")
+    if not (at and colon) or (scheme == "unix" and rest.startswith("/")):
+        return uri
+    return f"{scheme}{mark}{user}:...@{place}"
+
+
+def parse_uri(uri: str) -> Address:
+    """Read `tcp://host:port`, `tls://host:port`, either with `user:password@`, or `unix:///path`. Raises
+    `BadOption`, which never shows a password."""
+    if not isinstance(uri, str):
+        raise BadOption(f"a server address is text such as tcp://host:port, not {type(uri).__name__}")
+    address: Address | None = None
+    try:
+        address = _address(uri)
+    except ValueError:  # its text may have parts of a password
+        address = None
+    if address is None or "\0" in address.host + address.path:
+        hint = " In a user name or password write % / ? # @ as %25 %2F %3F %23 %40." if "@" in uri else ""
+        raise BadOption(
+            f"Invalid server address {shown_uri(uri)!r}. Use tcp://host:port, tls://host:port or "
+            f"unix:///path.{hint}"
+        )
+    if "?" in uri or "#" in uri:
+        raise BadOption(
+            f"Invalid server address {address.uri!r}: it has a query or a fragment. Remove it, or write ? "
+            "and # in a path as %3F and %23."
+        )
+    return address
+
+
+def _address(uri: str) -> Address | None:
+    """The parts of an address, None for what is not one. Raises `ValueError`."""
+    parts = urlsplit(uri)
+    shown, port = shown_uri(uri), parts.port
+    if parts.scheme == "unix" and parts.path and not parts.netloc:
+        return Address(shown, "", 0, unquote(parts.path), None, None)
+    if parts.scheme not in _NETWORK or not parts.hostname or not port or parts.path not in ("", "/"):
+        return None
+    host, mark, zone = parts.hostname.partition("%")
+    if mark and ":" in host and zone.startswith("25"):  # RFC 6874: the percent sign is escaped
+        zone = zone[2:]
+    user = None if parts.username is None else unquote(parts.username)
+    password = None if parts.password is None else unquote(parts.password)
+    return Address(shown, host + mark + zone, port, "", user, password, parts.scheme != "tcp")
