@@ -93,7 +93,6 @@ if TYPE_CHECKING:
     from tickertape.client.aio.streams import AsyncMessageStream
     from tickertape.client.aio.transactions import AsyncClientTransaction
     from tickertape.client.api.command import Command
-    from tickertape.client.api.read_calls import Handler
     from tickertape.client.blocking.client import Client
     from tickertape.client.blocking.ha_client import HAClient
     from tickertape.client.blocking.streams import MessageStream
@@ -107,6 +106,7 @@ if TYPE_CHECKING:
         RingBookmarkStore,
     )
     from tickertape.client.common.connection_state import ConnectionState
+    from tickertape.client.common.handlers import Handler
     from tickertape.client.ha.authenticator import Authenticator, DefaultAuthenticator
     from tickertape.client.ha.delay_strategy import (
         DelayStrategy,
@@ -282,7 +282,7 @@ _HOMES: Final = {
     ),
     "tickertape.client.common.connection_state": ("ConnectionState",),
     "tickertape.client.blocking.streams": ("MessageStream",),
-    "tickertape.client.api.read_calls": ("Handler",),
+    "tickertape.client.common.handlers": ("Handler",),
     "tickertape.client.ha.subscription_manager": (
         "MemorySubscriptionManager",
         "StoredSubscription",

@@ -34,9 +34,9 @@ from tickertape.client.common.effects import (
     Send,
     WillRedeliver,
 )
+from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.common.subscribe_arguments import make_request
 from tickertape.client.protocol.core import ClientProtocol, ConnectionEnded, ConnectionOpened
-from tickertape.client.subscriptions.subscription import SubscribeRequest
 from tickertape.wire.commands import Ack
 
 RUNS = 20

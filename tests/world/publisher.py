@@ -17,7 +17,7 @@ import tickertape as tt
 from tests.world.apps import RETRIES, STRICT, TIMEOUT, UNRECORDED, App, Labels
 from tests.world.choices import PUBLISH, Options, json_body
 from tickertape.batch import BatchBuilder
-from tickertape.client.api.frontend import extras
+from tickertape.client.common.subscribe_arguments import extras
 from tickertape.client.protocol.transactions import aborting, staging
 from tickertape.wire.commands import Transaction
 

@@ -15,8 +15,8 @@ from tickertape.batch import Message, MessageBatch
 from tickertape.batch.builder import BatchBuilder
 from tickertape.batch.queue_lease import AckAccumulator, Hold, Lease
 from tickertape.client.bookmark_store import MemoryBookmarkStore
+from tickertape.client.common.request import SubscriptionContext
 from tickertape.client.subscriptions.routing import SharedBatch
-from tickertape.client.subscriptions.subscription import SubscriptionContext
 
 
 class Nobody:

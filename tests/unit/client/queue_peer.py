@@ -14,9 +14,9 @@ from tickertape.batch import batch_from_bodies
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.api.queue_calls import QueueCallsPort
 from tickertape.client.common.effects import DeliverBatch
+from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.common.subscribe_arguments import make_request
 from tickertape.client.publish_store.protocol import PublishStore
-from tickertape.client.subscriptions.registry import SubscribeRequest
 from tickertape.wire.commands import Ack, Deliver, Persisted, Publish, Subscribe
 from tickertape.wire.settlement import QUEUE_TOPIC, decode_settlement
 

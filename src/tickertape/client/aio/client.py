@@ -19,17 +19,19 @@ from tickertape.client.aio.handler_order import HandlerOrder
 from tickertape.client.aio.streams import AsyncHandledStream, AsyncMessageStream
 from tickertape.client.aio.transactions import AsyncTransactionCalls
 from tickertape.client.api.command import Command, naming
-from tickertape.client.api.frontend import FailedWriteHandler, extras
+from tickertape.client.api.frontend import FailedWriteHandler
 from tickertape.client.api.queue_calls import QueueCalls
-from tickertape.client.api.read_calls import Handler, ReadCalls
+from tickertape.client.api.read_calls import ReadCalls
 from tickertape.client.bookmark_store.protocol import BookmarkStore, bind, refuse_own_client
 from tickertape.client.common.credentials import credentials_of, password_of
 from tickertape.client.common.effects import DeliverShared
+from tickertape.client.common.handlers import Handler
+from tickertape.client.common.request import SubscribeRequest
+from tickertape.client.common.subscribe_arguments import extras
 from tickertape.client.common.waiting import DEFAULT, Timeout, now
 from tickertape.client.limits import client_timeout_seconds
 from tickertape.client.publish_store.protocol import PublishStore
 from tickertape.client.publishing.bulk import Chunk, chunks_from_arrow, chunks_of_messages
-from tickertape.client.subscriptions.registry import SubscribeRequest
 from tickertape.payload.bodies import encode
 from tickertape.security.contexts import TLS
 from tickertape.wire.commands import Resolve, Resolved

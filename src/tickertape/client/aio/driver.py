@@ -24,13 +24,13 @@ from tickertape.client.api.frontend import ClientFrontend, DisconnectHandler
 from tickertape.client.common import fork_safety as forks
 from tickertape.client.common.credentials import DEFAULT_WAYS, Credentials
 from tickertape.client.common.effects import ConnectionDown, Effect, Send
+from tickertape.client.common.handlers import Handler
+from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.common.sockets import not_connected
 from tickertape.client.common.waiting import DEFAULT, Timeout, now
 from tickertape.client.limits import cancelled_handler_seconds_max
 from tickertape.client.protocol.core import BytesReceived, ConnectionEnded, ConnectionOpened
 from tickertape.client.protocol.heartbeat import Interval
-from tickertape.client.subscriptions.duplicates import Handler
-from tickertape.client.subscriptions.registry import SubscribeRequest
 from tickertape.wire.commands import LoggedOn
 
 

@@ -22,16 +22,16 @@ from tickertape.client.aio.client import AsyncClient
 from tickertape.client.aio.streams import AsyncHandledStream, AsyncMessageStream
 from tickertape.client.aio.waiting import AsyncioWaiter, Notifier, remaining
 from tickertape.client.api.ha_frontend import Consulting, HAFrontend
-from tickertape.client.api.read_calls import Handler
 from tickertape.client.bookmark_store import BookmarkStore
 from tickertape.client.common.effects import ConnectionDown, End, SinkEffect, State
+from tickertape.client.common.handlers import Handler
+from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.common.waiting import DEFAULT, Timeout, now
 from tickertape.client.ha import reconnect as machine
 from tickertape.client.ha.policies import as_failure, request_of, stored_of
 from tickertape.client.ha.reconnect import Action, ReconnectStep
 from tickertape.client.ha.subscription_manager import StoredSubscription
 from tickertape.client.publish_store import PublishStore
-from tickertape.client.subscriptions.registry import SubscribeRequest
 
 
 class AsyncHAClient(HAFrontend, AsyncClient):

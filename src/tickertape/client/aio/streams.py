@@ -22,9 +22,8 @@ from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.aio.handler_order import HandlerOrder
 from tickertape.client.aio.waiting import Notifier
 from tickertape.client.api.auto_ack import AutoAckReader, async_handler, bare, is_gone, lease_in
-from tickertape.client.api.read_calls import Handler
 from tickertape.client.common import fork_safety as forks
-from tickertape.client.common.handlers import HandlerRunner
+from tickertape.client.common.handlers import Handler, HandlerRunner
 from tickertape.client.common.waiting import DEFAULT, Timeout, seconds_of
 from tickertape.client.subscriptions.duplicates import is_over
 from tickertape.client.subscriptions.message_buffer import MessageBuffer, rest_of

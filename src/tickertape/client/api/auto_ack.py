@@ -16,9 +16,8 @@ from tickertape.base.errors import Closed, Disconnected
 from tickertape.batch.message import Message
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.batch.queue_lease import Action, Lease, marks_of
+from tickertape.client.common.handlers import Handler
 from tickertape.client.subscriptions.duplicates import NotOver, unless_over
-
-Handler = Callable[[Message], object]
 
 
 def lease_in(batch: MessageBatch) -> Lease | None:

@@ -12,8 +12,8 @@ import msgspec
 
 from tickertape.base.errors import BadOption, UsageError
 from tickertape.base.options import parse_options
+from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.common.subscribe_arguments import StartPoint, check_sub_ids, make_request
-from tickertape.client.subscriptions.subscription import SubscribeRequest
 
 BUILT: Final = {
     "publish": ("topic", "data", "expiration", "correlation_id", "sow_key"),

@@ -12,7 +12,6 @@ from itertools import count
 from typing import Any, Final, Protocol
 
 from tickertape.base.errors import Closed, Disconnected, NameInUse, StoreFull, TickertapeError, UsageError
-from tickertape.base.units import parse_interval
 from tickertape.base.version import __version__
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.common import fork_safety as forks
@@ -38,11 +37,10 @@ from tickertape.client.common.effects import (
     State,
     StoreHasRoom,
 )
-from tickertape.client.common.handlers import ExceptionListener, HandlerRunner
+from tickertape.client.common.handlers import ExceptionListener, Handler, HandlerRunner
 from tickertape.client.common.waiting import DEFAULT, Timeout, seconds_of
 from tickertape.client.protocol.core import ClientProtocol
 from tickertape.client.publishing.send_buffer import CLOSED
-from tickertape.client.subscriptions.duplicates import Handler
 from tickertape.wire.commands import LoggedOn
 
 SOFTWARE: Final = f"tickertape-python {__version__}"
@@ -331,17 +329,3 @@ class ClientFrontend(ABC):
                 f"another process took over the client name {self.name!r}, and would be thrown out in turn: "
                 "give each process a name of its own, or call connect() outside of the disconnect handler"
             ) from self._core.standing.displaced
-
-
-def extras(
-    expiration: float | str | None, correlation_id: str | None, sow_key: str | None
-) -> tuple[int, str, str]:
-    """What goes with a message, as it travels: a life of at least one millisecond, 0 for none.
-
-    Raises `BadOption` for another life, `UsageError` for a label that is no text.
-    """
-    for name, label in (("correlation_id", correlation_id), ("sow_key", sow_key)):
-        if label is not None and not isinstance(label, str):
-            raise UsageError(f"{name} is text, not {type(label).__name__}")
-    life = 0 if expiration is None else max(1, round(parse_interval(expiration) * 1000))
-    return life, correlation_id or "", sow_key or ""

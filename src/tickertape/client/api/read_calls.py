@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 from tickertape.base.bookmarks import EPOCH
-from tickertape.batch.message import Message
 from tickertape.client.api.command import Command, check_command, one_sub_id, request_of
+from tickertape.client.common.handlers import Handler
+from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.common.subscribe_arguments import (
     Fields,
     Interval,
@@ -29,10 +30,8 @@ from tickertape.client.common.subscribe_arguments import (
 )
 from tickertape.client.common.waiting import DEFAULT, Timeout
 from tickertape.client.protocol.core import ClientProtocol
-from tickertape.client.subscriptions.registry import SubscribeRequest
 from tickertape.wire.commands import Resolve
 
-Handler = Callable[[Message], object]
 Opened = TypeVar("Opened")
 """A stream, or what is awaited for one."""
 Found = TypeVar("Found")

@@ -27,12 +27,12 @@ from tickertape.client.common import fork_safety as forks
 from tickertape.client.common.connection_state import ConnectionState
 from tickertape.client.common.credentials import DEFAULT_WAYS, Credentials
 from tickertape.client.common.effects import ConnectionDown, Effect, ResolveCall, Send, State
+from tickertape.client.common.handlers import Handler
+from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.common.waiting import DEFAULT, Timeout, Waiter, now, remaining
 from tickertape.client.protocol.core import BytesReceived, ConnectionEnded, ConnectionOpened
 from tickertape.client.protocol.heartbeat import Interval
 from tickertape.client.publishing.send_buffer import NOBODY
-from tickertape.client.subscriptions.duplicates import Handler
-from tickertape.client.subscriptions.registry import SubscribeRequest
 from tickertape.security.channel import Channel
 from tickertape.wire.commands import LoggedOn
 

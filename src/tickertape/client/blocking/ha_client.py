@@ -20,7 +20,6 @@ from tickertape.base.errors import (
     UsageError,
 )
 from tickertape.client.api.ha_frontend import Consulting, HAFrontend
-from tickertape.client.api.read_calls import Handler
 from tickertape.client.blocking.client import Client
 from tickertape.client.blocking.connection import SocketConnection
 from tickertape.client.blocking.streams import HandledStream, MessageStream
@@ -28,6 +27,8 @@ from tickertape.client.bookmark_store import BookmarkStore
 from tickertape.client.common import fork_safety as forks
 from tickertape.client.common import waiting
 from tickertape.client.common.effects import ConnectionDown, Effect, End, SinkEffect, State
+from tickertape.client.common.handlers import Handler
+from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.common.waiting import DEFAULT, Timeout, Waiter, now
 from tickertape.client.ha import reconnect as machine
 from tickertape.client.ha.policies import as_failure, request_of, stored_of
@@ -35,7 +36,6 @@ from tickertape.client.ha.reconnect import Action, ReconnectStep
 from tickertape.client.ha.subscription_manager import StoredSubscription
 from tickertape.client.publish_store import PublishStore
 from tickertape.client.publishing.send_buffer import NOBODY
-from tickertape.client.subscriptions.registry import SubscribeRequest
 
 
 class HAClient(HAFrontend, Client):

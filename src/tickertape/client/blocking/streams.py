@@ -23,14 +23,13 @@ from tickertape.batch.arrow import table_of
 from tickertape.batch.message import Message
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.api.auto_ack import AutoAckReader, bare, handler_for, is_gone
-from tickertape.client.api.read_calls import Handler
 from tickertape.client.common import fork_safety as forks
-from tickertape.client.common.handlers import HandlerRunner
+from tickertape.client.common.handlers import Handler, HandlerRunner
+from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.common.waiting import DEFAULT, Timeout, seconds_of
 from tickertape.client.subscriptions.duplicates import unless_over
 from tickertape.client.subscriptions.message_buffer import NOWHERE, MessageBuffer, ReadPosition
 from tickertape.client.subscriptions.message_buffer_conflation import Superseded, discard_superseded
-from tickertape.client.subscriptions.registry import SubscribeRequest
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -6,13 +6,20 @@ Must never do any of it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from tickertape.base.errors import PublishRejected, TickertapeError
 from tickertape.base.interfaces import Buffer
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.common.connection_state import ConnectionState
-from tickertape.client.subscriptions.routing import SharedBatch
+
+
+class SharedBodies(Protocol):
+    """A batch for several subscriptions, as far as its handlers need it."""
+
+    def bodies(self) -> list[bytes]:
+        """Return all bodies of the batch."""
+
 
 Part = tuple[object, MessageBatch, Sequence[int]]
 """What one sink gets of a batch for several: its share, and which rows of the batch these are."""
@@ -47,7 +54,7 @@ class DeliverBatch(NamedTuple):
 class DeliverShared(NamedTuple):
     """Give each sink its share of one batch. Handlers are called in the order of the batch."""
 
-    shared: SharedBatch
+    shared: SharedBodies
     parts: list[Part]
 
 

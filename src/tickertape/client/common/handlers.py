@@ -10,6 +10,10 @@ import traceback
 from collections.abc import Callable
 from threading import current_thread, main_thread
 
+from tickertape.batch.message import Message
+
+Handler = Callable[[Message], object]
+"""Application callback for the messages of a subscription."""
 ExceptionListener = Callable[[BaseException], object]
 
 

@@ -14,9 +14,9 @@ from tickertape.base.errors import BadOption, BadTopic, SubscriptionUnknown, Usa
 from tickertape.base.limits import credit_bytes_max, message_cost_bytes, subscription_id_bytes_max
 from tickertape.base.options import format_options, list_value, parse_options
 from tickertape.base.text_format import is_finite, shown, shown_number
-from tickertape.base.units import parse_size
+from tickertape.base.units import parse_interval, parse_size
+from tickertape.client.common.request import SubscribeRequest, SubscriptionContext
 from tickertape.client.limits import credit_bytes_default
-from tickertape.client.subscriptions.subscription import SubscribeRequest, SubscriptionContext
 from tickertape.wire.commands import Resolve
 
 Rate = float | str
@@ -348,3 +348,17 @@ def check_known(sub_ids: Sequence[str], running: Container[str], consequence: st
         if sub_id not in running:
             where = "on this connection" + (", and each id is given by itself" if "," in sub_id else "")
             raise SubscriptionUnknown(f"no subscription {sub_id!r} {where}; {consequence}")
+
+
+def extras(
+    expiration: float | str | None, correlation_id: str | None, sow_key: str | None
+) -> tuple[int, str, str]:
+    """What goes with a message, as it travels: a life of at least one millisecond, 0 for none.
+
+    Raises `BadOption` for another life, `UsageError` for a label that is no text.
+    """
+    for name, label in (("correlation_id", correlation_id), ("sow_key", sow_key)):
+        if label is not None and not isinstance(label, str):
+            raise UsageError(f"{name} is text, not {type(label).__name__}")
+    life = 0 if expiration is None else max(1, round(parse_interval(expiration) * 1000))
+    return life, correlation_id or "", sow_key or ""

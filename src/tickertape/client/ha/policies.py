@@ -14,10 +14,11 @@ import msgspec
 
 from tickertape.base.errors import BadOption, Refused, TickertapeError, UsageError
 from tickertape.base.options import parse_options
-from tickertape.client.api.read_calls import Handler
 from tickertape.client.bookmark_store.protocol import BookmarkStore
 from tickertape.client.common.address import Address, parse_uri
 from tickertape.client.common.credentials import Credentials
+from tickertape.client.common.handlers import Handler
+from tickertape.client.common.request import SubscribeRequest, SubscriptionContext
 from tickertape.client.ha.authenticator import Authenticator, DefaultAuthenticator, PasswordGiven
 from tickertape.client.ha.delay_strategy import DelayStrategy
 from tickertape.client.ha.reconnect import DelayChosen, ServerChosen
@@ -28,7 +29,6 @@ from tickertape.client.ha.subscription_manager import (
     SubscriptionManager,
 )
 from tickertape.client.subscriptions.bookmark_tracker import StoredBookmarkTracker
-from tickertape.client.subscriptions.registry import SubscribeRequest, SubscriptionContext
 from tickertape.client.subscriptions.resubscribe import ReplayState, ServerTerms
 
 

@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from tickertape.client.api.read_calls import Handler
+from tickertape.client.common.handlers import Handler
 
 
 class StoredSubscription(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,9 +13,10 @@ from typing import Final, NamedTuple, TypeAlias
 from tickertape.base.errors import BadCommand, NotReady, TickertapeError, error_from_code
 from tickertape.batch import MessageBatch
 from tickertape.client.common.effects import Effect, ReportError, ResolveCall, Send
+from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.publishing.publisher import Publisher
 from tickertape.client.publishing.resend import AFTER_BACKLOG
-from tickertape.client.subscriptions.registry import SubscribeRequest, SubscriptionRegistry
+from tickertape.client.subscriptions.registry import SubscriptionRegistry
 from tickertape.client.subscriptions.resubscribe import ResubscribeRound
 from tickertape.wire import commands
 from tickertape.wire.commands import (

@@ -36,6 +36,7 @@ from tickertape.client.common.effects import (
     Send,
     State,
 )
+from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.common.subscribe_arguments import check_known, check_sub_ids
 from tickertape.client.limits import resubscription_retry_seconds
 from tickertape.client.protocol.calls import Answer, PendingCalls
@@ -46,7 +47,7 @@ from tickertape.client.publishing.publisher import Publisher
 from tickertape.client.publishing.resend import AFTER_BACKLOG
 from tickertape.client.queues.ack_batcher import AckBatcher
 from tickertape.client.subscriptions.delivery import route_delivery
-from tickertape.client.subscriptions.registry import SubscribeRequest, SubscriptionRegistry
+from tickertape.client.subscriptions.registry import SubscriptionRegistry
 from tickertape.client.subscriptions.resubscribe import ResubscribeRound
 from tickertape.client.subscriptions.subscription import combined
 from tickertape.wire import commands

@@ -34,7 +34,7 @@ from tickertape.base.limits import publish_messages_max, publish_topics_max
 from tickertape.base.names import check_client_name, check_topic, check_transaction
 from tickertape.base.units import parse_size
 from tickertape.batch import BatchBuilder, MessageBatch
-from tickertape.client.api.frontend import extras
+from tickertape.client.common.subscribe_arguments import extras
 from tickertape.client.common.waiting import no_answer, remaining
 from tickertape.client.limits import client_transaction_bytes_max, commit_retry_seconds, stage_frame_bytes
 from tickertape.client.protocol.core import ClientProtocol

@@ -7,7 +7,7 @@ that a bookmark store does not call discarded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple, TypeAlias
 
@@ -21,10 +21,9 @@ from tickertape.batch.format import I8
 from tickertape.batch.message import Message
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.bookmark_store.protocol import BookmarkStore, columns_of
+from tickertape.client.common.handlers import Handler
+from tickertape.client.common.request import SubscriptionContext
 from tickertape.client.subscriptions.bookmark_tracker import BookmarkTracker, asked
-from tickertape.client.subscriptions.subscription import SubscriptionContext
-
-Handler = Callable[[Message], object]
 
 
 def mark_redelivered(context: SubscriptionContext) -> SubscriptionContext:

@@ -39,7 +39,7 @@ from tickertape.client.common.effects import (
     Started,
     WillRedeliver,
 )
-from tickertape.client.queues.ack_batcher import AckBatcher
+from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.subscriptions.bookmark_tracker import BookmarkTracker, forget, tracker_of
 from tickertape.client.subscriptions.duplicates import (
     Deduplicated,
@@ -52,18 +52,16 @@ from tickertape.client.subscriptions.duplicates import (
 from tickertape.client.subscriptions.idle_credit import IdleCredit
 from tickertape.client.subscriptions.resubscribe import ReplayState, place_after
 from tickertape.client.subscriptions.routing import Route, RouteCache
-from tickertape.client.subscriptions.subscription import SubscribeRequest, Subscription, SubscriptionContext
+from tickertape.client.subscriptions.subscription import Leases, Subscription
 from tickertape.wire.commands import Ack, Completed, Credit, Deliver, Ended, PersistedNotice, Subscribe
-
-__all__ = ["SubscribeRequest", "SubscriptionContext", "SubscriptionRegistry"]
 
 
 class SubscriptionRegistry:
     """The subscribing half of the client machine."""
 
-    def __init__(self, effects: list[Effect], settler: AckBatcher) -> None:
+    def __init__(self, effects: list[Effect], leases: Leases) -> None:
         self._effects = effects
-        self._settler = settler
+        self._leases = leases
         self._by_id: dict[str, Subscription] = {}
         self._quiet = IdleCredit()
         self._recent = RouteCache()
@@ -161,7 +159,7 @@ class SubscriptionRegistry:
         if present is None or present.request is not request:
             return False
         present.stood = True
-        self._settler.granted(sub_id, answer.backlog)
+        self._leases.granted(sub_id, answer.backlog)
         if present.replay is not None and answer.after:
             self._begun(present, present.replay, place)
         if present.replay is not None:
@@ -263,7 +261,7 @@ class SubscriptionRegistry:
             return
         self._quiet.forget(sub_id)
         subscription.end_leases()
-        self._settler.ended(sub_id)
+        self._leases.ended(sub_id)
         self._effects.append(End(subscription.sink, reason, error))
         if subscription.successor is not None:
             self._by_id[sub_id] = subscription.successor
@@ -375,7 +373,7 @@ class SubscriptionRegistry:
             if kept is None:
                 return
             batch = kept
-        batch.context = subscription.leased(command, self._settler) if command.queue else context
+        batch.context = subscription.leased(command, self._leases) if command.queue else context
         self._effects.append(DeliverBatch(subscription.sink, batch))
 
     def delivered_to_all(self, routes: Sequence[Route], batch: MessageBatch, now: Now) -> None:

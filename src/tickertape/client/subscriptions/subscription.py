@@ -6,56 +6,30 @@ Must never hold messages, or decide what becomes of others: that is the business
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import msgspec
 
 from tickertape.base.errors import BadCommand
 from tickertape.base.limits import combined_subscriptions_max, message_cost_bytes
-from tickertape.batch.message import Discards
 from tickertape.batch.queue_lease import Hold, Lease
-from tickertape.client.limits import credit_bytes_default
-from tickertape.client.queues.ack_batcher import AckBatcher
+from tickertape.client.common.request import SubscribeRequest, SubscriptionContext
 from tickertape.client.subscriptions.bookmark_tracker import BookmarkTracker
 from tickertape.client.subscriptions.resubscribe import ReplayState, ServerTerms
 from tickertape.wire.commands import Credit, Credits, Deliver, Subscribe
 
 
-class SubscriptionContext(msgspec.Struct, frozen=True):
-    """What the messages of a subscription know about it."""
+class Leases(Protocol):
+    """Leases on messages of queues, and the backlog of each subscription to queues."""
 
-    sub_id: str
-    with_bookmark: bool = False
-    with_timestamp: bool = False
-    command: str = "publish"
-    store: Discards | None = None
-    """The bookmark store of a bookmark subscription."""
-    came_again: bool = False
-    """Of a batch: whether messages in it may have been delivered before."""
-    lease: Lease | None = None
-    """Of a batch that came out of a queue."""
+    def granted(self, sub_id: str, backlog: int) -> None:
+        """The server lets a subscription hold that many unacknowledged messages; 0: it is not to a queue."""
 
+    def ended(self, sub_id: str) -> None:
+        """The subscription has ended."""
 
-class SubscribeRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A subscription as asked for. `depth_bytes` is the credit granted at first, in cost."""
-
-    topic: str
-    context: SubscriptionContext
-    bookmark: str | None = None
-    """As it goes on the wire, or MOST_RECENT."""
-    filter: str | None = None
-    options: str = ""
-    replace: bool = False
-    """Whether it may take the place of one with its id; `options` say so too."""
-    depth_bytes: int = credit_bytes_default
-    until_caught_up: bool = False
-    positions: tuple[int, int] | None = None
-    journal: str | None = None
-    numbered: bool = False
-    """Whether batches say where their messages stand in the log."""
-    named: bool = True
-    """Whether the application chose the id; one that was made up means nothing to the next process."""
-    handled: bool = False
-    """Whether its messages go to a handler: then it may outlive its connection."""
+    def lease(self, command: Deliver, sub_id: str, hold: Hold, *, browsed: bool) -> Lease:
+        """Return the lease on the messages of a delivery from a queue."""
 
 
 class Subscription:
@@ -180,10 +154,10 @@ class Subscription:
         """Whatever messages of queues it holds have gone back."""
         self.hold.over = True
 
-    def leased(self, command: Deliver, settler: AckBatcher) -> SubscriptionContext:
+    def leased(self, command: Deliver, leases: Leases) -> SubscriptionContext:
         """The context of a batch that came out of a queue."""
         browsed = "browse" in self.terms.options
-        lease = settler.lease(command, self.context.sub_id, self.hold, browsed=browsed)
+        lease = leases.lease(command, self.context.sub_id, self.hold, browsed=browsed)
         return msgspec.structs.replace(self.context, lease=lease)
 
     def check_credit(self, messages: int, cost: int) -> None:

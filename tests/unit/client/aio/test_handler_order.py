@@ -11,7 +11,7 @@ from tickertape.batch.message import Message
 from tickertape.client.aio.handler_order import HandlerOrder
 from tickertape.client.aio.streams import AsyncHandledStream
 from tickertape.client.common.handlers import HandlerRunner
-from tickertape.client.subscriptions.registry import SubscriptionContext
+from tickertape.client.common.request import SubscriptionContext
 from tickertape.client.subscriptions.routing import RouteCache
 
 Handle = Callable[[Message], Awaitable[None]]

@@ -25,8 +25,8 @@ from tests.unit.client.peer import START
 from tickertape.base.errors import StreamEnded, TimedOut
 from tickertape.base.interfaces import Buffer
 from tickertape.client.blocking.streams import MessageStream
+from tickertape.client.common.request import SubscribeRequest, SubscriptionContext
 from tickertape.client.common.waiting import Waiter
-from tickertape.client.subscriptions.registry import SubscribeRequest, SubscriptionContext
 from tickertape.wire.commands import Ack, Credit
 from tickertape.wire.connection import Received
 

@@ -16,6 +16,7 @@ from tickertape.client.blocking.streams import HandledStream, MessageStream, pus
 from tickertape.client.bookmark_store import MemoryBookmarkStore
 from tickertape.client.bookmark_store.protocol import columns_of
 from tickertape.client.common.handlers import HandlerRunner
+from tickertape.client.common.request import SubscriptionContext
 from tickertape.client.subscriptions.duplicates import (
     NotOver,
     is_over,
@@ -25,7 +26,6 @@ from tickertape.client.subscriptions.duplicates import (
 )
 from tickertape.client.subscriptions.message_buffer import MessageBuffer
 from tickertape.client.subscriptions.routing import SharedBatch
-from tickertape.client.subscriptions.subscription import SubscriptionContext
 
 PUBLISHER = 7
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tickertape.base.errors import Disconnected
 from tickertape.batch.builder import batch_from_bodies
 from tickertape.batch.message_batch import MessageBatch
+from tickertape.client.common.request import SubscriptionContext
 from tickertape.client.subscriptions.message_buffer import MessageBuffer, rest_of
-from tickertape.client.subscriptions.registry import SubscriptionContext
 
 
 def batch(first: int, *bodies: bytes, with_bookmark: bool = True) -> MessageBatch:

@@ -17,8 +17,8 @@ from tickertape.client.blocking.streams import MessageStream
 from tickertape.client.bookmark_store import MemoryBookmarkStore
 from tickertape.client.bookmark_store.progress import Publishers
 from tickertape.client.bookmark_store.protocol import columns_of
+from tickertape.client.common.request import SubscriptionContext
 from tickertape.client.subscriptions.message_buffer import MessageBuffer
-from tickertape.client.subscriptions.subscription import SubscriptionContext
 
 Row = tuple[str, str, bytes]
 

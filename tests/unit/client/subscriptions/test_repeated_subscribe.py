@@ -13,8 +13,8 @@ from tickertape.batch.builder import batch_from_bodies
 from tickertape.client.bookmark_store import MemoryBookmarkStore
 from tickertape.client.bookmark_store.progress import Mask, Publishers, UInt64s
 from tickertape.client.common.effects import CaughtUp, DeliverShared, End, Notice, ReportError
+from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.common.subscribe_arguments import make_request
-from tickertape.client.subscriptions.subscription import SubscribeRequest
 from tickertape.wire.commands import (
     Ack,
     Completed,

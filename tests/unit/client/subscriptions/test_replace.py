@@ -11,9 +11,9 @@ from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.bookmark_store import MemoryBookmarkStore
 from tickertape.client.bookmark_store.progress import Mask, Publishers, UInt64s
 from tickertape.client.common.effects import DeliverBatch, End, ReportError
+from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.common.subscribe_arguments import make_request
 from tickertape.client.limits import credit_linger_seconds
-from tickertape.client.subscriptions.registry import SubscribeRequest
 from tickertape.wire.commands import Ack, Credit, Deliver, Ended, Subscribe, Unsubscribe
 
 BODY = b"x" * 68  # with its 32 bytes of cost, 100

@@ -18,13 +18,13 @@ from tickertape.base.errors import (
 from tickertape.batch.builder import batch_from_bodies
 from tickertape.client.bookmark_store import BookmarkStore, LoggedBookmarkStore, MemoryBookmarkStore
 from tickertape.client.common.effects import DeliverBatch, End, EndConnection, ReportError, WillRedeliver
+from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.common.subscribe_arguments import MadeUpId, make_request
 from tickertape.client.limits import (
     resubscription_retries_max,
     resubscription_retry_seconds,
     resubscriptions_under_way_max,
 )
-from tickertape.client.subscriptions.subscription import SubscribeRequest
 from tickertape.wire.commands import (
     Ack,
     Completed,

@@ -15,10 +15,10 @@ from tickertape.base.errors import BadCommand, CorruptBatch
 from tickertape.base.limits import combined_subscriptions_max
 from tickertape.batch import BatchBuilder, MessageBatch, Stamp, batch_from_bodies, merge, select
 from tickertape.client.common.effects import DeliverBatch, DeliverShared, End, EndConnection, OrderTogether
+from tickertape.client.common.request import SubscriptionContext
 from tickertape.client.common.subscribe_arguments import make_request
 from tickertape.client.limits import credit_linger_seconds
 from tickertape.client.subscriptions import routing as shares
-from tickertape.client.subscriptions.registry import SubscriptionContext
 from tickertape.client.subscriptions.routing import BatchView, RouteCache, in_order, routes_of
 from tickertape.wire.commands import Ack, Credit, Credits, Deliver, Resume, Unsubscribe
 
