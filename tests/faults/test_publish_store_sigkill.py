@@ -45,7 +45,7 @@ def publish_until_killed(path: Path, seed: int, tell: int) -> None:
         last = sequence
         os.write(tell, say(RETURNED, sequence))
         if rng.random() < 0.01:
-            core.publishing.flush_lanes()
+            core.publishing.flush()
             settled = sequence - rng.randrange(500)
             if settled > FIRST:
                 os.write(tell, say(SETTLED, settled))

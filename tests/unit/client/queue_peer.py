@@ -29,7 +29,7 @@ class QueuePeer(Peer):
 
     def __init__(self, store: PublishStore | None = None) -> None:
         super().__init__(store)
-        self.core.settler.settling = QueueCallsPort(self.core.settler, self.step, lambda: self.now)
+        self.core.acks.settling = QueueCallsPort(self.core.acks, self.step, lambda: self.now)
         self._sequences = count(1)
         self.frames = 0
 

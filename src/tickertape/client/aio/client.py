@@ -93,7 +93,7 @@ class AsyncClient(
             self.set_bookmark_store(bookmark_store)
         if publish_store is not None:
             self._core.set_store(publish_store, now())
-        self._convoy = HandlerOrder()
+        self._order = HandlerOrder()
 
     # -- publishing -------------------------------------------------------------------------------------
 
@@ -293,7 +293,7 @@ class AsyncClient(
     def _choose(self, step: Callable[[], None]) -> None:
         self._check_not_forked()
         step()
-        self._settle_now(self._core.settler.flush)
+        self._settle_now(self._core.acks.flush)
 
     def _settle_now(self, step: Callable[[], None]) -> None:
         self._check_not_forked()
@@ -347,17 +347,17 @@ class AsyncClient(
             else:
                 sink.push(share)  # type: ignore[attr-defined]
         if together:
-            self._convoy.put(together)
+            self._order.put(together)
 
     def _joined(self, sinks: Sequence[object]) -> None:
         handled = [sink for sink in sinks if isinstance(sink, AsyncHandledStream) and sink.running]
         if len(handled) < 2:
             return
-        if self._convoy.over:
-            self._convoy = HandlerOrder()
-            self._convoy.over = False
-            self._spawn(self._convoy.hand_on())
-        self._convoy.join([sink for sink in handled if sink.free])
+        if self._order.over:
+            self._order = HandlerOrder()
+            self._order.over = False
+            self._spawn(self._order.hand_on())
+        self._order.join([sink for sink in handled if sink.free])
 
     async def _execute(
         self, command: Command, timeout: Timeout, handler: Handler | None

@@ -47,9 +47,9 @@ class AsyncioHandler(Protocol):
 class AsyncioConnection(asyncio.BufferedProtocol):
     """One connection. After `hang_up`, `discard` or a loss it is used up."""
 
-    def __init__(self, address: Address, driven: AsyncioHandler) -> None:
+    def __init__(self, address: Address, handler: AsyncioHandler) -> None:
         self._address = address
-        self._driven = driven
+        self._handler = handler
         self._transport: asyncio.Transport | None = None
         self._descriptor = -1
         self._paused = False
@@ -144,13 +144,13 @@ class AsyncioConnection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the machine knows how much it wants
         """Where to read the next bytes into."""
-        return self._driven.buffer()
+        return self._handler.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
         """That many bytes came."""
         self._heard_at = time.monotonic()
         self._read_bytes += nbytes
-        self._driven.arrived(nbytes)
+        self._handler.arrived(nbytes)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone."""
@@ -176,19 +176,19 @@ class AsyncioConnection(asyncio.BufferedProtocol):
 
     def _opened(self) -> None:
         """It can be used."""
-        self._driven.opened(self)
+        self._handler.opened(self)
 
     def _report(self, frame: int) -> None:
         if self._paused:
             self._unreported = frame
         elif not self.gone:
-            self._driven.written(self, frame)
+            self._handler.written(self, frame)
 
     def _lose(self, error: Disconnected) -> None:
         if self.gone:
             return
         self.gone = True
-        self._driven.lost(self, error)
+        self._handler.lost(self, error)
         self.changed.wake()
 
 

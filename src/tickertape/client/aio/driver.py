@@ -44,9 +44,9 @@ class AsyncioDriver(ClientFrontend):
         user: str | None,
         password: str | None,
         timeout: float | str | None,
-        ways: Credentials = DEFAULT_WAYS,
+        credentials: Credentials = DEFAULT_WAYS,
     ) -> None:
-        super().__init__(name, uri, user, password, timeout, ways)
+        super().__init__(name, uri, user, password, timeout, credentials)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._link: AsyncioConnection | None = None
         self._logon: AsyncioWaiter | None = None
@@ -80,7 +80,7 @@ class AsyncioDriver(ClientFrontend):
                 if self._loop.is_running():
                     self._check_usable()
                 self._link.discard(Disconnected("the event loop of the connection ended"))
-            if self._link is not None and self._core.standing.ending is not None:
+            if self._link is not None and self._core.logon.ending is not None:
                 self._link.discard(Disconnected("the connection is over"))
             if self._core.logged_on is not None:
                 return
@@ -109,7 +109,7 @@ class AsyncioDriver(ClientFrontend):
         self._room.wake()
         answered = False
         try:
-            if self.connected and self._loop is loop and self._core.settler.unsettled():
+            if self.connected and self._loop is loop and self._core.acks.unsettled():
                 answered = await self._flush_before_close(seconds)
         except asyncio.CancelledError:
             self._tell_unanswered()
@@ -184,7 +184,7 @@ class AsyncioDriver(ClientFrontend):
             except StoreFull as full:
                 self._drive()
                 await self._wait_for_store(full, seconds, deadline)
-        refused = self._publishing.refusals.take()
+        refused = self._publishing.rejections.take()
         if refused is not None:
             raise refused
 
@@ -239,7 +239,7 @@ class AsyncioDriver(ClientFrontend):
 
     async def flush_with_loop(self, seconds: float) -> None:
         """Internal: the loop ends, and nobody closed the client."""
-        if self.connected and self._core.settler.unsettled():
+        if self.connected and self._core.acks.unsettled():
             with suppress(TickertapeError):  # what is not answered is counted at the end of the program
                 await self.publish_flush(timeout=self._at_most(seconds))
 
@@ -302,7 +302,9 @@ class AsyncioDriver(ClientFrontend):
         address = self._address
         if not address.tls:
             return AsyncioConnection(address, self)
-        return AsyncioTlsConnection(address, self, self._ways.context(), self._ways.name_of(address))
+        return AsyncioTlsConnection(
+            address, self, self._credentials.context(), self._credentials.name_of(address)
+        )
 
     def _drive(self) -> None:
         """Carry out what the machine asks for: sends first, in the order in which frames were made."""
@@ -353,7 +355,7 @@ class AsyncioDriver(ClientFrontend):
         if self._beat_timer is not None:
             self._beat_timer.cancel()
             self._beat_timer = None
-        deadline = self._core.beats.next_deadline()
+        deadline = self._core.heartbeat.next_deadline()
         if deadline is not None and self._loop is not None and self._link is not None:
             wait = max(0.0, deadline - now().mono)
             self._beat_timer = self._loop.call_at(self._loop.time() + wait, self._look)
@@ -361,7 +363,7 @@ class AsyncioDriver(ClientFrontend):
     def _look(self) -> None:
         self._beat_timer = None
         moment = now()
-        deadline = self._core.beats.next_deadline()
+        deadline = self._core.heartbeat.next_deadline()
         if self._link is not None and deadline is not None and deadline <= moment.mono:
             self._core.look(self._link.sight(), moment)
             self._drive()
@@ -432,7 +434,7 @@ class AsyncioDriver(ClientFrontend):
         return True
 
     def _shut(self) -> None:
-        refused = self._publishing.refusals.take()
+        refused = self._publishing.rejections.take()
         if self._link is not None:
             self._link.gently = True
         self._core.close()

@@ -125,7 +125,7 @@ class AsyncHAClient(HAFrontend, AsyncClient):
     async def _until_lost(self, deadline: float | None) -> None:
         """Wait while a connection is over whose loss was not told yet."""
         link = self._link
-        if link is not None and self._core.standing.ending is not None:
+        if link is not None and self._core.logon.ending is not None:
             await link.changed.wait_for(lambda: link.gone, remaining(deadline))
 
     async def close(self, *, timeout: Timeout = DEFAULT) -> None:
@@ -234,7 +234,7 @@ class AsyncHAClient(HAFrontend, AsyncClient):
 
     def _remember(self, stored: StoredSubscription, stream: AsyncMessageStream) -> None:
         if stream.end_reason in (None, "closed"):  # else it is over, or replaced, and that was told
-            self._counsel.subscribed(stored)
+            self._policies.subscribed(stored)
 
     def _tell_sink(self, effect: SinkEffect) -> None:
         super()._tell_sink(effect)
@@ -243,7 +243,7 @@ class AsyncHAClient(HAFrontend, AsyncClient):
             and type(effect.sink) is AsyncHandledStream
             and self._is_over(effect.sink.sub_id, effect.reason)
         ):
-            self._counsel.unsubscribed(effect.sink.sub_id)
+            self._policies.unsubscribed(effect.sink.sub_id)
 
     def _down(self, lost: ConnectionDown) -> None:
         if self._concerns_session(lost):
@@ -323,7 +323,7 @@ class AsyncHAClient(HAFrontend, AsyncClient):
         if isinstance(effect, Consulting):
             self._consult(effect)
         elif isinstance(effect, machine.ResumePublishing):
-            self._core.go_on(now())
+            self._core.resume_publishing(now())
             self._drive()
         elif isinstance(effect, machine.Disconnect):
             if self._link is not None:
@@ -348,17 +348,17 @@ class AsyncHAClient(HAFrontend, AsyncClient):
         return bool(calls)
 
     async def _attempt(self, effect: machine.Connect) -> machine.Event:
-        counsel, seconds = self._counsel, self._attempt_seconds
+        policies, seconds = self._policies, self._attempt_seconds
         try:
             if self._link is not None:
                 self._link.discard(Disconnected("another connection is made"))
-            self._address, user, password = counsel.begin_attempt(effect.uri)
+            self._address, user, password = policies.begin_attempt(effect.uri)
             if inspect.isawaitable(password):
                 password = await _given(password, seconds)
             if self._session.step is not ReconnectStep.CONNECTING:
                 return machine.AttemptFailed(effect.attempt, Disconnected("it is not wanted any more"))
-            self._core.standing.set_credentials(user, password)
-            counsel.uses(user, password)
+            self._core.logon.set_credentials(user, password)
+            policies.uses(user, password)
             self._loop = asyncio.get_running_loop()
             self._instance = (await self._log_on(seconds)).instance
         except Exception as error:  # noqa: BLE001 - an authenticator and a resolver may raise anything
@@ -380,7 +380,7 @@ class AsyncHAClient(HAFrontend, AsyncClient):
 
     async def _restore(self) -> None:
         """Place what the subscription manager brings back, where it is not there already."""
-        for stored, handler in self._counsel.to_restore():
+        for stored, handler in self._policies.to_restore():
             if stored.sub_id in self._core.subscriptions:
                 continue
             try:

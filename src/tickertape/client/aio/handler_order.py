@@ -21,7 +21,7 @@ from tickertape.client.subscriptions.routing import in_order
 class Member(Protocol):
     """A subscription with a handler."""
 
-    def join(self, convoy: HandlerOrder) -> None:
+    def join(self, order: HandlerOrder) -> None:
         """What comes from now on is the convoy's."""
 
     async def caught_up_by_itself(self) -> None:

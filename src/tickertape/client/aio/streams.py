@@ -335,7 +335,7 @@ class AsyncHandledStream(AsyncMessageStream):
         self._handlers = handlers
         self._settles = False
         """Whether messages come out of queues, so that the handler is looked after."""
-        self._convoy: HandlerOrder | None = None
+        self._order: HandlerOrder | None = None
         self._own_batches = 0
         """Those that came before it joined the convoy, and are still to be taken here."""
         self._by_itself = True
@@ -350,7 +350,7 @@ class AsyncHandledStream(AsyncMessageStream):
         """Hand every message to the handler until the subscription is over, closed, or in a convoy."""
         inbox = self._inbox
         try:
-            while self._convoy is None or self._own_batches:
+            while self._order is None or self._own_batches:
                 self.settle()
                 if not inbox.ready:
                     self._in_a_row_bytes = 0
@@ -380,11 +380,11 @@ class AsyncHandledStream(AsyncMessageStream):
     @property
     def free(self) -> bool:
         """Internal: whether it is in no convoy."""
-        return self._convoy is None
+        return self._order is None
 
-    def join(self, convoy: HandlerOrder) -> None:
+    def join(self, order: HandlerOrder) -> None:
         """Internal: what comes from now on is handed on there."""
-        self._convoy = convoy
+        self._order = order
         self._own_batches = self._inbox.waiting
         self._changed.wake()
 
@@ -397,21 +397,21 @@ class AsyncHandledStream(AsyncMessageStream):
         if not self._settles and lease_in(batch) is not None:
             self._settles, self._handler = True, async_handler(self._handler)
         super().push(batch)
-        if self._convoy is not None:
-            self._convoy.put([(self, ())])
+        if self._order is not None:
+            self._order.put([(self, ())])
 
     def end(self, reason: str, error: TickertapeError | None) -> None:
         """Internal: nothing more comes; what is here is still handed on."""
         super().end(reason, error)
-        if self._convoy is not None:
-            self._convoy.look()
+        if self._order is not None:
+            self._order.look()
 
     async def close(self) -> None:
         """As of any stream."""
         await super().close()
         self._changed.wake()
-        if self._convoy is not None:
-            self._convoy.look()
+        if self._order is not None:
+            self._order.look()
 
     @property
     def running(self) -> bool:

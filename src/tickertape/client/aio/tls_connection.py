@@ -24,8 +24,8 @@ from tickertape.security.channel import Channel, portions
 class AsyncioTlsConnection(AsyncioConnection):
     """A `AsyncioConnection` over TLS; `name` is what the certificate of the server must say."""
 
-    def __init__(self, address: Address, driven: AsyncioHandler, context: ssl.SSLContext, name: str) -> None:
-        super().__init__(address, driven)
+    def __init__(self, address: Address, handler: AsyncioHandler, context: ssl.SSLContext, name: str) -> None:
+        super().__init__(address, handler)
         self._channel = Channel(context, server_name=name)
         self._cipher_in = memoryview(bytearray(receive_buffer_bytes))
         self._shaken: asyncio.Future[None] | None = None
@@ -104,9 +104,9 @@ class AsyncioTlsConnection(AsyncioConnection):
 
     def _hand_on(self) -> None:
         while not self.gone:
-            count = self._channel.read_into(self._driven.buffer())
+            count = self._channel.read_into(self._handler.buffer())
             if count:
-                self._driven.arrived(count)
+                self._handler.arrived(count)
             if self._channel.closed:  # perhaps with the same bytes
                 super().hang_up()
                 return

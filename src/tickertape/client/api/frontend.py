@@ -70,9 +70,9 @@ class ClientFrontend(ABC):
         user: str | None,
         password: str | None,
         timeout: float | str | None,
-        ways: Credentials = DEFAULT_WAYS,
+        credentials: Credentials = DEFAULT_WAYS,
     ) -> None:
-        self._ways = ways
+        self._credentials = credentials
         self._address = self._first_address(uri)
         self._core = ClientProtocol(
             name,
@@ -109,7 +109,7 @@ class ClientFrontend(ABC):
     @property
     def connected(self) -> bool:
         """Whether the client is logged on, as far as it knows."""
-        return self._core.logged_on is not None and self._core.standing.ending is None
+        return self._core.logged_on is not None and self._core.logon.ending is None
 
     def set_ack_conflation(self, interval: float | str | None) -> None:
         """Ask the server, with the next logon, for at most one persisted acknowledgement in each `interval`.
@@ -119,7 +119,7 @@ class ClientFrontend(ABC):
         so use `publish_batch` for throughput. A publish store holds messages for up to an interval longer,
         unless it is full. `publish_flush` does not wait for the interval. Raises `BadOption`.
         """
-        self._core.standing.set_ack_conflation(interval)
+        self._core.logon.set_ack_conflation(interval)
 
     def set_exception_listener(self, listener: ExceptionListener | None) -> None:
         """Call `listener(exception)` for what handlers raise; None (default): print it on standard error."""
@@ -150,7 +150,7 @@ class ClientFrontend(ABC):
     def forked(self) -> None:
         """Internal: this is a forked child."""
         self._forked = True
-        self._core.standing.logged_on = None
+        self._core.logon.logged_on = None
         self._publishing.run = CLOSED
         self._publish = forks.refuse
 
@@ -209,7 +209,7 @@ class ClientFrontend(ABC):
 
     def _take_failed_write_handler(self, handler: FailedWriteHandler | None) -> None:
         self._failed_write_handler = handler
-        self._publishing.refusals.report = handler is None
+        self._publishing.rejections.report = handler is None
 
     @abstractmethod
     def _hand_all(self, effect: DeliverShared) -> None:
@@ -251,7 +251,7 @@ class ClientFrontend(ABC):
 
     def _first_address(self, uri: str) -> Address:
         address = parse_uri(uri)
-        self._ways.check(address)
+        self._credentials.check(address)
         return address
 
     def _reconnects(self, seconds: float | None) -> bool:
@@ -271,7 +271,7 @@ class ClientFrontend(ABC):
         if self._core.closed:
             raise Closed("the client was closed") from full
         if self._core.logged_on is None and not reconnects:
-            lost = self._core.standing.loss
+            lost = self._core.logon.loss
             why = "" if lost is None else f" ({lost.__cause__})"
             raise Disconnected(f"there is no connection{why}, and {full}") from full
 
@@ -324,8 +324,8 @@ class ClientFrontend(ABC):
 
     def _not_in_a_fight(self, *, handling_loss: bool) -> None:
         # Two clients of one name whose handlers connect again would throw each other out for ever.
-        if handling_loss and self._core.standing.displaced is not None:
+        if handling_loss and self._core.logon.displaced is not None:
             raise NameInUse(
                 f"another process took over the client name {self.name!r}, and would be thrown out in turn: "
                 "give each process a name of its own, or call connect() outside of the disconnect handler"
-            ) from self._core.standing.displaced
+            ) from self._core.logon.displaced

@@ -49,7 +49,7 @@ class HAFrontend(ABC):
     _core: ClientProtocol
     _handlers: HandlerRunner
     _timeout: float | None
-    _ways: Credentials
+    _credentials: Credentials
 
     def __init__(
         self,
@@ -71,21 +71,21 @@ class HAFrontend(ABC):
         chooser = chooser_of(servers, server_chooser)
         delays = delay_strategy(reconnect_delay)
         store = MemoryPublishStore() if publish_store == "memory" else publish_store
-        ways, password = credentials_of(tls, token), password_of(password, token)
+        credentials, password = credentials_of(tls, token), password_of(password, token)
         self._make_front(name, store, bookmark_store, timeout)
-        self._ways = ways
+        self._credentials = credentials
         core = self._core
         core.step_by_step = core.keep_subscriptions = True
-        core.standing.advice_first = "call connect_and_logon() first"
-        core.standing.advice = "the client connects again"
-        self._counsel = ApplicationPolicies(
+        core.logon.advice_first = "call connect_and_logon() first"
+        core.logon.advice = "the client connects again"
+        self._policies = ApplicationPolicies(
             core.name,
             chooser,
             delays,
             subscription_manager,
             user=user,
             password=password,
-            ways=ways,
+            credentials=credentials,
             chance=random,
             tell=self._handlers.tell,
         )
@@ -163,7 +163,7 @@ class HAFrontend(ABC):
 
     def _take_in(self, happened: Event) -> None:
         """Tell the session, and the client machine whether anybody connects."""
-        session, standing = self._session, self._core.standing
+        session, standing = self._session, self._core.logon
         trying, attempt = session.trying, session.attempt
         session.receive(happened, now())
         self._note_attempt(attempt)
@@ -183,17 +183,17 @@ class HAFrontend(ABC):
             self._connection = self._core.connections + 1
 
     def _consult(self, effect: Consulting) -> None:
-        counsel = self._counsel
+        policies = self._policies
         if isinstance(effect, ResetDelay):
-            counsel.refresh()
+            policies.refresh()
         elif isinstance(effect, AskChooser):
-            self._feed(counsel.choose())
+            self._feed(policies.choose())
         elif isinstance(effect, AskDelay):
-            self._feed(counsel.delay(effect.uri, now().mono))
+            self._feed(policies.delay(effect.uri, now().mono))
         elif isinstance(effect, ReportSuccess):
-            counsel.succeeded(effect.uri, self._instance)
+            policies.succeeded(effect.uri, self._instance)
         else:
-            counsel.failed(effect.error, effect.uri)
+            policies.failed(effect.error, effect.uri)
 
     def _is_over(self, sub_id: str, reason: str) -> bool:
         """Whether the end of a stream with a handler is that of its subscription: another one of its id may

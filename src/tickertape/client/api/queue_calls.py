@@ -31,22 +31,22 @@ Step = Callable[[], None]
 class QueueCallsPort:
     """Where the leases of one client tell what became of messages; `take` takes a step of the machine."""
 
-    __slots__ = ("_clock", "_settler", "_take")
+    __slots__ = ("_acks", "_clock", "_take")
 
     def __init__(
-        self, settler: AckBatcher, take: Callable[[Step], None], clock: Callable[[], Now] = now
+        self, acks: AckBatcher, take: Callable[[Step], None], clock: Callable[[], Now] = now
     ) -> None:
-        self._settler = settler
+        self._acks = acks
         self._take = take
         self._clock = clock
 
     def acknowledged(self, gathering: AckAccumulator) -> None:
         """As `Settling.acknowledged`."""
-        self._take(partial(self._settler.acknowledged, gathering, self._clock()))
+        self._take(partial(self._acks.acknowledged, gathering, self._clock()))
 
     def settled(self, queue: str, action: Action, marks: Marks, extend_ms: int = 0) -> None:
         """As `Settling.settled`."""
-        self._take(partial(self._settler.settle, queue, action, marks, extend_ms))
+        self._take(partial(self._acks.settle, queue, action, marks, extend_ms))
 
 
 class QueueCalls(ABC, Generic[Done]):
@@ -64,21 +64,21 @@ class QueueCalls(ABC, Generic[Done]):
         also sent after `ack_timeout`, before anything else is said of messages of queues, and by
         `unsubscribe`, `publish_flush`, `close` and the end of a stream. Setting it raises `BadOption`.
         """
-        return self._core.settler.batch_size
+        return self._core.acks.batch_size
 
     @ack_batch_size.setter
     def ack_batch_size(self, size: int) -> None:
-        self._choose(partial(self._core.settler.choose, batch_size=size))
+        self._choose(partial(self._core.acks.choose, batch_size=size))
 
     @property
     def ack_timeout(self) -> float:
         """How long acknowledgements are gathered at most, in seconds; default 1. It may be set in text too
         (`"500ms"`). It means something where `ack_batch_size` is above 1. Setting it raises `BadOption`."""
-        return self._core.settler.timeout
+        return self._core.acks.timeout
 
     @ack_timeout.setter
     def ack_timeout(self, timeout: float | str) -> None:
-        self._choose(partial(self._core.settler.choose, timeout=timeout))
+        self._choose(partial(self._core.acks.choose, timeout=timeout))
 
     @property
     def auto_ack(self) -> bool:
@@ -92,13 +92,13 @@ class QueueCalls(ABC, Generic[Done]):
         application itself said of a message first (`ack`, `cancel`, `expire`) counts, unless it said it by a
         filter. Setting it raises `UsageError` for what is not True or False.
         """
-        return self._core.settler.automatic
+        return self._core.acks.automatic
 
     @auto_ack.setter
     def auto_ack(self, automatic: bool) -> None:
         if not isinstance(automatic, bool):
             raise UsageError(f"auto_ack is True or False, not {type(automatic).__name__}")
-        self._core.settler.automatic = automatic
+        self._core.acks.automatic = automatic
 
     def ack(self, topic: str, bookmarks: Bookmarks, option: str | None = None) -> Done:
         """Say what became of messages of the queue `topic`, by their bookmarks.
@@ -138,16 +138,14 @@ class QueueCalls(ABC, Generic[Done]):
             raise UsageError("sow_delete takes a bookmark or a filter, not both")
         action, extend_ms = action_of(options)
         return self._settle_call(
-            partial(
-                self._core.settler.settle_all, check_queue(topic), action, check_filter(filter), extend_ms
-            )
+            partial(self._core.acks.settle_all, check_queue(topic), action, check_filter(filter), extend_ms)
         )
 
     # -- inside -----------------------------------------------------------------------------------------
 
     def _begin_settling(self) -> None:
-        settler = self._core.settler
-        settler.settling = QueueCallsPort(settler, self._settle_now)
+        acks = self._core.acks
+        acks.settling = QueueCallsPort(acks, self._settle_now)
 
     @abstractmethod
     def _settle_now(self, step: Step) -> None:
@@ -165,13 +163,13 @@ class QueueCalls(ABC, Generic[Done]):
         queue, (action, extend_ms) = check_queue(topic), action_of(option)
         lease = _lease_on(bookmarks)
         marks = bookmarks_in(bookmarks)
-        settler = self._core.settler
+        acks = self._core.acks
         if action != "ack":
-            return partial(settler.settle, queue, action, marks, extend_ms)
+            return partial(acks.settle, queue, action, marks, extend_ms)
         gathering = None
         if isinstance(lease, Lease) and lease.queue == queue:  # a pickled message has none
             gathering = lease.gathering
-        return partial(settler.acknowledge, queue, marks, now(), gathering)
+        return partial(acks.acknowledge, queue, marks, now(), gathering)
 
 
 def _lease_on(bookmarks: object) -> Lease | None:

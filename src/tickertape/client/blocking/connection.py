@@ -81,10 +81,10 @@ class SocketHandler(Protocol):
 class SocketConnection:
     """One connection. `start` begins the receive thread; after `hang_up` or a loss the link is used up."""
 
-    def __init__(self, connection: socket.socket, uri: str, driven: SocketHandler) -> None:
+    def __init__(self, connection: socket.socket, uri: str, handler: SocketHandler) -> None:
         self._socket = connection
         self._uri = uri
-        self._driven = driven
+        self._handler = handler
         self._outbox: deque[Buffer] = deque()
         self._added_bytes = 0
         self._written_bytes = 0
@@ -289,7 +289,7 @@ class SocketConnection:
                     end.close()
             with self._room:
                 self._room.notify_all()
-            self._driven.lost(self._why)
+            self._handler.lost(self._why)
 
     def _receive(self) -> Disconnected:
         while True:
@@ -299,7 +299,7 @@ class SocketConnection:
             ready = self._poller.poll(wait)
             self._handing_on = True
             if not ready:
-                self._deadline = self._driven.arrived(0)
+                self._deadline = self._handler.arrived(0)
             for number, happened in ready:
                 if number == self._wake_reader.fileno():
                     with contextlib.suppress(BlockingIOError):
@@ -321,7 +321,7 @@ class SocketConnection:
     def _read(self) -> Disconnected | None:
         """Hand on what the socket has; why there will be no more, if so."""
         while True:
-            room = self._driven.buffer()
+            room = self._handler.buffer()
             try:
                 count = self._socket.recv_into(room)
             except (BlockingIOError, InterruptedError):
@@ -332,7 +332,7 @@ class SocketConnection:
                 return Disconnected(f"{self._uri} closed the connection")
             self._heard_at = time.monotonic()
             self._read_bytes += count
-            self._deadline = self._driven.arrived(count)
+            self._deadline = self._handler.arrived(count)
             if count < len(room):
                 return None  # that emptied the socket: asking again would only cost
 

@@ -47,15 +47,15 @@ class ThreadDriver(ClientFrontend):
         user: str | None,
         password: str | None,
         timeout: float | str | None,
-        ways: Credentials = DEFAULT_WAYS,
+        credentials: Credentials = DEFAULT_WAYS,
     ) -> None:
-        super().__init__(name, uri, user, password, timeout, ways)
+        super().__init__(name, uri, user, password, timeout, credentials)
         self._lock = threading.RLock()
         # Python's own conditions ask a lock this way; there is no public name for it.
         self._owns_lock: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]
         self._room = threading.Condition(self._lock)
         self._link: SocketConnection | None = None
-        self._beater: TimerThread | None = None
+        self._timer: TimerThread | None = None
         self._notifier: WriteNotifier | None = None
         self._connecting = threading.Lock()
         self._handling_loss = threading.RLock()
@@ -117,7 +117,7 @@ class ThreadDriver(ClientFrontend):
             self._tell_unanswered()
         with self._lock:
             link = self._link
-            refused = self._publishing.refusals.take()
+            refused = self._publishing.rejections.take()
             self._core.close()
             later = self._sends()
             self._room.notify_all()
@@ -182,9 +182,9 @@ class ThreadDriver(ClientFrontend):
         if link is not None and not call.settled:
             link.read_until(lambda: call.settled or not self._reads_answers(), deadline)
         call.wait(remaining(deadline), what, seconds)
-        if self._publishing.refusals.count:
+        if self._publishing.rejections.count:
             with self._lock:
-                refused = self._publishing.refusals.take()
+                refused = self._publishing.rejections.take()
             if refused is not None:
                 raise refused
 
@@ -233,22 +233,22 @@ class ThreadDriver(ClientFrontend):
 
     def lost(self, error: Disconnected) -> None:
         """Internal: the connection is gone."""
-        beater, notifier, later = None, None, list[Effect]()
+        timer, notifier, later = None, None, list[Effect]()
         try:
             with self._lock:
                 try:
                     self._core.receive(ConnectionEnded(error), now())
                 finally:  # whatever comes in between: there is no link, and the loss is told
                     self._link = None
-                    beater, self._beater = self._beater, None
+                    timer, self._timer = self._timer, None
                     notifier, self._notifier = self._notifier, None
                     later = self._sends()
                     self._begin_telling_loss(later)
                     self._room.notify_all()
         finally:
             try:
-                if beater is not None:
-                    beater.changed()
+                if timer is not None:
+                    timer.changed()
                 if notifier is not None:
                     notifier.end()
                 self._carry_out(None, later)
@@ -291,13 +291,13 @@ class ThreadDriver(ClientFrontend):
     def _keep_beating(self) -> None:
         """See to it that the connection is looked at when it wants to be."""
         with self._lock:
-            link, beater = self._link, self._beater
-            if beater is not None:
-                beater.changed()
-            elif link is not None and self._core.beats.next_deadline() is not None:
+            link, timer = self._link, self._timer
+            if timer is not None:
+                timer.changed()
+            elif link is not None and self._core.heartbeat.next_deadline() is not None:
                 name = f"tickertape beats {self._address.uri}"
-                beater = self._beater = TimerThread(lambda: self._look(link), name)
-                beater.start()
+                timer = self._timer = TimerThread(lambda: self._look(link), name)
+                timer.start()
 
     def _look(self, link: SocketConnection) -> float | None:
         """On the thread for it: do what is due; when to look again."""
@@ -305,14 +305,14 @@ class ThreadDriver(ClientFrontend):
         with self._lock:
             if self._link is not link:
                 return None
-            deadline = self._core.beats.next_deadline()
+            deadline = self._core.heartbeat.next_deadline()
             moment = now()
             if deadline is not None and deadline <= moment.mono:
                 self._core.look(link.sight(), moment)
                 later = self._sends()
-                deadline = self._core.beats.next_deadline()
+                deadline = self._core.heartbeat.next_deadline()
             if deadline is None:
-                self._beater = None
+                self._timer = None
         link.try_again()
         self._carry_out(link, later)
         return deadline
@@ -348,7 +348,7 @@ class ThreadDriver(ClientFrontend):
         if not address.tls:
             return SocketConnection(open_socket(address, seconds), address.uri, self)
         deadline = None if seconds is None else time.monotonic() + seconds
-        channel = Channel(self._ways.context(), server_name=self._ways.name_of(address))
+        channel = Channel(self._credentials.context(), server_name=self._credentials.name_of(address))
         connection = open_socket(address, seconds)
         try:
             shake(connection, channel, address.uri, deadline, seconds)
@@ -385,7 +385,7 @@ class ThreadDriver(ClientFrontend):
     def _wait_for_loss(self, seconds: float | None) -> None:
         """Wait until a connection that is over is lost: its receive thread may be busy with a handler."""
         with self._lock:
-            if not self._room.wait_for(lambda: self._core.standing.ending is None, seconds):
+            if not self._room.wait_for(lambda: self._core.logon.ending is None, seconds):
                 raise TimedOut(f"a handler did not let go of the connection that was lost {within(seconds)}")
 
     def _abandon(self, link: SocketConnection, why: Disconnected) -> None:
@@ -525,7 +525,7 @@ class ThreadDriver(ClientFrontend):
 
     def _unsettled(self) -> bool:
         with self._lock:
-            return self._core.settler.unsettled()
+            return self._core.acks.unsettled()
 
     def _reads_answers(self) -> bool:
         # Handlers run on the receive thread, so it reads as soon as there may be something for one.

@@ -118,13 +118,13 @@ class QueueSteps(PublishSteps, QueueCalls[None]):
 
     def _settle_now(self, step: Callable[[], None]) -> None:
         self._step(_without_sequence, step)
-        deadline = self._core.settler.next_deadline()
+        deadline = self._core.acks.next_deadline()
         if deadline is not None and deadline < self._looks_at:
             self._keep_acknowledging(deadline)
 
     def _choose(self, step: Callable[[], None]) -> None:
         self._settle_now(step)
-        self._settle_now(self._core.settler.flush)
+        self._settle_now(self._core.acks.flush)
 
     def _settle_call(self, step: Callable[[], None]) -> None:
         self._settle_now(step)
@@ -146,11 +146,11 @@ class QueueSteps(PublishSteps, QueueCalls[None]):
         later: Sequence[Effect] = ()
         with self._lock:
             link, moment = self._link, now()
-            deadline = self._core.settler.next_deadline()
+            deadline = self._core.acks.next_deadline()
             if deadline is not None and deadline <= moment.mono:
                 self._core.wake(moment)
                 later = self._sends()
-                deadline = self._core.settler.next_deadline()
+                deadline = self._core.acks.next_deadline()
             over = link is None or (deadline is None and self._idle)
             self._idle = deadline is None
             at = moment.mono + acknowledger_idle_seconds if deadline is None else deadline

@@ -242,14 +242,14 @@ class HAClient(HAFrontend, Client):
     def _remember(self, stored: StoredSubscription, stream: MessageStream) -> None:
         with self._managing:
             if stream.end_reason in (None, "closed"):  # else it is over, or replaced, and that was told
-                self._counsel.subscribed(stored)
+                self._policies.subscribed(stored)
 
     def _tell_sink(self, effect: SinkEffect) -> None:
         super()._tell_sink(effect)
         if isinstance(effect, End) and type(effect.sink) is HandledStream:
             with self._managing:
                 if self._is_over(effect.sink.sub_id, effect.reason):
-                    self._counsel.unsubscribed(effect.sink.sub_id)
+                    self._policies.unsubscribed(effect.sink.sub_id)
 
     def _begin_telling_loss(self, effects: Sequence[Effect]) -> None:
         # Before anybody hears of the loss: whoever calls because of it then waits for the next connection.
@@ -325,7 +325,7 @@ class HAClient(HAFrontend, Client):
             self._feed(self._attempt(effect))
         elif isinstance(effect, machine.ResumePublishing):
             with self._lock:
-                self._core.go_on(now())
+                self._core.resume_publishing(now())
                 link, later = self._link, self._sends()
             self._carry_out(link, later)
         elif isinstance(effect, machine.Resubscribe):
@@ -347,16 +347,16 @@ class HAClient(HAFrontend, Client):
         try:
             if link is not None:
                 self._abandon(link, Disconnected("another connection is made"))
-            address, user, password = self._counsel.begin_attempt(effect.uri)
+            address, user, password = self._policies.begin_attempt(effect.uri)
             if not (password is None or isinstance(password, str)):
                 raise UsageError(f"an authenticator gives a password, not {type(password).__name__}")
             self._address = address
             with self._lock:
                 if self._session.step is not ReconnectStep.CONNECTING:
                     return machine.AttemptFailed(effect.attempt, Disconnected("it is not wanted any more"))
-                self._core.standing.set_credentials(user, password)
+                self._core.logon.set_credentials(user, password)
                 self._dialling = True
-            self._counsel.uses(user, password)
+            self._policies.uses(user, password)
             self._instance = self._log_on(self._attempt_seconds).instance
         except Exception as error:  # noqa: BLE001 - an authenticator and a resolver may raise anything
             return machine.AttemptFailed(effect.attempt, as_failure(error, effect.uri))
@@ -403,7 +403,7 @@ class HAClient(HAFrontend, Client):
         """Place what the subscription manager brings back, where it is not there already."""
         self._restoring = True
         try:
-            for stored, handler in self._counsel.to_restore():
+            for stored, handler in self._policies.to_restore():
                 if stored.sub_id in self._core.subscriptions:
                     continue
                 try:

@@ -67,8 +67,8 @@ def _left(deadline: float | None) -> float | None:
 class TlsConnection(SocketConnection):
     """A `SocketConnection` whose handshake is done."""
 
-    def __init__(self, connection: socket.socket, uri: str, driven: SocketHandler, channel: Channel) -> None:
-        super().__init__(connection, uri, driven)
+    def __init__(self, connection: socket.socket, uri: str, handler: SocketHandler, channel: Channel) -> None:
+        super().__init__(connection, uri, handler)
         self._channel = channel
         self._cipher_in = memoryview(bytearray(receive_buffer_bytes))
         self._cipher_out = memoryview(b"")
@@ -166,11 +166,11 @@ class TlsConnection(SocketConnection):
         channel = self._channel
         while True:
             try:
-                count = channel.read_into(self._driven.buffer())
+                count = channel.read_into(self._handler.buffer())
             except TlsFailed as error:
                 return TlsFailed(tls_error(self._uri, error))
             if count:
-                self._deadline = self._driven.arrived(count)
+                self._deadline = self._handler.arrived(count)
             if channel.closed:  # perhaps with the same bytes
                 return Disconnected(f"{self._uri} closed the connection")
             if channel.drained:

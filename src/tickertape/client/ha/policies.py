@@ -48,7 +48,7 @@ class ApplicationPolicies:
         *,
         user: str | None,
         password: str | None,
-        ways: Credentials,
+        credentials: Credentials,
         chance: Callable[[], float],
         tell: Callable[[BaseException], None],
     ) -> None:
@@ -62,7 +62,7 @@ class ApplicationPolicies:
         self._manager = MemorySubscriptionManager() if manager is None else manager
         self._user = user
         self._password = password
-        self._ways = ways
+        self._credentials = credentials
         self._chance = chance
         self._tell = tell
         self._authenticator: Authenticator = DefaultAuthenticator()
@@ -111,7 +111,7 @@ class ApplicationPolicies:
     def begin_attempt(self, uri: str) -> tuple[Address, str | None, PasswordGiven]:
         """The address, the user, and the password or what is to be awaited for it."""
         address = parse_uri(uri)
-        self._ways.check(address)
+        self._credentials.check(address)
         user = address.user if self._user is None else self._user
         password = address.password if self._password is None else self._password
         authenticator = self._authenticator
@@ -241,8 +241,8 @@ def request_of(stored: StoredSubscription, store: BookmarkStore | None) -> Subsc
     options = parse_options(stored.options)
     bookmark = stored.bookmark
     if bookmark is not None and store is not None:
-        trail = StoredBookmarkTracker(store, stored.sub_id)
-        replay = ReplayState(bookmark, stored.options, trail, until_caught_up=False)
+        tracker = StoredBookmarkTracker(store, stored.sub_id)
+        replay = ReplayState(bookmark, stored.options, tracker, until_caught_up=False)
         bookmark = replay.again(conflated=ServerTerms(stored.options).conflated, live=False)
     return SubscribeRequest(
         topic=stored.topic,

@@ -15,7 +15,7 @@ from tickertape.batch import MessageBatch
 from tickertape.client.common.effects import Effect, ReportError, ResolveCall, Send
 from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.publishing.publisher import Publisher
-from tickertape.client.publishing.resend import AFTER_BACKLOG
+from tickertape.client.publishing.resend import AFTER_RESEND
 from tickertape.client.subscriptions.registry import SubscriptionRegistry
 from tickertape.client.subscriptions.resubscribe import ResubscribeRound
 from tickertape.wire import commands
@@ -204,7 +204,7 @@ class PendingCalls:
         self.place_next(placing)
 
     def flush(self, frame: int, token: object) -> None:
-        """`token` waits until every frame up to `frame`, as `flush_lanes` gave it, has its answer."""
+        """`token` waits until every frame up to `frame`, as `flush` gave it, has its answer."""
         self._flushes.append((frame, token))
         self.settle_flushes()
 
@@ -215,7 +215,7 @@ class PendingCalls:
 
     def hurry(self) -> None:
         """Resending goes on with acknowledgements: where they are conflated, ask for the next one."""
-        if self._publishing.eager and not self._publishing.answered(AFTER_BACKLOG):
+        if self._publishing.eager and not self._publishing.answered(AFTER_RESEND):
             self.hasten()
 
     def hasten(self) -> None:

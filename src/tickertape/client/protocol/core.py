@@ -44,7 +44,7 @@ from tickertape.client.protocol.heartbeat import ClientHeartbeat, Interval
 from tickertape.client.protocol.logon import LogonState
 from tickertape.client.publish_store.protocol import PublishStore
 from tickertape.client.publishing.publisher import Publisher
-from tickertape.client.publishing.resend import AFTER_BACKLOG
+from tickertape.client.publishing.resend import AFTER_RESEND
 from tickertape.client.queues.ack_batcher import AckBatcher
 from tickertape.client.subscriptions.delivery import route_delivery
 from tickertape.client.subscriptions.registry import SubscriptionRegistry
@@ -108,14 +108,14 @@ class ClientProtocol:
         self.waiting: Sequence[Effect] = self._effects
         """What `effects` would give, to look at only."""
         self.publishing = Publisher(name, self._send, self._effects)
-        self.standing = LogonState(name, software, self.publishing)
+        self.logon = LogonState(name, software, self.publishing)
         """Whether it is logged on, and what holds while it is not."""
-        self.standing.set_credentials(user, password)
+        self.logon.set_credentials(user, password)
         self.name = name
-        self.settler = AckBatcher(self.publishing)
+        self.acks = AckBatcher(self.publishing)
         """What was said of messages of queues."""
-        self.subscriptions = SubscriptionRegistry(self._effects, self.settler)
-        self.beats = ClientHeartbeat()
+        self.subscriptions = SubscriptionRegistry(self._effects, self.acks)
+        self.heartbeat = ClientHeartbeat()
         """When its driver is to call `look`."""
         self._connection: Connection | None = None
         self._logon_token: object = None
@@ -125,7 +125,7 @@ class ClientProtocol:
         self.connections = 0
         """How many there were, the present one included."""
         self.step_by_step = False
-        """Whether nothing follows the logon before `go_on`."""
+        """Whether nothing follows the logon before `resume_publishing`."""
 
     # -- the contract of a machine ----------------------------------------------------------------------
 
@@ -156,7 +156,7 @@ class ClientProtocol:
     def next_deadline(self) -> float | None:
         """The earliest moment (monotonic seconds) at which `wake` wants to be called, or None."""
         deadline, retry_at = self.subscriptions.next_deadline(), self._calls.retry_at
-        send_at = self.settler.next_deadline()
+        send_at = self.acks.next_deadline()
         if retry_at is None and send_at is None:
             return deadline
         return min(moment for moment in (deadline, retry_at, send_at) if moment is not None)
@@ -164,7 +164,7 @@ class ClientProtocol:
     def wake(self, now: Now) -> None:
         """That moment has come."""
         self._send_credits(self.subscriptions.wake(now))
-        self._settle(partial(self.settler.wake, now))
+        self._settle(partial(self.acks.wake, now))
         if self._calls.retry_at is not None and self._calls.retry_at <= now.mono:
             self._calls.retry()
             self._run_errands()
@@ -178,15 +178,15 @@ class ClientProtocol:
     def keep_subscriptions(self, keep: bool) -> None:
         self.subscriptions.keep = keep
 
-    def go_on(self, now: Now) -> None:
+    def resume_publishing(self, now: Now) -> None:
         """Take in what the server has persisted, let go of that, and send the rest of the publish store.
 
         From here on everything may be called. Nothing happens when the connection is lost already.
         """
-        accepted = self.standing.accepted
+        accepted = self.logon.accepted
         if accepted is None or self._goodbye is not None:
             return
-        self.standing.ready(accepted)
+        self.logon.ready(accepted)
         try:
             self.publishing.logged_on(accepted.last_persisted, now)
         except (StoreError, TopicNotRecorded) as error:  # that ends the connection, and says why
@@ -194,7 +194,7 @@ class ClientProtocol:
             return
         if self.publishing.store is not None:
             self._effects.append(State(ConnectionState.PUBLISH_REPLAYED))
-        self._settle(self.settler.connected)
+        self._settle(self.acks.connected)
         self._calls.hurry()
 
     def written(self, frame: int) -> None:
@@ -206,12 +206,12 @@ class ClientProtocol:
 
     def look(self, sight: Liveness, now: Now) -> None:
         """What the driver sees of the connection, at the latest at `beats.next_deadline()`."""
-        verdict = self.beats.look(sight, now.mono)
+        verdict = self.heartbeat.look(sight, now.mono)
         if verdict == "beat":
             self._send(Heartbeat())
         elif verdict == "silent" and self._goodbye is None:
-            silence = self.beats.silence()
-            self.beats.end()
+            silence = self.heartbeat.silence()
+            self.heartbeat.end()
             self._hang_up(silence)
             # The loss itself may have to wait, for a handler that keeps the receive thread.
             self._calls.lost(silence)
@@ -220,10 +220,10 @@ class ClientProtocol:
 
     def set_heartbeat(self, interval: Interval | None, idle: Interval | None, now: Now) -> None:
         """Beat from now on at this interval, on this connection and on later ones. Raises `BadOption`."""
-        self.beats.choose(interval, idle)
+        self.heartbeat.choose(interval, idle)
         if self._connection is not None:
-            self.beats.begin(now.mono)
-            self._send(Heartbeat(interval_ms=self.beats.interval_ms))
+            self.heartbeat.begin(now.mono)
+            self._send(Heartbeat(interval_ms=self.heartbeat.interval_ms))
 
     def set_store(self, store: PublishStore | None, now: Now) -> None:
         """Use this publish store. Raises `UsageError` while another one holds messages."""
@@ -243,17 +243,17 @@ class ClientProtocol:
         return self.publishing.publish_bodies(topic, bodies, body_bytes)
 
     def flush(self, token: object, level: str) -> None:
-        """Resolved when everything sent before is `level`; `publishing.refusals` then has what was refused.
+        """Resolved when everything sent before is `level`; `publishing.rejections` then has what was refused.
         Raises `Disconnected`, `Closed`, `UsageError`, `PublisherTakenOver`."""
         if level not in ("persisted", "processed"):
             raise UsageError(f"level={level!r}: use 'persisted' or 'processed'")
-        if not self.standing.closed:
+        if not self.logon.closed:
             self.publishing.check_taken_over()
-        self.standing.check_ready()
-        self.settler.flush_all()
-        frame = self.publishing.flush_lanes()
+        self.logon.check_ready()
+        self.acks.flush_all()
+        frame = self.publishing.flush()
         answers_come = not self.publishing.eager or self.publishing.answered(frame)
-        if (level == "persisted" and answers_come) or frame == AFTER_BACKLOG:
+        if (level == "persisted" and answers_come) or frame == AFTER_RESEND:
             # Every frame has its answer; asking for another one would only cost a round trip.
             self._calls.flush(frame, token)
             return
@@ -266,8 +266,8 @@ class ClientProtocol:
         With `replace` one of the same id goes on until then, and ends with the reason `replaced`. Raises
         `Disconnected`, `SubscriptionExists`, and what the bookmark store raises.
         """
-        check_filter(request.filter, self.standing.check_ready().filter_bytes_max)
-        self.publishing.flush_lanes()
+        check_filter(request.filter, self.logon.check_ready().filter_bytes_max)
+        self.publishing.flush()
         coming = self.subscriptions.prepare(request, sink)
         command = coming.command(self._calls.new_id())
         self._calls.ask(command.id, command, token, request, partial(self.subscriptions.begin, coming))
@@ -279,7 +279,7 @@ class ClientProtocol:
         Resolved with a list of (sub_id, error): those that were refused. Each of them has ended with its
         error, and the exception listener was told. Raises `Disconnected`, `Closed`.
         """
-        self.standing.check_ready()
+        self.logon.check_ready()
         self._calls.place_next(ResubscribeRound(token, self.subscriptions.kept()))
         self._run_errands()
 
@@ -304,7 +304,7 @@ class ClientProtocol:
         """
         if self.subscriptions.leave_kept(request):
             return
-        self.standing.check_ready()
+        self.logon.check_ready()
         if self.subscriptions.leave(request):
             self.send_settlements()
             self._calls.leave(request.context.sub_id)
@@ -321,13 +321,13 @@ class ClientProtocol:
 
     def resolve(self, token: object, asked: commands.Resolve) -> None:
         """Resolved with `Resolved`: what `asked`, given an id, covers now. Raises `Disconnected`."""
-        check_filter(asked.filter, self.standing.check_ready().filter_bytes_max)
-        self.publishing.flush_lanes()
+        check_filter(asked.filter, self.logon.check_ready().filter_bytes_max)
+        self.publishing.flush()
         self.ask(token, lambda number: replace(asked, id=number))
 
     def ask(self, token: object, make: Callable[[int], Command], batch: MessageBatch | None = None) -> None:
         """Send the command that `make` gives for an id, resolved with its answer. Raises `Disconnected`."""
-        self.standing.check_ready()
+        self.logon.check_ready()
         number = self._calls.new_id()
         self._calls.ask(number, make(number), token, batch=batch)
 
@@ -344,17 +344,17 @@ class ClientProtocol:
     @property
     def logged_on(self) -> LoggedOn | None:
         """What the server said at logon, while everything may be called."""
-        return self.standing.logged_on
+        return self.logon.logged_on
 
     @property
     def closed(self) -> bool:
         """Whether `close` was called."""
-        return self.standing.closed
+        return self.logon.closed
 
     def close(self) -> None:
         """Send what is gathered and hang up. Afterwards every call raises `Closed`."""
-        self.settler.put()
-        self.standing.close()
+        self.acks.put()
+        self.logon.close()
         if self.logged_on is not None:
             self.publishing.put_gathered()
         if self._connection is None:
@@ -374,10 +374,10 @@ class ClientProtocol:
         self._goodbye = None
         self._logon_token = token
         self._effects += (State(ConnectionState.CONNECTED), Send([self._connection.preface()]))
-        options, beat_ms = self.standing.options, self.beats.interval_ms
+        options, beat_ms = self.logon.options, self.heartbeat.interval_ms
         self.publishing.eager = bool(options)
-        self._send(replace(self.standing.logon, options=options, heartbeat_ms=beat_ms))
-        self.beats.begin(now.mono)
+        self._send(replace(self.logon.logon, options=options, heartbeat_ms=beat_ms))
+        self.heartbeat.begin(now.mono)
 
     def _frame(self, command: Command, batch: MessageBatch | None = None) -> Send:
         assert self._connection is not None
@@ -393,7 +393,7 @@ class ClientProtocol:
 
     def _check_known(self, what: str, sub_ids: tuple[str, ...], consequence: str) -> None:
         check_sub_ids(what, sub_ids)
-        self.standing.check_ready()
+        self.logon.check_ready()
         check_known(sub_ids, self.subscriptions, consequence)
 
     def _take(self, events: Sequence[Received | Violation], now: Now) -> None:
@@ -422,8 +422,8 @@ class ClientProtocol:
     def send_settlements(self) -> None:
         """Put on the connection what is gathered of settlements, and everything published before: what comes
         behind it may end leases. Never raises."""
-        if self.settler.busy:
-            self.settler.put()
+        if self.acks.busy:
+            self.acks.put()
             self.publishing.put_gathered()
 
     def _run_errands(self) -> None:
@@ -461,8 +461,8 @@ class ClientProtocol:
             raise BadCommand(f"{type(command).__name__} does not come from a server")
 
     def _published(self, command: Persisted | Processed | Rejected) -> None:
-        if self.settler.behind:
-            self._settle(self.settler.answered)
+        if self.acks.behind:
+            self._settle(self.acks.answered)
         if isinstance(command, Persisted):
             self.publishing.persisted(command)
             self._calls.hurry()
@@ -471,23 +471,23 @@ class ClientProtocol:
         else:
             self.publishing.rejected(command)
         self._calls.settle_flushes()
-        if self.settler.waiting:
-            self._settle(self.settler.room)
+        if self.acks.waiting:
+            self._settle(self.acks.room)
 
     def _log_on(self, command: LoggedOn, now: Now) -> None:
         assert self._connection is not None
-        self.standing.accept(command)
+        self.logon.accept(command)
         self._connection.logged_on()
         self._effects.append(State(ConnectionState.LOGGED_ON))
         if not self.step_by_step:
-            self.go_on(now)
+            self.resume_publishing(now)
             if self._goodbye is not None:
                 return
         token, self._logon_token = self._logon_token, None
         self._effects.append(ResolveCall(token, command))
 
     def _hang_up(self, error: TickertapeError) -> None:
-        self._goodbye = self.standing.ending = error
+        self._goodbye = self.logon.ending = error
         self._effects.append(EndConnection(error))
 
     def _lose(self, error: TickertapeError) -> None:
@@ -499,13 +499,13 @@ class ClientProtocol:
         self._effects[:] = [
             effect for effect in self._effects if not isinstance(effect, Send | EndConnection)
         ]
-        was_on, closed = self.standing.accepted is not None, self.standing.closed
+        was_on, closed = self.logon.accepted is not None, self.logon.closed
         self._connection = None
-        self.beats.end()
+        self.heartbeat.end()
         refusal: TickertapeError = Closed("the client was closed") if closed else error
         try:
-            error, reason, refusal = self.standing.lost(error)
-            self.settler.lost()
+            error, reason, refusal = self.logon.lost(error)
+            self.acks.lost()
             keep = self.keep_subscriptions and not closed
             if keep:
                 self._calls.unanswered()

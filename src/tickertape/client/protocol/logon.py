@@ -113,7 +113,7 @@ class LogonState:
             )
         if self._publishing.store is not None:
             check_sequences_left(self.logon.name, answer.last_persisted)
-        self._publishing.recording.told(answer.recorded, answer.validated, answer.message_bytes_max)
+        self._publishing.server_topics.told(answer.recorded, answer.validated, answer.message_bytes_max)
         self.accepted = answer
 
     def ready(self, answer: LoggedOn) -> None:

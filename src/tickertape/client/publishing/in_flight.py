@@ -23,10 +23,10 @@ class UnansweredFrames:
     """The frames in flight of both lanes, which hold them. Each answer is checked before it settles anything:
     `BadCommand` is raised for one that does not fit."""
 
-    def __init__(self, lanes: SendBuffers, effects: list[Effect]) -> None:
-        self._lanes = lanes
+    def __init__(self, buffers: SendBuffers, effects: list[Effect]) -> None:
+        self._buffers = buffers
         self.store: PublishStore | None = None
-        self.refusals = Rejections(effects)
+        self.rejections = Rejections(effects)
         self.frame = 0
         """The number of the last frame of this connection."""
         self.sent_sequence = 0
@@ -34,14 +34,14 @@ class UnansweredFrames:
         self.last_persisted = 0
         """What the server said at logon."""
 
-    def sent(self, lane: SendBuffer, stored: Stored) -> int:
-        """`stored` is about to go out as a frame of `lane`, whose number this is."""
+    def sent(self, buffer: SendBuffer, stored: Stored) -> int:
+        """`stored` is about to go out as a frame of `buffer`, whose number this is."""
         self.frame += 1
-        lane.idle = False
+        buffer.idle = False
         batch = stored.batch
         self.sent_sequence = max(self.sent_sequence, stored.last)  # 0 of an unsequenced lane
-        kept = batch if lane.sequenced else None
-        lane.in_flight[self.frame] = FrameInFlight(stored.first, stored.last, batch.count, kept)
+        kept = batch if buffer.sequenced else None
+        buffer.in_flight[self.frame] = FrameInFlight(stored.first, stored.last, batch.count, kept)
         return self.frame
 
     def persisted(self, command: Persisted) -> int:
@@ -51,9 +51,9 @@ class UnansweredFrames:
         """
         known = None if self.store is None else max(self.sent_sequence, self.last_persisted)
         check_persisted(command, self.frame, known)
-        lane, sequence = self._lanes.recorded, command.sequence
-        while lane.in_flight and (number := next(iter(lane.in_flight))) <= command.frame:
-            sequence = max(sequence, lane.in_flight.pop(number).last)
+        buffer, sequence = self._buffers.recorded, command.sequence
+        while buffer.in_flight and (number := next(iter(buffer.in_flight))) <= command.frame:
+            sequence = max(sequence, buffer.in_flight.pop(number).last)
         if self.store is None or not sequence:
             return 0
         self.store.discard(sequence)
@@ -63,12 +63,12 @@ class UnansweredFrames:
         """Settle one unrecorded frame; it says nothing about any other. Which lane it was in."""
         check_frame(command.frame, self.frame)
         settled = []
-        for lane in (self._lanes.unrecorded, self._lanes.recorded):
-            frame = lane.in_flight.get(command.frame)
+        for buffer in (self._buffers.unrecorded, self._buffers.recorded):
+            frame = buffer.in_flight.get(command.frame)
             if frame is not None:
                 check_processed(command, frame)
-                del lane.in_flight[command.frame]
-                settled.append(lane)
+                del buffer.in_flight[command.frame]
+                settled.append(buffer)
         return settled
 
     def rejected(self, command: Rejected) -> list[SendBuffer]:
@@ -76,21 +76,21 @@ class UnansweredFrames:
         nothing is left of it."""
         check_frame(command.frame, self.frame)
         settled = []
-        for lane in (self._lanes.recorded, self._lanes.unrecorded):
-            frame = lane.in_flight.get(command.frame)
+        for buffer in (self._buffers.recorded, self._buffers.unrecorded):
+            frame = buffer.in_flight.get(command.frame)
             if frame is None:
                 continue
             check_rejected(command, frame)
-            if command.refused and self._refused_in_part(lane, frame, command):
+            if command.refused and self._refused_in_part(buffer, frame, command):
                 continue
-            del lane.in_flight[command.frame]
+            del buffer.in_flight[command.frame]
             if frame.batch is not None and self.store is not None:
                 self.store.replace(frame.first, frame.last, None)
-            self.refusals.add(command, frame.messages, frame.batch)
-            settled.append(lane)
+            self.rejections.add(command, frame.messages, frame.batch)
+            settled.append(buffer)
         return settled
 
-    def _refused_in_part(self, lane: SendBuffer, frame: FrameInFlight, command: Rejected) -> bool:
+    def _refused_in_part(self, buffer: SendBuffer, frame: FrameInFlight, command: Rejected) -> bool:
         """Let go of what was refused of a frame; the rest waits for its answer. False when none is left."""
         parts = partly(frame, command)
         if parts is None:
@@ -98,6 +98,6 @@ class UnansweredFrames:
         refused, rest = parts
         if refused is not None and self.store is not None:
             self.store.replace(frame.first, frame.last, rest.batch)
-        lane.in_flight[command.frame] = rest
-        self.refusals.add(command, frame.messages - rest.messages, refused)
+        buffer.in_flight[command.frame] = rest
+        self.rejections.add(command, frame.messages - rest.messages, refused)
         return True

@@ -38,7 +38,7 @@ from tickertape.client.publish_store.protocol import (
 )
 from tickertape.client.publishing.bulk import MakeBatch, checked
 from tickertape.client.publishing.in_flight import UnansweredFrames
-from tickertape.client.publishing.resend import AFTER_BACKLOG, StoreResend
+from tickertape.client.publishing.resend import AFTER_RESEND, StoreResend
 from tickertape.client.publishing.send_buffer import (
     CLOSED,
     NOBODY,
@@ -85,9 +85,9 @@ class Publisher:
         self._store: PublishStore | None = None
         self._appending: AppendingPublishStore | None = None
         """The store, when it is given each message before `publish` returns. Then there are no runs."""
-        self._lanes = SendBuffers()
-        self._recorded, self._unrecorded = self._lanes.recorded, self._lanes.unrecorded
-        self.recording = ServerTopics()
+        self._buffers = SendBuffers()
+        self._recorded, self._unrecorded = self._buffers.recorded, self._buffers.unrecorded
+        self.server_topics = ServerTopics()
         """What the server said about topics."""
         self._refusal: TickertapeError | None = Disconnected("not connected: call connect() first")
         self._ended = False
@@ -98,17 +98,17 @@ class Publisher:
         self._storing_failed = False
         """Whether the application was told that the store takes nothing."""
         self._taken_over: PublisherTakenOver | None = None
-        self._outstanding = UnansweredFrames(self._lanes, effects)
+        self._outstanding = UnansweredFrames(self._buffers, effects)
         transmit = partial(self._transmit, self._recorded)
-        self._resending = StoreResend(self._lanes, self.recording, transmit, self._unsequence)
-        self._backlog_end = 0
+        self._resending = StoreResend(self._buffers, self.server_topics, transmit, self._unsequence)
+        self._resend_end = 0
         self._own_from = 1
         """The first sequence that this client gave to messages of its publish store; 1 where no client of
         the store has logged on before."""
         self.kept: StoreAppend | None = None
         """How more of what is gathered goes straight into the store, where that is possible."""
         self._last_owner = NOBODY
-        self.refusals = self._outstanding.refusals
+        self.rejections = self._outstanding.rejections
         self.starved = False
         """Whether a publish found no room since there was more."""
         self.run: AppendRun = CLOSED
@@ -135,29 +135,29 @@ class Publisher:
         """
         self._close_run()
         try:
-            lane = self._lanes.of_topic.get(topic) or self._find_lane(topic)
+            buffer = self._buffers.of_topic.get(topic) or self._buffer_for(topic)
         except TypeError:
             check_topic(topic)  # what cannot even be looked up is no text
             raise
         size = len(body) + message_cost_bytes
-        if lane.size + size > lane.limit:
-            self._make_room(lane, size, self.recording.message_bytes_max)
-        sequence = lane.base + lane.count if lane.sequenced else None
+        if buffer.size + size > buffer.limit:
+            self._make_room(buffer, size, self.server_topics.message_bytes_max)
+        sequence = buffer.base + buffer.count if buffer.sequenced else None
         appending = None if sequence is None else self._appending
         if appending is not None and sequence is not None:
             appending.append(sequence, topic, body, expiration_ms, correlation_id, key)
-        lane.add(topic, body, expiration_ms, correlation_id, key)
-        if lane.idle or lane.size >= batch_bytes_target:
+        buffer.add(topic, body, expiration_ms, correlation_id, key)
+        if buffer.idle or buffer.size >= batch_bytes_target:
             try:
-                self._flush_lane(lane)
+                self._flush_buffer(buffer)
             except Exception:
-                self._take_back(lane)
+                self._take_back(buffer)
                 raise
         elif appending is not None:
-            write = appending.writer(topic) if lane.plain else None
-            self.kept = StoreAppend(lane, write) if write is not None else None
+            write = appending.writer(topic) if buffer.plain else None
+            self.kept = StoreAppend(buffer, write) if write is not None else None
         elif owner == self._last_owner and owner != NOBODY:
-            self.run = lane.open(owner, len(body))
+            self.run = buffer.open(owner, len(body))
         else:
             self._last_owner = owner
         return sequence
@@ -172,24 +172,24 @@ class Publisher:
 
     def check_settles(self) -> None:
         """Raise what `settle` would raise without a connection."""
-        self._find_lane(QUEUE_TOPIC, own=True)
+        self._buffer_for(QUEUE_TOPIC, own=True)
 
     def settle(self, body: bytes) -> bool:
         """As `publish`, of a settlement: only here is `QUEUE_TOPIC` published to. Whether it is kept until
         there is an answer to what was sent before."""
-        lane = self._find_lane(QUEUE_TOPIC, own=True)
+        buffer = self._buffer_for(QUEUE_TOPIC, own=True)
         self._close_run()
         size = len(body) + message_cost_bytes
-        if lane.size + size > lane.limit:
-            self._make_room(lane, size)
-        if lane.sequenced and self._appending is not None:
-            self._appending.append(lane.base + lane.count, QUEUE_TOPIC, body, 0, "", "")
-        lane.add(QUEUE_TOPIC, body)
+        if buffer.size + size > buffer.limit:
+            self._make_room(buffer, size)
+        if buffer.sequenced and self._appending is not None:
+            self._appending.append(buffer.base + buffer.count, QUEUE_TOPIC, body, 0, "", "")
+        buffer.add(QUEUE_TOPIC, body)
         # While frames are written too: the settler waits for acknowledgements, which are conflated then.
         busy = self._writing and not self._resending.active
-        if lane.idle or busy or lane.size >= batch_bytes_target:
-            self._flush_lane(lane)
-        return bool(lane.count and lane.in_flight)
+        if buffer.idle or busy or buffer.size >= batch_bytes_target:
+            self._flush_buffer(buffer)
+        return bool(buffer.count and buffer.in_flight)
 
     def publish_bodies(self, topic: str, bodies: Sequence[bytes], body_bytes: int) -> int | None:
         """Accept `bodies`, at least one, about `chunk_bytes` at most, `body_bytes` together, as one batch.
@@ -200,21 +200,21 @@ class Publisher:
         """As `publish_bodies`, for `count` messages that `make` puts into a batch of one run."""
         self._close_run()
         try:
-            lane = self._lanes.of_topic.get(topic) or self._find_lane(topic)
+            buffer = self._buffers.of_topic.get(topic) or self._buffer_for(topic)
         except TypeError:
             check_topic(topic)  # what cannot even be looked up is no text
             raise
-        if lane.count:
-            self._flush_lane(lane)
-        most = self.recording.message_bytes_max if count == 1 else message_bytes_max
-        self._make_room(lane, body_bytes + count * message_cost_bytes, most)
-        if not lane.sequenced:
+        if buffer.count:
+            self._flush_buffer(buffer)
+        most = self.server_topics.message_bytes_max if count == 1 else message_bytes_max
+        self._make_room(buffer, body_bytes + count * message_cost_bytes, most)
+        if not buffer.sequenced:
             batch = checked(make())
             self.unfinished = True
-            self._transmit(lane, Stored(0, 0, batch))
+            self._transmit(buffer, Stored(0, 0, batch))
             return None
-        self._settle_put(lane)
-        first = lane.base
+        self._drop_stored(buffer)
+        first = buffer.base
         batch = checked(make(publisher=self._publisher, first_sequence=first))
         self.unfinished = True
         stored = Stored(first, first + count - 1, batch)
@@ -223,20 +223,20 @@ class Publisher:
         self._transmit_put(stored)
         return first + count - 1
 
-    def flush_lanes(self) -> int:
+    def flush(self) -> int:
         """Send what is gathered; the number of the last frame of it, for `answered`."""
-        for lane in (self._recorded, self._unrecorded):
-            if lane.count:
-                self._flush_lane(lane)
-        return AFTER_BACKLOG if self._resending.active else self._outstanding.frame
+        for buffer in (self._recorded, self._unrecorded):
+            if buffer.count:
+                self._flush_buffer(buffer)
+        return AFTER_RESEND if self._resending.active else self._outstanding.frame
 
     def answered(self, frame: int) -> bool:
-        """Whether every frame up to this one, as `flush_lanes` gave it, has its answer."""
-        if frame == AFTER_BACKLOG:
+        """Whether every frame up to this one, as `flush` gave it, has its answer."""
+        if frame == AFTER_RESEND:
             if self._resending.active:
                 return False
-            frame = self._backlog_end
-        oldest = self._lanes.oldest_in_flight()
+            frame = self._resend_end
+        oldest = self._buffers.oldest_in_flight()
         return oldest is None or frame < oldest
 
     def unpersisted_count(self) -> int:
@@ -247,21 +247,23 @@ class Publisher:
 
     def unsettled(self) -> bool:
         """Whether anything gathered or sent on this connection has no answer yet, or never will have."""
-        return self._lanes.unsettled or self._taken_over is not None or self._resending.active
+        return self._buffers.unsettled or self._taken_over is not None or self._resending.active
 
     def end(self) -> None:
         """Refuse messages with `Closed` from here on. Accepted ones go on, and so do settlements."""
         self._ended = True
         self._close_run()
-        self._lanes.of_topic.clear()
+        self._buffers.of_topic.clear()
 
     def unanswered_count(self) -> int:
         """Messages that end with this process when nobody waits for their answer: sent or gathered without a
         publish store, or held by one in memory."""
-        lanes = (self._recorded, self._unrecorded)
+        buffers = (self._recorded, self._unrecorded)
         kept = not isinstance(self._store, MemoryPublishStore)
-        loose = [lane for lane in lanes if not lane.sequenced]
-        count = sum(lane.count + sum(frame.messages for frame in lane.in_flight.values()) for lane in loose)
+        loose = [buffer for buffer in buffers if not buffer.sequenced]
+        count = sum(
+            buffer.count + sum(frame.messages for frame in buffer.in_flight.values()) for buffer in loose
+        )
         return count if kept else count + self.unpersisted_count()
 
     def check_taken_over(self) -> None:
@@ -276,8 +278,8 @@ class Publisher:
         is unknown, as always when a connection is lost.
         """
         self._close_run()
-        self._lanes.repair()
-        self._settle_put(self._recorded)
+        self._buffers.repair()
+        self._drop_stored(self._recorded)
         self.unfinished = False
 
     @property
@@ -299,27 +301,27 @@ class Publisher:
         """
         given_up = self._taken_over is not None or self._resending.refused is not None
         check_new_store(store, 0 if given_up else self.unpersisted_count())
-        lane = self._recorded
+        buffer = self._recorded
         never = False
         if store is not None:
             check_sequences_left(self._name, self._outstanding.last_persisted)
             store.attach(self._name)
             never = isinstance(store, LogonNotingPublishStore) and store.never_logged_on
-            if self.recording.known:
+            if self.server_topics.known:
                 _note_logon(store)
         self._close_run()
-        if self._connected and lane.count:
-            self._flush_lane(lane)
+        if self._connected and buffer.count:
+            self._flush_buffer(buffer)
         self._taken_over = self._resending.refused = None
         self._store = self._outstanding.store = store
         self._appending = store if isinstance(store, AppendingPublishStore) else None
-        lane.sequenced = store is not None
+        buffer.sequenced = store is not None
         if store is not None:
             self._outstanding.sent_sequence = store.last_sequence
-            lane.base = next_sequence(store, self._outstanding.last_persisted, now)
-            self._own_from = 1 if never else lane.base
-            self.recording.restart(self._own_from, store.last_sequence)
-        self._lanes.of_topic.clear()
+            buffer.base = next_sequence(store, self._outstanding.last_persisted, now)
+            self._own_from = 1 if never else buffer.base
+            self.server_topics.restart(self._own_from, store.last_sequence)
+        self._buffers.of_topic.clear()
         if self._connected:
             self._resume(now)
         self._measure()
@@ -336,16 +338,16 @@ class Publisher:
         When another process published under this name, what is held stays as it is: see `taken_over`. Raises
         `StoreError`, and `TopicNotRecorded` when this server cannot take what the store holds.
         """
-        self._lanes.of_topic.clear()
+        self._buffers.of_topic.clear()
         self._close_run()
         try:
             if self._recorded.count:
-                self._flush_lane(self._recorded)  # while disconnected: into the store, and sent from there
+                self._flush_buffer(self._recorded)  # while disconnected: into the store, and sent from there
             self._outstanding.frame = 0
             self._refusal = None
             self._outstanding.last_persisted = last_persisted
             self._recorded.idle = self._unrecorded.idle = True
-            self.recording.assume(self._own_from, self._recorded.base - 1)
+            self.server_topics.assume(self._own_from, self._recorded.base - 1)
             _note_logon(self._store)
             self._resume(now)
         except TopicNotRecorded:
@@ -366,17 +368,17 @@ class Publisher:
         self._resending.stop()
         self._storing = storing
         self._close_run()
-        self.recording.assume(self._own_from, self._recorded.base + self._recorded.count - 1)
-        self._lanes.disconnect()
+        self.server_topics.assume(self._own_from, self._recorded.base + self._recorded.count - 1)
+        self._buffers.disconnect()
         return self.put_gathered()
 
     def put_gathered(self) -> StoreError | None:
-        """As `flush_lanes`, but never raises: why a store could not take what is gathered, which stays so.
+        """As `flush`, but never raises: why a store could not take what is gathered, which stays so.
 
         The application is told, once until the store works again.
         """
         try:
-            self.flush_lanes()
+            self.flush()
         except Exception as error:  # noqa: BLE001 - a store of the application may raise anything
             failure = as_store_error(error)
             if not self._storing_failed:
@@ -408,50 +410,50 @@ class Publisher:
         if not self._writing or frame < self._outstanding.frame:
             return
         held = self._resending.active  # messages of recorded topics follow the backlog
-        lanes = [self._unrecorded] if held else [self._unrecorded, self._recorded]
-        for lane in lanes:
-            if lane.count:
-                self._flush_lane(lane)
+        buffers = [self._unrecorded] if held else [self._unrecorded, self._recorded]
+        for buffer in buffers:
+            if buffer.count:
+                self._flush_buffer(buffer)
         if frame == self._outstanding.frame:
-            for lane in lanes:
-                lane.idle = True
+            for buffer in buffers:
+                buffer.idle = True
             self._writing = False  # last: after an exception, the report is still due
 
     def processed(self, command: Processed) -> None:
         """Settle one unrecorded frame; it says nothing about any other."""
-        for lane in self._outstanding.processed(command):
-            self._settled(lane)
+        for buffer in self._outstanding.processed(command):
+            self._settled(buffer)
 
     def rejected(self, command: Rejected) -> None:
         """Settle one frame that the server refused, or what it refused of one."""
-        lanes = self._outstanding.rejected(command)
+        buffers = self._outstanding.rejected(command)
         self._measure()
-        for lane in lanes:
-            self._settled(lane)
+        for buffer in buffers:
+            self._settled(buffer)
 
     # -- inside -----------------------------------------------------------------------------------------
 
-    def _find_lane(self, topic: str, *, own: bool = False) -> SendBuffer:
+    def _buffer_for(self, topic: str, *, own: bool = False) -> SendBuffer:
         if not own:
             check_topic(topic)
             if self._ended:
                 raise Closed("the client was closed")
         self.check_taken_over()
-        recorded = topic in self.recording
+        recorded = topic in self.server_topics
         if self._refusal is not None:
             stored = recorded and self._recorded.sequenced and self._storing
             if not stored or isinstance(self._refusal, Closed):
                 raise self._refusal.with_traceback(None)  # else it grows with each call
-        return self._recorded if own else self._lanes.remember(topic, recorded=recorded)
+        return self._recorded if own else self._buffers.remember(topic, recorded=recorded)
 
-    def _make_room(self, lane: SendBuffer, size: int, most: int = message_bytes_max) -> None:
-        store = self._store if lane.sequenced else None
+    def _make_room(self, buffer: SendBuffer, size: int, most: int = message_bytes_max) -> None:
+        store = self._store if buffer.sequenced else None
         check_size(size, store, most)
-        if lane.count and lane.size + size > batch_bytes_target:
-            self._flush_lane(lane)
-        if store is not None and lane.size + size > free_bytes(store):
-            if lane.count:
-                self._flush_lane(lane)  # stored, it takes what it takes: before, that was only estimated
+        if buffer.count and buffer.size + size > batch_bytes_target:
+            self._flush_buffer(buffer)
+        if store is not None and buffer.size + size > free_bytes(store):
+            if buffer.count:
+                self._flush_buffer(buffer)  # stored, it takes what it takes: before, that was only estimated
             if size > free_bytes(store):
                 if self.eager and self._connected and not self.starved:
                     self.hasten()  # else the store stays full for an interval
@@ -463,35 +465,35 @@ class Publisher:
         if self.kept is not None:
             self.kept.open = False
             self.kept = None
-        self._lanes.close()
+        self._buffers.close()
 
-    def _flush_lane(self, lane: SendBuffer) -> None:
+    def _flush_buffer(self, buffer: SendBuffer) -> None:
         self._close_run()
-        if not lane.sequenced:
-            batch = lane.batch()
+        if not buffer.sequenced:
+            batch = buffer.batch()
             self.unfinished = True
-            lane.clear()
-            self._transmit(lane, Stored(0, 0, batch))
+            buffer.clear()
+            self._transmit(buffer, Stored(0, 0, batch))
             return
-        self._settle_put(lane)
-        if lane.count:
-            batch = lane.batch(self._publisher)
+        self._drop_stored(buffer)
+        if buffer.count:
+            batch = buffer.batch(self._publisher)
             self.unfinished = True
-            stored = Stored(lane.base, lane.base + lane.count - 1, batch)
+            stored = Stored(buffer.base, buffer.base + buffer.count - 1, batch)
             assert self._store is not None
             keep(self._store.put if self._appending is None else self._appending.seal, stored)
             self._transmit_put(stored)
 
-    def _take_back(self, lane: SendBuffer) -> None:
+    def _take_back(self, buffer: SendBuffer) -> None:
         """The store did not take what is gathered: its last message, which `publish` raises for, is not."""
-        self._settle_put(lane)
-        if lane.count:
-            lane.drop_last()
+        self._drop_stored(buffer)
+        if buffer.count:
+            buffer.drop_last()
 
-    def _settle_put(self, lane: SendBuffer) -> None:
+    def _drop_stored(self, buffer: SendBuffer) -> None:
         # Interrupted between the store and the lane: what the store has is no longer gathered.
-        if self._store is not None and lane.base <= self._store.last_sequence:
-            lane.clear(self._store.last_sequence + 1)
+        if self._store is not None and buffer.base <= self._store.last_sequence:
+            buffer.clear(self._store.last_sequence + 1)
 
     def _transmit_put(self, stored: Stored) -> None:
         self._recorded.clear(stored.last + 1)
@@ -499,24 +501,24 @@ class Publisher:
         if self._connected and not self._resending.active:
             self._transmit(self._recorded, stored)
 
-    def _transmit(self, lane: SendBuffer, stored: Stored) -> int:
-        frame = self._outstanding.sent(lane, stored)
-        self._send_frame(Publish(frame=frame, sequenced=lane.sequenced), stored.batch)
+    def _transmit(self, buffer: SendBuffer, stored: Stored) -> int:
+        frame = self._outstanding.sent(buffer, stored)
+        self._send_frame(Publish(frame=frame, sequenced=buffer.sequenced), stored.batch)
         self._writing = self.eager
         return frame
 
     def _resume(self, now: Now) -> None:
         """Send again what the store holds, unless another process published under this name."""
-        store, lane, last = self._store, self._recorded, self._outstanding.last_persisted
+        store, buffer, last = self._store, self._recorded, self._outstanding.last_persisted
         self._resending.stop()
         if store is None:
             return
         self._taken_over = taken_over(self._name, store.held(), self._outstanding.sent_sequence, last)
         if self._taken_over is not None:
             return
-        store.discard(self.recording.last_certain(store.held(), last))
-        if last >= lane.base:
-            lane.base = first_sequence(last, now)
+        store.discard(self.server_topics.last_certain(store.held(), last))
+        if last >= buffer.base:
+            buffer.base = first_sequence(last, now)
         self._resending.begin(store)
         self._resend()
 
@@ -529,13 +531,13 @@ class Publisher:
             if not known:
                 self._effects.append(ReportError(error))
             # As if this server had never been there: what is published from here on is kept, too.
-            self.recording.take_back()
-            self._lanes.of_topic.clear()
+            self.server_topics.take_back()
+            self._buffers.of_topic.clear()
             self._refusal = Disconnected(str(error))
             raise
         if done:
             self._report_moved()
-            self._backlog_end = self._outstanding.frame
+            self._resend_end = self._outstanding.frame
             self._settled(self._recorded)
 
     def _report_moved(self) -> None:
@@ -545,22 +547,22 @@ class Publisher:
 
     def _unsequence(self, stored: Stored, chosen: Flags) -> int:
         self._unrecorded.add_some(stored.batch, chosen)
-        self._flush_lane(self._unrecorded)
+        self._flush_buffer(self._unrecorded)
         return self._outstanding.frame
 
-    def _settled(self, lane: SendBuffer) -> None:
+    def _settled(self, buffer: SendBuffer) -> None:
         if self._resending.active:
             self._resend()
-        if self._resending.active and lane is self._recorded:
+        if self._resending.active and buffer is self._recorded:
             return
-        if lane.count:
-            self._flush_lane(lane)
-        elif self.eager or not lane.in_flight:
-            lane.idle = self._connected and not self._writing
+        if buffer.count:
+            self._flush_buffer(buffer)
+        elif self.eager or not buffer.in_flight:
+            buffer.idle = self._connected and not self._writing
 
     def _measure(self) -> None:
-        lane, store = self._recorded, self._store
-        lane.limit = batch_bytes_target if store is None else min(batch_bytes_target, free_bytes(store))
+        buffer, store = self._recorded, self._store
+        buffer.limit = batch_bytes_target if store is None else min(batch_bytes_target, free_bytes(store))
         if self.starved and store is not None:
             self.starved = False
             self._effects.append(StoreHasRoom())

@@ -21,7 +21,7 @@ from tickertape.client.publish_store.protocol import PublishStore, Stored
 from tickertape.client.publishing.send_buffer import SendBuffers
 from tickertape.client.publishing.server_topics import Flags, ServerTopics
 
-AFTER_BACKLOG: Final = -1
+AFTER_RESEND: Final = -1
 """Stands for the last frame of the backlog, whose number is not known before it is sent."""
 
 
@@ -80,13 +80,13 @@ class StoreResend:
 
     def __init__(
         self,
-        lanes: SendBuffers,
+        buffers: SendBuffers,
         recording: ServerTopics,
         transmit: Callable[[Stored], int],
         unsequence: Callable[[Stored, Flags], int],
     ) -> None:
-        self._lanes = lanes
-        self._recording = recording
+        self._buffers = buffers
+        self._server_topics = recording
         self._transmit = transmit
         self._unsequence = unsequence
         self._store: PublishStore | None = None
@@ -122,12 +122,12 @@ class StoreResend:
         """
         backlog = self._backlog
         assert backlog is not None
-        while backlog.room(self._lanes.oldest_in_flight()):
+        while backlog.room(self._buffers.oldest_in_flight()):
             stored = backlog.take()
             if stored is None:
                 self._backlog = self.refused = None
                 return True
-            apart = self._recording.unrecorded(stored.batch)
+            apart = self._server_topics.unrecorded(stored.batch)
             frame = self._transmit(stored) if apart is None else self._split(stored, apart)
             backlog.sent(frame, stored.batch.nbytes)
         return False
@@ -148,7 +148,7 @@ class StoreResend:
     def _split(self, stored: Stored, apart: Flags) -> int:
         # Stored while it was not known what the server records: only recorded topics carry sequences.
         first, last, batch = stored
-        topic = self._recording.promised(batch, apart)
+        topic = self._server_topics.promised(batch, apart)
         if topic is not None:
             self._backlog = None
             self.refused = self._cannot_send(topic)

@@ -221,20 +221,20 @@ class StoreAppend:
 
     __slots__ = ("open", "publish", "topic")
 
-    def __init__(self, lane: SendBuffer, write: Write) -> None:
-        self.topic = lane.topic
+    def __init__(self, buffer: SendBuffer, write: Write) -> None:
+        self.topic = buffer.topic
         self.open = True
-        bodies, base, limit = lane.bodies, lane.base, lane.limit
+        bodies, base, limit = buffer.bodies, buffer.base, buffer.limit
 
         def publish(body: bytes) -> int | None:
-            size = lane.size + len(body) + message_cost_bytes
+            size = buffer.size + len(body) + message_cost_bytes
             if size >= limit or not self.open:
                 return None
             sequence = base + len(bodies)
             if not write(sequence, body):
                 return None
             bodies.append(body)
-            lane.size = size
+            buffer.size = size
             return sequence
 
         self.publish: Callable[[bytes], int | None] = publish
@@ -256,8 +256,8 @@ class SendBuffers:
         """The lane of a topic, which is known from now on."""
         if len(self.of_topic) >= topics_remembered_max:
             self.of_topic.clear()
-        lane = self.of_topic[topic] = self.recorded if recorded else self.unrecorded
-        return lane
+        buffer = self.of_topic[topic] = self.recorded if recorded else self.unrecorded
+        return buffer
 
     def close(self) -> None:
         """End the runs."""
@@ -267,11 +267,11 @@ class SendBuffers:
     def disconnect(self) -> None:
         """Nothing that was sent will be answered, and what no store keeps is gone. No run is open."""
         self.of_topic.clear()
-        for lane in (self.recorded, self.unrecorded):
-            lane.idle = False
-            lane.in_flight.clear()
-            if not lane.sequenced:
-                lane.clear()
+        for buffer in (self.recorded, self.unrecorded):
+            buffer.idle = False
+            buffer.in_flight.clear()
+            if not buffer.sequenced:
+                buffer.clear()
 
     def repair(self) -> None:
         """As `SendBuffer.repair`."""
@@ -281,9 +281,9 @@ class SendBuffers:
     @property
     def unsettled(self) -> bool:
         """Whether anything is gathered, or was sent and has no answer."""
-        return any(lane.count or lane.in_flight for lane in (self.recorded, self.unrecorded))
+        return any(buffer.count or buffer.in_flight for buffer in (self.recorded, self.unrecorded))
 
     def oldest_in_flight(self) -> int | None:
         """The first frame that has no answer; None when all have one."""
-        lanes = (self.recorded, self.unrecorded)
-        return min((next(iter(lane.in_flight)) for lane in lanes if lane.in_flight), default=None)
+        buffers = (self.recorded, self.unrecorded)
+        return min((next(iter(buffer.in_flight)) for buffer in buffers if buffer.in_flight), default=None)

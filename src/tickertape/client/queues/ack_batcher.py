@@ -252,7 +252,7 @@ class AckBatcher:
         if self._deadline is not None and self._deadline <= now.mono:
             self.flush()
             # Who reads the answers may be busy with a handler for longer than a lease lasts.
-            self._publishing.flush_lanes()
+            self._publishing.flush()
 
     # -- inside -----------------------------------------------------------------------------------------
 

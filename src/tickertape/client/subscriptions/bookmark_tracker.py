@@ -33,7 +33,7 @@ class BookmarkTracker(Protocol):
     def started(self, bookmarks: Sequence[Bookmark]) -> None:
         """The server says after which message it begins; none: at the beginning of the log."""
 
-    def sift(self, publishers: Publishers, sequences: UInt64s) -> Mask | None:
+    def new_rows(self, publishers: Publishers, sequences: UInt64s) -> Mask | None:
         """A batch came: which rows are for the application; None = all."""
 
     def noticed(self, bookmark: Bookmark) -> None:
@@ -60,7 +60,7 @@ class StoredBookmarkTracker:
         """See `BookmarkTracker`."""
         asked(lambda: self._store.started(self._sub_id, bookmarks))
 
-    def sift(self, publishers: Publishers, sequences: UInt64s) -> Mask | None:
+    def new_rows(self, publishers: Publishers, sequences: UInt64s) -> Mask | None:
         """See `BookmarkTracker`."""
         return asked(lambda: self._store.log(self._sub_id, publishers, sequences))
 
@@ -97,7 +97,7 @@ class MemoryBookmarkTracker:
         if not self._delivered and not self._point.base:
             self._point.start(one_for_each(bookmarks))
 
-    def sift(self, publishers: Publishers, sequences: UInt64s) -> Mask | None:
+    def new_rows(self, publishers: Publishers, sequences: UInt64s) -> Mask | None:
         """See `BookmarkTracker`."""
         if isinstance(publishers, int):
             keep = self._new(publishers, sequences)

@@ -142,10 +142,10 @@ class DeduplicatedRows(NamedTuple):
 
 
 def drop_duplicates(
-    trail: BookmarkTracker, batch: MessageBatch, context: SubscriptionContext
+    tracker: BookmarkTracker, batch: MessageBatch, context: SubscriptionContext
 ) -> Deduplicated:
-    """What of it is new. Raises what the trail raises."""
-    keep = trail.sift(*columns_of(batch))
+    """What of it is new. Raises what the tracker raises."""
+    keep = tracker.new_rows(*columns_of(batch))
     if keep is None:
         return Deduplicated(batch, context)
     context = mark_redelivered(context)
@@ -156,16 +156,20 @@ def drop_duplicates(
 
 
 def drop_duplicate_rows(
-    trail: BookmarkTracker, batch: MessageBatch, rows: Sequence[int], cost: int, context: SubscriptionContext
+    tracker: BookmarkTracker,
+    batch: MessageBatch,
+    rows: Sequence[int],
+    cost: int,
+    context: SubscriptionContext,
 ) -> DeduplicatedRows:
-    """Which of these rows, which cost `cost` together, are new. Raises what the trail raises."""
+    """Which of these rows, which cost `cost` together, are new. Raises what the tracker raises."""
     publishers, sequences = columns_of(batch)
     at = None
     if len(rows) < batch.count:
         at = np.array(rows, I8)
         sequences = sequences[at]
         publishers = publishers if isinstance(publishers, int) else publishers[at]
-    keep = trail.sift(publishers, sequences)
+    keep = tracker.new_rows(publishers, sequences)
     if keep is None:
         return DeduplicatedRows(rows, cost, context)
     context = mark_redelivered(context)

@@ -118,19 +118,19 @@ class SubscriptionRegistry:
         self._placed += 1
         replay = None
         if request.bookmark is not None or request.positions is not None:
-            trail = None
+            tracker = None
             if request.bookmark is not None:
                 made_up = not request.named and present is None
                 kept = self.keep and request.handled
-                trail = tracker_of(self.store, sub_id, made_up=made_up, kept=kept)
+                tracker = tracker_of(self.store, sub_id, made_up=made_up, kept=kept)
             replay = ReplayState(
-                request.bookmark, request.options, trail, until_caught_up=request.until_caught_up
+                request.bookmark, request.options, tracker, until_caught_up=request.until_caught_up
             )
         subscription = Subscription(request, sink, replay, self._placed)
-        if replay is not None and replay.trail is not None:
-            if replay.trail.comes_again:
+        if replay is not None and replay.tracker is not None:
+            if replay.tracker.comes_again:
                 subscription.context = msgspec.structs.replace(request.context, store=self.store)
-            replay.trail.resumed(conflated=subscription.terms.conflated)
+            replay.tracker.resumed(conflated=subscription.terms.conflated)
         return subscription
 
     def begin(self, subscription: Subscription) -> None:
@@ -292,7 +292,7 @@ class SubscriptionRegistry:
         replay = present.replay
         if replay is not None and replay.completed and replay.ends:
             self.end(sub_id, "complete", None)
-        elif present.trail is not None and present.trail.comes_again:
+        elif present.tracker is not None and present.tracker.comes_again:
             self._effects.append(WillRedeliver(present.sink))
 
     def given_up(self, sub_ids: Sequence[str]) -> None:
@@ -338,8 +338,8 @@ class SubscriptionRegistry:
         if subscription is None or subscription.placed:
             return None
         replay = subscription.replay
-        if replay is not None and replay.trail is not None:
-            replay.trail.resumed(conflated=subscription.terms.conflated)
+        if replay is not None and replay.tracker is not None:
+            replay.tracker.resumed(conflated=subscription.terms.conflated)
         command = subscription.command_again(call_id)
         subscription.placed = True
         return subscription.request, command
@@ -367,9 +367,9 @@ class SubscriptionRegistry:
         subscription.check_credit(batch.count, batch.cost)
         self._quiet.delivered(subscription, batch.cost, now.mono)
         context, replay = subscription.context, subscription.replay
-        if replay is not None and replay.trail is not None:
+        if replay is not None and replay.tracker is not None:
             replay.came = True
-            kept, context, _ = self._sifted(subscription, replay.trail, batch)
+            kept, context, _ = self._deduplicated(subscription, replay.tracker, batch)
             if kept is None:
                 return
             batch = kept
@@ -393,9 +393,11 @@ class SubscriptionRegistry:
                     break
                 self._quiet.delivered(subscription, cost, mono)
                 context, replay = subscription.context, subscription.replay
-                if replay is not None and replay.trail is not None:
+                if replay is not None and replay.tracker is not None:
                     replay.came = True
-                    rows, cost, context, _ = self._sifted_rows(subscription, replay.trail, batch, rows, cost)
+                    rows, cost, context, _ = self._deduplicated_rows(
+                        subscription, replay.tracker, batch, rows, cost
+                    )
                 if cost:
                     parts.append((subscription.sink, share(rows, cost, context), rows))
         if parts:
@@ -414,38 +416,38 @@ class SubscriptionRegistry:
             if self._standing(sub_id) is not None:
                 self.failed(sub_id, error)
 
-    def _sifted(
-        self, subscription: Subscription, trail: BookmarkTracker, batch: MessageBatch
+    def _deduplicated(
+        self, subscription: Subscription, tracker: BookmarkTracker, batch: MessageBatch
     ) -> Deduplicated:
         """What of a batch is for the application."""
         try:
-            sifted = drop_duplicates(trail, batch, subscription.context)
+            left_over = drop_duplicates(tracker, batch, subscription.context)
         except TickertapeError as error:
             self.failed(subscription.context.sub_id, error)
             return Deduplicated(None, subscription.context)
-        if sifted.dropped is not None:
-            self._tell_dropped(subscription, batch, sifted.dropped)
-            self._give(subscription, batch.cost - (0 if sifted.batch is None else sifted.batch.cost))
-        return sifted
+        if left_over.dropped is not None:
+            self._tell_dropped(subscription, batch, left_over.dropped)
+            self._give(subscription, batch.cost - (0 if left_over.batch is None else left_over.batch.cost))
+        return left_over
 
-    def _sifted_rows(
+    def _deduplicated_rows(
         self,
         subscription: Subscription,
-        trail: BookmarkTracker,
+        tracker: BookmarkTracker,
         batch: MessageBatch,
         rows: Sequence[int],
         cost: int,
     ) -> DeduplicatedRows:
-        """As `_sifted`, of some messages of a batch, which cost `cost`."""
+        """As `_deduplicated`, of some messages of a batch, which cost `cost`."""
         try:
-            sifted = drop_duplicate_rows(trail, batch, rows, cost, subscription.context)
+            left_over = drop_duplicate_rows(tracker, batch, rows, cost, subscription.context)
         except TickertapeError as error:
             self.failed(subscription.context.sub_id, error)
             return DeduplicatedRows((), 0, subscription.context)
-        if sifted.dropped is not None:
-            self._tell_dropped(subscription, batch, sifted.dropped)
-            self._give(subscription, cost - sifted.cost)
-        return sifted
+        if left_over.dropped is not None:
+            self._tell_dropped(subscription, batch, left_over.dropped)
+            self._give(subscription, cost - left_over.cost)
+        return left_over
 
     def _tell_dropped(self, subscription: Subscription, batch: MessageBatch, rows: RowNumbers) -> None:
         if self.report_dropped:
@@ -465,9 +467,9 @@ class SubscriptionRegistry:
             if subscription is None:
                 continue
             replay = subscription.replay
-            if replay is not None and replay.trail is not None:
+            if replay is not None and replay.tracker is not None:
                 try:
-                    replay.trail.noticed(bookmark)
+                    replay.tracker.noticed(bookmark)
                 except TickertapeError as error:
                     self.failed(sub_id, error)
                     continue

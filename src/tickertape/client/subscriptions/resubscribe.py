@@ -43,21 +43,21 @@ class ReplayState:
         "came",
         "completed",
         "not_found",
-        "trail",
+        "tracker",
         "until_caught_up",
     )
 
     def __init__(
-        self, bookmark: str | None, options: str, trail: BookmarkTracker | None, *, until_caught_up: bool
+        self, bookmark: str | None, options: str, tracker: BookmarkTracker | None, *, until_caught_up: bool
     ) -> None:
         self.bookmark = bookmark
         """As the application gave it; None for one that reads positions."""
         self.not_found = parse_options(options).get("bookmark_not_found")
         self.until_caught_up = until_caught_up
-        self.trail = trail
+        self.tracker = tracker
         """None where nobody keeps account of it."""
         self.begun = False
-        """The server said where it begins, and the trail knows."""
+        """The server said where it begins, and the tracker knows."""
         self.after: Bookmark | None = None
         """Something that is surely in the log and that it has passed: its begin, or the last notice."""
         self.came = False
@@ -71,11 +71,11 @@ class ReplayState:
     def began(self, place: Bookmark | None) -> None:
         """The server says after which message it begins; None: at the beginning of the log. Raises what the
         trail raises."""
-        if self.trail is None:
+        if self.tracker is None:
             return
-        self.trail.started([] if place is None else [place])
+        self.tracker.started([] if place is None else [place])
         if not self.begun:
-            self._start, self._known = place, self.trail.most_recent()
+            self._start, self._known = place, self.tracker.most_recent()
         self.begun, self.after = True, place
 
     @property
@@ -87,7 +87,7 @@ class ReplayState:
         """Its bookmark on the wire when it is placed for the first time: MOST_RECENT is looked up."""
         if self.bookmark != MOST_RECENT:
             return self.bookmark
-        points = [] if self.trail is None else self.trail.most_recent()
+        points = [] if self.tracker is None else self.tracker.most_recent()
         return _text(_latest(points) if conflated else points)
 
     def again(self, *, conflated: bool, live: bool) -> str | None:
@@ -114,7 +114,7 @@ class ReplayState:
     def _points(self, asked: StartPoint | Range | None) -> list[Bookmark]:
         """Where to go on. What is known of an id from before may be older than the begin that was asked for:
         it counts when something has come, and for a range when it has moved since."""
-        points = [] if self.trail is None else self.trail.most_recent()
+        points = [] if self.tracker is None else self.tracker.most_recent()
         place = None
         if asked is not None and not self.came:
             place = self.after

@@ -93,9 +93,9 @@ class Subscription:
         """What leases on messages of queues depend on: this connection."""
 
     @property
-    def trail(self) -> BookmarkTracker | None:
+    def tracker(self) -> BookmarkTracker | None:
         """Who keeps account of what it was delivered."""
-        return None if self.replay is None else self.replay.trail
+        return None if self.replay is None else self.replay.tracker
 
     def command(self, call_id: int) -> Subscribe:
         """What asks the server for it, for the first time."""

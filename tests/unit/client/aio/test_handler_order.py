@@ -23,8 +23,8 @@ class Fed:
     def __init__(self, handle: Handle, *sub_ids: str) -> None:
         self.consumed: dict[str, int] = dict.fromkeys(sub_ids, 0)
         self.streams = {sub_id: self._stream(sub_id, handle) for sub_id in sub_ids}
-        self.convoy = HandlerOrder()
-        self.convoy.over = False
+        self.order = HandlerOrder()
+        self.order.over = False
         self.recent = RouteCache()
         self.tasks = [asyncio.create_task(stream.hand_on()) for stream in self.streams.values()]
         self.next = 0
@@ -45,8 +45,8 @@ class Fed:
         return batch
 
     def join(self) -> None:
-        self.convoy.join(list(self.streams.values()))
-        self.tasks.append(asyncio.create_task(self.convoy.hand_on()))
+        self.order.join(list(self.streams.values()))
+        self.tasks.append(asyncio.create_task(self.order.hand_on()))
 
     def push(self, sub_id: str, count: int = 1) -> None:
         self.streams[sub_id].push(self.batch(count, sub_id))
@@ -58,7 +58,7 @@ class Fed:
             self.streams[sub_id].push_share(
                 shared.share(own, 33 * len(own), SubscriptionContext(sub_id=sub_id))
             )
-        self.convoy.put([(self.streams[sub_id], own) for sub_id, own in rows.items()])
+        self.order.put([(self.streams[sub_id], own) for sub_id, own in rows.items()])
 
     async def finish(self) -> None:
         for stream in self.streams.values():
@@ -94,7 +94,7 @@ def test_exact_16_slow_handlers_keep_the_order_across_frames_of_one_and_of_sever
             ("a", 0), ("a", 1), ("b", 2), ("b", 3), ("a", 4), ("b", 5), ("a", 6), ("a", 7), ("b", 7),
             ("a", 8),
         ]  # fmt: skip
-        assert fed.convoy.over
+        assert fed.order.over
         assert fed.consumed == {"a": 6 * 33, "b": 4 * 33}
 
     run(work())
@@ -141,7 +141,7 @@ def test_one_that_is_closed_lets_the_others_go_on() -> None:
         await fed.finish()
         assert heard == [("a", 0), ("b", 1), ("b", 3), ("b", 5), ("b", 7)]
         assert fed.consumed["b"] == 4 * 33
-        assert fed.convoy.over
+        assert fed.order.over
 
     run(work())
 
@@ -154,12 +154,12 @@ def test_a_convoy_of_none_that_run_is_over() -> None:
         fed = Fed(handle, "a", "b")
         fed.join()
         await asyncio.sleep(0)
-        assert not fed.convoy.over
+        assert not fed.order.over
         await fed.streams["a"].close()
         await asyncio.sleep(0)
-        assert not fed.convoy.over
+        assert not fed.order.over
         await fed.finish()
-        assert fed.convoy.over
+        assert fed.order.over
 
     run(work())
 

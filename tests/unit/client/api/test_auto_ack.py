@@ -29,7 +29,7 @@ class Shop:
         self.peer = QueuePeer()
         self.peer.connect()
         self.peer.consume(backlog=100)
-        self.peer.core.settler.automatic = automatic
+        self.peer.core.acks.automatic = automatic
         common: dict[str, Any] = {"consumed": lambda *_: None, "unsubscribe": lambda *_: None}
         self.stream = MessageStream("s", **common)
         self.astream = AsyncMessageStream("s", **common)
@@ -92,7 +92,7 @@ def test_without_auto_ack_nothing_is_settled_by_itself() -> None:
 def test_what_was_delivered_before_it_was_set_is_not_settled_by_itself() -> None:
     shop = Shop(automatic=False)
     shop.deliver()
-    shop.peer.core.settler.automatic = True
+    shop.peer.core.acks.automatic = True
     shop.deliver()
     shop.stream.end("complete", None)
     assert [message.sequence for message in shop.stream] == [1, 2]
@@ -152,7 +152,7 @@ def test_what_the_application_says_first_counts() -> None:
     shop = Shop()
     shop.deliver(5)
     shop.stream.end("complete", None)
-    settler = shop.peer.core.settler
+    acks = shop.peer.core.acks
     for message in shop.stream:
         if message.sequence == 1:
             message.ack()
@@ -163,7 +163,7 @@ def test_what_the_application_says_first_counts() -> None:
         elif message.sequence == 4:
             message.extend(1)
         else:
-            settler.settle("work", "cancel", [(5, 5)])
+            acks.settle("work", "cancel", [(5, 5)])
     assert shop.said() == [
         ("ack", 1, 1),
         ("cancel", 2, 1),

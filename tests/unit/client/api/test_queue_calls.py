@@ -238,14 +238,14 @@ def test_a_thread_hands_what_it_says_to_the_event_loop_while_the_connection_is_b
     threads: list[int] = []
     try:
         client = make(front, server, "ha")
-        settler = client._core.settler
+        acks = client._core.acks
         stream = client.subscribe(WORK, max_backlog=10)
         produce(server, 2)
         first, second = stream.get(timeout=10), stream.get(timeout=10)
         client.ack_batch_size, client.ack_timeout = 2, 60
         front.run(_here())  # what was chosen is sent: the first waits for the second, which is then too many
         first.ack()
-        lose, acknowledge = settler.lost, settler.acknowledged
+        lose, acknowledge = acks.lost, acks.acknowledged
 
         def lost() -> None:  # on the event loop, which has taken note of the loss already
             losing.set()
@@ -256,8 +256,8 @@ def test_a_thread_hands_what_it_says_to_the_event_loop_while_the_connection_is_b
             threads.append(threading.get_ident())
             acknowledge(*arguments)
 
-        monkeypatch.setattr(settler, "lost", lost)
-        monkeypatch.setattr(settler, "acknowledged", noted)
+        monkeypatch.setattr(acks, "lost", lost)
+        monkeypatch.setattr(acks, "acknowledged", noted)
         server.drop()
         assert losing.wait(10)
         second.ack()

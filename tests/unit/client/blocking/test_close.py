@@ -54,7 +54,7 @@ def test_machine_ends_the_run_of_a_thread_that_publishes() -> None:
     assert publishing.publish_again(run, 2, b"4") is None
     with pytest.raises(Closed):
         publishing.publish_again(run, 3, b"5")
-    publishing.flush_lanes()
+    publishing.flush()
     assert [body for batch in bodies(peer.published()) for body in batch] == [b"1", b"2", b"3", b"4"]
 
 

@@ -88,7 +88,7 @@ def test_a_thread_that_fails_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPat
         def broken(uri: str, instance: str) -> None:
             raise RuntimeError("a bug")
 
-        monkeypatch.setattr(client._counsel, "succeeded", broken)
+        monkeypatch.setattr(client._policies, "succeeded", broken)
         monkeypatch.setattr(threading, "excepthook", lambda _: None)
         with pytest.raises(tt.Disconnected, match="the thread that connects failed: RuntimeError"):
             client.connect_and_logon(SECONDS)

@@ -131,7 +131,7 @@ class World:
     def settle(self) -> None:
         """Everything gathered is sent and acknowledged; on a new connection if the old one ended."""
         self.lose_if_ended()
-        self.core().publishing.flush_lanes()
+        self.core().publishing.flush()
         self.drive()
         self.say(Persisted(frame=self.frames, sequence=max(self.stored)))
 

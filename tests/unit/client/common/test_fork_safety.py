@@ -20,12 +20,12 @@ from tickertape.client.publishing.send_buffer import CLOSED
 def test_what_was_let_go_is_not_the_socket_any_more() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        keeper = socket.fromfd(ours.fileno(), socket.AF_UNIX, socket.SOCK_STREAM)
-        with keeper:
+        reconnecting = socket.fromfd(ours.fileno(), socket.AF_UNIX, socket.SOCK_STREAM)
+        with reconnecting:
             number = ours.fileno()
             forks.let_go(number)
             os.write(number, b"lost")
-            keeper.sendall(b"kept")
+            reconnecting.sendall(b"kept")
             assert theirs.recv(100) == b"kept"
             assert ours.fileno() == number
 

@@ -177,9 +177,9 @@ def test_exact_25_most_recent_never_goes_on_the_wire() -> None:
     assert wire_text(MOST_RECENT) == EPOCH, "where there is no subscription to look up"
     for again in (False, True):
         for points in ([], [Bookmark(1, 2), Bookmark(3, 4)]):
-            trail = MemoryBookmarkTracker()
-            trail.started(points)
-            replay = ReplayState(MOST_RECENT, "", trail, until_caught_up=False)
+            tracker = MemoryBookmarkTracker()
+            tracker.started(points)
+            replay = ReplayState(MOST_RECENT, "", tracker, until_caught_up=False)
             text = replay.again(conflated=False, live=False) if again else replay.first(conflated=False)
             assert text == (",".join(map(str, points)) or EPOCH)
     assert ReplayState(MOST_RECENT, "", None, until_caught_up=False).first(conflated=False) == EPOCH, (

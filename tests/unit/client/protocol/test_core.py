@@ -334,11 +334,11 @@ def test_what_was_refused_is_reported_once() -> None:
     peer = Peer().connect()
     peer.core.publish("orders", b"1")
     peer.say(Rejected(frame=1, code="bad_message", text="no JSON"))
-    error = peer.core.publishing.refusals.take()
+    error = peer.core.publishing.rejections.take()
     assert isinstance(error, PublishRejected)
     assert "1 message" in str(error)
     assert "no JSON" in str(error)
-    assert peer.core.publishing.refusals.take() is None
+    assert peer.core.publishing.rejections.take() is None
 
 
 def test_nothing_wants_waking_without_subscriptions() -> None:

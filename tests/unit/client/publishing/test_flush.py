@@ -98,9 +98,9 @@ def test_flush_of_an_asyncio_ha_client_goes_on_through_a_lost_connection(server:
 
 def filled(client: Any, server: SocketServer) -> None:
     """The store is full, a settlement waits for room, and room comes when somebody waits for it."""
-    settler, store, wait = client._core.settler, client._publishing.store, client._wait_for_store
-    settler.settle("work", "ack", [(5, 1)])
-    assert settler.waiting
+    acks, store, wait = client._core.acks, client._publishing.store, client._wait_for_store
+    acks.settle("work", "ack", [(5, 1)])
+    assert acks.waiting
 
     def wait_once(*arguments: Any) -> object:
         server.mute = False
@@ -143,7 +143,7 @@ def test_flush_that_waits_for_room_in_vain_times_out(server: SocketServer) -> No
     client = tt.Client("a", server.uri, publish_store=MemoryPublishStore(1000, when_full="raise"))
     with pytest.raises(tt.StoreFull):
         client.publish_batch("orders", [b"x" * 100] * 20)
-    client._core.settler.settle("work", "ack", [(5, 1)])
+    client._core.acks.settle("work", "ack", [(5, 1)])
     with pytest.raises(tt.TimedOut, match="no room"):
         client.publish_flush(timeout=0.05)
     client.set_exception_listener(lambda _: None)

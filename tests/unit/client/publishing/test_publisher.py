@@ -337,10 +337,10 @@ def test_a_refused_frame_without_a_store_is_told_without_its_messages() -> None:
 
 def test_refusals_are_not_remembered_when_a_handler_hears_of_them() -> None:
     peer = Peer().connect()
-    peer.core.publishing.refusals.report = False
+    peer.core.publishing.rejections.report = False
     publish(peer, b"1")
     peer.say(Rejected(frame=1, code="bad_message", text="no JSON"))
-    assert peer.core.publishing.refusals.take() is None
+    assert peer.core.publishing.rejections.take() is None
     assert len(peer.took(FailedWrite)) == 1
 
 
@@ -409,7 +409,7 @@ def test_a_refusal_that_was_lost_with_its_connection_comes_again(last_persisted:
     assert batch.bodies_list() == [b"refused"]
     peer.say(Persisted(frame=2, sequence=FRESH + 1))
     assert store.unpersisted_count() == 0
-    assert peer.core.publishing.refusals.take() is not None
+    assert peer.core.publishing.rejections.take() is not None
 
 
 # -- before the first logon ---------------------------------------------------------------------------

@@ -47,7 +47,7 @@ def test_refusals_of_a_frame_may_come_in_pieces_and_may_be_all_of_it() -> None:
     assert held_batches(store) == []
     assert [failed.messages for failed in peer.took(FailedWrite)] == [1, 1, 1]
     assert not peer.core.publishing.unsettled()
-    rejection = peer.core.publishing.refusals.take()
+    rejection = peer.core.publishing.rejections.take()
     assert "refused 3 message(s)" in str(rejection)
 
 

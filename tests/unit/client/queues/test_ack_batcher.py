@@ -24,7 +24,7 @@ def consumer(backlog: int = 10, batch_size: int = 1, store: MemoryPublishStore |
     peer = QueuePeer(store)
     peer.connect()
     peer.consume(backlog=backlog)
-    peer.core.settler.choose(batch_size=batch_size)
+    peer.core.acks.choose(batch_size=batch_size)
     return peer
 
 
@@ -119,7 +119,7 @@ def test_what_goes_at_once_overtakes_no_acknowledgement() -> None:
     assert peer.settled() == []
     second.cancel()
     third.ack()
-    peer.core.settler.flush()
+    peer.core.acks.flush()
     assert peer.settled() + peer.answer() == [
         ("work", "ack", [(5, 1, 2)]),
         ("work", "cancel", [(5, 2, 1)]),
@@ -199,18 +199,18 @@ def test_subscriptions_gather_by_themselves() -> None:
 def test_acknowledgements_by_bookmark_never_wait_for_more_than_the_smallest_backlog() -> None:
     peer = consumer(backlog=2, batch_size=80)
     peer.consume(sub_id="other", backlog=50)
-    settler = peer.core.settler
-    settler.acknowledge("work", [(5, 1)], START)
+    acks = peer.core.acks
+    acks.acknowledge("work", [(5, 1)], START)
     assert peer.settled() == []
-    settler.acknowledge("work", [(5, 2)], START)
+    acks.acknowledge("work", [(5, 2)], START)
     assert peer.settled() == [("work", "ack", [(5, 1, 2)])]
 
 
 def test_what_is_gathered_is_sent_when_its_time_has_come() -> None:
     peer = consumer(batch_size=10)
-    peer.core.settler.choose(timeout="250ms")
+    peer.core.acks.choose(timeout="250ms")
     first, second, third = peer.deliver(3)
-    assert peer.core.settler.next_deadline() is None
+    assert peer.core.acks.next_deadline() is None
     first.ack()
     assert peer.core.next_deadline() is not None
     peer.later(0.2)
@@ -218,7 +218,7 @@ def test_what_is_gathered_is_sent_when_its_time_has_come() -> None:
     assert peer.settled() == []
     peer.later(0.06)
     assert peer.settled() == [("work", "ack", [(5, 1, 2)])]
-    assert peer.core.settler.next_deadline() is None
+    assert peer.core.acks.next_deadline() is None
     third.ack()
     peer.later(0.3)
     assert peer.answer() == [("work", "ack", [(5, 3, 1)])]
@@ -228,16 +228,16 @@ def test_a_smaller_batch_size_sends_what_is_gathered() -> None:
     peer = consumer(batch_size=10)
     (message,) = peer.deliver()
     message.ack()
-    peer.core.settler.choose(batch_size=1)
-    peer.core.settler.flush()
+    peer.core.acks.choose(batch_size=1)
+    peer.core.acks.flush()
     assert peer.settled() == [("work", "ack", [(5, 1, 1)])]
     for wrong in (0, -1, 10**9, "5", True):
         with pytest.raises(BadOption):
-            peer.core.settler.choose(batch_size=wrong)  # type: ignore[arg-type]
+            peer.core.acks.choose(batch_size=wrong)  # type: ignore[arg-type]
     for late in (0, -1.0, "soon"):
         with pytest.raises(BadOption):
-            peer.core.settler.choose(timeout=late)
-    assert (peer.core.settler.batch_size, peer.core.settler.timeout) == (1, 1.0)
+            peer.core.acks.choose(timeout=late)
+    assert (peer.core.acks.batch_size, peer.core.acks.timeout) == (1, 1.0)
 
 
 @pytest.mark.parametrize("how", ["unsubscribe", "leave", "flush", "close"])
@@ -245,7 +245,7 @@ def test_what_is_gathered_goes_before_what_would_make_it_late(how: str) -> None:
     peer = QueuePeer()
     peer.connect()
     request = peer.consume()
-    peer.core.settler.choose(batch_size=10)
+    peer.core.acks.choose(batch_size=10)
     first, second = peer.deliver(2)
     first.cancel()
     second.ack()
@@ -273,7 +273,7 @@ def test_what_is_gathered_goes_before_what_would_make_it_late(how: str) -> None:
 def test_many_bookmarks_are_several_settlements() -> None:
     peer = consumer()
     marks = [(7, 2 * number + 1) for number in range(6_000)]
-    peer.core.settler.settle("work", "expire", marks)
+    peer.core.acks.settle("work", "expire", marks)
     found = peer.settled() + peer.answer()
     assert [what for _, what, _ in found] == ["expire"] * len(found)
     assert len(found) > 1
@@ -284,7 +284,7 @@ def test_a_filter_settles_behind_what_was_gathered() -> None:
     peer = consumer(batch_size=10)
     (message,) = peer.deliver()
     message.ack()
-    peer.core.settler.settle_all("work", "cancel", "/a = 1")
+    peer.core.acks.settle_all("work", "cancel", "/a = 1")
     assert peer.settled() + peer.answer() == [("work", "ack", [(5, 1, 1)]), ("work", "cancel /a = 1", [])]
 
 
@@ -324,7 +324,7 @@ def test_with_a_store_what_is_gathered_outlives_the_connection() -> None:
     second.ack()
     third.cancel()
     assert peer.core.publishing.unpersisted_count() == 3
-    assert peer.core.settler.next_deadline() is None
+    assert peer.core.acks.next_deadline() is None
     peer.connect()
     found = peer.settled()
     assert found[0] == ("work", "ack", [(5, 1, 1)])
@@ -357,8 +357,8 @@ def test_what_is_said_while_the_connection_is_being_lost_is_kept_or_refused(stor
         peer.lose()
         step()
 
-    settler = peer.core.settler
-    settler.settling = QueueCallsPort(settler, lost_first, lambda: peer.now)
+    acks = peer.core.acks
+    acks.settling = QueueCallsPort(acks, lost_first, lambda: peer.now)
     (message,) = peer.deliver()
     if not stored:
         with pytest.raises(Disconnected):
@@ -452,7 +452,7 @@ def test_settlements_wait_for_room_in_the_store_in_their_order() -> None:
     for message in messages[:5]:
         message.ack()
     messages[5].cancel()
-    assert peer.core.settler.waiting
+    assert peer.core.acks.waiting
     with pytest.raises(StoreFull):
         peer.core.flush("call", "persisted")
     sent = peer.settled()
@@ -465,4 +465,4 @@ def test_settlements_wait_for_room_in_the_store_in_their_order() -> None:
     assert found == [("work", "ack", [(5, number, 1)]) for number in range(1, 6)] + [
         ("work", "cancel", [(5, 6, 1)])
     ]
-    assert not peer.core.settler.waiting
+    assert not peer.core.acks.waiting

@@ -27,12 +27,12 @@ def test_acknowledgement_that_a_lost_connection_took_raises_once() -> None:
     peer = QueuePeer()
     gathering = said_and_lost(peer)
     with pytest.raises(Disconnected, match="Cannot acknowledge"):
-        peer.core.settler.acknowledged(gathering, peer.now)
-    peer.core.settler.acknowledged(gathering, peer.now)
+        peer.core.acks.acknowledged(gathering, peer.now)
+    peer.core.acks.acknowledged(gathering, peer.now)
 
 
 def test_acknowledgement_that_the_publish_store_took_is_sent() -> None:
     peer = QueuePeer(MemoryPublishStore())
     gathering = said_and_lost(peer)
-    peer.core.settler.acknowledged(gathering, peer.now)
+    peer.core.acks.acknowledged(gathering, peer.now)
     assert peer.settled() == [("work", "ack", [(5, 1, 1)])]

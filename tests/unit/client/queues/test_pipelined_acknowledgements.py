@@ -12,7 +12,7 @@ def consumer(batch_size: int = 1, store: MemoryPublishStore | None = None) -> Qu
     peer = QueuePeer(store)
     peer.connect()
     peer.consume(backlog=10)
-    peer.core.settler.choose(batch_size=batch_size)
+    peer.core.acks.choose(batch_size=batch_size)
     return peer
 
 
@@ -37,7 +37,7 @@ def test_what_waits_for_an_answer_is_not_left_behind() -> None:
     peer = consumer(batch_size=3)
     for message in peer.deliver(9):
         message.ack()
-    peer.core.settler.flush()
+    peer.core.acks.flush()
     assert peer.settled() == [("work", "ack", [(5, 1, 3)])]
     assert peer.answer() == [("work", "ack", [(5, 4, 3)]), ("work", "ack", [(5, 7, 3)])]
     first, second, third = peer.deliver(3)
@@ -64,7 +64,7 @@ def test_the_order_of_acknowledgements_is_kept() -> None:
         messages[at].ack()
     assert peer.settled() == [("work", "ack", [(5, 1, 1), (5, 3, 1), (5, 2, 1), (5, 4, 1)])]
     peer.answer()
-    peer.core.settler.acknowledge("work", [(5, 5), (6, 6), (5, 7), (5, 8)], START)
+    peer.core.acks.acknowledge("work", [(5, 5), (6, 6), (5, 7), (5, 8)], START)
     assert peer.settled() == [("work", "ack", [(5, 5, 1), (6, 6, 1), (5, 7, 2)])]
 
 
@@ -74,7 +74,7 @@ def test_what_waits_long_for_an_answer_is_sent_without_it() -> None:
     for message in peer.deliver(3):
         message.ack()
     assert peer.settled() == [("work", "ack", [(5, 1, 1)])]
-    deadline = peer.core.settler.next_deadline()
+    deadline = peer.core.acks.next_deadline()
     assert deadline is not None
     assert deadline <= START.mono + settlement_wait_seconds
     peer.core.wake(START._replace(mono=deadline))
@@ -83,4 +83,4 @@ def test_what_waits_long_for_an_answer_is_sent_without_it() -> None:
     first.cancel()
     second.cancel()
     peer.settled()
-    assert peer.core.settler.next_deadline() is not None
+    assert peer.core.acks.next_deadline() is not None

@@ -120,4 +120,4 @@ def test_a_filter_has_no_runs() -> None:
 def test_a_machine_without_a_front_refuses_a_delivery_out_of_a_queue() -> None:
     peer = Peer().connect()
     assert isinstance(peer.outcome("logon"), LoggedOn)
-    assert peer.core.settler.settling is None
+    assert peer.core.acks.settling is None

@@ -20,20 +20,20 @@ from tickertape.client.subscriptions.bookmark_tracker import (
 @pytest.mark.parametrize("seed", range(40))
 def test_it_is_a_store_whose_messages_are_discarded_as_they_come(seed: int) -> None:
     rng = Random(seed)
-    store, trail = MemoryBookmarkStore(), MemoryBookmarkTracker()
+    store, tracker = MemoryBookmarkStore(), MemoryBookmarkTracker()
     stored = StoredBookmarkTracker(store, "s")
     log = [(rng.choice((3, 5, 9)), number) for number in range(1, 120)]
     at = 0
-    for one in (stored, trail):
+    for one in (stored, tracker):
         one.resumed(conflated=False)
         one.started([Bookmark(3, 0)] if seed % 2 else [])
     for _ in range(30):
         if rng.random() < 0.2:  # another connection, from some place before
             at = max(0, at - rng.randrange(12))
-            for one in (stored, trail):
+            for one in (stored, tracker):
                 one.resumed(conflated=False)
         if rng.random() < 0.2 and at:
-            for one in (stored, trail):
+            for one in (stored, tracker):
                 one.noticed(Bookmark(*log[at - 1]))
         rows = log[at : at + rng.choice((1, 2, 7))]
         if not rows:
@@ -43,27 +43,27 @@ def test_it_is_a_store_whose_messages_are_discarded_as_they_come(seed: int) -> N
         sequences = np.array([row[1] for row in rows], np.uint64)
         single = len(set(publishers.tolist())) == 1
         given = int(publishers[0]) if single else publishers
-        kept = [one.sift(given, sequences) for one in (stored, trail)]
+        kept = [one.new_rows(given, sequences) for one in (stored, tracker)]
         store.discard_all("s", given, sequences)
         masks = [np.ones(len(rows), np.bool_) if keep is None else keep for keep in kept]
         assert masks[0].tolist() == masks[1].tolist()
-        assert set(stored.most_recent()) == set(trail.most_recent())
+        assert set(stored.most_recent()) == set(tracker.most_recent())
 
 
 def test_what_comes_out_of_order_in_one_batch_is_a_duplicate() -> None:
-    trail = MemoryBookmarkTracker()
-    keep = trail.sift(3, np.array([1000, 1002, 999, 1003], np.uint64))
+    tracker = MemoryBookmarkTracker()
+    keep = tracker.new_rows(3, np.array([1000, 1002, 999, 1003], np.uint64))
     assert keep is not None
     assert keep.tolist() == [True, True, False, True]
 
 
 def test_its_publishers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tickertape.client.subscriptions.bookmark_tracker.bookmark_publishers_max", 10)
-    trail = MemoryBookmarkTracker()
+    tracker = MemoryBookmarkTracker()
     for publisher in range(1, 100):
-        trail.sift(publisher, np.array([1], np.uint64))
-        assert len(trail._seen) <= 10
-    assert trail.most_recent()[-1] == Bookmark(99, 1)
+        tracker.new_rows(publisher, np.array([1], np.uint64))
+        assert len(tracker._seen) <= 10
+    assert tracker.most_recent()[-1] == Bookmark(99, 1)
 
 
 def test_what_a_store_raises_is_an_error_of_ours() -> None:
