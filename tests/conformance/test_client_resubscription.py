@@ -34,7 +34,7 @@ class Scene:
     def begin(self, store: tt.BookmarkStore | None = None) -> Any:
         """A subscriber whose handlers outlive its connection."""
         self.client = self.front.make(self.name, self.relay.uri, bookmark_store=store)
-        self.core.keep_subscriptions = True
+        self.core.subscriptions.keep = True
         self.client.set_exception_listener(self.told.append)
         self.client.connect()
         return self.client

@@ -33,8 +33,8 @@ WORLD_MUTATIONS: Final = (
     Mutation(
         "an asyncio client looks at its connection only once",
         "client/aio/driver.py",
-        "sight(), moment)\n            self._drive()\n        self._arm_beats()",
-        "sight(), moment)\n            self._drive()",
+        "liveness(), moment)\n            self._drive()\n        self._arm_beats()",
+        "liveness(), moment)\n            self._drive()",
         (_SMALL,),
         promise="R22",
         tier="world",

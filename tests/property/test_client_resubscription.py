@@ -85,7 +85,7 @@ class World:
         self.begin_publishing()
         self.store = MemoryBookmarkStore() if seed % 2 else None
         self.core = ClientProtocol("client")
-        self.core.keep_subscriptions = True
+        self.core.subscriptions.keep = True
         self.core.subscriptions.use_store(self.store)
         self.line: Line | None = None
         self.number = 0

@@ -142,7 +142,7 @@ class Life:
         deadline = self.client_deadline()
         if deadline is None or deadline > self.now:
             return
-        verdict = self.machine.look(self.client.sight(), self.now)
+        verdict = self.machine.check(self.client.sight(), self.now)
         if verdict == "beat":
             self.client.beat()
         elif verdict == "silent":

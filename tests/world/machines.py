@@ -171,7 +171,7 @@ class Reader(Client):
         super().__init__(engine, name)
         rng = engine.rng
         self.live, self.filtered = rng.random() < 0.3, rng.random() < 0.3
-        self.core.keep_subscriptions = True
+        self.core.subscriptions.keep = True
         self.stored = self.live or rng.random() < 0.5
         self.core.subscriptions.use_store(MemoryBookmarkStore() if self.stored else None)
         self.bodies: list[bytes] = []

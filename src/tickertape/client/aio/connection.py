@@ -102,7 +102,7 @@ class AsyncioConnection(asyncio.BufferedProtocol):
                 loop.call_soon(loop.call_soon, self._report, frame)
             self._reported = frame
 
-    def sight(self) -> Liveness:
+    def liveness(self) -> Liveness:
         """What the connection looks like to a heartbeat."""
         transport = self._transport
         return Liveness(

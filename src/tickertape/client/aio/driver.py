@@ -80,7 +80,7 @@ class AsyncioDriver(ClientFrontend):
                 if self._loop.is_running():
                     self._check_usable()
                 self._link.discard(Disconnected("the event loop of the connection ended"))
-            if self._link is not None and self._core.logon.ending is not None:
+            if self._link is not None and self._core.ending is not None:
                 self._link.discard(Disconnected("the connection is over"))
             if self._core.logged_on is not None:
                 return
@@ -355,7 +355,7 @@ class AsyncioDriver(ClientFrontend):
         if self._beat_timer is not None:
             self._beat_timer.cancel()
             self._beat_timer = None
-        deadline = self._core.heartbeat.next_deadline()
+        deadline = self._core.next_heartbeat()
         if deadline is not None and self._loop is not None and self._link is not None:
             wait = max(0.0, deadline - now().mono)
             self._beat_timer = self._loop.call_at(self._loop.time() + wait, self._look)
@@ -363,9 +363,9 @@ class AsyncioDriver(ClientFrontend):
     def _look(self) -> None:
         self._beat_timer = None
         moment = now()
-        deadline = self._core.heartbeat.next_deadline()
+        deadline = self._core.next_heartbeat()
         if self._link is not None and deadline is not None and deadline <= moment.mono:
-            self._core.look(self._link.sight(), moment)
+            self._core.check_heartbeat(self._link.liveness(), moment)
             self._drive()
         self._arm_beats()
 

@@ -125,7 +125,7 @@ class AsyncHAClient(HAFrontend, AsyncClient):
     async def _until_lost(self, deadline: float | None) -> None:
         """Wait while a connection is over whose loss was not told yet."""
         link = self._link
-        if link is not None and self._core.logon.ending is not None:
+        if link is not None and self._core.ending is not None:
             await link.changed.wait_for(lambda: link.gone, remaining(deadline))
 
     async def close(self, *, timeout: Timeout = DEFAULT) -> None:
@@ -357,7 +357,7 @@ class AsyncHAClient(HAFrontend, AsyncClient):
                 password = await _given(password, seconds)
             if self._session.step is not ReconnectStep.CONNECTING:
                 return machine.AttemptFailed(effect.attempt, Disconnected("it is not wanted any more"))
-            self._core.logon.set_credentials(user, password)
+            self._core.set_credentials(user, password)
             policies.uses(user, password)
             self._loop = asyncio.get_running_loop()
             self._instance = (await self._log_on(seconds)).instance

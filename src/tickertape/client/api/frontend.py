@@ -40,7 +40,6 @@ from tickertape.client.common.effects import (
 from tickertape.client.common.handlers import ExceptionListener, Handler, HandlerRunner
 from tickertape.client.common.waiting import DEFAULT, Timeout, seconds_of
 from tickertape.client.protocol.core import ClientProtocol
-from tickertape.client.publishing.send_buffer import CLOSED
 from tickertape.wire.commands import LoggedOn
 
 SOFTWARE: Final = f"tickertape-python {__version__}"
@@ -62,6 +61,7 @@ class ClientFrontend(ABC):
     _core: ClientProtocol
     _handlers: HandlerRunner
     _timeout: float | None
+    _reconnects_by_itself = False
 
     def __init__(
         self,
@@ -79,6 +79,7 @@ class ClientFrontend(ABC):
             user=user if user is not None else self._address.user,
             password=password if password is not None else self._address.password,
             software=SOFTWARE,
+            reconnects=self._reconnects_by_itself,
         )
         self._publishing = self._core.publishing
         self._publish: Callable[..., int | None] = self._publishing.publish
@@ -109,7 +110,7 @@ class ClientFrontend(ABC):
     @property
     def connected(self) -> bool:
         """Whether the client is logged on, as far as it knows."""
-        return self._core.logged_on is not None and self._core.logon.ending is None
+        return self._core.connected
 
     def set_ack_conflation(self, interval: float | str | None) -> None:
         """Ask the server, with the next logon, for at most one persisted acknowledgement in each `interval`.
@@ -119,7 +120,7 @@ class ClientFrontend(ABC):
         so use `publish_batch` for throughput. A publish store holds messages for up to an interval longer,
         unless it is full. `publish_flush` does not wait for the interval. Raises `BadOption`.
         """
-        self._core.logon.set_ack_conflation(interval)
+        self._core.set_ack_conflation(interval)
 
     def set_exception_listener(self, listener: ExceptionListener | None) -> None:
         """Call `listener(exception)` for what handlers raise; None (default): print it on standard error."""
@@ -133,7 +134,7 @@ class ClientFrontend(ABC):
         stream. The handler runs where other handlers run; its exceptions go to the exception listener.
         """
         self._duplicate_handler = handler
-        self._core.subscriptions.report_dropped = handler is not None
+        self._core.subscriptions.report_duplicates(enabled=handler is not None)
 
     def add_connection_state_listener(self, listener: StateListener) -> None:
         """Call `listener(state)` with each `ConnectionState` that the connection comes to, in order.
@@ -150,8 +151,7 @@ class ClientFrontend(ABC):
     def forked(self) -> None:
         """Internal: this is a forked child."""
         self._forked = True
-        self._core.logon.logged_on = None
-        self._publishing.run = CLOSED
+        self._core.forked()
         self._publish = forks.refuse
 
     # -- effects ----------------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ class ClientFrontend(ABC):
 
     def _take_failed_write_handler(self, handler: FailedWriteHandler | None) -> None:
         self._failed_write_handler = handler
-        self._publishing.rejections.report = handler is None
+        self._publishing.report_rejections(enabled=handler is None)
 
     @abstractmethod
     def _hand_all(self, effect: DeliverShared) -> None:
@@ -271,7 +271,7 @@ class ClientFrontend(ABC):
         if self._core.closed:
             raise Closed("the client was closed") from full
         if self._core.logged_on is None and not reconnects:
-            lost = self._core.logon.loss
+            lost = self._core.loss
             why = "" if lost is None else f" ({lost.__cause__})"
             raise Disconnected(f"there is no connection{why}, and {full}") from full
 
@@ -324,8 +324,8 @@ class ClientFrontend(ABC):
 
     def _not_in_a_fight(self, *, handling_loss: bool) -> None:
         # Two clients of one name whose handlers connect again would throw each other out for ever.
-        if handling_loss and self._core.logon.displaced is not None:
+        if handling_loss and self._core.displaced is not None:
             raise NameInUse(
                 f"another process took over the client name {self.name!r}, and would be thrown out in turn: "
                 "give each process a name of its own, or call connect() outside of the disconnect handler"
-            ) from self._core.logon.displaced
+            ) from self._core.displaced

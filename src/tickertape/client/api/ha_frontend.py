@@ -50,6 +50,7 @@ class HAFrontend(ABC):
     _handlers: HandlerRunner
     _timeout: float | None
     _credentials: Credentials
+    _reconnects_by_itself = True
 
     def __init__(
         self,
@@ -75,9 +76,6 @@ class HAFrontend(ABC):
         self._make_front(name, store, bookmark_store, timeout)
         self._credentials = credentials
         core = self._core
-        core.step_by_step = core.keep_subscriptions = True
-        core.logon.advice_first = "call connect_and_logon() first"
-        core.logon.advice = "the client connects again"
         self._policies = ApplicationPolicies(
             core.name,
             chooser,
@@ -163,14 +161,14 @@ class HAFrontend(ABC):
 
     def _take_in(self, happened: Event) -> None:
         """Tell the session, and the client machine whether anybody connects."""
-        session, standing = self._session, self._core.logon
+        session, core = self._session, self._core
         trying, attempt = session.trying, session.attempt
         session.receive(happened, now())
         self._note_attempt(attempt)
         if session.trying and not trying:
-            standing.begin()
+            core.connecting()
         elif trying and session.stopped is not None:
-            standing.stop(session.stopped)
+            core.stop(session.stopped)
 
     def _wake_session(self) -> None:
         """The session wanted to be woken by now."""

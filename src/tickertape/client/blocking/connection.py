@@ -151,7 +151,7 @@ class SocketConnection:
             self._added_bytes += len(buffer)
         self._said_at = time.monotonic()
 
-    def sight(self) -> Liveness:
+    def liveness(self) -> Liveness:
         """What the connection looks like to a heartbeat."""
         return Liveness(
             heard_at=self._heard_at,

@@ -294,7 +294,7 @@ class ThreadDriver(ClientFrontend):
             link, timer = self._link, self._timer
             if timer is not None:
                 timer.changed()
-            elif link is not None and self._core.heartbeat.next_deadline() is not None:
+            elif link is not None and self._core.next_heartbeat() is not None:
                 name = f"tickertape beats {self._address.uri}"
                 timer = self._timer = TimerThread(lambda: self._look(link), name)
                 timer.start()
@@ -305,12 +305,12 @@ class ThreadDriver(ClientFrontend):
         with self._lock:
             if self._link is not link:
                 return None
-            deadline = self._core.heartbeat.next_deadline()
+            deadline = self._core.next_heartbeat()
             moment = now()
             if deadline is not None and deadline <= moment.mono:
-                self._core.look(link.sight(), moment)
+                self._core.check_heartbeat(link.liveness(), moment)
                 later = self._sends()
-                deadline = self._core.heartbeat.next_deadline()
+                deadline = self._core.next_heartbeat()
             if deadline is None:
                 self._timer = None
         link.try_again()
@@ -385,7 +385,7 @@ class ThreadDriver(ClientFrontend):
     def _wait_for_loss(self, seconds: float | None) -> None:
         """Wait until a connection that is over is lost: its receive thread may be busy with a handler."""
         with self._lock:
-            if not self._room.wait_for(lambda: self._core.logon.ending is None, seconds):
+            if not self._room.wait_for(lambda: self._core.ending is None, seconds):
                 raise TimedOut(f"a handler did not let go of the connection that was lost {within(seconds)}")
 
     def _abandon(self, link: SocketConnection, why: Disconnected) -> None:

@@ -354,7 +354,7 @@ class HAClient(HAFrontend, Client):
             with self._lock:
                 if self._session.step is not ReconnectStep.CONNECTING:
                     return machine.AttemptFailed(effect.attempt, Disconnected("it is not wanted any more"))
-                self._core.logon.set_credentials(user, password)
+                self._core.set_credentials(user, password)
                 self._dialling = True
             self._policies.uses(user, password)
             self._instance = self._log_on(self._attempt_seconds).instance

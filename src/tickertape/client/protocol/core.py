@@ -16,6 +16,7 @@ from tickertape.base.client_limits import check_filter
 from tickertape.base.errors import (
     BadCommand,
     Closed,
+    Disconnected,
     PeerError,
     StoreError,
     TickertapeError,
@@ -41,7 +42,7 @@ from tickertape.client.common.subscribe_arguments import check_known, check_sub_
 from tickertape.client.limits import resubscription_retry_seconds
 from tickertape.client.protocol.calls import Answer, PendingCalls
 from tickertape.client.protocol.heartbeat import ClientHeartbeat, Interval
-from tickertape.client.protocol.logon import LogonState
+from tickertape.client.protocol.logon import HA_ADVICE, Advice, LogonState
 from tickertape.client.publish_store.protocol import PublishStore
 from tickertape.client.publishing.publisher import Publisher
 from tickertape.client.publishing.resend import AFTER_RESEND
@@ -97,24 +98,32 @@ Input = ConnectionOpened | BytesReceived | ConnectionEnded | bytes
 class ClientProtocol:
     """The client machine. One object lives through any number of connections, one at a time.
 
-    `name` is the client name, from which the publisher id is made. Raises `BadOption` for an unusable one.
+    `name` is the client name, from which the publisher id is made. `reconnects`: the driver connects again by
+    itself: it says when publishing resumes, and subscriptions with a handler outlive their connection. Raises
+    `BadOption` for an unusable name.
     """
 
     def __init__(
-        self, name: str, *, user: str | None = None, password: str | None = None, software: str = ""
+        self,
+        name: str,
+        *,
+        user: str | None = None,
+        password: str | None = None,
+        software: str = "",
+        reconnects: bool = False,
     ) -> None:
         check_client_name(name)
         self._effects: list[Effect] = []
         self.waiting: Sequence[Effect] = self._effects
         """What `effects` would give, to look at only."""
         self.publishing = Publisher(name, self._send, self._effects)
-        self.logon = LogonState(name, software, self.publishing)
+        self.logon = LogonState(name, software, self.publishing, HA_ADVICE if reconnects else Advice())
         """Whether it is logged on, and what holds while it is not."""
         self.logon.set_credentials(user, password)
         self.name = name
         self.acks = AckBatcher(self.publishing)
         """What was said of messages of queues."""
-        self.subscriptions = SubscriptionRegistry(self._effects, self.acks)
+        self.subscriptions = SubscriptionRegistry(self._effects, self.acks, keep=reconnects)
         self.heartbeat = ClientHeartbeat()
         """When its driver is to call `look`."""
         self._connection: Connection | None = None
@@ -124,7 +133,7 @@ class ClientProtocol:
         self.publishing.hasten = self._calls.hasten
         self.connections = 0
         """How many there were, the present one included."""
-        self.step_by_step = False
+        self._step_by_step = reconnects
         """Whether nothing follows the logon before `resume_publishing`."""
 
     # -- the contract of a machine ----------------------------------------------------------------------
@@ -169,15 +178,6 @@ class ClientProtocol:
             self._calls.retry()
             self._run_errands()
 
-    @property
-    def keep_subscriptions(self) -> bool:
-        """Whether subscriptions with a handler outlive their connection, to be placed by `resubscribe`."""
-        return self.subscriptions.keep
-
-    @keep_subscriptions.setter
-    def keep_subscriptions(self, keep: bool) -> None:
-        self.subscriptions.keep = keep
-
     def resume_publishing(self, now: Now) -> None:
         """Take in what the server has persisted, let go of that, and send the rest of the publish store.
 
@@ -204,9 +204,13 @@ class ClientProtocol:
         except StoreError as error:
             self._hang_up(error)
 
-    def look(self, sight: Liveness, now: Now) -> None:
-        """What the driver sees of the connection, at the latest at `beats.next_deadline()`."""
-        verdict = self.heartbeat.look(sight, now.mono)
+    def next_heartbeat(self) -> float | None:
+        """Return when `check_heartbeat` wants to be called (monotonic seconds), or None."""
+        return self.heartbeat.next_deadline()
+
+    def check_heartbeat(self, liveness: Liveness, now: Now) -> None:
+        """Judge the connection by what the driver sees of it, at the latest at `next_heartbeat()`."""
+        verdict = self.heartbeat.check(liveness, now.mono)
         if verdict == "beat":
             self._send(Heartbeat())
         elif verdict == "silent" and self._goodbye is None:
@@ -347,9 +351,50 @@ class ClientProtocol:
         return self.logon.logged_on
 
     @property
+    def connected(self) -> bool:
+        """Whether everything may be called, as far as it is known."""
+        return self.logon.logged_on is not None and self.logon.ending is None
+
+    @property
+    def ending(self) -> TickertapeError | None:
+        """Why this connection is over, while its loss was not reported yet."""
+        return self.logon.ending
+
+    @property
+    def loss(self) -> Disconnected | None:
+        """What calls raise since the last connection ended; its cause says why. None before the first."""
+        return self.logon.loss
+
+    @property
+    def displaced(self) -> TickertapeError | None:
+        """Why the last connection ended, when another one took over the client name."""
+        return self.logon.displaced
+
+    @property
     def closed(self) -> bool:
         """Whether `close` was called."""
         return self.logon.closed
+
+    def set_credentials(self, user: str | None, password: str | None) -> None:
+        """Use these with the next logon. Raises `BadOption`."""
+        self.logon.set_credentials(user, password)
+
+    def set_ack_conflation(self, interval: float | str | None) -> None:
+        """Ask for conflated acknowledgements with the next logon. Raises `BadOption`."""
+        self.logon.set_ack_conflation(interval)
+
+    def connecting(self) -> None:
+        """Store publishes from now on: the driver connects (again)."""
+        self.logon.begin()
+
+    def stop(self, error: TickertapeError) -> None:
+        """Refuse calls with `error`: the driver does not connect again."""
+        self.logon.stop(error)
+
+    def forked(self) -> None:
+        """Refuse everything: this is a forked child."""
+        self.logon.forked()
+        self.publishing.forked()
 
     def close(self) -> None:
         """Send what is gathered and hang up. Afterwards every call raises `Closed`."""
@@ -375,8 +420,8 @@ class ClientProtocol:
         self._logon_token = token
         self._effects += (State(ConnectionState.CONNECTED), Send([self._connection.preface()]))
         options, beat_ms = self.logon.options, self.heartbeat.interval_ms
-        self.publishing.eager = bool(options)
-        self._send(replace(self.logon.logon, options=options, heartbeat_ms=beat_ms))
+        self.publishing.connecting(eager=bool(options))
+        self._send(replace(self.logon.command, options=options, heartbeat_ms=beat_ms))
         self.heartbeat.begin(now.mono)
 
     def _frame(self, command: Command, batch: MessageBatch | None = None) -> Send:
@@ -479,7 +524,7 @@ class ClientProtocol:
         self.logon.accept(command)
         self._connection.logged_on()
         self._effects.append(State(ConnectionState.LOGGED_ON))
-        if not self.step_by_step:
+        if not self._step_by_step:
             self.resume_publishing(now)
             if self._goodbye is not None:
                 return
@@ -487,7 +532,8 @@ class ClientProtocol:
         self._effects.append(ResolveCall(token, command))
 
     def _hang_up(self, error: TickertapeError) -> None:
-        self._goodbye = self.logon.ending = error
+        self._goodbye = error
+        self.logon.end(error)
         self._effects.append(EndConnection(error))
 
     def _lose(self, error: TickertapeError) -> None:
@@ -506,7 +552,7 @@ class ClientProtocol:
         try:
             error, reason, refusal = self.logon.lost(error)
             self.acks.lost()
-            keep = self.keep_subscriptions and not closed
+            keep = self.subscriptions.keep and not closed
             if keep:
                 self._calls.unanswered()
             self.subscriptions.lost(reason, refusal, keep=keep)

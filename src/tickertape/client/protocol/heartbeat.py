@@ -64,9 +64,9 @@ class ClientHeartbeat:
         """When the connection wants to be looked at (monotonic seconds), or None."""
         return None if self._pulse is None else self._pulse.deadline
 
-    def look(self, sight: Liveness, now: float) -> Verdict:
-        """How the connection stands, as the driver sees it now."""
-        return "alive" if self._pulse is None else self._pulse.look(sight, now)
+    def check(self, liveness: Liveness, now: float) -> Verdict:
+        """Judge the connection by what the driver sees of it now."""
+        return "alive" if self._pulse is None else self._pulse.look(liveness, now)
 
     def silence(self) -> HeartbeatMissed:
         """What a connection ends with on which nothing came for too long."""

@@ -6,6 +6,8 @@ raises.
 
 from __future__ import annotations
 
+from typing import Final, NamedTuple
+
 from tickertape.base.errors import (
     BadCommand,
     BadOption,
@@ -23,16 +25,27 @@ from tickertape.client.publishing.sequences import check_sequences_left
 from tickertape.wire.commands import LoggedOn, Logon
 
 
+class Advice(NamedTuple):
+    """What errors advise: before the first connection, and after the loss of one."""
+
+    before: str = "call connect() first"
+    after: str = "call connect() again"
+
+
+HA_ADVICE: Final = Advice("call connect_and_logon() first", "the client connects again")
+
+
 class LogonState:
     """The standing of one client machine.
 
     `name` is the client name, which was checked, `software` what the server is told about the program.
     """
 
-    def __init__(self, name: str, software: str, publishing: Publisher) -> None:
-        self.logon = Logon(name=name, software=software)
-        """What the next connection begins with."""
+    def __init__(self, name: str, software: str, publishing: Publisher, advice: Advice) -> None:
+        self.command = Logon(name=name, software=software)
+        """First command on the next connection."""
         self._publishing = publishing
+        self._advice = advice
         self.accepted: LoggedOn | None = None
         """The server's answer to the logon of this connection."""
         self.logged_on: LoggedOn | None = None
@@ -45,10 +58,6 @@ class LogonState:
         """Why this connection is over, though its loss was not told yet."""
         self.loss: Disconnected | None = None
         """What calls raise since the last connection ended; its cause says why. None before the first end."""
-        self.advice_first = "call connect() first"
-        """What an application is told before the first connection."""
-        self.advice = "call connect() again"
-        """What it is told about a lost connection."""
         self.ack_conflation = 0.0
         """Seconds between two persisted acknowledgements, for the next logon; 0: one with each commit."""
         self._stopped: Disconnected | None = None
@@ -84,7 +93,9 @@ class LogonState:
             raise BadOption(
                 f"user and password have {size} bytes, at most {credentials_bytes_max} can be sent"
             )
-        self.logon = Logon(name=self.logon.name, software=self.logon.software, user=user, password=password)
+        self.command = Logon(
+            name=self.command.name, software=self.command.software, user=user, password=password
+        )
 
     def check_ready(self) -> LoggedOn:
         """Return the answer to the logon. Raises `Closed` or `Disconnected` unless all may be called."""
@@ -93,7 +104,7 @@ class LogonState:
         if self.logged_on is None:
             if self.loss is not None:
                 raise self.loss.with_traceback(None)  # else it grows with each call
-            raise Disconnected(f"not connected: {self.advice_first}")
+            raise Disconnected(f"not connected: {self._advice.before}")
         if self.ending is not None:
             ended = self.ending
             raise ended.with_traceback(None) if isinstance(ended, Disconnected) else _ended(ended)
@@ -105,21 +116,29 @@ class LogonState:
         offered."""
         if self.accepted is not None:
             raise BadCommand("the server answered the logon twice")
-        if answer.version not in self.logon.versions:
-            offered = ", ".join(map(str, self.logon.versions))
+        if answer.version not in self.command.versions:
+            offered = ", ".join(map(str, self.command.versions))
             raise BadVersion(
                 f"Cannot log on: the server chose version {answer.version} of the protocol, this client "
                 f"speaks {offered}. Update the older side."
             )
         if self._publishing.store is not None:
-            check_sequences_left(self.logon.name, answer.last_persisted)
-        self._publishing.server_topics.told(answer.recorded, answer.validated, answer.message_bytes_max)
+            check_sequences_left(self.command.name, answer.last_persisted)
+        self._publishing.learn_topics(answer.recorded, answer.validated, answer.message_bytes_max)
         self.accepted = answer
 
     def ready(self, answer: LoggedOn) -> None:
         """From here on everything may be called."""
         self.logged_on = answer
         self.displaced = None
+
+    def end(self, error: TickertapeError) -> None:
+        """Refuse calls from now on: this connection is over because of `error`."""
+        self.ending = error
+
+    def forked(self) -> None:
+        """Forget the logon: this is a forked child, and the connection is its parent's."""
+        self.logged_on = None
 
     def close(self) -> None:
         """The application has closed the client."""
@@ -136,7 +155,7 @@ class LogonState:
         if self.closed:
             return error, "closed", refusal
         ended = error if isinstance(error, Disconnected) else _ended(error)
-        loss = Disconnected(f"{ended}; {self.advice}")
+        loss = Disconnected(f"{ended}; {self._advice.after}")
         loss.__cause__ = error
         self._refuse(self._stopped or loss)
         return error, error.code, ended
@@ -155,7 +174,7 @@ class LogonState:
         """Somebody connects (again): publishes go into the store meanwhile."""
         self._stopped = None
         if self.logged_on is None:
-            self._refuse(Disconnected(f"there is no connection yet; {self.advice}"))
+            self._refuse(Disconnected(f"there is no connection yet; {self._advice.after}"))
 
     def _refuse(self, loss: Disconnected) -> None:
         self.loss = loss

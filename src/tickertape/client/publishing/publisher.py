@@ -12,7 +12,7 @@ is announced in `unfinished`; what is then left is put right by `interrupted`, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from tickertape.base.errors import (
@@ -93,7 +93,8 @@ class Publisher:
         self._ended = False
         """The application is closing the client: nothing more is accepted."""
         self._storing = True
-        self.eager = False  # acknowledgements are conflated: nothing that is gathered waits for one
+        self.eager = False
+        """Acknowledgements are conflated: gathered messages do not wait for one."""
         self._writing = False
         self._storing_failed = False
         """Whether the application was told that the store takes nothing."""
@@ -325,6 +326,22 @@ class Publisher:
         if self._connected:
             self._resume(now)
         self._measure()
+
+    def report_rejections(self, *, enabled: bool) -> None:
+        """Report rejected publishes with the next flush, or not."""
+        self.rejections.report = enabled
+
+    def learn_topics(self, recorded: Iterable[str] | None, validated: Iterable[str], bytes_max: int) -> None:
+        """Take in what the server said about topics. Raises as `ServerTopics.update`."""
+        self.server_topics.update(recorded, validated, bytes_max)
+
+    def connecting(self, *, eager: bool) -> None:
+        """A connection is opened; `eager`: it asks for conflated acknowledgements."""
+        self.eager = eager
+
+    def forked(self) -> None:
+        """Close the open run: this is a forked child."""
+        self.run = CLOSED
 
     # -- the connection ---------------------------------------------------------------------------------
 

@@ -42,7 +42,7 @@ class ServerTopics:
         self._seen: dict[frozenset[str] | None, TopicSet | None] = {}
         """What servers recorded so far, each answer once."""
 
-    def told(
+    def update(
         self, recorded: Iterable[str] | None, validated: Iterable[str], bytes_max: int = message_bytes_max
     ) -> None:
         """What the server said: names and patterns that it records, None = all; names that it validates; the

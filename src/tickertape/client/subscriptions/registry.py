@@ -59,7 +59,7 @@ from tickertape.wire.commands import Ack, Completed, Credit, Deliver, Ended, Per
 class SubscriptionRegistry:
     """The subscribing half of the client machine."""
 
-    def __init__(self, effects: list[Effect], leases: Leases) -> None:
+    def __init__(self, effects: list[Effect], leases: Leases, *, keep: bool = False) -> None:
         self._effects = effects
         self._leases = leases
         self._by_id: dict[str, Subscription] = {}
@@ -69,9 +69,8 @@ class SubscriptionRegistry:
         """How many were begun."""
         self.store: BookmarkStore | None = None
         """Remembers what bookmark subscriptions were delivered."""
-        self.report_dropped = False
-        """Whether the application wants to see messages that duplicate detection drops."""
-        self.keep = False
+        self._report_duplicates = False
+        self.keep = keep
         """Whether subscriptions with a handler outlive their connection."""
         self.grants: list[Credit] = []
         """Credit to give back, for the core to send."""
@@ -90,6 +89,10 @@ class SubscriptionRegistry:
         while present is not None and not present.request.handled:
             present = present.successor
         return present is not None
+
+    def report_duplicates(self, *, enabled: bool) -> None:
+        """Report each message that duplicate detection drops, or none."""
+        self._report_duplicates = enabled
 
     # -- begin and end ----------------------------------------------------------------------------------
 
@@ -450,7 +453,7 @@ class SubscriptionRegistry:
         return left_over
 
     def _tell_dropped(self, subscription: Subscription, batch: MessageBatch, rows: RowNumbers) -> None:
-        if self.report_dropped:
+        if self._report_duplicates:
             dropped = dropped_of(batch, rows, subscription.context)
             self._effects.append(DuplicatesDropped(dropped))
 

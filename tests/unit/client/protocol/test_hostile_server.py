@@ -100,7 +100,7 @@ def test_shared_delivery_beyond_credit_of_one_ends_connection_after_the_others_h
 
 def test_messages_left_from_a_lost_connection_count_on_the_next_one() -> None:
     peer = Peer().connect()
-    peer.core.keep_subscriptions = True
+    peer.core.subscriptions.keep = True
     request = msgspec.structs.replace(make_request("orders", "sub", depth=1000), handled=True)
     peer.core.subscribe("s", request, "sink")
     peer.say(Ack(id=1))
@@ -190,7 +190,7 @@ def test_refusal_fits_every_command(what: str) -> None:
 
 def test_resubscription_answered_with_another_kind_ends_connection() -> None:
     peer = Peer().connect()
-    peer.core.keep_subscriptions = True
+    peer.core.subscriptions.keep = True
     request = msgspec.structs.replace(make_request("orders", "sub", depth=1000), handled=True)
     peer.core.subscribe("s", request, "sink")
     peer.say(Ack(id=1))

@@ -84,7 +84,7 @@ def test_a_put_that_still_fails_after_the_logon_ends_that_connection_too() -> No
     peer.lose()
     peer.took(ConnectionDown)
     peer.connect()
-    assert isinstance(peer.core.logon.ending, StoreFailed)
+    assert isinstance(peer.core.ending, StoreFailed)
     peer.lose()
     assert peer.core.publishing.unpersisted_count() == 3
     peer.connect()

@@ -19,7 +19,7 @@ def test_messages_above_the_limit_of_the_server_are_not_settled_by_a_later_persi
     recording = ServerTopics()
     held = _held(10, 200, 10)
     assert recording.last_certain(held, 3) == 3
-    recording.told(None, (), 100)
+    recording.update(None, (), 100)
     assert recording.last_certain(held, 3) == 1
     assert recording.last_certain(held, 1) == 1
     assert recording.last_certain(_held(100, 100), 2) == 2
@@ -27,5 +27,5 @@ def test_messages_above_the_limit_of_the_server_are_not_settled_by_a_later_persi
 
 def test_the_limit_of_a_client_holds_beside_a_larger_one_of_its_server() -> None:
     recording = ServerTopics()
-    recording.told(None, (), 1 << 40)
+    recording.update(None, (), 1 << 40)
     assert recording.message_bytes_max == message_bytes_max

@@ -405,7 +405,7 @@ def test_what_replaces_a_subscription_keeps_its_leases() -> None:
 
 def test_a_subscription_that_is_placed_again_keeps_its_backlog() -> None:
     peer = QueuePeer(MemoryPublishStore())
-    peer.core.keep_subscriptions = True
+    peer.core.subscriptions.keep = True
     peer.connect()
     request = replace(make_request("work", "s", options="max_backlog=7"), handled=True)
     peer.core.subscribe("token", request, "sink")

@@ -45,7 +45,7 @@ class Scene(Peer):
 
     def __init__(self, store: BookmarkStore | None = None) -> None:
         super().__init__()
-        self.core.keep_subscriptions = True
+        self.core.subscriptions.keep = True
         self.core.subscriptions.use_store(store)
         self.connect()
 
@@ -141,7 +141,7 @@ def test_exact_33_a_stream_ends_with_its_connection_and_is_not_placed_again() ->
 
 def test_a_client_that_keeps_none_ends_all() -> None:
     scene = Scene()
-    scene.core.keep_subscriptions = False
+    scene.core.subscriptions.keep = False
     scene.subscribe("handled")
     assert scene.again() == []
     assert [end.reason for end in scene.took(End)] == ["disconnected"]
