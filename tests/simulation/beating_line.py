@@ -15,7 +15,7 @@ from typing import Final
 
 from tickertape.base.errors import TickertapeError
 from tickertape.client.protocol.heartbeat import ClientHeartbeat as ClientBeats
-from tickertape.engine.runtime.effects import Effect, ProbeConnection, Send
+from tickertape.engine.runtime.effects import ProbeConnection, Send
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.runtime.statistics import Statistics
 from tickertape.engine.sessions.heartbeat import HeartbeatMonitor
@@ -107,8 +107,8 @@ class Life:
         self.client, self.server = Side(self), Side(self)
         self.client.other, self.server.other = self.server, self.client
         self.mute = {self.client, self.server}
-        self._effects: list[Effect] = []
-        self.engine = HeartbeatMonitor(self._effects, Outbox(self._effects, Statistics()), self._ended)
+        self._outbox = Outbox(Statistics())
+        self.engine = HeartbeatMonitor(self._outbox, self._ended)
         self.machine = ClientBeats()
         self.machine.choose(interval, None)
         self.machine.begin(0.0)
@@ -154,13 +154,12 @@ class Life:
         if deadline is None or deadline > self.now:
             return
         self.engine.wake(self.now)
-        for effect in self._effects[:]:
+        for effect in self._outbox.take():
             if isinstance(effect, ProbeConnection):
                 self.engine.looked(CONN, self.server.sight(), self.now)
-        for effect in self._effects:
+        for effect in self._outbox.take():
             if isinstance(effect, Send):
                 self.server.beat()
-        self._effects.clear()
 
     def run(self, *, chatty: float, busy: float) -> None:
         """`chatty`: how often the sides say something by themselves, `busy`: for how long they may read

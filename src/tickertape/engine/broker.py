@@ -30,13 +30,7 @@ from tickertape.engine.matching.interest_compiler import InterestCompiler
 from tickertape.engine.queues.checkpoints import CheckpointWriter, RecoveredQueues, beginnings
 from tickertape.engine.queues.state.definition import QueueDefinition
 from tickertape.engine.retention import RetentionManager, RetentionPin
-from tickertape.engine.runtime.effects import (
-    CloseConnection,
-    DiskJob,
-    Effect,
-    Fatal,
-    LogonAccepted,
-)
+from tickertape.engine.runtime.effects import Effect, Fatal, LogonAccepted
 from tickertape.engine.runtime.log_writer import LogWriter
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.runtime.publisher_ids import PublisherDirectory
@@ -61,7 +55,6 @@ from tickertape.wire.commands import (
     Credit,
     Credits,
     Flush,
-    Goodbye,
     Heartbeat,
     LoggedOn,
     Logon,
@@ -103,8 +96,7 @@ class Broker:
         self._instance = instance
         self._software = software
         self._recorded = recorded
-        self._effects: list[Effect] = []
-        self._answers = Outbox(self._effects, self.statistics)
+        self._outbox = Outbox(self.statistics)
         exclusive = recorded != frozenset()
         self._sessions = SessionRegistry(instance, registry, self.statistics, exclusive=exclusive)
         self._publishing = LogWriter(journal, registry, recorded)
@@ -112,14 +104,13 @@ class Broker:
         self._validated = validation.topics
         self.topic_types: Mapping[str, str] = dict(message_types or {})
         """Topic to the name of its message type; topics that are not in it are JSON."""
-        self._pauses = ReadThrottle(self._effects)
-        self.beats = HeartbeatMonitor(self._effects, self._answers, self._goodbye)
+        self._pauses = ReadThrottle(self._outbox)
+        self.beats = HeartbeatMonitor(self._outbox, self._goodbye)
         self.contents = InterestCompiler(self.topic_types, limits)
         self.subscribing = SubscribeHandler(
             journal,
             self._publishing,
-            self._effects,
-            self._answers,
+            self._outbox,
             self._pauses,
             self.contents,
             slow_clients or SlowConsumerLimits(),
@@ -127,13 +118,13 @@ class Broker:
             queues,
         )
         self.queues = self.subscribing.queues
-        self._keeping = CheckpointWriter(self.queues, journal, self._effects)
+        self._keeping = CheckpointWriter(self.queues, journal, self._outbox)
         self._publishing.also_recorded |= frozenset(self.queues.names)
         self._delivery = self.subscribing.delivery
         self._publishing.accepted = self._delivery.live.accepted
-        self.errands = LogLookups(self._effects, self.subscribing.new_token, self.subscribing.budget)
+        self.errands = LogLookups(self._outbox, self.subscribing.budget)
         self._intake = self._make_intake(validation)
-        self._asking = SubscriptionChanges(self.subscribing, self._answers, lambda: self.draining)
+        self._asking = SubscriptionChanges(self.subscribing, self._outbox, lambda: self.draining)
         self.transactions = self._make_transactions(registry, validation, staging or StagingLimits())
         self._pins = [self.queues.oldest_needed, self.subscribing.oldest_needed]
         self.retaining = self._make_retaining(retention or RetentionPolicy())
@@ -145,9 +136,7 @@ class Broker:
         self, registry: PublisherDirectory, validation: BodyValidation, limits: StagingLimits
     ) -> TransactionCoordinator:
         journal, subscribing = self.journal, self.subscribing
-        staging = StagingArea(
-            journal.journal_id, limits, self._effects, self._answers, self._pauses, subscribing.new_token
-        )
+        staging = StagingArea(journal.journal_id, limits, self._outbox, self._pauses)
         return TransactionCoordinator(
             journal,
             self._publishing,
@@ -155,19 +144,14 @@ class Broker:
             subscribing,
             validation,
             staging,
-            self._answers,
+            self._outbox,
             self._rights,
             self._instance,
         )
 
     def _make_retaining(self, policy: RetentionPolicy) -> RetentionManager:
         return RetentionManager(
-            self.journal,
-            policy,
-            self._effects,
-            self.subscribing.new_token,
-            self.subscribing.budget,
-            self.oldest_needed,
+            self.journal, policy, self._outbox, self.subscribing.budget, self.oldest_needed
         )
 
     def _make_intake(self, validation: BodyValidation) -> PublishHandler:
@@ -177,7 +161,7 @@ class Broker:
             validation,
             self.queues,
             self.subscribing.unrecorded,
-            self._answers,
+            self._outbox,
             self._pauses,
             self.statistics,
             self.errands,
@@ -195,7 +179,7 @@ class Broker:
         self._strangers.discard(conn)
         self._pauses.forget(conn)
         self.beats.drop(conn)
-        self._answers.conflation.drop(conn)
+        self._outbox.conflation.drop(conn)
         session = self._sessions.remove(conn)
         if session is not None:
             self._intake.drop(session)
@@ -309,8 +293,7 @@ class Broker:
 
     def effects(self) -> list[Effect]:
         """Drain the effects, in order."""
-        drained = self._effects[:]
-        self._effects.clear()
+        drained = self._outbox.take()
         self.subscribing.unrecorded.written()
         return drained
 
@@ -327,7 +310,7 @@ class Broker:
             self.retaining.next_deadline(),
             self.subscribing.unrecorded.next_deadline(),
             self.beats.next_deadline(),
-            self._answers.conflation.next_deadline(),
+            self._outbox.conflation.next_deadline(),
             self.queues.next_deadline(now),
             self._keeping.next_deadline(),
             self.transactions.next_deadline(),
@@ -375,7 +358,7 @@ class Broker:
         commits = self.journal.take_persisted()
         self.transactions.moved(now)
         self._write()
-        self._answers.due(self._publishing.due(), now.mono)
+        self._outbox.reply_all(self._publishing.due(), now.mono)
         for commit in commits:
             self.statistics.persisted(commit.batch)
             part = LogPart(commit.first_position, commit.batch)
@@ -398,14 +381,14 @@ class Broker:
 
     def _write(self) -> None:
         """What was accepted goes to the disk."""
-        self._effects.extend(map(DiskJob, self.journal.commits.jobs()))
+        self._outbox.submit(self.journal.commits.jobs())
 
     def _fail(self) -> None:
         self._failed = True
         assert self.journal.commits.failure is not None
         for conn in self.connections:
             self._goodbye(conn, self.journal.commits.failure)
-        self._effects.append(Fatal(self.journal.commits.failure))
+        self._outbox.put(Fatal(self.journal.commits.failure))
 
     # -- commands -------------------------------------------------------------------------------------
 
@@ -422,7 +405,7 @@ class Broker:
             self._goodbye(old.conn, NameInUse(taken))
         self._strangers.discard(conn)
         self.statistics.logons += 1
-        self._effects.append(LogonAccepted(conn))
+        self._outbox.put(LogonAccepted(conn))
         self.beats.begin(conn, command.heartbeat_ms, now.mono)
 
         def logged_on() -> LoggedOn:
@@ -440,7 +423,7 @@ class Broker:
             )
 
         if not self._publishing.owe_own(session, logged_on):
-            self._answers.send(conn, logged_on())
+            self._outbox.send(conn, logged_on())
 
     def _dispatch(self, session: Session, command: Command, batch: MessageBatch | None, now: Now) -> None:
         if session.turned_away and not isinstance(command, Credit | Credits | Heartbeat):
@@ -493,7 +476,5 @@ class Broker:
 
     def _goodbye(self, conn: int, error: TickertapeError) -> None:
         """Say why, close, and forget the connection now: nothing more is taken from it."""
-        self._answers.send(conn, Goodbye(code=error.code, text=str(error)))
-        self.statistics.end(error)
-        self._effects.append(CloseConnection(conn, error.code, str(error)))
+        self._outbox.close(conn, error)
         self.disconnected(conn)

@@ -9,13 +9,13 @@ leave the view. A failure is told and tried again, and ends nothing else.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from tickertape.base.errors import TickertapeError
 from tickertape.base.interfaces import Buffer, Now
 from tickertape.engine.limits import retention_check_seconds, retention_retry_seconds, retention_segments_max
 from tickertape.engine.log_reads.budget import ReadBudget
-from tickertape.engine.runtime.effects import ArchiveRead, DiskJob, Effect, LogEvent, ReadLog
+from tickertape.engine.runtime.outbox import Outbox
 from tickertape.journal.commit.jobs import RetireSegments
 from tickertape.journal.journal import Journal
 from tickertape.journal.reading.archive_reader import ArchiveAnswer, CheckArchived
@@ -32,9 +32,6 @@ from tickertape.journal.retention import (
     removable,
     unneeded,
 )
-
-_NOBODY: Final = -1
-"""What is asked of the archive here is for no connection."""
 
 
 class RetentionPin(NamedTuple):
@@ -54,15 +51,13 @@ class RetentionManager:
         self,
         journal: Journal,
         policy: RetentionPolicy,
-        effects: list[Effect],
-        new_token: Callable[[], int],
+        outbox: Outbox,
         budget: ReadBudget,
         oldest_needed: Callable[[], RetentionPin | None],
     ) -> None:
         self._journal = journal
         self._policy = policy
-        self._effects = effects
-        self._new_token = new_token
+        self._outbox = outbox
         self._budget = budget
         self._oldest_needed = oldest_needed
         self._steps: Gathering | LastSearch | None = None
@@ -159,7 +154,7 @@ class RetentionManager:
         }
         if view.first is not None:
             fields["first_bookmark"] = str(view.first.bookmark)
-        self._effects.append(LogEvent("segments_removed", False, fields))
+        self._outbox.log_event("segments_removed", fields)
         self._at = now.mono if self._policy.active else None  # there may be more
 
     # -- outputs --------------------------------------------------------------------------------------
@@ -237,7 +232,7 @@ class RetentionManager:
             fields: dict[str, str | int] = {}
             if segments:
                 fields = {"segments": segments, "bytes": size, "by": who}
-            self._effects.append(LogEvent(name, bool(segments), fields))
+            self._outbox.log_event(name, fields, warning=bool(segments))
         self.held_segments, self.held_bytes, self.held_by = segments, size, who
 
     def _advance(self, data: Buffer | TickertapeError | None, now: Now) -> None:
@@ -263,8 +258,7 @@ class RetentionManager:
                 self._read(request)
 
     def _read(self, request: ReadRequest) -> None:
-        self._reading = self._new_token()
-        self._effects.append(ReadLog(self._reading, request))
+        self._reading = self._outbox.read(request)
 
     def _finish(self) -> None:
         self._steps = None
@@ -284,10 +278,8 @@ class RetentionManager:
         if archive is None or begin >= gathered.retired.first_position:
             self._remove(gathered, now)
             return
-        token = self._new_token()
-        self._checking = token, gathered
         request = CheckArchived(begin, gathered.retired.first_position)
-        self._effects.append(ArchiveRead(token, request, _NOBODY))
+        self._checking = self._outbox.read(request), gathered
 
     def _remove(self, gathered: RetiredFacts, now: Now) -> None:
         """The segments leave the view, unless somebody came meanwhile."""
@@ -305,9 +297,9 @@ class RetentionManager:
 
     def _send(self, job: RetireSegments) -> None:
         self._with_disk = True
-        self._effects.append(DiskJob(job))
+        self._outbox.submit([job])
 
     def _failed(self, text: str, now: Now) -> None:
         self.failures += 1
-        self._effects.append(LogEvent("retention_failed", True, {"text": text}))
+        self._outbox.log_event("retention_failed", {"text": text}, warning=True)
         self._at = now.mono + retention_check_seconds

@@ -66,7 +66,7 @@ class PublishHandler:
         validation: BodyValidation,
         queues: QueueRegistry,
         unrecorded: TransientDelivery,
-        answers: Outbox,
+        outbox: Outbox,
         pauses: ReadThrottle,
         statistics: Statistics,
         errands: LogLookups,
@@ -77,7 +77,7 @@ class PublishHandler:
         self._validation = validation
         self._queues = queues
         self._unrecorded = unrecorded
-        self._answers = answers
+        self._outbox = outbox
         self._pauses = pauses
         self._statistics = statistics
         self._errands = errands
@@ -109,11 +109,11 @@ class PublishHandler:
             self.pause_when_crowded(session)
 
         def processed() -> None:
-            self._answers.send(session.conn, answer)
+            self._outbox.send(session.conn, answer)
 
         if command.level not in ("persisted", "processed"):
             text = f"no flush level {shown(command.level)}"
-            self._answers.send(session.conn, Ack(id=command.id, code="bad_option", text=text))
+            self._outbox.send(session.conn, Ack(id=command.id, code="bad_option", text=text))
             return
         act = persisted if command.level == "persisted" else processed
         held = self._held.get(session.conn)
@@ -201,7 +201,7 @@ class PublishHandler:
                 raise
             last = last_sequence(batch) if command.sequenced else 0
             rejected = Rejected(frame=command.frame, sequence=last, code=error.code, text=str(error))
-            self._answers.refuse(session.conn, rejected, error)
+            self._outbox.reject_with(session.conn, rejected, error)
             return None
         return recorded
 
@@ -264,14 +264,14 @@ class PublishHandler:
         self._statistics.unrecorded(batch)
         self._queues.unrecorded(batch)
         processed = Processed(frame=command.frame)
-        self._unrecorded.publish(batch, lambda: self._answers.send(session.conn, processed))
+        self._unrecorded.publish(batch, lambda: self._outbox.send(session.conn, processed))
         self.pause_when_congested(session)
 
     def _refuse(self, session: Session, split: PartialRejection) -> None:
         first, *others = split.rejections
-        self._answers.refuse(session.conn, first, split.error)
+        self._outbox.reject_with(session.conn, first, split.error)
         for rejection in others:
-            self._answers.send(session.conn, rejection)
+            self._outbox.send(session.conn, rejection)
 
     # -- who brings too much ----------------------------------------------------------------------------
 

@@ -36,14 +36,14 @@ class QueueSubscribeHandler:
         self,
         queues: QueueRegistry,
         contents: InterestCompiler,
-        answers: Outbox,
+        outbox: Outbox,
         of: Callable[[int], ConnectionSubscriptions],
         hold: Callable[[Session], ConnectionSubscriptions],
         forget: Callable[[int], None],
     ) -> None:
         self._queues = queues
         self._contents = contents
-        self._answers = answers
+        self._outbox = outbox
         self._of = of
         self._hold = hold
         self._forget = forget
@@ -106,7 +106,7 @@ class QueueSubscribeHandler:
         self._queues.check(session, works, None)
         content = self.content(session, command, cover, options, works)
         allowance = CreditWindow(command.credit)
-        self._answers.send(session.conn, Ack(id=command.id))
+        self._outbox.send(session.conn, Ack(id=command.id))
         browsing = self._queues.browse(session, command.sub_id, works[0], content, allowance)
         self._hold(session).of_queues[command.sub_id] = browsing
 

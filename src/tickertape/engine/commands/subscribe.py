@@ -36,7 +36,6 @@ from tickertape.engine.queues.consumer import QueueFeed
 from tickertape.engine.queues.registry import QueueRegistry
 from tickertape.engine.queues.state.definition import QueueDefinition
 from tickertape.engine.retention import RetentionPin
-from tickertape.engine.runtime.effects import Effect
 from tickertape.engine.runtime.log_writer import LogWriter
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.sessions.read_throttle import ReadThrottle
@@ -58,15 +57,14 @@ _ANY = 1 << 62
 
 
 class SubscribeHandler:
-    """All subscriptions, by connection. Appends to the effects it is given; `slow(session, why)` ends a
+    """All subscriptions, by connection. `slow(session, why)` ends a
     connection that does not take what is not recorded."""
 
     def __init__(
         self,
         journal: Journal,
         publishing: LogWriter,
-        effects: list[Effect],
-        answers: Outbox,
+        outbox: Outbox,
         pauses: ReadThrottle,
         contents: InterestCompiler,
         limits: SlowConsumerLimits,
@@ -76,28 +74,18 @@ class SubscribeHandler:
         self._journal = journal
         self._contents = contents
         self._publishing = publishing
-        self._answers = answers
-        self._token = 0
+        self._outbox = outbox
         self._held: dict[int, ConnectionSubscriptions] = {}
         self.budget = ReadBudget(read_ahead_bytes_max)
         """For all who read the log."""
         self.budgets = ReadBudgets(self.budget, ReadBudget(archive_ahead_bytes_max))
-        self.delivery = LogDelivery(
-            journal,
-            effects,
-            answers,
-            self.new_token,
-            self.budgets,
-            self._ended,
-            limits.age_seconds,
-            slow,
-        )
-        self.unrecorded = TransientDelivery(effects, limits, slow)
-        self.searches = Searches(effects, self.new_token, self.budgets, pauses)
-        access = LogAccess(journal, effects, self.new_token, self.budget)
-        self.queues = QueueRegistry(queues, access, publishing, contents, answers, self._queue_ended)
+        self.delivery = LogDelivery(journal, outbox, self.budgets, self._ended, limits.age_seconds, slow)
+        self.unrecorded = TransientDelivery(outbox, limits, slow)
+        self.searches = Searches(outbox, self.budgets, pauses)
+        access = LogAccess(journal, outbox, self.budget)
+        self.queues = QueueRegistry(queues, access, publishing, contents, self._queue_ended)
         self._consuming = QueueSubscribeHandler(
-            self.queues, contents, answers, self.of, self._hold, self._forget_if_empty
+            self.queues, contents, outbox, self.of, self._hold, self._forget_if_empty
         )
 
     def of(self, conn: int) -> ConnectionSubscriptions:
@@ -196,7 +184,7 @@ class SubscribeHandler:
             sub.conflating = conflating
             self._begin(sub, command, search, backlog)
             return
-        self._answers.send(session.conn, Ack(id=command.id, backlog=backlog))
+        self._outbox.send(session.conn, Ack(id=command.id, backlog=backlog))
 
     def _conflating(
         self, cover: Interest, options: SubscribeOptions, wanted: bool
@@ -257,7 +245,7 @@ class SubscribeHandler:
             answer = Ack(
                 id=command.id, start=extent.start, found=extent.found, after=extent.after, backlog=backlog
             )
-            self._answers.send(conn, answer)
+            self._outbox.send(conn, answer)
             sub.begin(extent, target)
             self.delivery.begin(sub)
 
@@ -265,7 +253,7 @@ class SubscribeHandler:
             if place.get(sub.sub_id) is sub:
                 del place[sub.sub_id]
                 self._forget_if_empty(conn)
-            self._answers.refuse_command(conn, command.id, error)
+            self._outbox.reject(conn, command.id, error)
 
         self.searches.begin(sub.session, search, found, failed, bookmarks_in(command))
 
@@ -273,12 +261,12 @@ class SubscribeHandler:
         """Send nothing more to bookmark subscriptions. Raises `SubscriptionUnknown`, `BadOption`: then none
         was touched."""
         self.delivery.pause(self._replays(session, command.sub_ids), now)
-        self._answers.send(session.conn, Ack(id=command.id))
+        self._outbox.send(session.conn, Ack(id=command.id))
 
     def resume(self, session: Session, command: Resume, now: Now) -> None:
         """Go on with subscriptions that were paused; the others go on as they do. Raises as `pause`."""
         self.delivery.resume(self._replays(session, command.sub_ids), now)
-        self._answers.send(session.conn, Ack(id=command.id))
+        self._outbox.send(session.conn, Ack(id=command.id))
 
     def _replays(self, session: Session, sub_ids: tuple[str, ...]) -> list[LogFeed]:
         held = self.of(session.conn)
@@ -311,7 +299,7 @@ class SubscribeHandler:
         self._check_known(held, command.sub_ids, "nothing was ended")
         for sub_id in command.sub_ids:
             self._end(held, sub_id)
-        self._answers.send(session.conn, Ack(id=command.id))
+        self._outbox.send(session.conn, Ack(id=command.id))
 
     def resolve(self, session: Session, command: Resolve, now: Now) -> None:
         """Look up which positions a range covers now. Raises what `check_subscribe` and `range_search`
@@ -330,10 +318,10 @@ class SubscribeHandler:
                 topic="" if command.topic == asked else command.topic,
                 types=types,
             )
-            self._answers.send(session.conn, answer)
+            self._outbox.send(session.conn, answer)
 
         def failed(error: TickertapeError) -> None:
-            self._answers.refuse_command(session.conn, command.id, error)
+            self._outbox.reject(session.conn, command.id, error)
 
         if command.positions is not None:
             bounds = ScanLimits(command.messages_max or _ANY, command.bytes_max or _ANY)
@@ -460,11 +448,6 @@ class SubscribeHandler:
         if not held and not held.coming:
             self._held.pop(conn, None)
 
-    def new_token(self) -> int:
-        """A token that no read of this server had before."""
-        self._token += 1
-        return self._token
-
 
 def _check_replaces(old: LogFeed | None, rest: TransientFeed | None) -> None:
     waiting = 0 if old is None else len(old.turns)
@@ -482,9 +465,9 @@ Request: TypeAlias = Subscribe | Unsubscribe | Pause | Resume | Resolve
 class SubscriptionChanges:
     """Answers requests. `draining()` says whether a clean stop has begun."""
 
-    def __init__(self, subscribing: SubscribeHandler, answers: Outbox, draining: Callable[[], bool]) -> None:
+    def __init__(self, subscribing: SubscribeHandler, outbox: Outbox, draining: Callable[[], bool]) -> None:
         self._subscribing = subscribing
-        self._answers = answers
+        self._outbox = outbox
         self._draining = draining
 
     def answer(self, session: Session, command: Request, now: Now) -> None:
@@ -503,7 +486,7 @@ class SubscriptionChanges:
                 self._check_not_stopping()
                 self._subscribing.resolve(session, command, now)
         except TickertapeError as error:
-            self._answers.refuse_command(session.conn, command.id, error)
+            self._outbox.reject(session.conn, command.id, error)
 
     def _check_not_stopping(self) -> None:
         if self._draining():

@@ -20,7 +20,8 @@ from tickertape.engine.delivery.cursor_shares import conflated_portion, lockstep
 from tickertape.engine.limits import step_delivery_bytes
 from tickertape.engine.log_reads.budget import ReadBudgets
 from tickertape.engine.matching.interest import EVERYTHING
-from tickertape.engine.runtime.effects import Effect, Send, read_effect
+from tickertape.engine.runtime.effects import Send
+from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.runtime.scheduling import DeadlineQueue, FairQueue
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.log_feed import LogFeed
@@ -58,19 +59,17 @@ class CursorCallbacks(NamedTuple):
 
 
 class CursorScheduler:
-    """All cursors. Appends effects to the list it is given."""
+    """All cursors."""
 
     def __init__(
         self,
         journal: Journal,
-        effects: list[Effect],
-        new_token: Callable[[], int],
+        outbox: Outbox,
         budgets: ReadBudgets,
         hands: CursorCallbacks,
     ) -> None:
         self._journal = journal
-        self._effects = effects
-        self._new_token = new_token
+        self._outbox = outbox
         self.budgets = budgets
         self._hands = hands
         self._of: dict[LogFeed, Cursor] = {}
@@ -278,7 +277,7 @@ class CursorScheduler:
         if cover is None:
             offered = lockstep_frames(cursor, now)
             for command, batch in offered.frames:
-                self._effects.append(Send(cursor.session.conn, encode_frame(command, batch)))
+                self._outbox.put(Send(cursor.session.conn, encode_frame(command, batch)))
             spent, blocked, at = offered.spent, offered.blocked, offered.at
         elif cursor.subs[0].conflating is not None:
             share, spent = conflated_portion(cursor, now)
@@ -323,10 +322,8 @@ class CursorScheduler:
             return
         if isinstance(step, ReadRequest | ReadArchive | ProbeArchive):
             if self.budgets.reserve(cursor, step, lambda: self._run(cursor)):
-                token = self._new_token()
                 cursor.reading = True
-                self._reads[token] = cursor
-                self._effects.append(read_effect(token, step, cursor.session.conn))
+                self._reads[self._outbox.read(step, cursor.session.conn)] = cursor
             return
         self.budgets.release(cursor)
         if step is None:
@@ -352,7 +349,7 @@ class CursorScheduler:
             return self._journal.reader(position, cursor.literal)
         if view.archive is None:
             raise expired_error(f"position {position}", view)
-        return ArchivedLogReader(view, view.archive, position, cursor.topic, self._new_token())
+        return ArchivedLogReader(view, view.archive, position, cursor.topic, self._outbox.next_token())
 
     def _join(self, cursor: Cursor, now: Now) -> None:
         """It has caught up."""

@@ -24,7 +24,7 @@ from tickertape.engine.delivery.shared_cursor import SharedCursors
 from tickertape.engine.limits import cohort_moves_max, step_bytes_max
 from tickertape.engine.log_reads.budget import ReadBudgets
 from tickertape.engine.matching.interest import Interest
-from tickertape.engine.runtime.effects import Effect, Send
+from tickertape.engine.runtime.effects import Send
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.runtime.scheduling import DeadlineQueue
 from tickertape.engine.sessions.session import Session
@@ -42,31 +42,28 @@ _MICROS = 1_000_000
 
 
 class LogDelivery:
-    """All subscriptions to recorded topics. Appends effects to the list it is given; `ended` is told of each
+    """All subscriptions to recorded topics. `ended` is told of each
     one that is over; `slow(session, why)` ends a connection whose live subscription is behind for
     `age_seconds`."""
 
     def __init__(
         self,
         journal: Journal,
-        effects: list[Effect],
-        answers: Outbox,
-        new_token: Callable[[], int],
+        outbox: Outbox,
         budgets: ReadBudgets,
         ended: Callable[[LogFeed], None],
         age_seconds: float | None,
         slow: Callable[[Session, str], None],
     ) -> None:
         self._journal = journal
-        self._effects = effects
-        self._answers = answers
+        self._outbox = outbox
         self._ended = ended
         self.step_bytes_max = step_bytes_max
         """About what one step delivers."""
         hands = CursorCallbacks(
             self._cross, self._deliver, self._caught_up, self._failed, self._go_with_others
         )
-        self.cursors = CursorScheduler(journal, effects, new_token, budgets, hands)
+        self.cursors = CursorScheduler(journal, outbox, budgets, hands)
         going = CohortHands(
             self._cohort,
             self.cursors.is_free,
@@ -76,13 +73,13 @@ class LogDelivery:
             self._go_over,
             self._failed,
         )
-        self.cohorts = SharedCursors(journal, effects, new_token, budgets.log, going)
+        self.cohorts = SharedCursors(journal, outbox, budgets.log, going)
         self._handing = DispatcherHands(self._deliver, self._send_several, self.cursors.add)
         self.dispatcher = Fanout(journal.commits.persisted_end, self._handing, overrun=self._overrun)
         self.live = LiveTail(journal.commits.accepted_end, self._handing, age_seconds, slow)
         self._clocked: DeadlineQueue[LogFeed] = DeadlineQueue()
         """Subscriptions that end at a log time still to come."""
-        self._notices = ProgressNotices(effects)
+        self._notices = ProgressNotices(outbox)
 
     # -- inputs ---------------------------------------------------------------------------------------
 
@@ -295,7 +292,7 @@ class LogDelivery:
         self._notices.joined(sub)
 
     def _failed(self, sub: LogFeed, error: TickertapeError) -> None:
-        self._answers.end_subscription(sub.session.conn, sub.sub_id, sub.cover.topic, error)
+        self._outbox.end_subscription(sub.session.conn, sub.sub_id, sub.cover.topic, error)
         self.remove(sub)
 
     def _all_sent(self) -> Iterator[LogFeed]:
@@ -361,14 +358,14 @@ class LogDelivery:
         sub.told = after
         command = Deliver(sub_id=sub.sub_id, next=after, positions=positions)
         frame = encode_frame(command, batch, batch_crc=crc)
-        self._effects.append(Send(sub.session.conn, frame))
+        self._outbox.put(Send(sub.session.conn, frame))
 
     def _send_several(self, session: Session, command: Deliver, batch: MessageBatch) -> None:
-        self._effects.append(Send(session.conn, encode_frame(command, batch)))
+        self._outbox.put(Send(session.conn, encode_frame(command, batch)))
 
     def _send(self, sub: LogFeed, command: Command) -> None:
         buffers: list[Buffer] = encode_frame(command)
-        self._effects.append(Send(sub.session.conn, buffers))
+        self._outbox.put(Send(sub.session.conn, buffers))
 
 
 def _leave(sub: LogFeed) -> None:

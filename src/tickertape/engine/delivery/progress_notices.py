@@ -14,7 +14,8 @@ from typing import Final, NamedTuple
 from tickertape.base.interfaces import Now
 from tickertape.batch import KIND_MESSAGE, MessageBatch
 from tickertape.engine.limits import notice_seconds, notice_subscriptions_max
-from tickertape.engine.runtime.effects import Effect, Send
+from tickertape.engine.runtime.effects import Send
+from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.subscriptions.log_feed import LogFeed
 from tickertape.journal.reading.log_view import LogPart
 from tickertape.wire.commands import PersistedNotice
@@ -32,10 +33,10 @@ class _Last(NamedTuple):
 
 
 class ProgressNotices:
-    """When the next notices are due, and the bookmark they carry. Appends effects to the list it is given."""
+    """When the next notices are due, and the bookmark they carry."""
 
-    def __init__(self, effects: list[Effect]) -> None:
-        self._effects = effects
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
         self._last: _Last | None = None
         """The last persisted message since the start."""
         self._wanted = False
@@ -90,7 +91,7 @@ class ProgressNotices:
                     publisher=publisher,
                     sequence=sequence,
                 )
-                self._effects.append(Send(conn, encode_frame(notice)))
+                self._outbox.put(Send(conn, encode_frame(notice)))
 
 
 def _connection(sub: LogFeed) -> int:

@@ -30,7 +30,7 @@ from tickertape.engine.limits import (
 )
 from tickertape.engine.log_reads.budget import ReadBudget
 from tickertape.engine.matching.filter_groups import is_indexed
-from tickertape.engine.runtime.effects import Effect, ReadLog
+from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.subscriptions.log_feed import LogFeed, Phase
 from tickertape.journal.format.retired_state import expired
 from tickertape.journal.journal import Journal
@@ -128,19 +128,17 @@ def can_share(sub: LogFeed) -> bool:
 
 
 class SharedCursors:
-    """All of them. Appends effects to the list it is given."""
+    """All of them."""
 
     def __init__(
         self,
         journal: Journal,
-        effects: list[Effect],
-        new_token: Callable[[], int],
+        outbox: Outbox,
         budget: ReadBudget,
         hands: SharedCursorCallbacks,
     ) -> None:
         self._journal = journal
-        self._effects = effects
-        self._new_token = new_token
+        self._outbox = outbox
         self._budget = budget
         self._hands = hands
         self._all: dict[SharedCursor, None] = {}
@@ -342,10 +340,8 @@ class SharedCursors:
                 return False
         elif not self._budget.reserve(cohort, size, lambda: self._run(cohort)):
             return True
-        token = self._new_token()
         cohort.reading = True
-        self._reads[token] = cohort
-        self._effects.append(ReadLog(token, request))
+        self._reads[self._outbox.read(request)] = cohort
         return True
 
     def _land(self, cohort: SharedCursor) -> None:

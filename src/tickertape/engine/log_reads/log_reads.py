@@ -5,13 +5,12 @@ Must never have two under way, or take it for a failure that retention has remov
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 from tickertape.base.errors import TickertapeError
 from tickertape.base.interfaces import Buffer
 from tickertape.engine.log_reads.budget import ReadBudget
-from tickertape.engine.runtime.effects import Effect, ReadLog
+from tickertape.engine.runtime.outbox import Outbox
 from tickertape.journal.journal import Journal
 from tickertape.journal.reading.log_reader import LogReader
 from tickertape.journal.reading.log_view import LogPart, ReadRequest
@@ -21,8 +20,7 @@ class LogAccess(NamedTuple):
     """What it takes to read the log."""
 
     journal: Journal
-    effects: list[Effect]
-    new_token: Callable[[], int]
+    outbox: Outbox
     budget: ReadBudget
 
 
@@ -77,5 +75,4 @@ class PendingRead:
 
     def _send(self, request: ReadRequest) -> None:
         self._queued = False
-        self._token, self._segment = self._access.new_token(), request.segment
-        self._access.effects.append(ReadLog(self._token, request))
+        self._token, self._segment = self._access.outbox.read(request), request.segment

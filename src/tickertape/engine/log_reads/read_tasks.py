@@ -19,7 +19,7 @@ from tickertape.engine.limits import (
     searches_per_connection_max,
 )
 from tickertape.engine.log_reads.budget import ReadBudget, ReadBudgets
-from tickertape.engine.runtime.effects import Effect, ReadLog, read_effect
+from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.sessions.read_throttle import ReadThrottle
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.start_position import ExtentSearch, ReplayRange
@@ -47,13 +47,10 @@ class _Search:
 
 
 class Searches:
-    """All searches in progress. Appends its reads to the effects it is given."""
+    """All searches in progress."""
 
-    def __init__(
-        self, effects: list[Effect], new_token: Callable[[], int], budgets: ReadBudgets, pauses: ReadThrottle
-    ) -> None:
-        self._effects = effects
-        self._new_token = new_token
+    def __init__(self, outbox: Outbox, budgets: ReadBudgets, pauses: ReadThrottle) -> None:
+        self._outbox = outbox
         self._budgets = budgets
         self._reading: dict[int, _Search] = {}
         self._ready: deque[_Search] = deque()
@@ -137,9 +134,7 @@ class Searches:
                 self._read(search, request)
 
     def _read(self, search: _Search, request: ReadRequest | ArchiveRequest) -> None:
-        token = self._new_token()
-        self._reading[token] = search
-        self._effects.append(read_effect(token, request, search.session.conn))
+        self._reading[self._outbox.read(request, search.session.conn)] = search
 
     def _finished(self, search: _Search) -> None:
         conn = search.session.conn
@@ -170,11 +165,10 @@ class _Lookup:
 
 
 class LogLookups:
-    """All errands under way. Appends its reads to the effects it is given."""
+    """All errands under way."""
 
-    def __init__(self, effects: list[Effect], new_token: Callable[[], int], budget: ReadBudget) -> None:
-        self._effects = effects
-        self._new_token = new_token
+    def __init__(self, outbox: Outbox, budget: ReadBudget) -> None:
+        self._outbox = outbox
         self._budget = budget
         self._by_key: dict[int, _Lookup] = {}
         self._reading: dict[int, _Lookup] = {}
@@ -239,6 +233,4 @@ class LogLookups:
         errand.done(outcome)
 
     def _read(self, errand: _Lookup, request: ReadRequest) -> None:
-        token = self._new_token()
-        self._reading[token] = errand
-        self._effects.append(ReadLog(token, request))
+        self._reading[self._outbox.read(request)] = errand

@@ -20,7 +20,7 @@ from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.queues.message_reader import MessageReader
 from tickertape.engine.queues.state.queue import Queue
 from tickertape.engine.queues.state.records import array_of
-from tickertape.engine.runtime.effects import Effect, Send
+from tickertape.engine.runtime.effects import Send
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.credit import CreditWindow, affordable_rows
 from tickertape.wire.commands import Deliver
@@ -54,7 +54,7 @@ class QueueBrowser:
         self._waiting: MessageBatch | None = None
         """What passed and was not sent yet."""
         self._fetching = MessageReader(access, None, lambda: came(self))
-        self._effects: list[Effect] = access.effects
+        self._outbox = access.outbox
 
     @property
     def topic(self) -> str:
@@ -130,5 +130,5 @@ class QueueBrowser:
         allowance.credit -= sent.cost
         self.session.sent(sent.count, sent.body_bytes)
         command = Deliver(sub_id=self.sub_id, queue=self.queue.name)
-        self._effects.append(Send(self.session.conn, encode_frame(command, sent)))
+        self._outbox.put(Send(self.session.conn, encode_frame(command, sent)))
         return True

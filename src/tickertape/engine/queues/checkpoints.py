@@ -28,7 +28,7 @@ from tickertape.engine.queues.state.checkpoint import (
 from tickertape.engine.queues.state.definition import QueueDefinition
 from tickertape.engine.queues.state.records import QueueBegun, begun_in, decode_record, encode_record
 from tickertape.engine.queues.worker import QueueWorker
-from tickertape.engine.runtime.effects import DiskJob, Effect, LogEvent
+from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.runtime.publisher_ids import CONTROL_TOPIC
 from tickertape.engine.subscriptions.start_position import resolve
 from tickertape.journal.commit.jobs import WriteQueues
@@ -224,12 +224,12 @@ _INTERVAL_SECONDS: Final = 60.0
 
 
 class CheckpointWriter:
-    """Checkpoints once a minute while the log grows. Appends effects to the list it is given."""
+    """Checkpoints once a minute while the log grows."""
 
-    def __init__(self, queues: QueueRegistry, journal: Journal, effects: list[Effect]) -> None:
+    def __init__(self, queues: QueueRegistry, journal: Journal, outbox: Outbox) -> None:
         self._queues = queues
         self._journal = journal
-        self._effects = effects
+        self._outbox = outbox
         self._at: float | None = None
         self._end = -1
         """Where the log ended at the last one."""
@@ -246,7 +246,7 @@ class CheckpointWriter:
         if self._waiting is not None and self._end <= self._journal.commits.persisted_end:
             encode, self._waiting = partial(encode_snapshots, self._waiting), None
             self._with_disk = True
-            self._effects.append(DiskJob(WriteQueues(journal_id=self._journal.journal_id, encode=encode)))
+            self._outbox.submit([WriteQueues(journal_id=self._journal.journal_id, encode=encode)])
         if self._at is None and not self._busy and self._end < self._journal.commits.persisted_end:
             self._at = now.mono + _INTERVAL_SECONDS
 
@@ -266,7 +266,7 @@ class CheckpointWriter:
             self.written += 1
             return
         self.failures += 1
-        self._effects.append(LogEvent("queue_checkpoint_failed", True, {"text": str(error)}))
+        self._outbox.log_event("queue_checkpoint_failed", {"text": str(error)}, warning=True)
 
     def next_deadline(self) -> float | None:
         """Monotonic second at which `wake` is wanted."""

@@ -27,7 +27,7 @@ from tickertape.engine.queues.message_reader import Fetched, MessageReader
 from tickertape.engine.queues.state.fairness import Load, distribute, next_consumer
 from tickertape.engine.queues.state.queue import Queue
 from tickertape.engine.queues.state.records import Outcome, OutcomeKind, bitmap_of, ranges_of
-from tickertape.engine.runtime.effects import Effect, Send
+from tickertape.engine.runtime.effects import Send
 from tickertape.wire.commands import Deliver
 from tickertape.wire.frames import encode_frame
 
@@ -60,7 +60,7 @@ class QueueDispatch:
         self._queue = queue
         self._ledger = ledger
         self._later = later
-        self._effects: list[Effect] = access.effects
+        self._outbox = access.outbox
         self._fetching = MessageReader(access, cover.literal, came)
         self.filters = ConsumerFilters(queue, access, cover, came)
         self._short: dict[QueueFeed, int] = {}
@@ -239,7 +239,7 @@ class QueueDispatch:
             if once:
                 self._later(DeferredDelivery(end, consumer, send))
             else:
-                self._effects.append(send)
+                self._outbox.put(send)
 
 
 def _some(batch: MessageBatch, which: Int64s) -> MessageBatch:

@@ -39,7 +39,6 @@ from tickertape.engine.queues.state.definition import QueueDefinition
 from tickertape.engine.queues.state.queue import Queue
 from tickertape.engine.queues.worker import QueueWorker, QueueWorkerCallbacks
 from tickertape.engine.retention import RetentionPin
-from tickertape.engine.runtime.effects import LogEvent
 from tickertape.engine.runtime.log_writer import LogWriter
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.sessions.session import Session
@@ -57,7 +56,6 @@ class QueueRegistry:
         access: LogAccess,
         publishing: LogWriter,
         contents: InterestCompiler,
-        answers: Outbox,
         ended: Callable[[QueueFeed | QueueBrowser], None],
     ) -> None:
         """`ended` is told of subscriptions that are over by themselves."""
@@ -65,7 +63,7 @@ class QueueRegistry:
         self._ended = ended
         self._journal = access.journal
         self._contents = contents
-        self._answers = answers
+        self._outbox: Outbox = access.outbox
         self.ledger = QueueLog(access.journal, publishing)
         self._due: deque[DeferredDelivery] = deque()
         """Deliveries that wait for the disk, in order."""
@@ -278,7 +276,7 @@ class QueueRegistry:
         while self._due and self._due[0].end <= end:
             due = self._due.popleft()
             if due.consumer.works:
-                self._access.effects.append(due.send)
+                self._outbox.put(due.send)
         if self._begun:
             for work in self._works.values():
                 self._active[work] = None
@@ -376,11 +374,11 @@ class QueueRegistry:
             self._active[browsing] = None
         elif browsing.failure is not None:
             topic = browsing.queue.name
-            self._answers.end_subscription(browsing.session.conn, browsing.sub_id, topic, browsing.failure)
+            self._outbox.end_subscription(browsing.session.conn, browsing.sub_id, topic, browsing.failure)
             self._ended(browsing)
         elif browsing.over:
-            self._answers.send(browsing.session.conn, Completed(sub_id=browsing.sub_id, next=browsing.end))
-            self._answers.send(browsing.session.conn, Ended(sub_id=browsing.sub_id))
+            self._outbox.send(browsing.session.conn, Completed(sub_id=browsing.sub_id, next=browsing.end))
+            self._outbox.send(browsing.session.conn, Ended(sub_id=browsing.sub_id))
             self._ended(browsing)
 
     def _stirred(self, work: QueueWorker) -> None:
@@ -390,8 +388,8 @@ class QueueRegistry:
     def _failed(self, work: QueueWorker, error: TickertapeError) -> None:
         """A queue cannot read what it needs: nobody is served by it any more."""
         fields: dict[str, str | int] = {"queue": work.queue.name, "code": error.code, "text": str(error)}
-        self._access.effects.append(LogEvent("queue_stopped", True, fields))
+        self._outbox.log_event("queue_stopped", fields, warning=True)
         subs: list[QueueFeed | QueueBrowser] = [*work.queue.consumers, *self._early.pop(work.queue.name, {})]
         for sub in subs:
-            self._answers.end_subscription(sub.session.conn, sub.sub_id, sub.topic, error)
+            self._outbox.end_subscription(sub.session.conn, sub.sub_id, sub.topic, error)
             self._ended(sub)

@@ -182,8 +182,3 @@ Effect = (
     | OfflineStop
     | Fatal
 )
-
-
-def read_effect(token: int, request: ReadRequest | ArchiveRequest, conn: int) -> ReadLog | ArchiveRead:
-    """Read what `request` asks for, of the log or of the archive, for a connection."""
-    return ReadLog(token, request) if isinstance(request, ReadRequest) else ArchiveRead(token, request, conn)

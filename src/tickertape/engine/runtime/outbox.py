@@ -1,39 +1,73 @@
-"""Owns what is said to connections beside deliveries: answers and refusals.
+"""Outbox: the effects that the engine asks of its driver, in order; nothing else appends them.
 
-Must never decide what the answer is.
+Invariants:
+- An acknowledgement that is held back leaves before the answer of a command and before a goodbye.
+- No two requests for a read or a staging job have the same token.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Final
 
 from tickertape.base.errors import BookmarkExpired, TickertapeError
 from tickertape.engine.runtime.ack_conflation import AckConflation
-from tickertape.engine.runtime.effects import Effect, LogonRefused, Send, SubscriptionEnded
+from tickertape.engine.runtime.effects import (
+    ArchiveRead,
+    CloseConnection,
+    DiskJob,
+    Effect,
+    LogEvent,
+    LogonRefused,
+    ReadLog,
+    Send,
+    StagingJob,
+    SubscriptionEnded,
+)
 from tickertape.engine.runtime.statistics import Statistics
 from tickertape.engine.sessions.session import Session
+from tickertape.journal.commit.jobs import JournalJob
+from tickertape.journal.format.staging_file import StagingTask
+from tickertape.journal.reading.archive_reader import ArchiveRequest
+from tickertape.journal.reading.log_view import ReadRequest
 from tickertape.wire.commands import Ack, Command, Ended, Goodbye, Persisted
 from tickertape.wire.frames import encode_frame
 
+NO_CONNECTION: Final = -1
+"""A read with this number is for the engine itself."""
+
 
 class Outbox:
-    """Appends what is said to the effects it is given."""
+    """Effects since the last `take`."""
 
-    def __init__(self, effects: list[Effect], statistics: Statistics) -> None:
-        self._effects = effects
+    def __init__(self, statistics: Statistics) -> None:
         self._statistics = statistics
+        self._effects: list[Effect] = []
+        self._token = 0
+        self.put: Callable[[Effect], None] = self._effects.append
+        """Append an effect as it is: deliveries, and effects that nothing else goes with."""
         self.conflation = AckConflation(self._put)
-        """Which acknowledgements are held back."""
+        """Acknowledgements that are held back."""
+
+    def take(self) -> list[Effect]:
+        """Drain the effects."""
+        taken = self._effects[:]
+        self._effects.clear()
+        return taken
+
+    # -- connections ------------------------------------------------------------------------------------
 
     def send(self, conn: int, command: Command) -> None:
-        """Say something to a connection. An acknowledgement that is held back goes before the answer of a
-        command, which a client may take for its sign, and before a goodbye."""
+        """Send a command to a connection."""
         if type(command) is Ack or type(command) is Goodbye:
             self.conflation.release(conn)
         self._put(conn, command)
 
-    def due(self, answers: Iterable[tuple[Session, Command]], mono: float) -> None:
-        """Say what became due with a commit, and what was held back until now."""
+    def _put(self, conn: int, command: Command) -> None:
+        self.put(Send(conn, encode_frame(command)))
+
+    def reply_all(self, answers: Iterable[tuple[Session, Command]], mono: float) -> None:
+        """Send answers that became due with a commit, and acknowledgements that were held back until now."""
         for session, command in answers:
             if isinstance(command, Persisted):
                 self.conflation.persisted(session, command, mono)
@@ -41,23 +75,58 @@ class Outbox:
                 self.send(session.conn, command)
         self.conflation.wake(mono)
 
-    def _put(self, conn: int, command: Command) -> None:
-        self._effects.append(Send(conn, encode_frame(command)))
-
-    def refuse(self, conn: int, answer: Command, error: TickertapeError) -> None:
-        """Say `answer`, which tells of `error`: it is counted, and told to the log."""
-        self._statistics.refuse(error)
-        self.send(conn, answer)
-        self._effects.append(LogonRefused(conn, error))
-
-    def end_subscription(self, conn: int, sub_id: str, topic: str, error: TickertapeError) -> None:
-        """A subscription ends with `error`: its client is told, it is counted, and told to the log."""
-        self._statistics.end_subscription(error)
-        self.send(conn, Ended(sub_id=sub_id, code=error.code, text=str(error)))
-        self._effects.append(SubscriptionEnded(conn, sub_id, topic, error))
-
-    def refuse_command(self, conn: int, command_id: int, error: TickertapeError) -> None:
-        """The outcome of a command with an id is `error`."""
+    def reject(self, conn: int, command_id: int, error: TickertapeError) -> None:
+        """Answer a command with an error."""
         available = error.available if isinstance(error, BookmarkExpired) else ""
         answer = Ack(id=command_id, code=error.code, text=str(error), available=available)
-        self.refuse(conn, answer, error)
+        self.reject_with(conn, answer, error)
+
+    def reject_with(self, conn: int, answer: Command, error: TickertapeError) -> None:
+        """Send `answer`, which reports `error`; count and log the error."""
+        self._statistics.refuse(error)
+        self.send(conn, answer)
+        self.put(LogonRefused(conn, error))
+
+    def end_subscription(self, conn: int, sub_id: str, topic: str, error: TickertapeError) -> None:
+        """End a subscription with an error; count and log the error."""
+        self._statistics.end_subscription(error)
+        self.send(conn, Ended(sub_id=sub_id, code=error.code, text=str(error)))
+        self.put(SubscriptionEnded(conn, sub_id, topic, error))
+
+    def close(self, conn: int, error: TickertapeError) -> None:
+        """Send a goodbye with an error and close the connection; count the error."""
+        self.send(conn, Goodbye(code=error.code, text=str(error)))
+        self._statistics.end(error)
+        self.put(CloseConnection(conn, error.code, str(error)))
+
+    # -- disk -------------------------------------------------------------------------------------------
+
+    def next_token(self) -> int:
+        """Return a number that no request had before."""
+        self._token += 1
+        return self._token
+
+    def read(self, request: ReadRequest | ArchiveRequest, conn: int = NO_CONNECTION) -> int:
+        """Ask for a read of the log, or of the archive for a connection; return its token."""
+        token = self.next_token()
+        if isinstance(request, ReadRequest):
+            self.put(ReadLog(token, request))
+        else:
+            self.put(ArchiveRead(token, request, conn))
+        return token
+
+    def stage(self, task: StagingTask) -> int:
+        """Ask for a job on a file of staged messages; return its token."""
+        token = self.next_token()
+        self.put(StagingJob(token, task))
+        return token
+
+    def submit(self, jobs: Iterable[JournalJob]) -> None:
+        """Ask for jobs of the journal, in order."""
+        self._effects.extend(map(DiskJob, jobs))
+
+    # -- log of the server ------------------------------------------------------------------------------
+
+    def log_event(self, name: str, fields: dict[str, str | int], *, warning: bool = False) -> None:
+        """Log an event that concerns no single connection."""
+        self.put(LogEvent(name, warning, fields))

@@ -13,7 +13,7 @@ from typing import Final
 from tickertape.base.errors import BadOption, HeartbeatMissed, TickertapeError
 from tickertape.base.limits import heartbeat_missed_intervals, heartbeat_seconds_max, heartbeat_seconds_min
 from tickertape.engine.limits import beats_a_step_max
-from tickertape.engine.runtime.effects import Effect, ProbeConnection
+from tickertape.engine.runtime.effects import ProbeConnection
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.runtime.scheduling import DeadlineQueue
 from tickertape.wire.commands import Heartbeat
@@ -26,11 +26,8 @@ _TICKS: Final = 1_000_000
 class HeartbeatMonitor:
     """Connections that asked for heartbeats. `end(conn, error)` ends one that was silent for too long."""
 
-    def __init__(
-        self, effects: list[Effect], answers: Outbox, end: Callable[[int, TickertapeError], None]
-    ) -> None:
-        self._effects = effects
-        self._answers = answers
+    def __init__(self, outbox: Outbox, end: Callable[[int, TickertapeError], None]) -> None:
+        self._outbox = outbox
         self._end = end
         self._pulses: dict[int, HeartbeatState] = {}
         self._intervals: dict[int, float] = {}
@@ -63,7 +60,7 @@ class HeartbeatMonitor:
     def wake(self, now: float) -> None:
         """Ask for a look at those that are due, at most `beats_a_step_max`; the others are due at once."""
         for conn in self._due.due(round(now * _TICKS), beats_a_step_max):
-            self._effects.append(ProbeConnection(conn))
+            self._outbox.put(ProbeConnection(conn))
 
     def looked(self, conn: int, sight: Liveness, now: float) -> None:
         """The answer to a `ProbeConnection`."""
@@ -81,7 +78,7 @@ class HeartbeatMonitor:
             self._end(conn, HeartbeatMissed(text))
             return
         if verdict == "beat":
-            self._answers.send(conn, Heartbeat())
+            self._outbox.send(conn, Heartbeat())
         self._schedule(conn, pulse)
 
     def _schedule(self, conn: int, pulse: HeartbeatState) -> None:

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import get_args
 
-from tickertape.engine.runtime.effects import Effect, PauseReading, PauseReason, ResumeReading
+from tickertape.engine.runtime.effects import PauseReading, PauseReason, ResumeReading
+from tickertape.engine.runtime.outbox import Outbox
 
 
 class ReadThrottle:
-    """Connections that are not read from, by reason. Appends to the effects it is given."""
+    """Connections that are not read from, by reason."""
 
-    def __init__(self, effects: list[Effect]) -> None:
-        self._effects = effects
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
         self._paused: dict[PauseReason, set[int]] = {reason: set() for reason in get_args(PauseReason)}
 
     def of(self, reason: PauseReason) -> Set[int]:
@@ -28,14 +29,14 @@ class ReadThrottle:
         paused = self._paused[reason]
         if conn not in paused:
             paused.add(conn)
-            self._effects.append(PauseReading(conn, reason))
+            self._outbox.put(PauseReading(conn, reason))
 
     def resume(self, conn: int, reason: PauseReason) -> None:
         """The reason is over for a connection, if it was one."""
         paused = self._paused[reason]
         if conn in paused:
             paused.discard(conn)
-            self._effects.append(ResumeReading(conn, reason))
+            self._outbox.put(ResumeReading(conn, reason))
 
     def lift(self, reason: PauseReason) -> None:
         """The reason is over for everybody."""

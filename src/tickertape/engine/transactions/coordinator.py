@@ -95,7 +95,7 @@ class TransactionCoordinator:
         subscribing: SubscribeHandler,
         validation: BodyValidation,
         staging: StagingArea,
-        answers: Outbox,
+        outbox: Outbox,
         rights: LogonPolicy,
         instance: str,
     ) -> None:
@@ -106,7 +106,7 @@ class TransactionCoordinator:
         self._validation = validation
         self._live = subscribing.delivery.live
         self.staging = staging
-        self._answers = answers
+        self._outbox = outbox
         self._rights = rights
         self._instance = instance
         self._committed = CommittedTransactions(registry.latest.values())
@@ -157,7 +157,7 @@ class TransactionCoordinator:
         except BadBatch:
             raise
         except TickertapeError as error:
-            self._answers.refuse_command(session.conn, command.id, error)
+            self._outbox.reject(session.conn, command.id, error)
 
     def _check(self, session: Session, transaction: Transaction) -> None:
         check_client_name(transaction.publisher)
@@ -205,7 +205,7 @@ class TransactionCoordinator:
         if transaction in self._committed:
             self.repeated += 1
             self.staging.drop_all(transaction)
-            self._answers.send(session.conn, self._before(transaction, command.id))
+            self._outbox.send(session.conn, self._before(transaction, command.id))
             return
         if transaction.space and not command.parts and int(transaction.name) > transaction_empty_number_max:
             raise BadOption(
@@ -409,7 +409,7 @@ class TransactionCoordinator:
         """The current one is over."""
         self._over(current)
         for conn, command in current.waiting:
-            self._answers.send(conn, msgspec.structs.replace(answer, id=command))
+            self._outbox.send(conn, msgspec.structs.replace(answer, id=command))
 
     def _over(self, current: _CommitInProgress) -> None:
         self._current = None
@@ -426,5 +426,5 @@ class TransactionCoordinator:
         assert current is not None
         self._over(current)
         for conn, command in current.waiting:
-            self._answers.refuse_command(conn, command, error)
+            self._outbox.reject(conn, command, error)
         self._advance(now)

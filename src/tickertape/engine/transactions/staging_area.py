@@ -9,7 +9,7 @@ connection was.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from tickertape.base.errors import (
@@ -32,7 +32,6 @@ from tickertape.engine.limits import (
     transaction_batches_max,
     transaction_bytes_max_default,
 )
-from tickertape.engine.runtime.effects import Effect, LogEvent, StagingJob
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.sessions.read_throttle import ReadThrottle
 from tickertape.engine.sessions.session import Session
@@ -96,23 +95,19 @@ class _Forgetting(NamedTuple):
 
 
 class StagingArea:
-    """All parts. Appends to the effects it is given; `new_token` numbers its jobs."""
+    """All parts."""
 
     def __init__(
         self,
         journal_id: bytes,
         limits: StagingLimits,
-        effects: list[Effect],
-        answers: Outbox,
+        outbox: Outbox,
         pauses: ReadThrottle,
-        new_token: Callable[[], int],
     ) -> None:
         self._journal_id = journal_id
         self.limits = limits
-        self._effects = effects
-        self._answers = answers
+        self._outbox = outbox
         self._pauses = pauses
-        self._new_token = new_token
         self._parts: dict[Transaction, dict[str, StagedPart]] = {}
         self._next_file = 1
         self._under_way: dict[int, tuple[StagedPart, int, Command, int]] = {}
@@ -225,9 +220,7 @@ class StagingArea:
             raise LimitReached(f"{staged_parts_max} parts of transactions are staged: commit or abort some")
 
     def _submit(self, part: StagedPart, conn: int, answer: Command, size: int, task: StagingTask) -> None:
-        token = self._new_token()
-        self._under_way[token] = part, conn, answer, size
-        self._effects.append(StagingJob(token, task))
+        self._under_way[self._outbox.stage(task)] = part, conn, answer, size
         if self.unwritten_bytes > staging_unwritten_bytes_max or self._waiting > staging_jobs_max:
             self._pauses.pause(conn, "staging")
 
@@ -260,12 +253,12 @@ class StagingArea:
         if error is not None:
             if not part.dropped:
                 self._drop(part)
-            self._answers.refuse_command(conn, answer.id, error)  # type: ignore[attr-defined]
+            self._outbox.reject(conn, answer.id, error)  # type: ignore[attr-defined]
             return True
         if isinstance(answer, Staged):
             part.prepared = True
             part.touched = now.mono
-        self._answers.send(conn, answer)
+        self._outbox.send(conn, answer)
         return True
 
     def _lift(self) -> None:
@@ -290,9 +283,7 @@ class StagingArea:
 
     def open(self, part: StagedPart) -> int:
         """Have the blocks of a prepared part handed back, under the token that is returned."""
-        token = self._new_token()
-        self._effects.append(StagingJob(token, StageOpen(part.file)))
-        return token
+        return self._outbox.stage(StageOpen(part.file))
 
     def drop_all(self, transaction: Transaction) -> None:
         """What is staged for it is no longer needed."""
@@ -308,9 +299,8 @@ class StagingArea:
             self._pauses.pause(session.conn, "staging")
 
     def _submit_forget(self, forgetting: _Forgetting) -> None:
-        token = self._new_token()
-        self._forgetting[token] = forgetting
-        self._effects.append(StagingJob(token, StageForget(tuple([file for _, file in forgetting.files]))))
+        task = StageForget(tuple([file for _, file in forgetting.files]))
+        self._forgetting[self._outbox.stage(task)] = forgetting
 
     def _forgotten(self, forgetting: _Forgetting, error: TickertapeError | None) -> None:
         if error is not None:
@@ -319,10 +309,10 @@ class StagingArea:
         if forgetting.conn is None:
             return
         if error is None:
-            self._answers.send(forgetting.conn, Ack(id=forgetting.id))
+            self._outbox.send(forgetting.conn, Ack(id=forgetting.id))
         else:
             failed = StagingFailed(f"Cannot abort the transaction for good: {error}. Abort it again.")
-            self._answers.refuse_command(forgetting.conn, forgetting.id, failed)
+            self._outbox.reject(forgetting.conn, forgetting.id, failed)
 
     def _take(self, transaction: Transaction) -> list[int]:
         """Forget the parts of a transaction; the files to remove."""
@@ -375,7 +365,7 @@ class StagingArea:
             newest = max(part.touched for part in parts.values())
             if transaction not in kept and now.mono >= newest + self.limits.age_seconds:
                 self.expired += 1
-                self._effects.append(_expired(transaction, parts.values()))
+                self._log_expired(transaction, parts.values())
                 files += [(transaction, file) for file in self._take(transaction)]
         if files:
             self._submit_forget(_Forgetting(files))
@@ -410,17 +400,14 @@ class StagingArea:
         self.bytes -= part.offset
 
     def _remove(self, part: StagedPart) -> None:
-        token = self._new_token()
-        self._dropping[token] = part
-        self._effects.append(StagingJob(token, StageDrop(part.file)))
+        self._dropping[self._outbox.stage(StageDrop(part.file))] = part
 
-
-def _expired(transaction: Transaction, parts: Collection[StagedPart]) -> LogEvent:
-    fields: dict[str, str | int] = {"publisher": transaction.publisher, "transaction": transaction.name}
-    if transaction.space:
-        fields["space"] = transaction.space
-    size = sum([part.offset for part in parts])
-    return LogEvent("transaction_expired", True, {**fields, "parts": len(parts), "bytes": size})
+    def _log_expired(self, transaction: Transaction, parts: Collection[StagedPart]) -> None:
+        fields: dict[str, str | int] = {"publisher": transaction.publisher, "transaction": transaction.name}
+        if transaction.space:
+            fields["space"] = transaction.space
+        fields |= {"parts": len(parts), "bytes": sum([part.offset for part in parts])}
+        self._outbox.log_event("transaction_expired", fields, warning=True)
 
 
 def describe(transaction: Transaction, part: str | None = None) -> str:

@@ -17,7 +17,8 @@ from tickertape.engine.conflation.buffer import ConflationBuffer
 from tickertape.engine.limits import step_bytes_max, step_delivery_bytes, unrecorded_waiting_bytes_max
 from tickertape.engine.matching.interest import Interest
 from tickertape.engine.matching.subscription_index import InterestGroup, Match, SubscriptionIndex
-from tickertape.engine.runtime.effects import Effect, Send
+from tickertape.engine.runtime.effects import Send
+from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.credit import affordable_rows
 from tickertape.engine.transient.backlog import Backlog, TransientFeed
@@ -56,16 +57,16 @@ class TransientGroup(InterestGroup[TransientFeed]):
 class TransientDelivery:
     """All subscriptions to unrecorded topics. `end(session, why)` ends a connection that is too slow.
 
-    What it does is appended to `effects`; `written` says that they were taken."""
+    `written` says that the effects were taken."""
 
     def __init__(
-        self, effects: list[Effect], limits: SlowConsumerLimits, end: Callable[[Session, str], None]
+        self, outbox: Outbox, limits: SlowConsumerLimits, end: Callable[[Session, str], None]
     ) -> None:
         self.step_bytes_max = step_bytes_max
         """About what is sent between two writes."""
         self.waiting_bytes_max = unrecorded_waiting_bytes_max
-        self.backlogs = SlowConsumerBuffers(effects, limits, end, self._line)
-        self._effects = effects
+        self.backlogs = SlowConsumerBuffers(outbox, limits, end, self._line)
+        self._outbox = outbox
         self._standing: SubscriptionIndex[TransientFeed, TransientGroup] = SubscriptionIndex(TransientGroup)
         self._budget = self.step_bytes_max
         self._number = 0
@@ -432,7 +433,7 @@ class TransientDelivery:
         sub.allowance.credit -= batch.cost
         sub.session.sent(batch.count, batch.body_bytes)
         frame = encode_frame(Deliver(sub_id=sub.sub_id), batch, batch_crc=crc)
-        self._effects.append(Send(sub.session.conn, frame))
+        self._outbox.put(Send(sub.session.conn, frame))
         self._budget -= batch.nbytes + step_delivery_bytes
         return batch
 

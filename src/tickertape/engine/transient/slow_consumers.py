@@ -22,7 +22,8 @@ from tickertape.engine.limits import (
     slow_memory_bytes_default,
     spill_write_bytes_max,
 )
-from tickertape.engine.runtime.effects import Effect, OfflineStart, OfflineStop
+from tickertape.engine.runtime.effects import OfflineStart, OfflineStop
+from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.transient.backlog import Backlog, BacklogBlock, TransientFeed
 from tickertape.engine.transient.shared_frames import SharedFrame, SharedFrames
@@ -59,18 +60,18 @@ class ConnectionBacklog:
 
 
 class SlowConsumerBuffers:
-    """All that waits. Appends to the effects it is given; `end(session, why)` ends a connection, and with it
+    """All that waits. `end(session, why)` ends a connection, and with it
     its subscriptions; `go_on(sub)` says that what comes next for a subscription is in memory again."""
 
     def __init__(
         self,
-        effects: list[Effect],
+        outbox: Outbox,
         limits: SlowConsumerLimits,
         end: Callable[[Session, str], None],
         go_on: Callable[[TransientFeed], None],
     ) -> None:
         self.limits = limits
-        self.spill = Spill(effects, limits.disk_bytes)
+        self.spill = Spill(outbox, limits.disk_bytes)
         self.held_bytes = 0
         """Memory of all that waits, and of what is known of what waits on disk."""
         self.dirty_bytes = 0
@@ -82,7 +83,7 @@ class SlowConsumerBuffers:
         self.offline_stops = 0
         self.now = 0.0
         """The last moment that it was told of, monotonic seconds."""
-        self._effects = effects
+        self._outbox = outbox
         self._end = end
         self._waiting: dict[Session, ConnectionBacklog] = {}
         self._clean: dict[BacklogBlock, None] = {}
@@ -184,7 +185,7 @@ class SlowConsumerBuffers:
         del self._waiting[session]
         if waiting.offline_since is not None:
             self.offline_stops += 1
-            self._effects.append(OfflineStop(session.conn, self.now - waiting.offline_since))
+            self._outbox.put(OfflineStop(session.conn, self.now - waiting.offline_since))
 
     def _enter(self, sub: TransientFeed, block: BacklogBlock, message: int) -> None:
         if sub.block is None:
@@ -303,7 +304,7 @@ class SlowConsumerBuffers:
     def _go_offline(self, session: Session, waiting: ConnectionBacklog) -> None:
         waiting.offline_since = self.now
         self.offline_starts += 1
-        self._effects.append(OfflineStart(session.conn, waiting.bytes))
+        self._outbox.put(OfflineStart(session.conn, waiting.bytes))
         for sub in waiting.subs:
             self._order(sub.backlog)
 

@@ -13,7 +13,8 @@ from tickertape.base.errors import BadBatch, SpillFailed
 from tickertape.base.interfaces import Buffer
 from tickertape.batch import MessageBatch
 from tickertape.engine.limits import spill_file_bytes_max
-from tickertape.engine.runtime.effects import Effect, SpillRead, SpillTrim, SpillWrite
+from tickertape.engine.runtime.effects import SpillRead, SpillTrim, SpillWrite
+from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.transient.backlog import Backlog, BacklogBlock, BacklogPosition
 from tickertape.engine.transient.shared_frames import SharedFrame
 
@@ -36,9 +37,9 @@ class _File:
 
 
 class Spill:
-    """The files. Appends to the effects it is given; every `SpillWrite` and `SpillRead` is answered."""
+    """The files. Every `SpillWrite` and `SpillRead` is answered."""
 
-    def __init__(self, effects: list[Effect], disk_bytes_max: int) -> None:
+    def __init__(self, outbox: Outbox, disk_bytes_max: int) -> None:
         self.disk_bytes_max = disk_bytes_max
         """What all files may take together; 0: nothing is written."""
         self.disk_bytes = 0
@@ -49,7 +50,7 @@ class Spill:
         self.read_bytes = 0
         self.failures = 0
         """Writes and reads that failed, or gave something else than was written."""
-        self._effects = effects
+        self._outbox = outbox
         self._files: dict[int, _File] = {}
         self._file = 0
         """Number of the file that is appended to."""
@@ -80,7 +81,7 @@ class Spill:
         self.writing_bytes += size
         block.writing = True
         token = self._begin(SpillJob(block, place, True))
-        self._effects.append(SpillWrite(token, place.file, place.offset, piece.batch.buffers()))
+        self._outbox.put(SpillWrite(token, place.file, place.offset, piece.batch.buffers()))
 
     def read(self, block: BacklogBlock) -> None:
         """Read a block back that is on disk."""
@@ -89,7 +90,7 @@ class Spill:
         self._files[place.file].users += 1
         self.reading_bytes += place.size
         token = self._begin(SpillJob(block, place, False))
-        self._effects.append(SpillRead(token, place.file, place.offset, place.size))
+        self._outbox.put(SpillRead(token, place.file, place.offset, place.size))
 
     def done(self, token: int, error: OSError | None) -> SpillJob:
         """The answer to a write or a read has come."""
@@ -135,7 +136,7 @@ class Spill:
         if not file.users:
             del self._files[place.file]
             self.disk_bytes -= file.end
-            self._effects.append(SpillTrim(place.file))
+            self._outbox.put(SpillTrim(place.file))
 
     def _begin(self, job: SpillJob) -> int:
         self._token += 1

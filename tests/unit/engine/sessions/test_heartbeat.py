@@ -7,7 +7,7 @@ import pytest
 from tests.simulation.engine_world import EngineWorld
 from tickertape.base.errors import BadOption, HeartbeatMissed, TickertapeError
 from tickertape.engine.limits import beats_a_step_max
-from tickertape.engine.runtime.effects import CloseConnection, Effect, ProbeConnection, Send
+from tickertape.engine.runtime.effects import CloseConnection, ProbeConnection, Send
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.runtime.statistics import Statistics
 from tickertape.engine.sessions.heartbeat import HeartbeatMonitor
@@ -20,9 +20,9 @@ class Engine:
     """The heartbeats alone, without the rest of the engine."""
 
     def __init__(self) -> None:
-        self.effects: list[Effect] = []
+        self.outbox = Outbox(Statistics())
         self.ended: dict[int, TickertapeError] = {}
-        self.beats = HeartbeatMonitor(self.effects, Outbox(self.effects, Statistics()), self.end)
+        self.beats = HeartbeatMonitor(self.outbox, self.end)
 
     def end(self, conn: int, error: TickertapeError) -> None:
         self.ended[conn] = error
@@ -31,13 +31,12 @@ class Engine:
     def wake(self, now: float) -> list[int]:
         """Whom it wants to be told of."""
         self.beats.wake(now)
-        taken, self.effects[:] = self.effects[:], []
-        return [effect.conn for effect in taken if isinstance(effect, ProbeConnection)]
+        return [effect.conn for effect in self.outbox.take() if isinstance(effect, ProbeConnection)]
 
     def looked(self, conn: int, sight: Liveness, now: float) -> int:
         """Beats that were sent for it."""
         self.beats.looked(conn, sight, now)
-        taken, self.effects[:] = self.effects[:], []
+        taken = self.outbox.take()
         for effect in taken:
             assert isinstance(effect, Send)
             assert effect.conn == conn

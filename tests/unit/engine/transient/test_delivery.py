@@ -11,6 +11,8 @@ from tickertape.batch import BatchBuilder, MessageBatch, batch_from_bodies
 from tickertape.engine.limits import step_bytes_max, step_delivery_bytes, unrecorded_piece_bytes_max
 from tickertape.engine.runtime import log_writer as publishing
 from tickertape.engine.runtime.effects import Effect, PauseReading, ResumeReading, Send
+from tickertape.engine.runtime.outbox import Outbox
+from tickertape.engine.runtime.statistics import Statistics
 from tickertape.engine.sessions.read_throttle import ReadThrottle
 from tickertape.engine.transient.delivery import TransientDelivery
 from tickertape.engine.transient.slow_consumers import SlowConsumerLimits
@@ -271,29 +273,27 @@ def test_flushes_that_wait_for_their_turn_count_too() -> None:
 
 
 def test_each_reason_not_to_read_is_told_once_and_ends_by_itself() -> None:
-    effects: list[Effect] = []
-    pauses = ReadThrottle(effects)
+    outbox = Outbox(Statistics())
+    pauses = ReadThrottle(outbox)
     pauses.pause(1, "journal")
     pauses.pause(1, "unrecorded")
     pauses.pause(2, "journal")
     pauses.pause(3, "journal")
     pauses.forget(3)
     pauses.pause(1, "journal")
-    assert effects == [
+    assert outbox.take() == [
         PauseReading(1, "journal"),
         PauseReading(1, "unrecorded"),
         PauseReading(2, "journal"),
         PauseReading(3, "journal"),
     ]
-    effects.clear()
     pauses.lift("journal")
-    assert effects == [ResumeReading(1, "journal"), ResumeReading(2, "journal")]
-    effects.clear()
+    assert outbox.take() == [ResumeReading(1, "journal"), ResumeReading(2, "journal")]
     pauses.resume(2, "unrecorded")
     pauses.resume(1, "unrecorded")
     pauses.lift("journal")
     pauses.lift("unrecorded")
-    assert effects == [ResumeReading(1, "unrecorded")]
+    assert outbox.take() == [ResumeReading(1, "unrecorded")]
     assert not pauses.of("unrecorded")
 
 
