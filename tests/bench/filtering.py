@@ -11,9 +11,9 @@ import numpy as np
 import tickertape as tt
 from tests.bench.registry import Reading, Room, bench
 from tests.bench.stage import A_CALL, FLUSH_SECONDS, fill, publisher, stage, timed, workers
+from tests.helpers.engine_parts import make_compiler
 from tickertape.batch import batch_from_bodies
 from tickertape.engine.matching.filter_context import Subscriber
-from tickertape.engine.matching.interest_compiler import InterestCompiler
 
 SYMBOLS = 10_000
 CONNECTIONS = 100
@@ -41,7 +41,7 @@ assert len(_body(7)) == 200
 )
 def evaluate(room: Room) -> Reading:
     content = (
-        InterestCompiler({})
+        make_compiler()
         .cover("t", "/symbol = 'S0042' AND /price > 10", None, Subscriber(None, "bench"))
         .content
     )

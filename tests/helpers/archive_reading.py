@@ -32,7 +32,6 @@ class Broker:
     def __init__(self) -> None:
         self.answers: list[tuple[int, object]] = []
         self.freed_times = 0
-        self.retaining = self
         self.journal = SimpleNamespace(commits=SimpleNamespace(persisted_end=END), view=None)
         self.errands = SimpleNamespace(begin=self.compare)
         self.found: str | TickertapeError = ""
@@ -46,7 +45,7 @@ class Broker:
         assert now.wall
         self.answers.append((token, answer))
 
-    def freed(self, now: Now) -> None:
+    def archive_changed(self, now: Now) -> None:
         self.freed_times += 1
 
 

@@ -138,10 +138,10 @@ MUTATIONS: Final = (
     Mutation(
         "the duplicate filter is off",
         "engine/runtime/log_writer.py",
-        """now: Now) -> None:
+        """last: int) -> None:
         highest = self._journal.highest.get(publisher, 0)
         if last""",
-        """now: Now) -> None:
+        """last: int) -> None:
         highest = 0
         if last""",
         (_ENGINE_CRASHES,),

@@ -105,8 +105,8 @@ BOUND_MUTATIONS: Final = (
     Mutation(
         "a lease ends by the clock of the wall",
         "engine/queues/worker.py",
-        "        due = queue.leases.due(now.mono)\n",
-        "        due = queue.leases.due(now.wall / _MICROS)\n",
+        "        due = queue.leases.due(self._clock.mono)\n",
+        "        due = queue.leases.due(self._clock.wall / _MICROS)\n",
         ("simulation/test_queue_crashes.py",),
         promise="R21",
         tier="simulation",

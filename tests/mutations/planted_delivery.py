@@ -159,8 +159,8 @@ DELIVERY_MUTATIONS: Final = (
     Mutation(
         "the clock ends an interval before what was published in it was looked at",
         "engine/transient/delivery.py",
-        "        time = self._publishes[0].time if self._publishes else micros(self.backlogs.now)\n",
-        "        time = micros(self.backlogs.now)\n",
+        "        time = self._publishes[0].time if self._publishes else micros(self._clock.mono)\n",
+        "        time = micros(self._clock.mono)\n",
         ("unit/engine/transient/test_conflation.py",),
         promise="behaviour 18",
         tier="unit",
@@ -186,8 +186,8 @@ DELIVERY_MUTATIONS: Final = (
     Mutation(
         "a server waits for three intervals",
         "engine/sessions/heartbeat.py",
-        "HeartbeatState(interval, heartbeat_missed_intervals * interval, now)",
-        "HeartbeatState(interval, 3 * interval, now)",
+        "        silence = heartbeat_missed_intervals * interval\n",
+        "        silence = 3 * interval\n",
         (_SILENCE,),
         promise="R22",
         tier="simulation",

@@ -104,8 +104,8 @@ TRANSACTION_MUTATIONS: Final = (
     Mutation(
         "what is staged is dropped before the log has it",
         "engine/transactions/coordinator.py",
-        "        journal.append_chain(chain, now)\n",
-        "        journal.append_chain(chain, now)\n        self.staging.drop_all(transaction)\n",
+        "        journal.append_chain(chain, self._clock.now)\n",
+        "        journal.append_chain(chain, self._clock.now)\n        self.staging.drop_all(transaction)\n",
         (_LIVES,),
         promise="invariant 5",
         tier="simulation",

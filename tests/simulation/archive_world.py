@@ -87,7 +87,7 @@ class ArchiveWorld(EngineWorld):
         covered = self.reading._look()
         assert isinstance(covered, ArchiveCoverage)
         self.older.cover(covered)
-        self.broker.retaining.freed(self.now())
+        self.broker.archive_changed(self.now())
 
     def expire(self) -> None:
         """An hour and more passes; whatever may be removed is."""

@@ -13,11 +13,11 @@ from itertools import count
 from random import Random
 from typing import Final
 
-from tickertape.base.errors import TickertapeError
+from tests.helpers.engine_parts import make_outbox
+from tickertape.base.interfaces import Now
 from tickertape.client.protocol.heartbeat import ClientHeartbeat as ClientBeats
+from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.effects import ProbeConnection, Send
-from tickertape.engine.runtime.outbox import Outbox
-from tickertape.engine.runtime.statistics import Statistics
 from tickertape.engine.sessions.heartbeat import HeartbeatMonitor
 from tickertape.wire.heartbeat import Liveness
 
@@ -107,12 +107,13 @@ class Life:
         self.client, self.server = Side(self), Side(self)
         self.client.other, self.server.other = self.server, self.client
         self.mute = {self.client, self.server}
-        self._outbox = Outbox(Statistics())
-        self.engine = HeartbeatMonitor(self._outbox, self._ended)
+        self._clock = EngineClock()
+        self._outbox = make_outbox(self._clock)
+        self.engine = HeartbeatMonitor(self._outbox, self._clock)
         self.machine = ClientBeats()
         self.machine.choose(interval, None)
         self.machine.begin(0.0)
-        self.engine.begin(CONN, self.interval_ms, 0.0)
+        self.engine.begin(CONN, self.interval_ms)
 
     def at(self, moment: float, act: Callable[[], None]) -> None:
         heapq.heappush(self._agenda, (moment, next(self._tickets), act))
@@ -124,10 +125,6 @@ class Life:
     def suspend(self, side: Side, since: float, seconds: float) -> None:
         self.at(since, side.suspend)
         self.at(since + seconds, side.go_on)
-
-    def _ended(self, _conn: int, _error: TickertapeError) -> None:
-        self.engine.drop(CONN)
-        self.server.end()
 
     def client_deadline(self) -> float | None:
         idle = self.client.suspended or self.client.ended_at is not None
@@ -153,10 +150,12 @@ class Life:
         deadline = self.server_deadline()
         if deadline is None or deadline > self.now:
             return
-        self.engine.wake(self.now)
+        self._clock.set(Now(self.now, 0))
+        self.engine.wake()
         for effect in self._outbox.take():
-            if isinstance(effect, ProbeConnection):
-                self.engine.looked(CONN, self.server.sight(), self.now)
+            if isinstance(effect, ProbeConnection) and self.engine.probed(CONN, self.server.sight()):
+                self.engine.drop(CONN)
+                self.server.end()
         for effect in self._outbox.take():
             if isinstance(effect, Send):
                 self.server.beat()

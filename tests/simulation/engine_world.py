@@ -119,7 +119,7 @@ class EngineWorld:
         self._staging = StagedFiles(self.disk)
         self.staging_jobs: list[StagingJob] = []
         found, _ = find_staged(self.disk, identity.journal_id)
-        self.broker.transactions.restore(found, self.now())
+        self.broker.begin_staged(found, self.now())
         self.reads: list[ReadLog] = []
         self.archive_reads: list[ArchiveRead] = []
         self.pauses: list[PauseReading | ResumeReading] = []

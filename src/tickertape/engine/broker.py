@@ -6,7 +6,7 @@ touch a socket or file; a misbehaving peer is a `Goodbye` and a close, never an 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tickertape.base.client_limits import DEFAULT, ClientLimits
 from tickertape.base.errors import (
@@ -30,6 +30,7 @@ from tickertape.engine.matching.interest_compiler import InterestCompiler
 from tickertape.engine.queues.checkpoints import CheckpointWriter, RecoveredQueues, beginnings
 from tickertape.engine.queues.state.definition import QueueDefinition
 from tickertape.engine.retention import RetentionManager, RetentionPin
+from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.effects import Effect, Fatal, LogonAccepted
 from tickertape.engine.runtime.log_writer import LogWriter
 from tickertape.engine.runtime.outbox import Outbox
@@ -43,6 +44,7 @@ from tickertape.engine.transactions.coordinator import TransactionCoordinator
 from tickertape.engine.transactions.staging_area import StagingArea, StagingLimits
 from tickertape.engine.transient.slow_consumers import SlowConsumerLimits
 from tickertape.journal.commit.jobs import JournalJob, RetireSegments, WriteQueues
+from tickertape.journal.format.staging_file import PreparedPart
 from tickertape.journal.journal import Journal
 from tickertape.journal.reading.archive_reader import ArchiveAnswer
 from tickertape.journal.reading.log_view import LogPart
@@ -67,11 +69,12 @@ from tickertape.wire.commands import (
     Subscribe,
     Unsubscribe,
 )
+from tickertape.wire.heartbeat import Liveness
 
 
 class Broker:
-    """The engine. `rights` say whose a logon is, or raise why not. After each input (`beats.looked` too)
-    drain `effects()`; while `has_work`, call `work` between other inputs."""
+    """The engine. `rights` say whose a logon is, or raise why not. After each input drain
+    `effects()`; while `has_work`, call `work` between other inputs."""
 
     def __init__(
         self,
@@ -96,21 +99,23 @@ class Broker:
         self._instance = instance
         self._software = software
         self._recorded = recorded
-        self._outbox = Outbox(self.statistics)
+        self._clock = EngineClock()
+        self._outbox = Outbox(self.statistics, self._clock)
         exclusive = recorded != frozenset()
         self._sessions = SessionRegistry(instance, registry, self.statistics, exclusive=exclusive)
-        self._publishing = LogWriter(journal, registry, recorded)
+        self._publishing = LogWriter(journal, registry, self._clock, recorded)
         validation = BodyValidation(validated, limits.message_bytes_max)
         self._validated = validation.topics
         self.topic_types: Mapping[str, str] = dict(message_types or {})
         """Topic to the name of its message type; topics that are not in it are JSON."""
         self._pauses = ReadThrottle(self._outbox)
-        self.beats = HeartbeatMonitor(self._outbox, self._goodbye)
-        self.contents = InterestCompiler(self.topic_types, limits)
+        self.beats = HeartbeatMonitor(self._outbox, self._clock)
+        self.contents = InterestCompiler(self.topic_types, self._clock, limits)
         self.subscribing = SubscribeHandler(
             journal,
             self._publishing,
             self._outbox,
+            self._clock,
             self._pauses,
             self.contents,
             slow_clients or SlowConsumerLimits(),
@@ -118,7 +123,7 @@ class Broker:
             queues,
         )
         self.queues = self.subscribing.queues
-        self._keeping = CheckpointWriter(self.queues, journal, self._outbox)
+        self._keeping = CheckpointWriter(self.queues, journal, self._outbox, self._clock)
         self._publishing.also_recorded |= frozenset(self.queues.names)
         self._delivery = self.subscribing.delivery
         self._publishing.accepted = self._delivery.live.accepted
@@ -136,7 +141,7 @@ class Broker:
         self, registry: PublisherDirectory, validation: BodyValidation, limits: StagingLimits
     ) -> TransactionCoordinator:
         journal, subscribing = self.journal, self.subscribing
-        staging = StagingArea(journal.journal_id, limits, self._outbox, self._pauses)
+        staging = StagingArea(journal.journal_id, limits, self._outbox, self._clock, self._pauses)
         return TransactionCoordinator(
             journal,
             self._publishing,
@@ -145,13 +150,14 @@ class Broker:
             validation,
             staging,
             self._outbox,
+            self._clock,
             self._rights,
             self._instance,
         )
 
     def _make_retaining(self, policy: RetentionPolicy) -> RetentionManager:
         return RetentionManager(
-            self.journal, policy, self._outbox, self.subscribing.budget, self.oldest_needed
+            self.journal, policy, self._outbox, self._clock, self.subscribing.budget, self.oldest_needed
         )
 
     def _make_intake(self, validation: BodyValidation) -> PublishHandler:
@@ -205,89 +211,103 @@ class Broker:
 
     def received(self, conn: int, command: Command, batch: MessageBatch | None, now: Now) -> None:
         """A command of the connection."""
-        self._moment(now)
+        self._clock.set(now)
         session = self._sessions.by_conn.get(conn)
         try:
             if self.journal.commits.failure is not None:
                 raise self.journal.commits.failure
             if session is None:
                 if conn in self._strangers:
-                    self._first(conn, command, now)
+                    self._first(conn, command)
                 return
-            self._dispatch(session, command, batch, now)
+            self._dispatch(session, command, batch)
         except TickertapeError as error:
             self._goodbye(conn, error)
-        self._journal_moved(now)
+        self._journal_moved()
+
+    def probed(self, conn: int, sight: Liveness, now: Now) -> None:
+        """The answer to a `ProbeConnection`."""
+        self._clock.set(now)
+        error = self.beats.probed(conn, sight)
+        if error is not None:
+            self._goodbye(conn, error)
+
+    def archive_changed(self, now: Now) -> None:
+        """The archive holds more or less of the log than before."""
+        self._clock.set(now)
+        self.retaining.freed()
 
     def disk_done(self, job: JournalJob, error: OSError | None, salt: int, now: Now) -> None:
         """The disk's answer to a `DiskJob`."""
+        self._clock.set(now)
         if isinstance(job, RetireSegments):
-            self.retaining.done(job, error, now)
+            self.retaining.done(job, error)
         elif isinstance(job, WriteQueues):
             self._keeping.done(error)
         else:
             self.journal.commits.done(job, error, salt, now)
-        self._journal_moved(now)
+        self._journal_moved()
 
     def read_done(self, token: int, data: Buffer | TickertapeError, now: Now) -> None:
         """The answer to a `Read`."""
-        self._moment(now)
+        self._clock.set(now)
         if not (
             self._delivery.read_done(token, data)
             or self.queues.read_done(token, data)
             or self.errands.read_done(token, data)
-            or self.retaining.read_done(token, data, now)
+            or self.retaining.read_done(token, data)
         ):
             self.subscribing.searches.read_done(token, data)
-        self._journal_moved(now)
+        self._journal_moved()
 
     def archive_done(self, token: int, answer: ArchiveAnswer | TickertapeError, now: Now) -> None:
         """The answer to an `ArchiveRead`."""
-        self._moment(now)
+        self._clock.set(now)
         cursors, retaining = self._delivery.cursors, self.retaining
-        if not (cursors.read_done(token, answer) or retaining.archive_done(token, answer, now)):
+        if not (cursors.read_done(token, answer) or retaining.archive_done(token, answer)):
             self.subscribing.searches.read_done(token, answer)
-        self._journal_moved(now)
+        self._journal_moved()
 
     def spill_done(self, token: int, data: Buffer | OSError | None, now: Now) -> None:
         """The answer to a `SpillWrite` (None, or an error) or a `SpillRead`."""
-        self._moment(now)
+        self._clock.set(now)
         self.subscribing.unrecorded.spill_done(token, data)
-        self._journal_moved(now)
+        self._journal_moved()
 
     def staging_done(self, token: int, result: list[memoryview] | TickertapeError, now: Now) -> None:
         """The answer to a `StagingJob`: the blocks of an opened file, nothing, or what went wrong."""
-        self._moment(now)
-        self.transactions.done(token, result, now)
-        self._journal_moved(now)
+        self._clock.set(now)
+        self.transactions.done(token, result)
+        self._journal_moved()
 
     def wake(self, now: Now) -> None:
         """A deadline has come."""
-        self._moment(now)
-        self.transactions.wake(now)
+        self._clock.set(now)
+        self.transactions.wake()
         self.subscribing.unrecorded.settle()
-        self.queues.wake(now)
-        self._keeping.wake(now)
+        self.queues.wake()
+        self._keeping.wake()
         self.journal.commits.wake(now)
-        self._delivery.settle(now)
-        self.retaining.wake(now)
-        self.beats.wake(now.mono)
-        self._journal_moved(now)
+        self._delivery.settle()
+        self.retaining.wake()
+        self.beats.wake()
+        self._journal_moved()
 
     def work(self, now: Now) -> None:
         """One bounded step of delivery, and of what let others go first."""
-        self._moment(now)
-        self.subscribing.step(now)
+        self._clock.set(now)
+        self.subscribing.step()
         self.errands.step()
-        self.retaining.step(now)
-        self._journal_moved(now)
+        self.retaining.step()
+        self._journal_moved()
 
     def close(self, now: Now) -> None:
         """Begin a clean stop (`draining`): nothing new is taken; all else is persisted, the log sealed."""
+        self._clock.set(now)
         self.draining = True
         self.subscribing.stop()
         self.journal.commits.close(now)
-        self._journal_moved(now)
+        self._journal_moved()
 
     # -- outputs --------------------------------------------------------------------------------------
 
@@ -304,14 +324,15 @@ class Broker:
 
     def next_deadline(self, now: Now) -> float | None:
         """Monotonic second at which `wake` is wanted."""
+        self._clock.set(now)
         deadlines = (
             self.journal.commits.next_deadline(),
-            self._delivery.next_deadline(now),
+            self._delivery.next_deadline(),
             self.retaining.next_deadline(),
             self.subscribing.unrecorded.next_deadline(),
             self.beats.next_deadline(),
             self._outbox.conflation.next_deadline(),
-            self.queues.next_deadline(now),
+            self.queues.next_deadline(),
             self._keeping.next_deadline(),
             self.transactions.next_deadline(),
         )
@@ -319,10 +340,16 @@ class Broker:
 
     def begin_queues(self, recovered: RecoveredQueues, now: Now) -> None:
         """The queues were recovered: they begin to work. Called once, before anything else."""
+        self._clock.set(now)
         if recovered.begun:
-            self.queues.ledger.append(beginnings(recovered.begun), now)
-            self._journal_moved(now)
-        self.queues.begin(now)
+            self.queues.ledger.append(beginnings(recovered.begun))
+            self._journal_moved()
+        self.queues.begin()
+
+    def begin_staged(self, found: Iterable[PreparedPart], now: Now) -> None:
+        """Take over the parts of transactions that a start found on disk."""
+        self._clock.set(now)
+        self.transactions.restore(found)
 
     def pin(self, needed: Callable[[], RetentionPin | None]) -> None:
         """Ask `needed` too what of the log may not be removed, each time before something is."""
@@ -353,24 +380,24 @@ class Broker:
 
     # -- the journal ----------------------------------------------------------------------------------
 
-    def _journal_moved(self, now: Now) -> None:
+    def _journal_moved(self) -> None:
         """Pass on what the journal wants and what became persisted."""
         commits = self.journal.take_persisted()
-        self.transactions.moved(now)
+        self.transactions.moved()
         self._write()
-        self._outbox.reply_all(self._publishing.due(), now.mono)
+        self._outbox.reply_all(self._publishing.due())
         for commit in commits:
             self.statistics.persisted(commit.batch)
             part = LogPart(commit.first_position, commit.batch)
             self._delivery.persisted(part)
             self.retaining.persisted(part)
-        self.retaining.moved(now)
-        self._keeping.moved(now)
+        self.retaining.moved()
+        self._keeping.moved()
         if commits:
             self.queues.persisted()
             self._delivery.dispatch()
-            self._delivery.settle(now)
-            self.queues.step(now)  # an idle consumer need not wait for the next turn
+            self._delivery.settle()
+            self.queues.step()  # an idle consumer need not wait for the next turn
             self._write()
         if self._pauses.of("journal") and not self._intake.crowded:
             self._pauses.lift("journal")
@@ -392,10 +419,10 @@ class Broker:
 
     # -- commands -------------------------------------------------------------------------------------
 
-    def _first(self, conn: int, command: Command, now: Now) -> None:
+    def _first(self, conn: int, command: Command) -> None:
         if not isinstance(command, Logon):
             raise LogonRequired(f"{type(command).__name__} before the logon")
-        user = self._rights.user_of(command, now)  # before anything else of it is looked at
+        user = self._rights.user_of(command, self._clock.now)  # before anything else of it is looked at
         if self.draining:
             raise NotReady("the server is stopping: connect again later")
         heartbeat_seconds(command.heartbeat_ms)
@@ -406,7 +433,7 @@ class Broker:
         self._strangers.discard(conn)
         self.statistics.logons += 1
         self._outbox.put(LogonAccepted(conn))
-        self.beats.begin(conn, command.heartbeat_ms, now.mono)
+        self.beats.begin(conn, command.heartbeat_ms)
 
         def logged_on() -> LoggedOn:
             return LoggedOn(
@@ -425,7 +452,7 @@ class Broker:
         if not self._publishing.owe_own(session, logged_on):
             self._outbox.send(conn, logged_on())
 
-    def _dispatch(self, session: Session, command: Command, batch: MessageBatch | None, now: Now) -> None:
+    def _dispatch(self, session: Session, command: Command, batch: MessageBatch | None) -> None:
         if session.turned_away and not isinstance(command, Credit | Credits | Heartbeat):
             return
         if isinstance(command, Publish):
@@ -438,9 +465,9 @@ class Broker:
             self.subscribing.credits(session, command)
         elif isinstance(command, Subscribe | Unsubscribe | Pause | Resume | Resolve):
             # In its turn: settlements that came before it may not end leases that it brings.
-            self._intake.after(session, lambda now: self._asking.answer(session, command, now))
+            self._intake.after(session, lambda: self._asking.answer(session, command))
         elif isinstance(command, Stage | Prepare | Commit | Abort):
-            self.transactions.take(session, command, batch, now)
+            self.transactions.take(session, command, batch)
         elif isinstance(command, Flush):
             self._intake.flush(session, command)
         elif isinstance(command, Logon):
@@ -448,7 +475,7 @@ class Broker:
         elif not isinstance(command, Heartbeat):
             raise BadCommand(f"{type(command).__name__} does not come from a client")
         elif command.interval_ms is not None:
-            self.beats.begin(session.conn, command.interval_ms, now.mono)
+            self.beats.begin(session.conn, command.interval_ms)
 
     def _publish(self, session: Session, command: Publish, batch: MessageBatch) -> None:
         if self.draining:
@@ -467,12 +494,6 @@ class Broker:
     def _recorded_names(self) -> tuple[str, ...] | None:
         """As clients are told: what is published to a queue goes into the log, too."""
         return None if self._recorded is None else tuple(sorted(self._recorded.union(self.queues.names)))
-
-    def _moment(self, now: Now) -> None:
-        self.contents.surroundings.moment(now)
-        self.subscribing.unrecorded.moment(now)
-        self.queues.moment(now)
-        self._intake.moment(now)
 
     def _goodbye(self, conn: int, error: TickertapeError) -> None:
         """Say why, close, and forget the connection now: nothing more is taken from it."""

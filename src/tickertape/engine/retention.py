@@ -12,9 +12,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tickertape.base.errors import TickertapeError
-from tickertape.base.interfaces import Buffer, Now
+from tickertape.base.interfaces import Buffer
 from tickertape.engine.limits import retention_check_seconds, retention_retry_seconds, retention_segments_max
 from tickertape.engine.log_reads.budget import ReadBudget
+from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.journal.commit.jobs import RetireSegments
 from tickertape.journal.journal import Journal
@@ -52,12 +53,14 @@ class RetentionManager:
         journal: Journal,
         policy: RetentionPolicy,
         outbox: Outbox,
+        clock: EngineClock,
         budget: ReadBudget,
         oldest_needed: Callable[[], RetentionPin | None],
     ) -> None:
         self._journal = journal
         self._policy = policy
         self._outbox = outbox
+        self._clock = clock
         self._budget = budget
         self._oldest_needed = oldest_needed
         self._steps: Gathering | LastSearch | None = None
@@ -90,12 +93,12 @@ class RetentionManager:
 
     # -- inputs ---------------------------------------------------------------------------------------
 
-    def moved(self, now: Now) -> None:
+    def moved(self) -> None:
         """The journal went on: after a seal it is looked whether segments go."""
         if self._journal.commits.sealed_through != self._sealed_through:
             self._sealed_through = self._journal.commits.sealed_through
             if self._policy.active:
-                self._look(now)
+                self._look()
 
     def persisted(self, part: LogPart) -> None:
         """A commit became persisted: it may hold the first message of the log."""
@@ -103,46 +106,46 @@ class RetentionManager:
         if view.first is None and not view.first_unknown:
             view.set_first(first_of(part, view.first_position))
 
-    def wake(self, now: Now) -> None:
+    def wake(self) -> None:
         """A deadline may have come."""
-        if self._at is not None and now.mono >= self._at:
-            self._look(now)
+        if self._at is not None and self._clock.mono >= self._at:
+            self._look()
 
-    def freed(self, now: Now) -> None:
+    def freed(self) -> None:
         """Less may be needed than before: look again."""
         if self._policy.active:
-            self._at = now.mono
+            self._at = self._clock.mono
 
-    def step(self, now: Now) -> None:
+    def step(self) -> None:
         """Go on after others went first."""
         if self._ready:
             self._ready = False
-            self._advance(b"", now)
+            self._advance(b"")
 
-    def read_done(self, token: int, data: Buffer | TickertapeError, now: Now) -> bool:
+    def read_done(self, token: int, data: Buffer | TickertapeError) -> bool:
         """The answer to a read of ours; False when the token is none of ours."""
         if token != self._reading:
             return False
         self._reading = None
-        self._advance(data, now)
+        self._advance(data)
         return True
 
-    def archive_done(self, token: int, answer: ArchiveAnswer | TickertapeError, now: Now) -> bool:
+    def archive_done(self, token: int, answer: ArchiveAnswer | TickertapeError) -> bool:
         """The answer to a check of ours; False when the token is none of ours."""
         if self._checking is None or token != self._checking[0]:
             return False
         gathered, self._checking = self._checking[1], None
         if isinstance(answer, TickertapeError):
-            self._failed(f"Cannot remove old segments: the archive does not have them: {answer}", now)
+            self._failed(f"Cannot remove old segments: the archive does not have them: {answer}")
         else:
-            self._remove(gathered, now)
+            self._remove(gathered)
         return True
 
-    def done(self, job: RetireSegments, error: OSError | None, now: Now) -> None:
+    def done(self, job: RetireSegments, error: OSError | None) -> None:
         """The disk's answer to a removal."""
         self._with_disk = False
         if error is not None:
-            self._failed(f"segments {job.numbers[0]} to {job.numbers[-1]} could not be removed: {error}", now)
+            self._failed(f"segments {job.numbers[0]} to {job.numbers[-1]} could not be removed: {error}")
             return
         self._job = None
         self.removed_segments += len(job.numbers)
@@ -155,7 +158,7 @@ class RetentionManager:
         if view.first is not None:
             fields["first_bookmark"] = str(view.first.bookmark)
         self._outbox.log_event("segments_removed", fields)
-        self._at = now.mono if self._policy.active else None  # there may be more
+        self._at = self._clock.mono if self._policy.active else None  # there may be more
 
     # -- outputs --------------------------------------------------------------------------------------
 
@@ -175,36 +178,36 @@ class RetentionManager:
         """Whether an attempt is under way."""
         return self._steps is not None or self._with_disk or self._checking is not None
 
-    def _look(self, now: Now) -> None:
+    def _look(self) -> None:
         if self._busy:
             return
         if self._journal.commits.stopping:
             self._at = None
             return
-        self._at = now.mono + retention_check_seconds if self._policy.active or self._job else None
+        self._at = self._clock.mono + retention_check_seconds if self._policy.active or self._job else None
         if self._job is not None:
             self._send(self._job)
         elif self._policy.active:
             view = self._journal.view
-            count = self._free(now)
+            count = self._free()
             if count and view.last_message is None:
                 # After a start: it may lie before control records, and is kept. Then it is looked again.
                 self._steps = find_last_message(view)
-                self._advance(None, now)
+                self._advance(None)
             elif count:
                 self._steps = gather(view, self._journal.journal_id, count)
-                self._advance(None, now)
+                self._advance(None)
 
-    def _free(self, now: Now) -> int:
+    def _free(self) -> int:
         """How many of the oldest segments may go now."""
         journal = self._journal
         segments = removable(journal.view, journal.commits.sealed_through)
         # Room is made before it is taken, so that the files stay below the bound.
-        wanted = due(segments, self._policy, now.wall, journal.file_bytes + journal.coming_bytes)
+        wanted = due(segments, self._policy, self._clock.wall, journal.file_bytes + journal.coming_bytes)
         pin = self._needed() if wanted else None
         free = wanted if pin is None else unneeded(segments[:wanted], pin.position)
-        if pin is not None and pin.brief and free < wanted and self._put_off(now):
-            self._at = now.mono + retention_retry_seconds
+        if pin is not None and pin.brief and free < wanted and self._put_off():
+            self._at = self._clock.mono + retention_retry_seconds
         else:
             self._put_off_since = None
             held = segments[free:wanted]
@@ -219,11 +222,11 @@ class RetentionManager:
         archived = RetentionPin(archive.end, "archive", brief=not archive.known)
         return archived if pin is None else min(pin, archived)
 
-    def _put_off(self, now: Now) -> bool:
+    def _put_off(self) -> bool:
         """Whether it may be put off without a word for what is over in a moment: not for long."""
         if self._put_off_since is None:
-            self._put_off_since = now.mono
-        return now.mono < self._put_off_since + retention_check_seconds
+            self._put_off_since = self._clock.mono
+        return self._clock.mono < self._put_off_since + retention_check_seconds
 
     def _hold(self, segments: int, size: int, who: str) -> None:
         """Note what is held back; told when somebody else is the reason than before."""
@@ -235,7 +238,7 @@ class RetentionManager:
             self._outbox.log_event(name, fields, warning=bool(segments))
         self.held_segments, self.held_bytes, self.held_by = segments, size, who
 
-    def _advance(self, data: Buffer | TickertapeError | None, now: Now) -> None:
+    def _advance(self, data: Buffer | TickertapeError | None) -> None:
         assert self._steps is not None
         try:
             if isinstance(data, TickertapeError):
@@ -245,12 +248,12 @@ class RetentionManager:
             found: RetiredFacts | int = done.value
             self._finish()
             if isinstance(found, RetiredFacts):
-                self._gathered(found, now)
+                self._gathered(found)
             else:
-                self._found_last(found, now)
+                self._found_last(found)
         except TickertapeError as error:
             self._finish()
-            self._failed(f"what must outlive old segments cannot be read: {error}", now)
+            self._failed(f"what must outlive old segments cannot be read: {error}")
         else:
             if request is None:
                 self._ready = True
@@ -264,29 +267,31 @@ class RetentionManager:
         self._steps = None
         self._budget.forget(self)
 
-    def _found_last(self, position: int, now: Now) -> None:
+    def _found_last(self, position: int) -> None:
         """The last message was looked for; a later one may be persisted by now."""
-        self._journal.view.found_last_message(position)
-        self._look(now)
+        view = self._journal.view
+        if view.last_message is None:
+            view.last_message = position
+        self._look()
 
-    def _gathered(self, gathered: RetiredFacts, now: Now) -> None:
+    def _gathered(self, gathered: RetiredFacts) -> None:
         """Everything to be kept is known: what goes must be in the archive, where one is required."""
         archive = self._archive
         begin = self._journal.view.first_position
         if archive is not None and archive.covered.begin is not None:
             begin = max(begin, archive.covered.begin)
         if archive is None or begin >= gathered.retired.first_position:
-            self._remove(gathered, now)
+            self._remove(gathered)
             return
         request = CheckArchived(begin, gathered.retired.first_position)
         self._checking = self._outbox.read(request), gathered
 
-    def _remove(self, gathered: RetiredFacts, now: Now) -> None:
+    def _remove(self, gathered: RetiredFacts) -> None:
         """The segments leave the view, unless somebody came meanwhile."""
         journal, retired = self._journal, gathered.retired
         pin = self._needed()
         if pin is not None and pin.position < retired.first_position:
-            self._at = now.mono + retention_retry_seconds
+            self._at = self._clock.mono + retention_retry_seconds
             return
         if journal.commits.stopping:
             return
@@ -299,7 +304,7 @@ class RetentionManager:
         self._with_disk = True
         self._outbox.submit([job])
 
-    def _failed(self, text: str, now: Now) -> None:
+    def _failed(self, text: str) -> None:
         self.failures += 1
         self._outbox.log_event("retention_failed", {"text": text}, warning=True)
-        self._at = now.mono + retention_check_seconds
+        self._at = self._clock.mono + retention_check_seconds

@@ -340,7 +340,7 @@ class EngineDriver:
         if peer is None:
             return
         if isinstance(effect, ProbeConnection):
-            self.broker.beats.looked(effect.conn, peer.sight(), time.monotonic())
+            self.broker.probed(effect.conn, peer.sight(), clock())
         else:
             peer.read(enabled=isinstance(effect, ResumeReading), why=effect.why)
             self.inbound.excuse(effect.conn, time.monotonic())

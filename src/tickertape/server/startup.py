@@ -186,7 +186,7 @@ def open_staged(broker: Broker, disk: Disk) -> list[str]:
     """Take over what was staged for transactions and prepared; a line for each thing to tell. Raises
     `OSError`."""
     staged, report = find_staged(disk, broker.journal.journal_id)
-    broker.transactions.restore(staged, clock())
+    broker.begin_staged(staged, clock())
     staging = broker.transactions.staging
     if staging.count:
         report.append(

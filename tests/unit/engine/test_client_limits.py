@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.helpers.engine_parts import make_compiler
 from tickertape.base.client_limits import ClientLimits
 from tickertape.base.errors import BadFilter, MessageTooLarge
 from tickertape.base.limits import filter_bytes_max
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.engine.commands.body_validation import BodyValidation
 from tickertape.engine.matching.filter_context import Subscriber
-from tickertape.engine.matching.interest_compiler import InterestCompiler
 from tickertape.engine.queues.state.admission import QueueAdmission
 from tickertape.engine.queues.state.definition import QueueDefinition
 from tickertape.wire.commands import Publish
@@ -67,13 +67,13 @@ def test_a_frame_with_long_and_with_invalid_messages_refuses_both() -> None:
 
 def test_a_filter_is_read_up_to_the_configured_length() -> None:
     short, long = (
-        InterestCompiler({}, ClientLimits(filter_bytes_max=100)),
-        InterestCompiler({}, ClientLimits(filter_bytes_max=9_000)),
+        make_compiler(ClientLimits(filter_bytes_max=100)),
+        make_compiler(ClientLimits(filter_bytes_max=9_000)),
     )
     text = "/a = 1 OR /b IN (" + ", ".join(f"'{number:08}'" for number in range(600)) + ")"
     assert filter_bytes_max < len(text) < 9_000
     assert long.cover("t", text, None, SUBSCRIBER).content is not None
-    for contents, most in ((short, "100"), (InterestCompiler({}), "4,096")):
+    for contents, most in ((short, "100"), (make_compiler(), "4,096")):
         with pytest.raises(BadFilter, match=rf"at most {most} are read .filter_bytes_max"):
             contents.cover("t", text, None, SUBSCRIBER)
     assert short.cover("t", "/a = 1", None, SUBSCRIBER).content is not None
@@ -81,7 +81,7 @@ def test_a_filter_is_read_up_to_the_configured_length() -> None:
 
 @pytest.mark.parametrize("most", [64, 16_384])
 def test_filters_of_queues_are_not_bounded_by_the_limit_of_clients(most: int) -> None:
-    contents = InterestCompiler({}, ClientLimits(filter_bytes_max=most))
+    contents = make_compiler(ClientLimits(filter_bytes_max=most))
     long = "/a = 1 OR " * 20 + "/b = 2"
     definition = QueueDefinition("q", "t", filter=long, barrier_expression=f"{long} OR /c = 3")
     content = QueueAdmission(definition, contents, None).cover.content

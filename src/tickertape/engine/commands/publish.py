@@ -19,7 +19,6 @@ from tickertape.base.errors import (
     JournalFull,
     TickertapeError,
 )
-from tickertape.base.interfaces import Now
 from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch
 from tickertape.engine.commands.body_validation import BodyValidation, PartialRejection
@@ -84,13 +83,8 @@ class PublishHandler:
         self._goodbye = goodbye
         self._held: dict[int, _BlockedConnection] = {}
         """By connection."""
-        self._now = Now(0.0, 0)
 
     # -- inputs -----------------------------------------------------------------------------------------
-
-    def moment(self, now: Now) -> None:
-        """It is now."""
-        self._now = now
 
     def publish(self, session: Session, command: Publish, batch: MessageBatch) -> None:
         """Take a frame, now or in its turn. Raises what ends the connection."""
@@ -124,13 +118,13 @@ class PublishHandler:
             held.waiting.append(lambda: self._unrecorded.after(act))
         self.pause_when_congested(session)
 
-    def after(self, session: Session, act: Callable[[Now], None]) -> None:
+    def after(self, session: Session, act: Callable[[], None]) -> None:
         """Do something once what the connection published before was taken."""
         held = self._held.get(session.conn)
         if held is None:
-            act(self._now)
+            act()
         else:
-            held.waiting.append(lambda: act(self._now))
+            held.waiting.append(act)
 
     def drop(self, session: Session) -> None:
         """The connection is gone: what it sent is taken, without what would have to be looked up.
@@ -249,7 +243,7 @@ class PublishHandler:
         """Carry the settlements of a frame out, and take it with their outcomes."""
         command, batch = frame
         self._check_room(batch)
-        settled, refusals = settlements.settle(command, self._now)
+        settled, refusals = settlements.settle(command)
         for split in refusals:
             self._refuse(session, split)
         if settled is not None:
@@ -258,7 +252,7 @@ class PublishHandler:
     def _accept(self, session: Session, command: Publish, batch: MessageBatch, *, recorded: bool) -> None:
         session.published(batch)
         if recorded:
-            self._publishing.accept(session, command, batch, self._now)
+            self._publishing.accept(session, command, batch)
             self.pause_when_crowded(session)
             return
         self._statistics.unrecorded(batch)

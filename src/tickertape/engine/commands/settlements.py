@@ -14,7 +14,6 @@ import numpy as np
 from pyroaring import BitMap64
 
 from tickertape.base.errors import BadBatch, TickertapeError
-from tickertape.base.interfaces import Now
 from tickertape.batch import MessageBatch, with_bodies
 from tickertape.batch.format import I1
 from tickertape.engine.commands.body_validation import PartialRejection, refusing
@@ -88,7 +87,7 @@ class Settlements:
             except TickertapeError as error:
                 self._bad[index] = error
 
-    def settle(self, command: Publish, now: Now) -> tuple[MessageBatch | None, list[PartialRejection]]:
+    def settle(self, command: Publish) -> tuple[MessageBatch | None, list[PartialRejection]]:
         """Carry them out: the frame with their outcomes, and what was refused of it."""
         batch = self._batch
         bodies = batch.bodies_list()
@@ -100,7 +99,7 @@ class Settlements:
             for asked in (first, *others):
                 found |= self._found.get(asked.at, nothing)
             try:
-                body = self._queues.settle(self._session, together.settlement, together.runs, found, now)
+                body = self._queues.settle(self._session, together.settlement, together.runs, found)
             except TickertapeError as error:
                 self._bad.update((asked.at, error) for asked in (first, *others))
                 continue

@@ -17,7 +17,6 @@ from tickertape.base.errors import (
     SubscriptionUnknown,
     TickertapeError,
 )
-from tickertape.base.interfaces import Now
 from tickertape.base.limits import combined_subscriptions_max, credit_bytes_max
 from tickertape.base.text_format import shown
 from tickertape.engine.commands.queue_subscribe import QueueSubscribeHandler, without_queues
@@ -36,6 +35,7 @@ from tickertape.engine.queues.consumer import QueueFeed
 from tickertape.engine.queues.registry import QueueRegistry
 from tickertape.engine.queues.state.definition import QueueDefinition
 from tickertape.engine.retention import RetentionPin
+from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.log_writer import LogWriter
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.sessions.read_throttle import ReadThrottle
@@ -65,6 +65,7 @@ class SubscribeHandler:
         journal: Journal,
         publishing: LogWriter,
         outbox: Outbox,
+        clock: EngineClock,
         pauses: ReadThrottle,
         contents: InterestCompiler,
         limits: SlowConsumerLimits,
@@ -75,15 +76,18 @@ class SubscribeHandler:
         self._contents = contents
         self._publishing = publishing
         self._outbox = outbox
+        self._clock = clock
         self._held: dict[int, ConnectionSubscriptions] = {}
         self.budget = ReadBudget(read_ahead_bytes_max)
         """For all who read the log."""
         self.budgets = ReadBudgets(self.budget, ReadBudget(archive_ahead_bytes_max))
-        self.delivery = LogDelivery(journal, outbox, self.budgets, self._ended, limits.age_seconds, slow)
-        self.unrecorded = TransientDelivery(outbox, limits, slow)
+        self.delivery = LogDelivery(
+            journal, outbox, clock, self.budgets, self._ended, limits.age_seconds, slow
+        )
+        self.unrecorded = TransientDelivery(outbox, clock, limits, slow)
         self.searches = Searches(outbox, self.budgets, pauses)
         access = LogAccess(journal, outbox, self.budget)
-        self.queues = QueueRegistry(queues, access, publishing, contents, self._queue_ended)
+        self.queues = QueueRegistry(queues, access, clock, publishing, contents, self._queue_ended)
         self._consuming = QueueSubscribeHandler(
             self.queues, contents, outbox, self.of, self._hold, self._forget_if_empty
         )
@@ -133,7 +137,7 @@ class SubscribeHandler:
 
     # -- commands -------------------------------------------------------------------------------------
 
-    def subscribe(self, session: Session, command: Subscribe, now: Now) -> None:
+    def subscribe(self, session: Session, command: Subscribe) -> None:
         """Begin a subscription; the answer comes when its start was found. Raises what `check_subscribe` and
         `range_search` raise."""
         replay = command.bookmark is not None or command.positions is not None
@@ -152,7 +156,9 @@ class SubscribeHandler:
         of_log, of_rest = self._parts(cover, replay) if cover is not NOTHING else (False, False)
         conflating = self._conflating(cover, options, of_log)
         conflating_rest = self._conflating(cover, options, of_rest)
-        search = range_search(self._journal, command, options, now)  # what it refuses leaves no trace
+        search = range_search(
+            self._journal, command, options, self._clock.now
+        )  # what it refuses leaves no trace
         held = self.of(session.conn)
         old, old_rest = held.recorded.get(command.sub_id), held.live.get(command.sub_id)
         _check_replaces(old, old_rest)
@@ -173,7 +179,7 @@ class SubscribeHandler:
         if old is not None and not replay:
             self.delivery.credit(old)
             if options.pause:
-                self.delivery.pause([old], now)
+                self.delivery.pause([old])
             self.delivery.replace(old, cover if of_log else None, options.pace, conflating, live=options.live)
         elif of_log:
             sub = LogFeed(session, command.sub_id, cover, allowance)
@@ -257,15 +263,15 @@ class SubscribeHandler:
 
         self.searches.begin(sub.session, search, found, failed, bookmarks_in(command))
 
-    def pause(self, session: Session, command: Pause, now: Now) -> None:
+    def pause(self, session: Session, command: Pause) -> None:
         """Send nothing more to bookmark subscriptions. Raises `SubscriptionUnknown`, `BadOption`: then none
         was touched."""
-        self.delivery.pause(self._replays(session, command.sub_ids), now)
+        self.delivery.pause(self._replays(session, command.sub_ids))
         self._outbox.send(session.conn, Ack(id=command.id))
 
-    def resume(self, session: Session, command: Resume, now: Now) -> None:
+    def resume(self, session: Session, command: Resume) -> None:
         """Go on with subscriptions that were paused; the others go on as they do. Raises as `pause`."""
-        self.delivery.resume(self._replays(session, command.sub_ids), now)
+        self.delivery.resume(self._replays(session, command.sub_ids))
         self._outbox.send(session.conn, Ack(id=command.id))
 
     def _replays(self, session: Session, sub_ids: tuple[str, ...]) -> list[LogFeed]:
@@ -301,7 +307,7 @@ class SubscribeHandler:
             self._end(held, sub_id)
         self._outbox.send(session.conn, Ack(id=command.id))
 
-    def resolve(self, session: Session, command: Resolve, now: Now) -> None:
+    def resolve(self, session: Session, command: Resolve) -> None:
         """Look up which positions a range covers now. Raises what `check_subscribe` and `range_search`
         raise."""
         asked, command = command.topic, self._consuming.of_underlying(command)
@@ -327,7 +333,7 @@ class SubscribeHandler:
             bounds = ScanLimits(command.messages_max or _ANY, command.bytes_max or _ANY)
             search = range_of_limit(self._journal, cover, command.topic, command.positions, bounds)
         else:
-            search = range_search(self._journal, command, options, now)
+            search = range_search(self._journal, command, options, self._clock.now)
             search = close_range(self._journal, search, command.topic)
         self.searches.begin(session, search, found, failed, bookmarks_in(command))
 
@@ -392,10 +398,10 @@ class SubscribeHandler:
             or self.searches.has_work
         )
 
-    def step(self, now: Now) -> None:
+    def step(self) -> None:
         """One bounded step of delivery, and of a search that let others go first."""
-        self.delivery.step(now)
-        self.queues.step(now)
+        self.delivery.step()
+        self.queues.step()
         self.unrecorded.step()
         self.searches.step()
 
@@ -470,21 +476,21 @@ class SubscriptionChanges:
         self._outbox = outbox
         self._draining = draining
 
-    def answer(self, session: Session, command: Request, now: Now) -> None:
+    def answer(self, session: Session, command: Request) -> None:
         """Do what a command asks."""
         try:
             if isinstance(command, Subscribe):
                 self._check_not_stopping()
-                self._subscribing.subscribe(session, command, now)
+                self._subscribing.subscribe(session, command)
             elif isinstance(command, Unsubscribe):
                 self._subscribing.unsubscribe(session, command)
             elif isinstance(command, Pause):
-                self._subscribing.pause(session, command, now)
+                self._subscribing.pause(session, command)
             elif isinstance(command, Resume):
-                self._subscribing.resume(session, command, now)
+                self._subscribing.resume(session, command)
             else:
                 self._check_not_stopping()
-                self._subscribing.resolve(session, command, now)
+                self._subscribing.resolve(session, command)
         except TickertapeError as error:
             self._outbox.reject(session.conn, command.id, error)
 

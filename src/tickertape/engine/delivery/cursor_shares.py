@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tickertape.base.interfaces import Now
 from tickertape.batch import MessageBatch, message_costs, select
 from tickertape.batch.format import Int64s, lengths_of
 from tickertape.engine.delivery.cursor import Cursor, RowCache, RowSet
@@ -53,7 +52,7 @@ class _Share(NamedTuple):
         return self._replace(indices=self.indices[: int(self.indices.searchsorted(limit))])
 
 
-def lockstep_frames(cursor: Cursor, now: Now) -> StepResult:
+def lockstep_frames(cursor: Cursor, mono: float) -> StepResult:
     """Take what comes next of what the cursor has read; the positions of all are moved to behind it."""
     raw, _ = cursor.ahead.piece(None, cursor.position)
     batch = raw.batch
@@ -83,7 +82,7 @@ def lockstep_frames(cursor: Cursor, now: Now) -> StepResult:
         shares.append(_Share(sub, taking, begin, taking.indices[begin:]).before(high))
     limit, at = high, None
     for share in shares:
-        reached, later = _limit(share, costs, high, now)
+        reached, later = _limit(share, costs, high, mono)
         limit = min(limit, reached)
         if later is not None and reached == limit:
             at = later
@@ -96,7 +95,7 @@ def lockstep_frames(cursor: Cursor, now: Now) -> StepResult:
     frames = [_frame(some, batch, costs, raw.position(limit))] if some else []
     for sub, taking, begin, indices in some:
         if sub.pacer is not None and taking.chosen is not None:
-            sub.pacer.sent(taking.chosen, begin, begin + len(indices), now.mono)
+            sub.pacer.sent(taking.chosen, begin, begin + len(indices), mono)
     spent = looked_at + sum(frame[1].nbytes for frame in frames)
     return _reach(cursor, raw, limit, StepResult(frames, spent, blocked, at))
 
@@ -127,7 +126,7 @@ def _taking(sub: LogFeed, batch: MessageBatch, low: int, high: int) -> RowSet:
     return RowSet(indices, select(batch, indices) if sub.pacer is not None and len(indices) else None)
 
 
-def _limit(share: _Share, costs: Int64s, high: int, now: Now) -> tuple[int, float | None]:
+def _limit(share: _Share, costs: Int64s, high: int, mono: float) -> tuple[int, float | None]:
     """Before which message its credit and pace end, `high` when they do not; and when its pace goes on."""
     sub, taking, begin, indices = share
     if not len(indices):
@@ -137,7 +136,7 @@ def _limit(share: _Share, costs: Int64s, high: int, now: Now) -> tuple[int, floa
         fitting = 1  # nothing is outstanding: then one message may exceed the credit
     at = None
     if sub.pacer is not None and taking.chosen is not None:
-        allowed, at = sub.pacer.allowed(taking.chosen, begin, begin + len(indices), now.mono)
+        allowed, at = sub.pacer.allowed(taking.chosen, begin, begin + len(indices), mono)
         if allowed > fitting:
             at = None
         fitting = min(fitting, allowed)
@@ -156,7 +155,7 @@ def _frame(shares: list[_Share], batch: MessageBatch, costs: Int64s, after: int)
     return routed_frame(batch, [share.sub.sub_id for share in shares], counts, routes, after)
 
 
-def conflated_portion(cursor: Cursor, now: Now) -> tuple[Portion, int]:
+def conflated_portion(cursor: Cursor, mono: float) -> tuple[Portion, int]:
     """What is to be sent, and the bytes looked at and sent."""
     (sub,) = cursor.subs
     conflating = sub.conflating
@@ -175,5 +174,5 @@ def conflated_portion(cursor: Cursor, now: Now) -> tuple[Portion, int]:
             cursor.ahead.used()
     if not conflating.waits:
         return Portion(None, sub.position, False), spent
-    share = sub.release(now.mono)
+    share = sub.release(mono)
     return share, spent + (0 if share.batch is None else share.batch.nbytes)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from tickertape.base.errors import TickertapeError
-from tickertape.base.interfaces import Buffer, Now
+from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import combined_subscriptions_max
 from tickertape.batch import MessageBatch
 from tickertape.engine.delivery.cursor import Cursor
@@ -20,6 +20,7 @@ from tickertape.engine.delivery.cursor_shares import conflated_portion, lockstep
 from tickertape.engine.limits import step_delivery_bytes
 from tickertape.engine.log_reads.budget import ReadBudgets
 from tickertape.engine.matching.interest import EVERYTHING
+from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.effects import Send
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.runtime.scheduling import DeadlineQueue, FairQueue
@@ -50,7 +51,7 @@ class CursorCallbacks(NamedTuple):
     over."""
     deliver: Callable[[LogFeed, MessageBatch, int, int | None, bytes], None]
     """Send it a batch; everything below a position is considered then. The last is `Share.positions`."""
-    caught_up: Callable[[LogFeed, Now], None]
+    caught_up: Callable[[LogFeed], None]
     """It has considered everything persisted: it is discarded here if it goes on elsewhere."""
     failed: Callable[[LogFeed, TickertapeError], None]
     """What it needs cannot be read."""
@@ -65,11 +66,13 @@ class CursorScheduler:
         self,
         journal: Journal,
         outbox: Outbox,
+        clock: EngineClock,
         budgets: ReadBudgets,
         hands: CursorCallbacks,
     ) -> None:
         self._journal = journal
         self._outbox = outbox
+        self._clock = clock
         self.budgets = budgets
         self._hands = hands
         self._of: dict[LogFeed, Cursor] = {}
@@ -176,19 +179,19 @@ class CursorScheduler:
             for cursor in waiting:
                 self._run(cursor)
 
-    def settle(self, now: Now) -> None:
+    def settle(self) -> None:
         """When the clock moved: who goes on by it."""
         if self._holding:
-            for cursor in self._holding.due(self._journal.log_time(now)):
+            for cursor in self._holding.due(self._journal.log_time(self._clock.now)):
                 self._run(cursor)
         if self._patience:
-            for cursor in self._patience.due(int(now.mono * _MICROS)):
+            for cursor in self._patience.due(int(self._clock.mono * _MICROS)):
                 conflating = cursor.subs[0].conflating
                 if conflating is not None and cursor.session.writable and not cursor.starved:
-                    conflating.lose_patience(now.mono, self._journal.log_time(now))
+                    conflating.lose_patience(self._clock.mono, self._journal.log_time(self._clock.now))
                 self._run(cursor)
         if self._paced:
-            for cursor in self._paced.due(int(now.mono * _MICROS)):
+            for cursor in self._paced.due(int(self._clock.mono * _MICROS)):
                 self._run(cursor)
 
     # -- outputs --------------------------------------------------------------------------------------
@@ -239,13 +242,13 @@ class CursorScheduler:
         """Log time at which `settle` is wanted."""
         return self._holding.first()
 
-    def step(self, budget: int, now: Now) -> None:
+    def step(self, budget: int) -> None:
         """Let cursors go on in turn, for about so many bytes."""
         while self._runnable and budget > 0:
             cursor = self._runnable.next()
             cursor.queued = False
             if cursor.runs and not cursor.reading:
-                budget -= self._advance(cursor, now) + step_delivery_bytes
+                budget -= self._advance(cursor) + step_delivery_bytes
 
     # -- one cursor -----------------------------------------------------------------------------------
 
@@ -254,7 +257,7 @@ class CursorScheduler:
             cursor.queued = True
             self._runnable.put(cursor.session.conn, cursor)
 
-    def _advance(self, cursor: Cursor, now: Now) -> int:
+    def _advance(self, cursor: Cursor) -> int:
         """Send what was read, then read on, or join the dispatcher. Returns the bytes looked at and sent."""
         for sub in list(cursor.subs):
             self._hands.cross(sub, sub.position)
@@ -266,28 +269,28 @@ class CursorScheduler:
             return 0
         self.budgets.busy(cursor)
         if not cursor.ahead and not cursor.releases:
-            self._fetch(cursor, now)
+            self._fetch(cursor)
             if not cursor.ahead:
                 return 0
-        return self._offer(cursor, now)
+        return self._offer(cursor)
 
-    def _offer(self, cursor: Cursor, now: Now) -> int:
+    def _offer(self, cursor: Cursor) -> int:
         """Give those who read what has been read; returns the bytes looked at and sent."""
         cover = cursor.cover
         if cover is None:
-            offered = lockstep_frames(cursor, now)
+            offered = lockstep_frames(cursor, self._clock.mono)
             for command, batch in offered.frames:
                 self._outbox.put(Send(cursor.session.conn, encode_frame(command, batch)))
             spent, blocked, at = offered.spent, offered.blocked, offered.at
         elif cursor.subs[0].conflating is not None:
-            share, spent = conflated_portion(cursor, now)
+            share, spent = conflated_portion(cursor, self._clock.mono)
             if share.batch is not None:
                 self._hands.deliver(cursor.subs[0], share.batch, share.next, None, b"")
             blocked, at = share.blocked, share.at
         else:
             sub = cursor.subs[0]
             piece, spent = cursor.ahead.piece(cover, sub.position)
-            share = sub.share(piece, now.mono)
+            share = sub.share(piece, self._clock.mono)
             sub.position = max(sub.position, share.next)
             if share.batch is not None:
                 spent += share.batch.nbytes
@@ -305,10 +308,10 @@ class CursorScheduler:
         self.budgets.idle(cursor, cursor.let_go)
         return spent
 
-    def _fetch(self, cursor: Cursor, now: Now) -> None:
+    def _fetch(self, cursor: Cursor) -> None:
         """Read on. What was read before is written by now, or it would not be this one's turn."""
         if cursor.position >= self._journal.commits.persisted_end:
-            self._join(cursor, now)
+            self._join(cursor)
             return
         if cursor.cover is not None and self._hands.join(cursor.subs[0]):
             return
@@ -337,7 +340,7 @@ class CursorScheduler:
                 cursor.let_go()
                 self._run(cursor)
                 return
-            self._join(cursor, now)
+            self._join(cursor)
         else:
             cursor.ahead.fill(step, cursor.cover or EVERYTHING)
 
@@ -351,13 +354,13 @@ class CursorScheduler:
             raise expired_error(f"position {position}", view)
         return ArchivedLogReader(view, view.archive, position, cursor.topic, self._outbox.next_token())
 
-    def _join(self, cursor: Cursor, now: Now) -> None:
+    def _join(self, cursor: Cursor) -> None:
         """It has caught up."""
         cursor.let_go()
         self.budgets.forget(cursor)
         for sub in list(cursor.subs):
             if self._hands.cross(sub, self._journal.commits.persisted_end):
-                self._hands.caught_up(sub, now)
+                self._hands.caught_up(sub)
         if not cursor.subs:
             return
         conflating = cursor.subs[0].conflating
@@ -365,7 +368,7 @@ class CursorScheduler:
             all_known = self._journal.commits.persisted_end == self._journal.commits.accepted_end
             if all_known:
                 # What is accepted from now on is stamped later: the interval runs on the clock.
-                conflating.settle(self._journal.log_time(now))
+                conflating.settle(self._journal.log_time(self._clock.now))
             if conflating.waits:
                 self._run(cursor)
                 return
@@ -373,8 +376,8 @@ class CursorScheduler:
             if at is not None:
                 if all_known:  # else the next commit wakes it
                     self._holding.put(cursor, at)
-                if self._journal.log_time(now) < at:  # else it does not wait for the clock
-                    self._patience.put(cursor, int(conflating.patience(now.mono) * _MICROS) + 1)
+                if self._journal.log_time(self._clock.now) < at:  # else it does not wait for the clock
+                    self._patience.put(cursor, int(conflating.patience(self._clock.mono) * _MICROS) + 1)
         self._at_tail[cursor] = None
 
 

@@ -14,6 +14,7 @@ from tickertape.batch import MessageBatch, Stamp, merge
 from tickertape.engine.delivery.fanout import Fanout, FanoutCallbacks
 from tickertape.engine.limits import outbox_bytes_max
 from tickertape.engine.log_reads.selection import restrict, selections
+from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.log_feed import LogFeed
 from tickertape.journal.reading.log_view import LogPart
@@ -26,20 +27,20 @@ class LiveTail:
     def __init__(
         self,
         end: int,
+        clock: EngineClock,
         hands: FanoutCallbacks,
         age_seconds: float | None,
         slow: Callable[[Session, str], None],
     ) -> None:
         self.dispatcher = Fanout(end, hands._replace(left=self._fell_back))
         self._hands = hands
+        self._clock = clock
         self._age_seconds = age_seconds
         self._slow = slow
         self._behind_since: dict[LogFeed, float] = {}
         """Those that have fallen behind, in the order in which they did, monotonic seconds."""
         self.fallbacks = 0
         """How often one could not take what was accepted, and went back to the log."""
-        self.now = 0.0
-        """The last moment that it was told of."""
         self._wanting = 0
         self._known_from: int | None = None
         """Position from which on what was accepted is known here; None while nobody wants it."""
@@ -84,7 +85,7 @@ class LiveTail:
 
     def _fell_back(self, sub: LogFeed) -> None:
         self.fallbacks += 1
-        self._behind_since[sub] = self.now
+        self._behind_since[sub] = self._clock.mono
         self._hands.left(sub)
 
     def next_deadline(self) -> float | None:
@@ -102,7 +103,7 @@ class LiveTail:
             return
         while self._behind_since:
             sub, since = next(iter(self._behind_since.items()))
-            if since + age > self.now:
+            if since + age > self._clock.mono:
                 return
             del self._behind_since[sub]
             self._slow(
@@ -113,19 +114,19 @@ class LiveTail:
 
     # -- coming back ----------------------------------------------------------------------------------
 
-    def join(self, sub: LogFeed, now: float) -> bool:
+    def join(self, sub: LogFeed) -> bool:
         """Send what is accepted and not persisted to one that was sent everything persisted, and let it stand
         here; False when it cannot take all of that, or it is more than a connection may queue: this is tried
         again when more is persisted."""
         fell_back = self._behind_since.pop(sub, None) is not None
-        if self._join(sub, now):
+        if self._join(sub):
             return True
         if fell_back:
             # It was sent everything persisted just now: from here on it is behind again.
-            self._behind_since[sub] = self.now
+            self._behind_since[sub] = self._clock.mono
         return False
 
-    def _join(self, sub: LogFeed, now: float) -> bool:
+    def _join(self, sub: LogFeed) -> bool:
         if self._known_from is None or sub.position < self._known_from or not sub.session.writable:
             return False
         sent = 0
@@ -139,7 +140,7 @@ class LiveTail:
                     if content.reach(raw.batch, low) < raw.count:
                         return False  # more than is looked at in one step
                     piece = restrict(raw, low, raw.count, content, project=True)
-                share = sub.share(piece, now)
+                share = sub.share(piece, self._clock.mono)
                 sub.position = max(sub.position, share.next)
                 if share.batch is not None:
                     self._hands.deliver(sub, share.batch, share.next, None)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from tickertape.base.errors import TickertapeError
-from tickertape.base.interfaces import Buffer, Now
+from tickertape.base.interfaces import Buffer
 from tickertape.batch import MessageBatch
 from tickertape.engine.conflation.buffer import ConflationBuffer
 from tickertape.engine.delivery.cursors import CursorCallbacks, CursorScheduler
@@ -24,6 +24,7 @@ from tickertape.engine.delivery.shared_cursor import SharedCursors
 from tickertape.engine.limits import cohort_moves_max, step_bytes_max
 from tickertape.engine.log_reads.budget import ReadBudgets
 from tickertape.engine.matching.interest import Interest
+from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.effects import Send
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.runtime.scheduling import DeadlineQueue
@@ -50,6 +51,7 @@ class LogDelivery:
         self,
         journal: Journal,
         outbox: Outbox,
+        clock: EngineClock,
         budgets: ReadBudgets,
         ended: Callable[[LogFeed], None],
         age_seconds: float | None,
@@ -57,13 +59,14 @@ class LogDelivery:
     ) -> None:
         self._journal = journal
         self._outbox = outbox
+        self._clock = clock
         self._ended = ended
         self.step_bytes_max = step_bytes_max
         """About what one step delivers."""
         hands = CursorCallbacks(
             self._cross, self._deliver, self._caught_up, self._failed, self._go_with_others
         )
-        self.cursors = CursorScheduler(journal, outbox, budgets, hands)
+        self.cursors = CursorScheduler(journal, outbox, clock, budgets, hands)
         going = CohortHands(
             self._cohort,
             self.cursors.is_free,
@@ -76,10 +79,10 @@ class LogDelivery:
         self.cohorts = SharedCursors(journal, outbox, budgets.log, going)
         self._handing = DispatcherHands(self._deliver, self._send_several, self.cursors.add)
         self.dispatcher = Fanout(journal.commits.persisted_end, self._handing, overrun=self._overrun)
-        self.live = LiveTail(journal.commits.accepted_end, self._handing, age_seconds, slow)
+        self.live = LiveTail(journal.commits.accepted_end, clock, self._handing, age_seconds, slow)
         self._clocked: DeadlineQueue[LogFeed] = DeadlineQueue()
         """Subscriptions that end at a log time still to come."""
-        self._notices = ProgressNotices(outbox)
+        self._notices = ProgressNotices(outbox, clock)
 
     # -- inputs ---------------------------------------------------------------------------------------
 
@@ -100,24 +103,24 @@ class LogDelivery:
         session.writable = True
         self.cursors.writable(session)
 
-    def pause(self, subs: Iterable[LogFeed], now: Now) -> None:
+    def pause(self, subs: Iterable[LogFeed]) -> None:
         """Send nothing more to them, and keep their places."""
         for sub in subs:
             if sub.paused:
                 continue
-            sub.pause(now)
+            sub.pause(self._clock.mono)
             _leave(sub)
             if sub.phase is Phase.BEHIND:
                 self.cursors.discard(sub)
                 self.cursors.add(sub)
 
-    def resume(self, subs: Iterable[LogFeed], now: Now) -> None:
+    def resume(self, subs: Iterable[LogFeed]) -> None:
         """Go on where they are; those that are at one place and go at one rate read the log together."""
         alike: dict[object, list[LogFeed]] = {}
         for number, sub in enumerate(subs):
             if not sub.paused:
                 continue
-            sub.resume(now)
+            sub.resume(self._clock.mono)
             if sub.phase is Phase.BEHIND:
                 key = (sub.position, sub.pace) if sub.may_combine else number
                 alike.setdefault(key, []).append(sub)
@@ -182,18 +185,17 @@ class LogDelivery:
         """Conflation holds nothing back any more: those that have caught up look at it again."""
         self.cursors.persisted()
 
-    def settle(self, now: Now) -> None:
+    def settle(self) -> None:
         """After commits, and when the clock moved: what is due by it."""
         if self._clocked:
-            for sub in self._clocked.due(self._journal.log_time(now)):
+            for sub in self._clocked.due(self._journal.log_time(self._clock.now)):
                 self._stop_by_clock(sub)
-        self.cursors.settle(now)
-        self.live.now = now.mono
+        self.cursors.settle()
         self.live.settle()
         for dispatcher in (self.dispatcher, self.live.dispatcher):
             self._cross_reached(dispatcher)
         if not (self.dispatcher.has_work or self.live.dispatcher.has_work):  # else not everything is sent yet
-            self._notices.settle(now, self._all_sent())
+            self._notices.settle(self._all_sent())
 
     def _stop_by_clock(self, sub: LogFeed) -> None:
         """The log time of its end has come: whatever is accepted from now on is stamped later, so the end is
@@ -224,7 +226,7 @@ class LogDelivery:
             or self.live.dispatcher.has_work
         )
 
-    def next_deadline(self, now: Now) -> float | None:
+    def next_deadline(self) -> float | None:
         """Monotonic second at which `settle` is wanted: ranges that end by the clock, paces, notices."""
         deadlines = [
             self._notices.next_deadline(),
@@ -234,16 +236,15 @@ class LogDelivery:
         for log_time in (self._clocked.first(), self.cursors.next_log_time()):
             if log_time is not None:
                 # The wall clock may be set forward: look at it every second whatever it says now.
-                wait = min(max((log_time - now.wall) / _MICROS, 0.0), _CLOCK_CHECK_SECONDS)
-                deadlines.append(now.mono + wait)
+                wait = min(max((log_time - self._clock.wall) / _MICROS, 0.0), _CLOCK_CHECK_SECONDS)
+                deadlines.append(self._clock.mono + wait)
         return min([deadline for deadline in deadlines if deadline is not None], default=None)
 
-    def step(self, now: Now) -> None:
+    def step(self) -> None:
         """Serve those at the end and then those behind it, in turn, about `step_bytes_max` in all."""
-        self.live.now = now.mono
         left = max(self.dispatch(), self.step_bytes_max // _SHARE_OF_THE_LAST)
         share = left // 2 if self.cursors.has_work else left
-        self.cursors.step(left - share + self.cohorts.step(share), now)
+        self.cursors.step(left - share + self.cohorts.step(share))
 
     def dispatch(self) -> int:
         """Serve those at the end of the log; returns what is left of the bytes of a step."""
@@ -281,10 +282,10 @@ class LogDelivery:
         self.dispatcher.adopt(everybody)
         return True
 
-    def _caught_up(self, sub: LogFeed, now: Now) -> None:
+    def _caught_up(self, sub: LogFeed) -> None:
         """It joins those at the end, unless it goes at a pace of its own or must change first."""
         if not (sub.own_pace or sub.turns):
-            if sub.live and not self.live.join(sub, now.mono):
+            if sub.live and not self.live.join(sub):
                 return
             self.cursors.discard(sub)
             if not sub.live:

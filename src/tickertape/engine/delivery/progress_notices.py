@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import Final, NamedTuple
 
-from tickertape.base.interfaces import Now
 from tickertape.batch import KIND_MESSAGE, MessageBatch
 from tickertape.engine.limits import notice_seconds, notice_subscriptions_max
+from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.effects import Send
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.subscriptions.log_feed import LogFeed
@@ -35,8 +35,9 @@ class _Last(NamedTuple):
 class ProgressNotices:
     """When the next notices are due, and the bookmark they carry."""
 
-    def __init__(self, outbox: Outbox) -> None:
+    def __init__(self, outbox: Outbox, clock: EngineClock) -> None:
         self._outbox = outbox
+        self._clock = clock
         self._last: _Last | None = None
         """The last persisted message since the start."""
         self._wanted = False
@@ -64,12 +65,12 @@ class ProgressNotices:
         """When `settle` is wanted (monotonic seconds), or None."""
         return self._at if self._wanted and self._last is not None else None
 
-    def settle(self, now: Now, caught_up: Iterable[LogFeed]) -> None:
+    def settle(self, caught_up: Iterable[LogFeed]) -> None:
         """Send what is due to those who were sent everything."""
         last = self._last
-        if last is None or not self._wanted or now.mono < self._at:
+        if last is None or not self._wanted or self._clock.mono < self._at:
             return
-        self._at = now.mono + notice_seconds
+        self._at = self._clock.mono + notice_seconds
         self._wanted = False
         stamp = last.batch.timestamp(last.at)
         wanting = [

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from tickertape.base.interfaces import Now
 from tickertape.base.limits import filter_bytes_max
+from tickertape.engine.runtime.clock import EngineClock
 from tickertape.filter import FilterInputs
 
 DEFAULT_TYPE: Final = "json"
@@ -28,12 +28,13 @@ class Subscriber(NamedTuple):
 class FilterContext:
     """Of one instance. `types` maps a topic to its message type where that is not `DEFAULT_TYPE`."""
 
-    def __init__(self, types: Mapping[str, str], filter_bytes: int = filter_bytes_max) -> None:
+    def __init__(
+        self, types: Mapping[str, str], clock: EngineClock, filter_bytes: int = filter_bytes_max
+    ) -> None:
         self.types = types
         self.filter_bytes_max = filter_bytes
         """The longest filter that a client may give."""
-        self.wall = 0
-        """Now, microseconds since 1970 UTC."""
+        self._clock = clock
         self.unreadable = 0
         """Bodies that filters could not read, each as often as it was looked at; only ever rising."""
 
@@ -48,12 +49,8 @@ class FilterContext:
             user=subscriber.user,
             client_name=subscriber.name,
             client_version=subscriber.software,
-            now=self.wall / 1e6,
+            now=self._clock.wall / 1e6,
         )
-
-    def moment(self, now: Now) -> None:
-        """It is now."""
-        self.wall = now.wall
 
     def type_of(self, topic: str) -> str:
         """Name of the message type of a topic."""

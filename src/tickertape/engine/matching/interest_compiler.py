@@ -21,6 +21,7 @@ from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.matching.filter_context import DEFAULT_TYPE, FilterContext, Subscriber
 from tickertape.engine.matching.interest import Interest
 from tickertape.engine.matching.topic_patterns import TopicPatternIndex
+from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.subscriptions.options import ConflationOptions
 from tickertape.journal.format.segment import CONTROL_TOPIC
 from tickertape.wire.settlement import QUEUE_TOPIC
@@ -34,9 +35,11 @@ Made = TypeVar("Made", ContentFilter, ConflationKeys)
 class InterestCompiler:
     """Makes covers. `topic_types` maps a topic to its message type where that is not `DEFAULT_TYPE`."""
 
-    def __init__(self, topic_types: Mapping[str, str], limits: ClientLimits = DEFAULT) -> None:
+    def __init__(
+        self, topic_types: Mapping[str, str], clock: EngineClock, limits: ClientLimits = DEFAULT
+    ) -> None:
         self.limits = limits
-        self.surroundings = FilterContext(topic_types, limits.filter_bytes_max)
+        self.surroundings = FilterContext(topic_types, clock, limits.filter_bytes_max)
         self.conflation_memory = ConflationBudget()
         self.compiled = 0
         """How often something was compiled so far, or refused then: each may take milliseconds."""

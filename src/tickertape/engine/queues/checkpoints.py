@@ -28,6 +28,7 @@ from tickertape.engine.queues.state.checkpoint import (
 from tickertape.engine.queues.state.definition import QueueDefinition
 from tickertape.engine.queues.state.records import QueueBegun, begun_in, decode_record, encode_record
 from tickertape.engine.queues.worker import QueueWorker
+from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.runtime.publisher_ids import CONTROL_TOPIC
 from tickertape.engine.subscriptions.start_position import resolve
@@ -226,10 +227,11 @@ _INTERVAL_SECONDS: Final = 60.0
 class CheckpointWriter:
     """Checkpoints once a minute while the log grows."""
 
-    def __init__(self, queues: QueueRegistry, journal: Journal, outbox: Outbox) -> None:
+    def __init__(self, queues: QueueRegistry, journal: Journal, outbox: Outbox, clock: EngineClock) -> None:
         self._queues = queues
         self._journal = journal
         self._outbox = outbox
+        self._clock = clock
         self._at: float | None = None
         self._end = -1
         """Where the log ended at the last one."""
@@ -239,7 +241,7 @@ class CheckpointWriter:
         self.written = 0
         self.failures = 0
 
-    def moved(self, now: Now) -> None:
+    def moved(self) -> None:
         """The log has grown."""
         if not self._queues:
             return
@@ -248,16 +250,16 @@ class CheckpointWriter:
             self._with_disk = True
             self._outbox.submit([WriteQueues(journal_id=self._journal.journal_id, encode=encode)])
         if self._at is None and not self._busy and self._end < self._journal.commits.persisted_end:
-            self._at = now.mono + _INTERVAL_SECONDS
+            self._at = self._clock.mono + _INTERVAL_SECONDS
 
-    def wake(self, now: Now) -> None:
+    def wake(self) -> None:
         """A deadline may have come."""
-        if self._at is None or now.mono < self._at or self._busy:
+        if self._at is None or self._clock.mono < self._at or self._busy:
             return
         self._at = None
         if not self._journal.commits.stopping:
             self._waiting, self._end = self._queues.snapshot(), self._journal.commits.accepted_end
-            self.moved(now)
+            self.moved()
 
     def done(self, error: OSError | None) -> None:
         """The disk's answer."""

@@ -13,7 +13,7 @@ import msgspec
 from pyroaring import BitMap64
 
 from tickertape.base.errors import TickertapeError
-from tickertape.base.interfaces import Buffer, Now
+from tickertape.base.interfaces import Buffer
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.engine.limits import dead_letter_label_bytes_max, queue_frame_messages_max
 from tickertape.engine.log_reads.log_reads import LogAccess
@@ -59,13 +59,13 @@ class DeadLetterPublisher:
         """Nothing is published now."""
         self._fetching.rest()
 
-    def step(self, now: Now) -> None:
+    def step(self) -> None:
         """Publish the oldest letters, as many as are in memory."""
         doomed = self._queue.state.doomed
         wanted = first_places(doomed, queue_frame_messages_max)
         if self._topic is None:
             # The queue had dead letters before and has none now: there is nowhere to publish them.
-            self._bury(bitmap_of(wanted), None, now)
+            self._bury(bitmap_of(wanted), None)
             return
         fetched = self._fetching.get(wanted)
         if fetched is None:
@@ -73,19 +73,19 @@ class DeadLetterPublisher:
         self._room = 2 * fetched.batch.nbytes
         if self._can_write():
             self._room = 0
-            self._bury(bitmap_of(fetched.positions), self._letters(fetched, self._topic), now)
+            self._bury(bitmap_of(fetched.positions), self._letters(fetched, self._topic))
             if not self._queue.state.doomed:
                 self._fetching.let_go()
 
     def _can_write(self) -> bool:
         return self._ledger.can_write() and self._ledger.can_write(self._room)
 
-    def _bury(self, positions: BitMap64, letters: MessageBatch | None, now: Now) -> None:
+    def _bury(self, positions: BitMap64, letters: MessageBatch | None) -> None:
         if letters is not None:
-            self._ledger.append(letters, now)
+            self._ledger.append(letters)
         outcome = Outcome(OutcomeKind.BURIED, ranges_of(positions))
         self._queue.apply(outcome)
-        self._ledger.write(self._queue.name, [outcome], now)
+        self._ledger.write(self._queue.name, [outcome])
 
     def _letters(self, fetched: Fetched, topic: str) -> MessageBatch:
         builder = BatchBuilder()

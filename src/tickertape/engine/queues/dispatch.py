@@ -14,7 +14,7 @@ import numpy as np
 from pyroaring import BitMap64
 
 from tickertape.base.errors import TickertapeError
-from tickertape.base.interfaces import Buffer, Now
+from tickertape.base.interfaces import Buffer
 from tickertape.batch import MessageBatch, select, slice_batch
 from tickertape.batch.format import I8, Int64s
 from tickertape.engine.limits import queue_frame_messages_max, queue_step_choices_max, queue_step_messages_max
@@ -27,6 +27,7 @@ from tickertape.engine.queues.message_reader import Fetched, MessageReader
 from tickertape.engine.queues.state.fairness import Load, distribute, next_consumer
 from tickertape.engine.queues.state.queue import Queue
 from tickertape.engine.queues.state.records import Outcome, OutcomeKind, bitmap_of, ranges_of
+from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.effects import Send
 from tickertape.wire.commands import Deliver
 from tickertape.wire.frames import encode_frame
@@ -52,6 +53,7 @@ class QueueDispatch:
         self,
         queue: Queue,
         access: LogAccess,
+        clock: EngineClock,
         cover: Interest,
         ledger: QueueLog,
         later: Callable[[DeferredDelivery], None],
@@ -61,6 +63,7 @@ class QueueDispatch:
         self._ledger = ledger
         self._later = later
         self._outbox = access.outbox
+        self._clock = clock
         self._fetching = MessageReader(access, cover.literal, came)
         self.filters = ConsumerFilters(queue, access, cover, came)
         self._short: dict[QueueFeed, int] = {}
@@ -88,7 +91,7 @@ class QueueDispatch:
 
     # -- one delivery -----------------------------------------------------------------------------------
 
-    def deliver(self, now: Now) -> bool:
+    def deliver(self) -> bool:
         """Hand out what is next; whether there may be more."""
         queue = self._queue
         wanted = self._wanted()
@@ -102,7 +105,7 @@ class QueueDispatch:
         self._fell_short = False
         given = self._by_filter(fetched) if self.filters else self._in_stretches(fetched)
         if given:
-            self._give(given, fetched, now)
+            self._give(given, fetched)
             self._moved = True
             return bool(queue.state.ready) and (bool(self._short) or any(c.room for c in queue.consumers))
         # Who would have got something has not the credit for it: it is for others then.
@@ -216,7 +219,7 @@ class QueueDispatch:
 
     # -- sending ----------------------------------------------------------------------------------------
 
-    def _give(self, given: list[tuple[QueueFeed, Int64s]], fetched: Fetched, now: Now) -> None:
+    def _give(self, given: list[tuple[QueueFeed, Int64s]], fetched: Fetched) -> None:
         queue, once = self._queue, self._queue.definition.at_most_once
         positions = fetched.positions
         end = 0
@@ -225,15 +228,15 @@ class QueueDispatch:
             chosen = bitmap_of(np.sort(np.concatenate([positions[which] for _, which in given])))
             outcome = Outcome(OutcomeKind.TAKEN, ranges_of(chosen))
             queue.apply(outcome)
-            end = self._ledger.write(queue.name, [outcome], now)
+            end = self._ledger.write(queue.name, [outcome])
         for consumer, which in given:
             batch = _some(fetched.batch, which)
-            lease = queue.grant(consumer, batch, positions[which], now)
+            lease = queue.grant(consumer, batch, positions[which], self._clock.mono)
             content = consumer.content
             shown = batch if content is None else content.project(batch)
             consumer.spend(shown)
             period = None if once or lease.deadline is None else queue.definition.lease_period
-            expires = 0 if period is None else now.wall + int(period * _MICROS)
+            expires = 0 if period is None else self._clock.wall + int(period * _MICROS)
             command = Deliver(sub_id=consumer.sub_id, queue=queue.name, lease=expires, once=once)
             send = Send(consumer.session.conn, encode_frame(command, shown))
             if once:

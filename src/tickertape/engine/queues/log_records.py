@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from tickertape.base.interfaces import Now
 from tickertape.batch import BatchBuilder, MessageBatch, Stamp
 from tickertape.engine.queues.state.records import Outcome, record_bodies
+from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.log_writer import LogWriter
 from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER
 from tickertape.journal.journal import Journal
@@ -23,30 +23,31 @@ _RESERVE_BYTES: Final = 1 << 16
 class QueueLog:
     """The end of the log, for queues."""
 
-    def __init__(self, journal: Journal, publishing: LogWriter) -> None:
+    def __init__(self, journal: Journal, publishing: LogWriter, clock: EngineClock) -> None:
         self._journal = journal
         self._publishing = publishing
+        self._clock = clock
 
     def can_write(self, size: int = _RESERVE_BYTES) -> bool:
         """Whether so many bytes can be written now."""
         journal = self._journal
         return not journal.commits.stopping and journal.commits.can_accept(size)
 
-    def write(self, queue: str, outcomes: list[Outcome], now: Now) -> int:
+    def write(self, queue: str, outcomes: list[Outcome]) -> int:
         """Append what became of messages; returns the position below which the log must be persisted for it
         to be."""
-        return self.write_bodies(record_bodies(queue, outcomes), now)
+        return self.write_bodies(record_bodies(queue, outcomes))
 
-    def write_bodies(self, bodies: list[bytes], now: Now) -> int:
+    def write_bodies(self, bodies: list[bytes]) -> int:
         """Append records that were made before; returns as `write`."""
         for body in bodies:
             builder = BatchBuilder()
             builder.add(QUEUE_TOPIC, body, kind=1)
-            self.append(builder.build(), now)
+            self.append(builder.build())
         return self._journal.commits.accepted_end
 
-    def append(self, batch: MessageBatch, now: Now) -> None:
+    def append(self, batch: MessageBatch) -> None:
         """Append messages of the server's own."""
-        first = self._publishing.next_sequence(CONTROL_PUBLISHER, now)
-        stamp = Stamp(CONTROL_PUBLISHER, first, self._journal.log_time(now))
-        self._publishing.append(batch, stamp, first + batch.count - 1, now)
+        first = self._publishing.next_sequence(CONTROL_PUBLISHER)
+        stamp = Stamp(CONTROL_PUBLISHER, first, self._journal.log_time(self._clock.now))
+        self._publishing.append(batch, stamp, first + batch.count - 1)

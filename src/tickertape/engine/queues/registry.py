@@ -39,6 +39,7 @@ from tickertape.engine.queues.state.definition import QueueDefinition
 from tickertape.engine.queues.state.queue import Queue
 from tickertape.engine.queues.worker import QueueWorker, QueueWorkerCallbacks
 from tickertape.engine.retention import RetentionPin
+from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.log_writer import LogWriter
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.sessions.session import Session
@@ -54,17 +55,19 @@ class QueueRegistry:
         self,
         definitions: Sequence[QueueDefinition],
         access: LogAccess,
+        clock: EngineClock,
         publishing: LogWriter,
         contents: InterestCompiler,
         ended: Callable[[QueueFeed | QueueBrowser], None],
     ) -> None:
         """`ended` is told of subscriptions that are over by themselves."""
         self._access = access
+        self._clock = clock
         self._ended = ended
         self._journal = access.journal
         self._contents = contents
         self._outbox: Outbox = access.outbox
-        self.ledger = QueueLog(access.journal, publishing)
+        self.ledger = QueueLog(access.journal, publishing, clock)
         self._due: deque[DeferredDelivery] = deque()
         """Deliveries that wait for the disk, in order."""
         self._active: dict[QueueWorker | QueueBrowser, None] = {}
@@ -72,8 +75,9 @@ class QueueRegistry:
         self._browsing: dict[QueueBrowser, None] = {}
         self._early: dict[str, dict[QueueBrowser, None]] = {}
         """Those whose queue has not come so far, by its name, in the order in which they asked."""
-        self._now = Now(0.0, 0)
-        hands = QueueWorkerCallbacks(access, self.ledger, self._due.append, self._stirred, self._failed)
+        hands = QueueWorkerCallbacks(
+            access, self.ledger, clock, self._due.append, self._stirred, self._failed
+        )
         self._works: dict[str, QueueWorker] = {}
         for definition in definitions:
             priority = None
@@ -85,10 +89,10 @@ class QueueRegistry:
         self._begun = False
         self._at_start: dict[str, QueueSnapshot] = {}
 
-    def begin(self, now: Now) -> None:
+    def begin(self) -> None:
         """They are recovered: work."""
         self._begun = True
-        self._at_start = {seen.name: seen for seen in self.looks(now)}
+        self._at_start = {seen.name: seen for seen in self.looks(self._clock.now)}
         for work in self._works.values():
             work.begin()
             self._active[work] = None
@@ -180,7 +184,7 @@ class QueueRegistry:
         for work in consumer.works:
             work.leave(consumer)
         for work in dict.fromkeys([*consumer.works, *consumer.former]):
-            work.take_back(consumer, self._now)
+            work.take_back(consumer)
         consumer.works, consumer.former = [], []
 
     def browse(
@@ -218,10 +222,6 @@ class QueueRegistry:
         for work in sub.works:
             work.stir()
 
-    def moment(self, now: Now) -> None:
-        """It is now."""
-        self._now = now
-
     # -- settlements ------------------------------------------------------------------------------------
 
     def work_of(self, session: Session, settlement: Settlement) -> QueueWorker:
@@ -249,13 +249,11 @@ class QueueRegistry:
                 yield None  # what was there when it was asked for has to enter first
         return (yield from look_up(work.queue, self._journal.view, settlement, runs, content, persisted))
 
-    def settle(
-        self, session: Session, settlement: Settlement, runs: Runs, found: BitMap64, now: Now
-    ) -> bytes:
+    def settle(self, session: Session, settlement: Settlement, runs: Runs, found: BitMap64) -> bytes:
         """Carry a settlement out; the body of its record, which is the last. Raises `NotAQueue`."""
         work = self.work_of(session, settlement)
-        *before, body = settle(work.queue, session, settlement, runs, found, now)
-        self.ledger.write_bodies(before, now)
+        *before, body = settle(work.queue, session, settlement, runs, found, self._clock.now)
+        self.ledger.write_bodies(before)
         work.stir()
         return body
 
@@ -291,7 +289,7 @@ class QueueRegistry:
         """Whether `step` would do something."""
         return bool(self._active)
 
-    def step(self, now: Now) -> None:
+    def step(self) -> None:
         """Let one queue work."""
         if self._active:
             first = next(iter(self._active))
@@ -299,22 +297,22 @@ class QueueRegistry:
             if isinstance(first, QueueBrowser):
                 self._browse_on(first)
             else:
-                first.step(now)
+                first.step()
                 self._begin_browsing(first.queue.name)
                 if first.has_work:
                     self._active[first] = None
 
-    def wake(self, now: Now) -> None:
+    def wake(self) -> None:
         """Leases and messages whose time has come."""
         if self._begun and not self._journal.commits.stopping:
             for work in self._works.values():
-                work.wake(now)
+                work.wake()
 
-    def next_deadline(self, now: Now) -> float | None:
+    def next_deadline(self) -> float | None:
         """Monotonic second at which `wake` is wanted."""
         if not self._begun or self._journal.commits.stopping:
             return None
-        deadlines = [work.next_deadline(now) for work in self._works.values()]
+        deadlines = [work.next_deadline() for work in self._works.values()]
         return min([deadline for deadline in deadlines if deadline is not None], default=None)
 
     def oldest_needed(self) -> RetentionPin | None:

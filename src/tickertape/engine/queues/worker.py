@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from pyroaring import BitMap64
 
 from tickertape.base.errors import TickertapeError
-from tickertape.base.interfaces import Buffer, Now
+from tickertape.base.interfaces import Buffer
 from tickertape.engine.limits import queue_step_messages_max, queue_step_outcomes_max, step_bytes_max
 from tickertape.engine.log_reads.log_reads import LogAccess
 from tickertape.engine.queues.consumer import QueueFeed
@@ -23,6 +23,7 @@ from tickertape.engine.queues.state.admission import QueueAdmission
 from tickertape.engine.queues.state.leases import Lease
 from tickertape.engine.queues.state.queue import Queue
 from tickertape.engine.queues.state.records import Outcome, Reason
+from tickertape.engine.runtime.clock import EngineClock
 from tickertape.journal.reading.log_view import LogPart
 
 _RETRY_SECONDS: Final = 1.0
@@ -38,6 +39,7 @@ class QueueWorkerCallbacks(NamedTuple):
 
     access: LogAccess
     ledger: QueueLog
+    clock: EngineClock
     later: Callable[[DeferredDelivery], None]
     stirred: Callable[[QueueWorker], None]
     """There is something to do."""
@@ -53,9 +55,12 @@ class QueueWorker:
         self.entrance = entrance
         self._hands = hands
         access = hands.access
+        self._clock = hands.clock
         self._journal = access.journal
         self._topic = entrance.cover.literal
-        self.delivering = QueueDispatch(queue, access, entrance.cover, hands.ledger, hands.later, self.stir)
+        self.delivering = QueueDispatch(
+            queue, access, self._clock, entrance.cover, hands.ledger, hands.later, self.stir
+        )
         self._burying = DeadLetterPublisher(queue, access, hands.ledger, self.stir)
         self._log = LogScan(access, queue.considered, self._topic, self.stir)
         self._parts: list[LogPart] = []
@@ -94,22 +99,22 @@ class QueueWorker:
             queue.turn -= 1
         self.delivering.discard(consumer)
 
-    def take_back(self, consumer: QueueFeed, now: Now) -> None:
+    def take_back(self, consumer: QueueFeed) -> None:
         """A consumer has gone: what it holds goes back, in steps."""
         self._gone[consumer] = None
-        self._take_back_some(now)
+        self._take_back_some()
         while self.failure is not None and self._gone:  # there are no steps any more
-            self._take_back_some(now)
+            self._take_back_some()
         self.stir()
 
-    def _take_back_some(self, now: Now) -> None:
+    def _take_back_some(self) -> None:
         consumer = next(iter(self._gone))
         leases = _some(self.queue.leases.of_holder(consumer))
-        self._end_leases(leases, Reason.HOLDER_GONE, now, counted=self._hands.ledger.can_write())
+        self._end_leases(leases, Reason.HOLDER_GONE, counted=self._hands.ledger.can_write())
         if not self.queue.leases.of_holder(consumer):
             del self._gone[consumer]
 
-    def _end_leases(self, leases: list[Lease[QueueFeed]], reason: Reason, now: Now, *, counted: bool) -> None:
+    def _end_leases(self, leases: list[Lease[QueueFeed]], reason: Reason, *, counted: bool) -> None:
         """Leases end without success. `counted`: the log is told."""
         queue = self.queue
         ended = BitMap64()
@@ -120,7 +125,7 @@ class QueueWorker:
         if not ended or queue.definition.at_most_once:
             return  # what was delivered at most once has left the queue
         if counted:
-            self._write(queue.given_back(ended, reason, now.wall), now)
+            self._write(queue.given_back(ended, reason, self._clock.wall))
         else:
             queue.give_back(ended)
 
@@ -141,31 +146,31 @@ class QueueWorker:
 
     # -- time -------------------------------------------------------------------------------------------
 
-    def wake(self, now: Now) -> None:
+    def wake(self) -> None:
         """Leases that have ended, and messages that are too old."""
         if self.failure is not None:
             return
         if self._retry_at is not None:
-            if now.mono < self._retry_at:
+            if self._clock.mono < self._retry_at:
                 return
             self._retry_at = None
             self.stir()
         queue = self.queue
-        due = queue.leases.due(now.mono)
+        due = queue.leases.due(self._clock.mono)
         at = queue.next_due()
-        expires = at is not None and at <= now.wall
+        expires = at is not None and at <= self._clock.wall
         if not due and not expires:
             return
         if not self._hands.ledger.can_write():
-            self._retry_at = now.mono + _RETRY_SECONDS
+            self._retry_at = self._clock.mono + _RETRY_SECONDS
             return
-        self._end_leases(_some(due), Reason.LEASE_EXPIRED, now, counted=True)
-        old = queue.too_old(now.wall)
+        self._end_leases(_some(due), Reason.LEASE_EXPIRED, counted=True)
+        old = queue.too_old(self._clock.wall)
         if old is not None:
-            self._write([old], now)
+            self._write([old])
         self.stir()
 
-    def next_deadline(self, now: Now) -> float | None:
+    def next_deadline(self) -> float | None:
         """Monotonic second at which `wake` is wanted."""
         if self.failure is not None:
             return None
@@ -173,16 +178,17 @@ class QueueWorker:
             return self._retry_at
         deadline = self.queue.leases.next_deadline()
         if (due := self.queue.next_due()) is not None:
-            wait = min(max((due - now.wall) / _MICROS, 0.0), _CLOCK_CHECK_SECONDS)
-            deadline = now.mono + wait if deadline is None else min(deadline, now.mono + wait)
+            wait = min(max((due - self._clock.wall) / _MICROS, 0.0), _CLOCK_CHECK_SECONDS)
+            at = self._clock.mono + wait
+            deadline = at if deadline is None else min(deadline, at)
         return deadline
 
-    def _expire(self, now: Now) -> bool:
+    def _expire(self) -> bool:
         """What has become too old is not handed out, though nobody was woken for it yet. False: there is more
         of it, for the next steps."""
         at = self.queue.next_due()
-        if at is not None and at <= now.wall:
-            self.wake(now)
+        if at is not None and at <= self._clock.wall:
+            self.wake()
         return not self.queue.late or self._retry_at is not None
 
     # -- steps ------------------------------------------------------------------------------------------
@@ -206,7 +212,7 @@ class QueueWorker:
             self.queue.considered < self._journal.commits.persisted_end and not self._log.waiting
         )
 
-    def step(self, now: Now) -> None:
+    def step(self) -> None:
         """One bounded step."""
         if self.failure is not None:
             return
@@ -214,23 +220,23 @@ class QueueWorker:
         if self._entering:
             self._enter()
         if self._gone:
-            self._take_back_some(now)
+            self._take_back_some()
             self._stirred = True
         if self.delivering.filters.step():
             self._stirred = True
         if self._burying.has_work:
-            self._burying.step(now)
+            self._burying.step()
         else:
             self._burying.rest()
         if self._journal.commits.closing:
             self._stirred = False  # who got something now could not acknowledge it any more
         elif queue.definition.at_most_once and not self._hands.ledger.can_write():
-            self._retry_soon(now)
+            self._retry_soon()
             self._stirred = False
         elif self._burying.stuck:
-            self._retry_soon(now)
-        if self._stirred and self._expire(now):
-            self._stirred = self.delivering.deliver(now)
+            self._retry_soon()
+        if self._stirred and self._expire():
+            self._stirred = self.delivering.deliver()
         if not self._stirred:
             self.delivering.rest()
         failure = self._log.failure or self.delivering.failure or self._burying.failure
@@ -239,9 +245,9 @@ class QueueWorker:
             self._rest()
             self._hands.failed(self, failure)
 
-    def _retry_soon(self, now: Now) -> None:
+    def _retry_soon(self) -> None:
         if self._retry_at is None:
-            self._retry_at = now.mono + _RETRY_SECONDS
+            self._retry_at = self._clock.mono + _RETRY_SECONDS
 
     def _enter(self) -> None:
         """Take in what came to the log."""
@@ -278,12 +284,12 @@ class QueueWorker:
                 queue.considered, min(self._log.position, self._journal.commits.persisted_end)
             )
 
-    def _write(self, outcomes: list[Outcome], now: Now) -> None:
+    def _write(self, outcomes: list[Outcome]) -> None:
         if not outcomes:
             return
         for outcome in outcomes:
             self.queue.apply(outcome)
-        self._hands.ledger.write(self.queue.name, outcomes, now)
+        self._hands.ledger.write(self.queue.name, outcomes)
 
 
 def _some(leases: list[Lease[QueueFeed]]) -> list[Lease[QueueFeed]]:

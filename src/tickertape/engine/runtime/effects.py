@@ -37,7 +37,7 @@ class CloseConnection(NamedTuple):
 
 
 class ProbeConnection(NamedTuple):
-    """Tell what a connection looks like now: answer with `Beats.looked`."""
+    """Tell what a connection looks like now: answer with `Broker.probed`."""
 
     conn: int
 

@@ -14,12 +14,12 @@ from typing import NamedTuple
 import numpy as np
 
 from tickertape.base.errors import BadBatch, BadCommand, BadTopic
-from tickertape.base.interfaces import Now
 from tickertape.base.limits import last_persisted_max, publish_messages_max, publish_topics_max
 from tickertape.base.names import check_topic
 from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch, Stamp, slice_batch
 from tickertape.engine.limits import known_topics_bytes_max, owed_max
+from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER, CONTROL_TOPIC, PublisherDirectory
 from tickertape.engine.sessions.session import Session
 from tickertape.filter import TopicSet
@@ -46,11 +46,16 @@ class LogWriter:
     """Takes publish frames into the log and says which acknowledgements are due."""
 
     def __init__(
-        self, journal: Journal, registry: PublisherDirectory, recorded: frozenset[str] | None
+        self,
+        journal: Journal,
+        registry: PublisherDirectory,
+        clock: EngineClock,
+        recorded: frozenset[str] | None,
     ) -> None:
         """`recorded` are names and patterns of topics that the log records, None: all."""
         self._journal = journal
         self._registry = registry
+        self._clock = clock
         self._recorded = None if recorded is None else TopicSet(recorded)
         self.accepted: Callable[[int, MessageBatch, Stamp], None] = _nobody
         """Told of each batch that the log accepted: its first position, and what it is stamped with."""
@@ -134,21 +139,21 @@ class LogWriter:
         self._good_topics.add(topic)
         self._good_topics_bytes += size
 
-    def accept(self, session: Session, command: Publish, batch: MessageBatch, now: Now) -> None:
+    def accept(self, session: Session, command: Publish, batch: MessageBatch) -> None:
         """Take a recorded frame into the log; its acknowledgement becomes owed."""
         last = last_sequence(batch) if command.sequenced else 0
         publisher = session.publisher if command.sequenced else session.derived
         if not self._registry.is_bound(publisher):
-            self._bind(publisher, session.name, derived=not command.sequenced, now=now)
+            self._bind(publisher, session.name, derived=not command.sequenced)
         if command.sequenced:
-            self._accept_sequenced(publisher, batch, last, now)
+            self._accept_sequenced(publisher, batch, last)
         else:
-            first = self.next_sequence(publisher, now)
-            stamp = Stamp(publisher, first, self._journal.log_time(now))
-            self.append(batch, stamp, first + batch.count - 1, now)
+            first = self.next_sequence(publisher)
+            stamp = Stamp(publisher, first, self._journal.log_time(self._clock.now))
+            self.append(batch, stamp, first + batch.count - 1)
         self._owed.append(_PendingAck(self._journal.commits.accepted_end, session, command.frame, last, None))
 
-    def _accept_sequenced(self, publisher: int, batch: MessageBatch, last: int, now: Now) -> None:
+    def _accept_sequenced(self, publisher: int, batch: MessageBatch, last: int) -> None:
         highest = self._journal.highest.get(publisher, 0)
         if last <= highest:
             self.duplicates += batch.count
@@ -158,8 +163,8 @@ class LogWriter:
             self.duplicates += known
             # A copy: a slice would keep the whole frame in memory for as long as the log's end stays there.
             batch = MessageBatch.parse(slice_batch(batch, known, batch.count).encode())
-        stamp = Stamp(publisher, batch.run(0).first_sequence, self._journal.log_time(now))
-        self.append(batch, stamp, last, now)
+        stamp = Stamp(publisher, batch.run(0).first_sequence, self._journal.log_time(self._clock.now))
+        self.append(batch, stamp, last)
 
     def known(self, session: Session, command: Publish, batch: MessageBatch) -> int:
         """How many messages of a recorded frame, from the front, the log has already."""
@@ -168,23 +173,22 @@ class LogWriter:
         highest = self._journal.highest.get(session.publisher, 0)
         return int(np.searchsorted(batch.sequences, np.uint64(highest), side="right"))
 
-    def append(self, batch: MessageBatch, stamp: Stamp, last: int, now: Now) -> None:
+    def append(self, batch: MessageBatch, stamp: Stamp, last: int) -> None:
         """Take a batch of one run into the log."""
-        self.accepted(self._journal.append(batch, stamp, last, now), batch, stamp)
+        self.accepted(self._journal.append(batch, stamp, last, self._clock.now), batch, stamp)
 
-    def bind_derived(self, publisher: int, name: str, now: Now) -> None:
+    def bind_derived(self, publisher: int, name: str) -> None:
         """Have the log say whose a derived id is, before its first message."""
         if not self._registry.is_bound(publisher):
-            self._bind(publisher, name, derived=True, now=now)
+            self._bind(publisher, name, derived=True)
 
-    def _bind(self, publisher: int, name: str, *, derived: bool, now: Now) -> None:
+    def _bind(self, publisher: int, name: str, *, derived: bool) -> None:
         record = self._registry.bind(publisher, name, derived=derived)
-        sequence = self.next_sequence(CONTROL_PUBLISHER, now)
-        self._journal.append(
-            record, Stamp(CONTROL_PUBLISHER, sequence, self._journal.log_time(now)), sequence, now
-        )
+        sequence = self.next_sequence(CONTROL_PUBLISHER)
+        stamp = Stamp(CONTROL_PUBLISHER, sequence, self._journal.log_time(self._clock.now))
+        self._journal.append(record, stamp, sequence, self._clock.now)
 
-    def next_sequence(self, publisher: int, now: Now) -> int:
+    def next_sequence(self, publisher: int) -> int:
         """The next sequence of a space the server assigns: above the last one and above the clock at its
         beginning.
         """
@@ -192,7 +196,7 @@ class LogWriter:
         if publisher not in self._spaces:
             # What an earlier run accepted and lost is never given again: the clock is above it.
             self._spaces.add(publisher)
-            highest = max(highest, now.wall * 1000)
+            highest = max(highest, self._clock.wall * 1000)
         return highest + 1
 
     def owe(self, session: Session, answer: Callable[[], Command]) -> None:

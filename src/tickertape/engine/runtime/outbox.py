@@ -12,6 +12,7 @@ from typing import Final
 
 from tickertape.base.errors import BookmarkExpired, TickertapeError
 from tickertape.engine.runtime.ack_conflation import AckConflation
+from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.effects import (
     ArchiveRead,
     CloseConnection,
@@ -40,8 +41,9 @@ NO_CONNECTION: Final = -1
 class Outbox:
     """Effects since the last `take`."""
 
-    def __init__(self, statistics: Statistics) -> None:
+    def __init__(self, statistics: Statistics, clock: EngineClock) -> None:
         self._statistics = statistics
+        self._clock = clock
         self._effects: list[Effect] = []
         self._token = 0
         self.put: Callable[[Effect], None] = self._effects.append
@@ -66,8 +68,9 @@ class Outbox:
     def _put(self, conn: int, command: Command) -> None:
         self.put(Send(conn, encode_frame(command)))
 
-    def reply_all(self, answers: Iterable[tuple[Session, Command]], mono: float) -> None:
+    def reply_all(self, answers: Iterable[tuple[Session, Command]]) -> None:
         """Send answers that became due with a commit, and acknowledgements that were held back until now."""
+        mono = self._clock.mono
         for session, command in answers:
             if isinstance(command, Persisted):
                 self.conflation.persisted(session, command, mono)

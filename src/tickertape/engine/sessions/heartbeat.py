@@ -1,18 +1,18 @@
 """Owns the heartbeats of all connections: which of them are to be looked at when, and what follows from it.
 
 Must never look through all of them: those that are due lie first in an agenda, and one step takes a bounded
-number of them. The driver answers `ProbeConnection` with `looked`.
+number of them. The driver answers `ProbeConnection` with `probed`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import ceil
 from typing import Final
 
-from tickertape.base.errors import BadOption, HeartbeatMissed, TickertapeError
+from tickertape.base.errors import BadOption, HeartbeatMissed
 from tickertape.base.limits import heartbeat_missed_intervals, heartbeat_seconds_max, heartbeat_seconds_min
 from tickertape.engine.limits import beats_a_step_max
+from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.effects import ProbeConnection
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.runtime.scheduling import DeadlineQueue
@@ -24,11 +24,11 @@ _TICKS: Final = 1_000_000
 
 
 class HeartbeatMonitor:
-    """Connections that asked for heartbeats. `end(conn, error)` ends one that was silent for too long."""
+    """Connections that asked for heartbeats."""
 
-    def __init__(self, outbox: Outbox, end: Callable[[int, TickertapeError], None]) -> None:
+    def __init__(self, outbox: Outbox, clock: EngineClock) -> None:
         self._outbox = outbox
-        self._end = end
+        self._clock = clock
         self._pulses: dict[int, HeartbeatState] = {}
         self._intervals: dict[int, float] = {}
         self._due: DeadlineQueue[int] = DeadlineQueue()
@@ -36,14 +36,15 @@ class HeartbeatMonitor:
     def __len__(self) -> int:
         return len(self._pulses)
 
-    def begin(self, conn: int, interval_ms: int, now: float) -> None:
+    def begin(self, conn: int, interval_ms: int) -> None:
         """The connection wants beats at this interval from now on; 0: none. Raises `BadOption`."""
         interval = heartbeat_seconds(interval_ms)
         if not interval:
             self.drop(conn)
             return
         self._intervals[conn] = interval
-        pulse = self._pulses[conn] = HeartbeatState(interval, heartbeat_missed_intervals * interval, now)
+        silence = heartbeat_missed_intervals * interval
+        pulse = self._pulses[conn] = HeartbeatState(interval, silence, self._clock.mono)
         self._schedule(conn, pulse)
 
     def drop(self, conn: int) -> None:
@@ -57,17 +58,17 @@ class HeartbeatMonitor:
         first = self._due.first()
         return None if first is None else first / _TICKS
 
-    def wake(self, now: float) -> None:
+    def wake(self) -> None:
         """Ask for a look at those that are due, at most `beats_a_step_max`; the others are due at once."""
-        for conn in self._due.due(round(now * _TICKS), beats_a_step_max):
+        for conn in self._due.due(round(self._clock.mono * _TICKS), beats_a_step_max):
             self._outbox.put(ProbeConnection(conn))
 
-    def looked(self, conn: int, sight: Liveness, now: float) -> None:
-        """The answer to a `ProbeConnection`."""
+    def probed(self, conn: int, sight: Liveness) -> HeartbeatMissed | None:
+        """Take the answer to a `ProbeConnection`; return an error for a client that was silent too long."""
         pulse = self._pulses.get(conn)
         if pulse is None:
-            return
-        verdict = pulse.look(sight, now)
+            return None
+        verdict = pulse.look(sight, self._clock.mono)
         if verdict == "silent":
             interval = self._intervals[conn]
             silent = heartbeat_missed_intervals * interval
@@ -75,11 +76,11 @@ class HeartbeatMonitor:
                 f"nothing came from the client for {silent:g} seconds, "
                 f"{heartbeat_missed_intervals} intervals of its heartbeat of {interval:g} seconds"
             )
-            self._end(conn, HeartbeatMissed(text))
-            return
+            return HeartbeatMissed(text)
         if verdict == "beat":
             self._outbox.send(conn, Heartbeat())
         self._schedule(conn, pulse)
+        return None
 
     def _schedule(self, conn: int, pulse: HeartbeatState) -> None:
         # A tick late rather than early: what is looked at must be due, or it would be due again at once.

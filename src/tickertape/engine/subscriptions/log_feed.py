@@ -10,7 +10,6 @@ from collections import deque
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
-from tickertape.base.interfaces import Now
 from tickertape.base.limits import batch_bytes_max
 from tickertape.batch import MessageBatch, slice_batch
 from tickertape.batch.format import Int64s
@@ -137,17 +136,17 @@ class LogFeed:
         self.pace = pace
         self.pacer = None if pace is None else RateLimiter(pace.rate, pace.max_gap)
 
-    def pause(self, now: Now) -> None:
+    def pause(self, mono: float) -> None:
         """Its schedule stands still."""
         self.paused = True
         if self.pacer is not None:
-            self.pacer.pause(now.mono)
+            self.pacer.pause(mono)
 
-    def resume(self, now: Now) -> None:
+    def resume(self, mono: float) -> None:
         """Its schedule goes on where it stood."""
         self.paused = False
         if self.pacer is not None:
-            self.pacer.resume(now.mono)
+            self.pacer.resume(mono)
 
     @property
     def may_combine(self) -> bool:

@@ -25,7 +25,6 @@ from tickertape.base.errors import (
     TransactionBusy,
     TransactionUnknown,
 )
-from tickertape.base.interfaces import Now
 from tickertape.base.limits import transaction_name_bytes_max, transaction_parts_max
 from tickertape.base.names import check_client_name, check_transaction, derived_publisher_id
 from tickertape.base.text_format import shown
@@ -39,6 +38,7 @@ from tickertape.engine.limits import (
     commits_waiting_max,
     transaction_empty_number_max,
 )
+from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.log_writer import LogWriter
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER, PublisherDirectory
@@ -96,6 +96,7 @@ class TransactionCoordinator:
         validation: BodyValidation,
         staging: StagingArea,
         outbox: Outbox,
+        clock: EngineClock,
         rights: LogonPolicy,
         instance: str,
     ) -> None:
@@ -107,6 +108,7 @@ class TransactionCoordinator:
         self._live = subscribing.delivery.live
         self.staging = staging
         self._outbox = outbox
+        self._clock = clock
         self._rights = rights
         self._instance = instance
         self._committed = CommittedTransactions(registry.latest.values())
@@ -137,19 +139,18 @@ class TransactionCoordinator:
         session: Session,
         command: Stage | Prepare | Commit | Abort,
         batch: MessageBatch | None,
-        now: Now,
     ) -> None:
         """A command about a transaction. What is wrong with it is its answer; raises what ends the
         connection."""
         try:
             self._check(session, command.transaction)
             if isinstance(command, Stage):
-                self._stage(session, command, batch, now)
+                self._stage(session, command, batch)
             elif isinstance(command, Prepare):
                 self._check_free(command.transaction)
-                self.staging.prepare(session, command.transaction, command.part, command.id, now)
+                self.staging.prepare(session, command.transaction, command.part, command.id)
             elif isinstance(command, Commit):
-                self._commit(session, command, now)
+                self._commit(session, command)
             else:
                 self._check_free(command.transaction)
                 self.aborted += bool(self.staging.parts(command.transaction))
@@ -175,7 +176,7 @@ class TransactionCoordinator:
         if transaction in self._under_way:
             raise TransactionBusy(f"{describe(transaction)} is being committed")
 
-    def _stage(self, session: Session, command: Stage, batch: MessageBatch | None, now: Now) -> None:
+    def _stage(self, session: Session, command: Stage, batch: MessageBatch | None) -> None:
         if batch is None:
             raise BadOption("nothing to stage: a stage carries a batch")
         if len(command.part.encode()) > transaction_name_bytes_max:
@@ -185,7 +186,7 @@ class TransactionCoordinator:
             raise BadTopic("acknowledgements of queues are no part of a transaction")
         self._check_free(command.transaction)
         batch = self._addressed(batch)
-        self.staging.write(session, command.transaction, command.part, batch, command.id, now)
+        self.staging.write(session, command.transaction, command.part, batch, command.id)
 
     def _addressed(self, batch: MessageBatch) -> MessageBatch:
         """A batch as the log takes it: to the topics of queues, and valid."""
@@ -198,7 +199,7 @@ class TransactionCoordinator:
             raise refused.error
         return batch
 
-    def _commit(self, session: Session, command: Commit, now: Now) -> None:
+    def _commit(self, session: Session, command: Commit) -> None:
         transaction = command.transaction
         if len(set(command.parts)) != len(command.parts) or len(command.parts) > transaction_parts_max:
             raise BadOption(f"a transaction has parts of different names, at most {transaction_parts_max}")
@@ -229,7 +230,7 @@ class TransactionCoordinator:
         committing.waiting.append((session.conn, command.id))
         self._asked[session.conn] += 1
         self._asked_all += 1
-        self._advance(now)
+        self._advance()
 
     def _before(self, transaction: Transaction, command: int) -> Committed:
         """The answer for one that was committed before."""
@@ -246,38 +247,38 @@ class TransactionCoordinator:
 
     # -- other inputs -----------------------------------------------------------------------------------
 
-    def done(self, token: int, result: list[memoryview] | TickertapeError, now: Now) -> None:
+    def done(self, token: int, result: list[memoryview] | TickertapeError) -> None:
         """The answer to a `StagingJob`."""
         current = self._current
         if current is not None and token in current.opening:
             name = current.opening.pop(token)
             if isinstance(result, TickertapeError):
-                self._refuse(result, now)
+                self._refuse(result)
                 return
             try:
                 current.opened[name] = [MessageBatch.parse(block) for block in result]
             except TickertapeError as error:
-                self._refuse(StagingFailed(f"{describe(current.transaction, name)}: {error}"), now)
+                self._refuse(StagingFailed(f"{describe(current.transaction, name)}: {error}"))
                 return
             if not current.opening:
-                self._opened(current, now)
+                self._opened(current)
             return
-        self.staging.done(token, result if isinstance(result, TickertapeError) else None, now)
+        self.staging.done(token, result if isinstance(result, TickertapeError) else None)
 
-    def moved(self, now: Now) -> None:
+    def moved(self) -> None:
         """The journal went on."""
         self.staging.synced(self._journal.commits.synced_end)
         current = self._current
         if current is None or current.opening:
             return
         if current.end is None:
-            self._write(current, now)
+            self._write(current)
         elif self._journal.commits.persisted_end >= current.end:
-            self._finish(current, now)
+            self._finish(current)
 
-    def wake(self, now: Now) -> None:
+    def wake(self) -> None:
         """A deadline may have come."""
-        self.staging.expire(now, self._under_way)
+        self.staging.expire(self._under_way)
 
     def next_deadline(self) -> float | None:
         """Monotonic second at which `wake` is wanted."""
@@ -287,27 +288,27 @@ class TransactionCoordinator:
         """A connection is gone. What it asked to be committed is."""
         self.staging.gone(conn)
 
-    def restore(self, found: Iterable[PreparedPart], now: Now) -> None:
+    def restore(self, found: Iterable[PreparedPart]) -> None:
         """Take over the parts that a start found on disk; what is in the log already is dropped."""
-        self.staging.restore(found, now)
+        self.staging.restore(found)
         for transaction in self.staging.transactions:
             if transaction in self._committed:
                 self.staging.drop_all(transaction)
 
     # -- into the log -----------------------------------------------------------------------------------
 
-    def _advance(self, now: Now) -> None:
+    def _advance(self) -> None:
         """Begin with the next one."""
         if self._advancing:
             return  # one that was refused at once: the loop below goes on
         self._advancing = True
         try:
             while self._current is None and self._next:
-                self._begin(self._next.popleft(), now)
+                self._begin(self._next.popleft())
         finally:
             self._advancing = False
 
-    def _begin(self, current: _CommitInProgress, now: Now) -> None:
+    def _begin(self, current: _CommitInProgress) -> None:
         self._current = current
         if current.transaction in self._committed:
             # Meanwhile a higher number of its space was.
@@ -319,27 +320,27 @@ class TransactionCoordinator:
             self._check_prepared(current.transaction, current.parts)
             self._committed.check_room(current.transaction)
         except (TransactionUnknown, LimitReached) as error:
-            self._refuse(error, now)
+            self._refuse(error)
             return
         for name in current.parts:
             part = self.staging.part(current.transaction, name)
             assert part is not None
             current.opening[self.staging.open(part)] = name
         if not current.parts:
-            self._opened(current, now)
+            self._opened(current)
 
-    def _opened(self, current: _CommitInProgress, now: Now) -> None:
+    def _opened(self, current: _CommitInProgress) -> None:
         """Everything is at hand: how much room it takes is known."""
         batches = [batch for name in current.parts for batch in current.opened[name]]
         try:
             self._check_topics({topic for batch in batches for topic in batch.topics})
         except BadTopic as error:
-            self._refuse(error, now)
+            self._refuse(error)
             return
         record = record_batch(self._committed.record(current.transaction, sum(b.count for b in batches)))
         # The record that binds the publisher's id may have to go before it.
         current.room = sum([commit_bytes_of(batch) for batch in (*batches, record)]) + binding_bytes_max
-        self._write(current, now)
+        self._write(current)
 
     def _check_topics(self, topics: Iterable[str]) -> None:
         """Raise `BadTopic`: what was staged before a start may not go into the log of this configuration."""
@@ -349,26 +350,26 @@ class TransactionCoordinator:
             if self._queues.target(topic) != topic:
                 raise BadTopic(f"{shown(topic)} is a queue over other topics now: stage and commit again")
 
-    def _write(self, current: _CommitInProgress, now: Now) -> None:
+    def _write(self, current: _CommitInProgress) -> None:
         """Hand it to the journal, once there is room for all of it."""
         journal = self._journal
         if journal.commits.stopping:
-            self._refuse(NotReady("the server is stopping: commit again after reconnecting"), now)
+            self._refuse(NotReady("the server is stopping: commit again after reconnecting"))
         elif journal.commits.has_room(current.room):
-            self._append(current, now)
+            self._append(current)
         elif journal.commits.full:
-            journal.commits.reserve_segment(0, now)
+            journal.commits.reserve_segment(0, self._clock.now)
             why = journal.commits.full_reason
-            self._refuse(JournalFull(f"no room for {describe(current.transaction)}: {why}"), now)
+            self._refuse(JournalFull(f"no room for {describe(current.transaction)}: {why}"))
         else:
-            journal.commits.reserve_segment(current.room, now)
+            journal.commits.reserve_segment(current.room, self._clock.now)
 
-    def _append(self, current: _CommitInProgress, now: Now) -> None:
+    def _append(self, current: _CommitInProgress) -> None:
         journal, transaction = self._journal, current.transaction
         publisher = derived_publisher_id(transaction.publisher, self._instance)
-        self._publishing.bind_derived(publisher, transaction.publisher, now)
-        first = sequence = self._publishing.next_sequence(publisher, now)
-        time = journal.log_time(now)
+        self._publishing.bind_derived(publisher, transaction.publisher)
+        first = sequence = self._publishing.next_sequence(publisher)
+        time = journal.log_time(self._clock.now)
         chain: list[tuple[MessageBatch, Stamp]] = []
         for name in current.parts:
             for batch in current.opened[name]:
@@ -376,10 +377,10 @@ class TransactionCoordinator:
                 sequence += batch.count
         messages = sequence - first
         record = self._committed.record(transaction, messages)
-        last = self._publishing.next_sequence(CONTROL_PUBLISHER, now)
+        last = self._publishing.next_sequence(CONTROL_PUBLISHER)
         chain.append((record_batch(record), Stamp(CONTROL_PUBLISHER, last, time)))
         current.opened = {}
-        journal.append_chain(chain, now)
+        journal.append_chain(chain, self._clock.now)
         current.end = journal.commits.accepted_end
         self._live.withheld(current.end)
         current.record = record
@@ -390,7 +391,7 @@ class TransactionCoordinator:
             sequence=sequence - 1 if messages else 0,
         )
 
-    def _finish(self, current: _CommitInProgress, now: Now) -> None:
+    def _finish(self, current: _CommitInProgress) -> None:
         answer, record = current.answer, current.record
         assert answer is not None
         assert record is not None
@@ -401,9 +402,9 @@ class TransactionCoordinator:
         self.staging.committed(current.transaction, current.end)
         self.staging.synced(self._journal.commits.synced_end)
         if self.staging.wants_sync:
-            self._journal.commits.sync_soon(now)
+            self._journal.commits.sync_soon(self._clock.now)
         self._answer(current, answer)
-        self._advance(now)
+        self._advance()
 
     def _answer(self, current: _CommitInProgress, answer: Committed) -> None:
         """The current one is over."""
@@ -420,11 +421,11 @@ class TransactionCoordinator:
                 del self._asked[conn]
         self._asked_all -= len(current.waiting)
 
-    def _refuse(self, error: TickertapeError, now: Now) -> None:
+    def _refuse(self, error: TickertapeError) -> None:
         """The current one cannot be committed; what is staged stays."""
         current = self._current
         assert current is not None
         self._over(current)
         for conn, command in current.waiting:
             self._outbox.reject(conn, command, error)
-        self._advance(now)
+        self._advance()

@@ -20,7 +20,6 @@ from tickertape.base.errors import (
     TransactionTooLarge,
     TransactionUnknown,
 )
-from tickertape.base.interfaces import Now
 from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch
 from tickertape.engine.limits import (
@@ -32,6 +31,7 @@ from tickertape.engine.limits import (
     transaction_batches_max,
     transaction_bytes_max_default,
 )
+from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.sessions.read_throttle import ReadThrottle
 from tickertape.engine.sessions.session import Session
@@ -102,11 +102,13 @@ class StagingArea:
         journal_id: bytes,
         limits: StagingLimits,
         outbox: Outbox,
+        clock: EngineClock,
         pauses: ReadThrottle,
     ) -> None:
         self._journal_id = journal_id
         self.limits = limits
         self._outbox = outbox
+        self._clock = clock
         self._pauses = pauses
         self._parts: dict[Transaction, dict[str, StagedPart]] = {}
         self._next_file = 1
@@ -130,12 +132,12 @@ class StagingArea:
         self.expired = 0
         """Transactions dropped for their age since the start."""
 
-    def restore(self, found: Iterable[PreparedPart], now: Now) -> None:
+    def restore(self, found: Iterable[PreparedPart]) -> None:
         """Parts that a start found on disk; their age begins now."""
         for prepared in found:
             label = prepared.label
             transaction = Transaction(publisher=label.publisher, space=label.space, name=label.name)
-            part = StagedPart(transaction, label.part, prepared.file, None, now.mono)
+            part = StagedPart(transaction, label.part, prepared.file, None, self._clock.mono)
             part.offset, part.messages, part.prepared = prepared.bytes, prepared.messages, True
             part.blocks = prepared.blocks
             older = self._parts.get(transaction, {}).get(label.part)
@@ -147,7 +149,7 @@ class StagingArea:
     # -- staging ----------------------------------------------------------------------------------------
 
     def write(
-        self, session: Session, transaction: Transaction, name: str, batch: MessageBatch, id: int, now: Now
+        self, session: Session, transaction: Transaction, name: str, batch: MessageBatch, id: int
     ) -> None:
         """Stage a batch behind what the connection staged for the part, or begin the part with it.
 
@@ -169,7 +171,7 @@ class StagingArea:
         if label is not None:
             if replaced is not None:
                 self._drop(replaced)
-            part = StagedPart(transaction, name, self._next_file, session.conn, now.mono)
+            part = StagedPart(transaction, name, self._next_file, session.conn, self._clock.mono)
             self._next_file += 1
             self._add(part)
         assert part is not None
@@ -177,19 +179,19 @@ class StagingArea:
         part.offset += size
         part.messages += batch.count
         part.blocks += 1
-        part.touched = now.mono
+        part.touched = self._clock.mono
         self.bytes += size
         self.unwritten_bytes += size
         self._submit(part, session.conn, Ack(id=id), size, task)
 
-    def prepare(self, session: Session, transaction: Transaction, name: str, id: int, now: Now) -> None:
+    def prepare(self, session: Session, transaction: Transaction, name: str, id: int) -> None:
         """Nothing more comes for a part of the connection. Raises `TransactionUnknown`."""
         part = self.part(transaction, name)
         if part is None or part.conn != session.conn:
             raise TransactionUnknown(
                 f"nothing is staged on this connection for {describe(transaction, name)}"
             )
-        part.touched = now.mono
+        part.touched = self._clock.mono
         task = StagePrepare(part.file, part.offset, part.messages, part.blocks)
         part.conn = None
         self._submit(part, session.conn, Staged(id=id, messages=part.messages), 0, task)
@@ -229,7 +231,7 @@ class StagingArea:
         """Jobs that somebody waits for."""
         return len(self._under_way) + len(self._forgetting)
 
-    def done(self, token: int, error: TickertapeError | None, now: Now) -> bool:
+    def done(self, token: int, error: TickertapeError | None) -> bool:
         """The answer to a job of ours; False when it is none."""
         if token in self._dropping:
             part = self._dropping.pop(token)
@@ -257,7 +259,7 @@ class StagingArea:
             return True
         if isinstance(answer, Staged):
             part.prepared = True
-            part.touched = now.mono
+            part.touched = self._clock.mono
         self._outbox.send(conn, answer)
         return True
 
@@ -355,15 +357,15 @@ class StagingArea:
                 if part.conn == conn:
                     self._drop(part)
 
-    def expire(self, now: Now, but: Iterable[Transaction]) -> None:
+    def expire(self, but: Iterable[Transaction]) -> None:
         """Drop what nobody has touched for too long, but for some transactions."""
-        if self._look_at is None or now.mono < self._look_at:
+        if self._look_at is None or self._clock.mono < self._look_at:
             return
         kept = set(but)
         files: list[tuple[Transaction, int]] = []
         for transaction, parts in list(self._parts.items()):
             newest = max(part.touched for part in parts.values())
-            if transaction not in kept and now.mono >= newest + self.limits.age_seconds:
+            if transaction not in kept and self._clock.mono >= newest + self.limits.age_seconds:
                 self.expired += 1
                 self._log_expired(transaction, parts.values())
                 files += [(transaction, file) for file in self._take(transaction)]
@@ -371,7 +373,7 @@ class StagingArea:
             self._submit_forget(_Forgetting(files))
         oldest = [max(part.touched for part in parts.values()) for parts in self._parts.values()]
         # What is kept though it is too old is looked at again a while later.
-        soonest = now.mono + self.limits.age_seconds / 16
+        soonest = self._clock.mono + self.limits.age_seconds / 16
         self._look_at = max(min(oldest) + self.limits.age_seconds, soonest) if oldest else None
 
     def next_deadline(self) -> float | None:

@@ -11,12 +11,13 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from tickertape.base.interfaces import Buffer, Now
+from tickertape.base.interfaces import Buffer
 from tickertape.batch import MessageBatch, slice_batch
 from tickertape.engine.conflation.buffer import ConflationBuffer
 from tickertape.engine.limits import step_bytes_max, step_delivery_bytes, unrecorded_waiting_bytes_max
 from tickertape.engine.matching.interest import Interest
 from tickertape.engine.matching.subscription_index import InterestGroup, Match, SubscriptionIndex
+from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.effects import Send
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.sessions.session import Session
@@ -60,13 +61,18 @@ class TransientDelivery:
     `written` says that the effects were taken."""
 
     def __init__(
-        self, outbox: Outbox, limits: SlowConsumerLimits, end: Callable[[Session, str], None]
+        self,
+        outbox: Outbox,
+        clock: EngineClock,
+        limits: SlowConsumerLimits,
+        end: Callable[[Session, str], None],
     ) -> None:
         self.step_bytes_max = step_bytes_max
         """About what is sent between two writes."""
         self.waiting_bytes_max = unrecorded_waiting_bytes_max
-        self.backlogs = SlowConsumerBuffers(outbox, limits, end, self._line)
+        self.backlogs = SlowConsumerBuffers(outbox, clock, limits, end, self._line)
         self._outbox = outbox
+        self._clock = clock
         self._standing: SubscriptionIndex[TransientFeed, TransientGroup] = SubscriptionIndex(TransientGroup)
         self._budget = self.step_bytes_max
         self._number = 0
@@ -147,10 +153,6 @@ class TransientDelivery:
 
     # -- time -----------------------------------------------------------------------------------------
 
-    def moment(self, now: Now) -> None:
-        """It is now; nothing is done about it."""
-        self.backlogs.now = now.mono
-
     def next_deadline(self) -> float | None:
         """When `settle` is wanted (monotonic seconds), or None."""
         deadlines = (self.backlogs.next_deadline(), self._holding.next_deadline())
@@ -159,7 +161,7 @@ class TransientDelivery:
     def settle(self) -> None:
         """Do what is due by the clock."""
         self.backlogs.check_age()
-        self._holding.clock(self.backlogs.now)
+        self._holding.clock(self._clock.mono)
         if self._holding:
             self.step()
 
@@ -179,7 +181,7 @@ class TransientDelivery:
         if batch is None and not self.passing:
             done()
             return
-        self._publishes.append(self._counted(_Publish(number, batch, done, micros(self.backlogs.now))))
+        self._publishes.append(self._counted(_Publish(number, batch, done, micros(self._clock.mono))))
         if len(self._publishes) == 1:
             self.step()
 
@@ -315,7 +317,7 @@ class TransientDelivery:
 
     def _release(self) -> None:
         """Hand on what conflation gives the next whose interval is over."""
-        time = self._publishes[0].time if self._publishes else micros(self.backlogs.now)
+        time = self._publishes[0].time if self._publishes else micros(self._clock.mono)
         sub, batches, cost = self._holding.release(time)
         self._give(sub, batches)
         self._budget -= cost

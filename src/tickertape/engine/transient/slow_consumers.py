@@ -22,6 +22,7 @@ from tickertape.engine.limits import (
     slow_memory_bytes_default,
     spill_write_bytes_max,
 )
+from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.effects import OfflineStart, OfflineStop
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.sessions.session import Session
@@ -66,6 +67,7 @@ class SlowConsumerBuffers:
     def __init__(
         self,
         outbox: Outbox,
+        clock: EngineClock,
         limits: SlowConsumerLimits,
         end: Callable[[Session, str], None],
         go_on: Callable[[TransientFeed], None],
@@ -81,9 +83,8 @@ class SlowConsumerBuffers:
         self.offline_starts = 0
         """Since the start, how often a connection went offline, and how often that was over."""
         self.offline_stops = 0
-        self.now = 0.0
-        """The last moment that it was told of, monotonic seconds."""
         self._outbox = outbox
+        self._clock = clock
         self._end = end
         self._waiting: dict[Session, ConnectionBacklog] = {}
         self._clean: dict[BacklogBlock, None] = {}
@@ -185,11 +186,11 @@ class SlowConsumerBuffers:
         del self._waiting[session]
         if waiting.offline_since is not None:
             self.offline_stops += 1
-            self._outbox.put(OfflineStop(session.conn, self.now - waiting.offline_since))
+            self._outbox.put(OfflineStop(session.conn, self._clock.mono - waiting.offline_since))
 
     def _enter(self, sub: TransientFeed, block: BacklogBlock, message: int) -> None:
         if sub.block is None:
-            sub.waits_since = self.now
+            sub.waits_since = self._clock.mono
         block.cursors += 1
         sub.block, sub.message = block, message
 
@@ -208,10 +209,10 @@ class SlowConsumerBuffers:
         backlog.newest = pieces
         for piece in pieces.pieces:
             block = backlog.tail
-            if block is None or not block.takes(piece, self.now):
+            if block is None or not block.takes(piece, self._clock.mono):
                 if block is not None and block.open:
                     self._close(block)
-                block = backlog.grow(self.now)
+                block = backlog.grow(self._clock.mono)
                 self.held_bytes += block_memory_bytes
                 self._orders.grown(backlog)
             backlog.places.append((block, block.count))
@@ -302,7 +303,7 @@ class SlowConsumerBuffers:
                 self._go_offline(session, waiting)
 
     def _go_offline(self, session: Session, waiting: ConnectionBacklog) -> None:
-        waiting.offline_since = self.now
+        waiting.offline_since = self._clock.mono
         self.offline_starts += 1
         self._outbox.put(OfflineStart(session.conn, waiting.bytes))
         for sub in waiting.subs:
@@ -400,10 +401,10 @@ class SlowConsumerBuffers:
     def check_age(self) -> None:
         """End those for whom something has waited too long."""
         age = self.limits.age_seconds
-        if age is None or not self._waiting or self.now < self._next_age_check:
+        if age is None or not self._waiting or self._clock.mono < self._next_age_check:
             return
-        self._next_age_check = self.now + min(age / _AGE_CHECKS, slow_age_check_seconds_max)
+        self._next_age_check = self._clock.mono + min(age / _AGE_CHECKS, slow_age_check_seconds_max)
         for session, waiting in list(self._waiting.items()):
-            if any(sub.oldest + age <= self.now for sub in waiting.subs):
+            if any(sub.oldest + age <= self._clock.mono for sub in waiting.subs):
                 why = f"something has waited for it for {age:g} seconds, the age_limit of [slow_clients]"
                 self._end(session, why)

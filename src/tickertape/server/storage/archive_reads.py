@@ -240,7 +240,7 @@ class ArchiveReads:
             "and nothing is removed for being in it; begin a new one at another place"
         )
         self._tier.cover(ArchiveCoverage(None))
-        self._driver.broker.retaining.freed(_clock())  # that it holds segments is told soon
+        self._driver.broker.archive_changed(_clock())  # that it holds segments is told soon
         self._record("archive_failed", logging.WARNING, code=ArchiveFailed.code, text=self._unfit)
 
     def _knows(self, covered: ArchiveCoverage) -> bool:
@@ -250,7 +250,7 @@ class ArchiveReads:
     def _cover(self, covered: ArchiveCoverage) -> None:
         if not self._knows(covered):
             self._tier.cover(covered)
-            self._driver.broker.retaining.freed(_clock())
+            self._driver.broker.archive_changed(_clock())
 
     # -- on threads -----------------------------------------------------------------------------------
 

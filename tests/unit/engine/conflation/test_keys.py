@@ -7,9 +7,9 @@ from collections.abc import Hashable
 import msgspec
 import pytest
 
+from tests.helpers.engine_parts import make_filter_context
 from tickertape.batch import MessageBatch, batch_from_bodies
 from tickertape.engine.conflation.keys import ConflationKeys
-from tickertape.engine.matching.filter_context import FilterContext
 
 LONG = "x" * 5_000
 SAME = [
@@ -35,7 +35,7 @@ SAME = [
 
 
 def _keys(bodies: list[bytes], *fields: str, kind: str = "json") -> list[Hashable | None]:
-    reader = ConflationKeys(fields, FilterContext({"t": kind}), [kind])
+    reader = ConflationKeys(fields, make_filter_context({"t": kind}), [kind])
     batch = MessageBatch.parse(batch_from_bodies("t", bodies).encode())
     return reader.of(batch, 0, len(bodies))
 

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from tests.helpers.engine_parts import make_compiler
 from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
 from tickertape.base.limits import message_cost_bytes
@@ -14,7 +15,6 @@ from tickertape.engine.delivery import fanout_frames as sharing
 from tickertape.engine.limits import outbox_bytes_max
 from tickertape.engine.matching.filter_context import Subscriber
 from tickertape.engine.matching.interest import Interest
-from tickertape.engine.matching.interest_compiler import InterestCompiler
 from tickertape.engine.matching.subscription_index import InterestGroup, SubscriptionIndex
 from tickertape.engine.subscriptions.log_feed import Phase
 from tickertape.wire.commands import Deliver
@@ -116,7 +116,7 @@ class _Sub:
 
 
 def test_a_search_that_is_given_up_leaves_the_index_as_it_should_be() -> None:
-    contents = InterestCompiler({})
+    contents = make_compiler()
     standing: SubscriptionIndex[_Sub, InterestGroup[_Sub]] = SubscriptionIndex(InterestGroup)
     first, second = (_Sub(contents.cover("t", f"/n = {n}", None, Subscriber(None, "me"))) for n in (1, 2))
     standing.add(first)

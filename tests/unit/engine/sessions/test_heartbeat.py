@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from tests.helpers.engine_parts import make_outbox
 from tests.simulation.engine_world import EngineWorld
 from tickertape.base.errors import BadOption, HeartbeatMissed, TickertapeError
+from tickertape.base.interfaces import Now
 from tickertape.engine.limits import beats_a_step_max
+from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.effects import CloseConnection, ProbeConnection, Send
-from tickertape.engine.runtime.outbox import Outbox
-from tickertape.engine.runtime.statistics import Statistics
 from tickertape.engine.sessions.heartbeat import HeartbeatMonitor
 from tickertape.wire.commands import Goodbye, Heartbeat, Logon
 from tickertape.wire.connection import Connection, Received
@@ -20,22 +21,28 @@ class Engine:
     """The heartbeats alone, without the rest of the engine."""
 
     def __init__(self) -> None:
-        self.outbox = Outbox(Statistics())
+        self.clock = EngineClock()
+        self.outbox = make_outbox(self.clock)
         self.ended: dict[int, TickertapeError] = {}
-        self.beats = HeartbeatMonitor(self.outbox, self.end)
+        self.beats = HeartbeatMonitor(self.outbox, self.clock)
 
-    def end(self, conn: int, error: TickertapeError) -> None:
-        self.ended[conn] = error
-        self.beats.drop(conn)
+    def begin(self, conn: int, interval_ms: int, now: float) -> None:
+        self.clock.set(Now(now, 0))
+        self.beats.begin(conn, interval_ms)
 
     def wake(self, now: float) -> list[int]:
         """Whom it wants to be told of."""
-        self.beats.wake(now)
+        self.clock.set(Now(now, 0))
+        self.beats.wake()
         return [effect.conn for effect in self.outbox.take() if isinstance(effect, ProbeConnection)]
 
     def looked(self, conn: int, sight: Liveness, now: float) -> int:
         """Beats that were sent for it."""
-        self.beats.looked(conn, sight, now)
+        self.clock.set(Now(now, 0))
+        error = self.beats.probed(conn, sight)
+        if error is not None:
+            self.ended[conn] = error
+            self.beats.drop(conn)
         taken = self.outbox.take()
         for effect in taken:
             assert isinstance(effect, Send)
@@ -47,7 +54,7 @@ class Engine:
 
 def test_a_connection_that_asked_for_none_is_never_looked_at() -> None:
     engine = Engine()
-    engine.beats.begin(1, 0, 100.0)
+    engine.begin(1, 0, 100.0)
     assert len(engine.beats) == 0
     assert engine.beats.next_deadline() is None
     assert engine.wake(1e9) == []
@@ -55,7 +62,7 @@ def test_a_connection_that_asked_for_none_is_never_looked_at() -> None:
 
 def test_it_beats_and_ends_who_is_silent_for_two_intervals() -> None:
     engine = Engine()
-    engine.beats.begin(1, 3000, 100.0)
+    engine.begin(1, 3000, 100.0)
     assert engine.beats.next_deadline() == pytest.approx(103.0, abs=1e-5)
     assert engine.wake(102.9) == []
     assert engine.wake(103.00001) == [1]
@@ -70,13 +77,13 @@ def test_it_beats_and_ends_who_is_silent_for_two_intervals() -> None:
 
 def test_an_interval_may_be_changed_and_given_up() -> None:
     engine = Engine()
-    engine.beats.begin(1, 3000, 100.0)
-    engine.beats.begin(1, 500, 101.0)
+    engine.begin(1, 3000, 100.0)
+    engine.begin(1, 500, 101.0)
     assert engine.beats.next_deadline() == pytest.approx(101.5, abs=1e-5)
-    engine.beats.begin(1, 0, 101.2)
+    engine.begin(1, 0, 101.2)
     assert engine.beats.next_deadline() is None
     assert engine.looked(1, Liveness(0, 0, 0), 500.0) == 0
-    engine.beats.begin(1, 10_000, 600.0)
+    engine.begin(1, 10_000, 600.0)
     assert engine.beats.next_deadline() == pytest.approx(610.0, abs=1e-5)
     engine.beats.drop(1)
     engine.beats.drop(1)
@@ -87,7 +94,7 @@ def test_an_interval_may_be_changed_and_given_up() -> None:
 def test_an_interval_has_bounds(interval_ms: int) -> None:
     engine = Engine()
     with pytest.raises(BadOption, match=r"0\.1 to 3600 seconds"):
-        engine.beats.begin(1, interval_ms, 100.0)
+        engine.begin(1, interval_ms, 100.0)
     assert len(engine.beats) == 0
 
 
@@ -95,7 +102,7 @@ def test_a_step_for_ten_thousand_connections_is_bounded() -> None:
     """All are due at one moment; one step takes a part of them, and none is looked at twice."""
     engine = Engine()
     for conn in range(10_000):
-        engine.beats.begin(conn, 1000, 100.0)
+        engine.begin(conn, 1000, 100.0)
     seen: list[int] = []
     while looks := engine.wake(101.00001):
         assert len(looks) <= beats_a_step_max
@@ -141,8 +148,8 @@ def test_the_silent_are_told_counted_and_forgotten() -> None:
     world = EngineWorld(3)
     peer = world.connect("c")
     peer.send(Heartbeat(interval_ms=200))
-    conn, now = peer.conn, world.mono + 0.4
-    world.broker.beats.looked(conn, Liveness(world.mono, 0, world.mono), now)
+    conn, now = peer.conn, Now(world.mono + 0.4, world.wall)
+    world.broker.probed(conn, Liveness(world.mono, 0, world.mono), now)
     world.collect()
     world.settle()
     assert isinstance(peer.goodbye, Goodbye)

@@ -93,7 +93,7 @@ def test_a_topic_that_became_a_queue_over_another_refuses_what_was_staged_before
     sink.prepared(b"1")
     world.reopen(QueueDefinition(name="a", underlying="orders"))
     found, _ = find_staged(world.disk, world.broker.journal.journal_id)
-    world.broker.transactions.restore(found, world.now())
+    world.broker.begin_staged(found, world.now())
     again = Sink(world)
     assert again.code(Commit, transaction=T1, parts=("0",)) == "bad_topic"
     assert bodies_of(world) == []

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import pytest
 
+from tests.helpers.engine_parts import make_outbox
 from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
 from tickertape.batch import BatchBuilder, MessageBatch, batch_from_bodies
 from tickertape.engine.limits import step_bytes_max, step_delivery_bytes, unrecorded_piece_bytes_max
 from tickertape.engine.runtime import log_writer as publishing
 from tickertape.engine.runtime.effects import Effect, PauseReading, ResumeReading, Send
-from tickertape.engine.runtime.outbox import Outbox
-from tickertape.engine.runtime.statistics import Statistics
 from tickertape.engine.sessions.read_throttle import ReadThrottle
 from tickertape.engine.transient.delivery import TransientDelivery
 from tickertape.engine.transient.slow_consumers import SlowConsumerLimits
@@ -273,7 +272,7 @@ def test_flushes_that_wait_for_their_turn_count_too() -> None:
 
 
 def test_each_reason_not_to_read_is_told_once_and_ends_by_itself() -> None:
-    outbox = Outbox(Statistics())
+    outbox = make_outbox()
     pauses = ReadThrottle(outbox)
     pauses.pause(1, "journal")
     pauses.pause(1, "unrecorded")

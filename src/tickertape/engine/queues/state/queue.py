@@ -10,7 +10,6 @@ from __future__ import annotations
 import numpy as np
 from pyroaring import BitMap64
 
-from tickertape.base.interfaces import Now
 from tickertape.batch import MessageBatch
 from tickertape.batch.format import Int64s
 from tickertape.engine.limits import queue_step_outcomes_max
@@ -98,13 +97,13 @@ class Queue:
     # -- what consumers hold ----------------------------------------------------------------------------
 
     def grant(
-        self, consumer: QueueFeed, batch: MessageBatch, positions: Int64s, now: Now
+        self, consumer: QueueFeed, batch: MessageBatch, positions: Int64s, mono: float
     ) -> Lease[QueueFeed]:
         """Messages are about to be delivered to a consumer."""
         chosen = bitmap_of(np.sort(positions))
         period = self.definition.lease_period
-        deadline = None if period is None or self.definition.at_most_once else now.mono + period
-        lease = self.leases.grant(consumer, batch, positions, now.mono, deadline)
+        deadline = None if period is None or self.definition.at_most_once else mono + period
+        lease = self.leases.grant(consumer, batch, positions, mono, deadline)
         consumer.unsettled += len(positions)
         if self.definition.at_most_once:
             self.state.owed |= chosen
