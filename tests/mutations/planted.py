@@ -38,9 +38,9 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "acknowledged when it is accepted, not when it is persisted",
-        "engine/runtime/log_writer.py",
-        "        end = self._journal.commits.persisted_end\n        if not self._owed",
-        "        end = self._journal.commits.accepted_end\n        if not self._owed",
+        "engine/commands/ack_tracker.py",
+        "        end = self._journal.commits.persisted_end\n",
+        "        end = self._journal.commits.accepted_end\n",
         (_ENGINE_CRASHES,),
         promise="R1",
         tier="simulation",

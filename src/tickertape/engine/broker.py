@@ -22,6 +22,7 @@ from tickertape.base.interfaces import Buffer, Now
 from tickertape.base.names import is_pattern
 from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch
+from tickertape.engine.commands.ack_tracker import AckTracker
 from tickertape.engine.commands.body_validation import BodyValidation
 from tickertape.engine.commands.publish import PublishHandler
 from tickertape.engine.commands.subscribe import SubscribeHandler, SubscriptionChanges
@@ -104,6 +105,7 @@ class Broker:
         exclusive = recorded != frozenset()
         self._sessions = SessionRegistry(instance, registry, self.statistics, exclusive=exclusive)
         self._publishing = LogWriter(journal, registry, self._clock, recorded)
+        self._acks = AckTracker(journal)
         validation = BodyValidation(validated, limits.message_bytes_max)
         self._validated = validation.topics
         self.topic_types: Mapping[str, str] = dict(message_types or {})
@@ -164,6 +166,7 @@ class Broker:
         return PublishHandler(
             self.journal,
             self._publishing,
+            self._acks,
             validation,
             self.queues,
             self.subscribing.unrecorded,
@@ -385,7 +388,7 @@ class Broker:
         commits = self.journal.take_persisted()
         self.transactions.moved()
         self._write()
-        self._outbox.reply_all(self._publishing.due())
+        self._outbox.reply_all(self._acks.take_due())
         for commit in commits:
             self.statistics.persisted(commit.batch)
             part = LogPart(commit.first_position, commit.batch)
@@ -449,8 +452,11 @@ class Broker:
                 **self.contents.limits._asdict(),
             )
 
-        if not self._publishing.owe_own(session, logged_on):
+        journal, publisher = self.journal, session.publisher
+        if journal.highest.get(publisher) == journal.persisted_highest.get(publisher):
             self._outbox.send(conn, logged_on())
+        else:  # with what an earlier connection of this name sent: a new store must not begin below it
+            self._acks.add_answer(session, logged_on)
 
     def _dispatch(self, session: Session, command: Command, batch: MessageBatch | None) -> None:
         if session.turned_away and not isinstance(command, Credit | Credits | Heartbeat):

@@ -21,6 +21,7 @@ from tickertape.base.errors import (
 )
 from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch
+from tickertape.engine.commands.ack_tracker import AckTracker
 from tickertape.engine.commands.body_validation import BodyValidation, PartialRejection
 from tickertape.engine.commands.queue_routing import redirect, reject_unroutable
 from tickertape.engine.commands.settlements import Settlements
@@ -62,6 +63,7 @@ class PublishHandler:
         self,
         journal: Journal,
         publishing: LogWriter,
+        acks: AckTracker,
         validation: BodyValidation,
         queues: QueueRegistry,
         unrecorded: TransientDelivery,
@@ -73,6 +75,7 @@ class PublishHandler:
     ) -> None:
         self._journal = journal
         self._publishing = publishing
+        self._acks = acks
         self._validation = validation
         self._queues = queues
         self._unrecorded = unrecorded
@@ -99,7 +102,7 @@ class PublishHandler:
         answer = Ack(id=command.id)
 
         def persisted() -> None:
-            self._publishing.owe(session, lambda: answer)
+            self._acks.add_answer(session, lambda: answer)
             self.pause_when_crowded(session)
 
         def processed() -> None:
@@ -252,7 +255,7 @@ class PublishHandler:
     def _accept(self, session: Session, command: Publish, batch: MessageBatch, *, recorded: bool) -> None:
         session.published(batch)
         if recorded:
-            self._publishing.accept(session, command, batch)
+            self._acks.add(session, command.frame, self._publishing.accept(session, command, batch))
             self.pause_when_crowded(session)
             return
         self._statistics.unrecorded(batch)
@@ -282,4 +285,4 @@ class PublishHandler:
     @property
     def crowded(self) -> bool:
         """More waits for the disk than should."""
-        return self._journal.commits.congested or self._publishing.crowded
+        return self._journal.commits.congested or self._acks.overloaded

@@ -7,9 +7,7 @@ not persisted, or reorder a publisher's recorded messages.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 
@@ -18,28 +16,17 @@ from tickertape.base.limits import last_persisted_max, publish_messages_max, pub
 from tickertape.base.names import check_topic
 from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch, Stamp, slice_batch
-from tickertape.engine.limits import known_topics_bytes_max, owed_max
+from tickertape.engine.limits import known_topics_bytes_max
 from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER, CONTROL_TOPIC, PublisherDirectory
 from tickertape.engine.sessions.session import Session
 from tickertape.filter import TopicSet
 from tickertape.journal.journal import Journal
-from tickertape.wire.commands import Command, Persisted, Publish
+from tickertape.wire.commands import Publish
 from tickertape.wire.settlement import QUEUE_TOPIC
 
 _NAME_BYTES = 128
 """What a name that is remembered counts beside its text: its place in the set, which has room to grow."""
-
-
-class _PendingAck(NamedTuple):
-    """An acknowledgement that is due once the log is persisted up to `end`."""
-
-    end: int
-    session: Session
-    frame: int
-    sequence: int
-    answer: Callable[[], Command] | None
-    """What is sent then instead of a `Persisted`."""
 
 
 class LogWriter:
@@ -61,7 +48,6 @@ class LogWriter:
         """Told of each batch that the log accepted: its first position, and what it is stamped with."""
         self.also_recorded: frozenset[str] = frozenset((QUEUE_TOPIC,))
         """Names beside them of what goes into the log: settlements, and what is published to queues."""
-        self._owed: deque[_PendingAck] = deque()
         self._good_topics: set[str] = set()
         self._good_topics_bytes = 0
         self._spaces: set[int] = set()
@@ -139,8 +125,8 @@ class LogWriter:
         self._good_topics.add(topic)
         self._good_topics_bytes += size
 
-    def accept(self, session: Session, command: Publish, batch: MessageBatch) -> None:
-        """Take a recorded frame into the log; its acknowledgement becomes owed."""
+    def accept(self, session: Session, command: Publish, batch: MessageBatch) -> int:
+        """Take a recorded frame into the log; return its last sequence, 0 without sequences."""
         last = last_sequence(batch) if command.sequenced else 0
         publisher = session.publisher if command.sequenced else session.derived
         if not self._registry.is_bound(publisher):
@@ -151,7 +137,7 @@ class LogWriter:
             first = self.next_sequence(publisher)
             stamp = Stamp(publisher, first, self._journal.log_time(self._clock.now))
             self.append(batch, stamp, first + batch.count - 1)
-        self._owed.append(_PendingAck(self._journal.commits.accepted_end, session, command.frame, last, None))
+        return last
 
     def _accept_sequenced(self, publisher: int, batch: MessageBatch, last: int) -> None:
         highest = self._journal.highest.get(publisher, 0)
@@ -198,48 +184,6 @@ class LogWriter:
             self._spaces.add(publisher)
             highest = max(highest, self._clock.wall * 1000)
         return highest + 1
-
-    def owe(self, session: Session, answer: Callable[[], Command]) -> None:
-        """Send `answer()` once everything accepted so far is persisted."""
-        self._owed.append(_PendingAck(self._journal.commits.accepted_end, session, 0, 0, answer))
-
-    def owe_own(self, session: Session, answer: Callable[[], Command]) -> bool:
-        """Owe `answer()` until what an earlier connection of this name sent is persisted; False when it is.
-
-        The highest sequence is told then, so that a new store does not begin below it."""
-        journal, publisher = self._journal, session.publisher
-        if journal.highest.get(publisher) == journal.persisted_highest.get(publisher):
-            return False
-        self.owe(session, answer)
-        return True
-
-    @property
-    def crowded(self) -> bool:
-        """More waits to be acknowledged than should: read nothing more from who asks."""
-        return len(self._owed) > owed_max
-
-    def due(self) -> list[tuple[Session, Command]]:
-        """What is due now: one cumulative `Persisted` a session, other answers after them."""
-        end = self._journal.commits.persisted_end
-        if not self._owed or self._owed[0].end > end:
-            return []
-        reached: dict[int, tuple[Session, int, int]] = {}
-        others: list[tuple[Session, Command]] = []
-        while self._owed and self._owed[0].end <= end:
-            _, session, frame, sequence, answer = self._owed.popleft()
-            if answer is not None:
-                others.append((session, answer()))
-                continue
-            before = reached.get(session.conn)
-            if before is not None:
-                sequence = max(sequence, before[2])
-            reached[session.conn] = session, frame, sequence
-        level = self._journal.level
-        due: list[tuple[Session, Command]] = [
-            (session, Persisted(frame=frame, sequence=sequence, level=level))
-            for session, frame, sequence in reached.values()
-        ]
-        return due + others
 
 
 def _nobody(position: int, batch: MessageBatch, stamp: Stamp) -> None:

@@ -7,8 +7,8 @@ import pytest
 from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
 from tickertape.base.interfaces import Now
+from tickertape.engine.commands import ack_tracker
 from tickertape.engine.limits import step_delivery_bytes
-from tickertape.engine.runtime import log_writer as publishing
 from tickertape.engine.runtime.effects import DiskJob, PauseReading, ResumeReading
 from tickertape.engine.subscriptions.log_feed import Phase
 from tickertape.wire.commands import Deliver, Flush
@@ -73,7 +73,7 @@ def test_publishers_faster_than_the_sending_make_everybody_a_reader_of_its_own()
 
 
 def test_who_asks_for_more_answers_than_may_wait_is_not_read_from(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publishing, "owed_max", 10)
+    monkeypatch.setattr(ack_tracker, "owed_max", 10)
     world = EngineWorld(4)
     peer = world.connect("p")
     peer.publish("t", [b"x"])

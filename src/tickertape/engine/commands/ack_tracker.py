@@ -1,0 +1,72 @@
+"""Ack tracker: answers that wait until the log is persisted up to a position.
+
+Invariants:
+- Nothing is acknowledged before it is persisted.
+- One cumulative `Persisted` leaves for each session and commit, and before other answers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tickertape.engine.limits import owed_max
+from tickertape.engine.sessions.session import Session
+from tickertape.journal.journal import Journal
+from tickertape.wire.commands import Command, Persisted
+
+
+class PendingAck(NamedTuple):
+    """An answer that is due once the log is persisted up to `end`."""
+
+    end: int
+    session: Session
+    frame: int
+    sequence: int
+    answer: Callable[[], Command] | None
+    """The command to send then; None: a `Persisted`."""
+
+
+class AckTracker:
+    """Pending answers of all sessions, in the order of the log."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._pending: deque[PendingAck] = deque()
+
+    def add(self, session: Session, frame: int, sequence: int) -> None:
+        """Acknowledge a publish frame once everything accepted so far is persisted."""
+        self._pending.append(PendingAck(self._journal.commits.accepted_end, session, frame, sequence, None))
+
+    def add_answer(self, session: Session, answer: Callable[[], Command]) -> None:
+        """Send `answer()` once everything accepted so far is persisted."""
+        self._pending.append(PendingAck(self._journal.commits.accepted_end, session, 0, 0, answer))
+
+    @property
+    def overloaded(self) -> bool:
+        """Whether more answers wait than should: publishers are not read from then."""
+        return len(self._pending) > owed_max
+
+    def take_due(self) -> list[tuple[Session, Command]]:
+        """Drain the answers that are due."""
+        end = self._journal.commits.persisted_end
+        if not self._pending or self._pending[0].end > end:
+            return []
+        reached: dict[int, tuple[Session, int, int]] = {}
+        others: list[tuple[Session, Command]] = []
+        while self._pending and self._pending[0].end <= end:
+            _, session, frame, sequence, answer = self._pending.popleft()
+            if answer is not None:
+                others.append((session, answer()))
+                continue
+            before = reached.get(session.conn)
+            if before is not None:
+                sequence = max(sequence, before[2])
+            reached[session.conn] = session, frame, sequence
+        level = self._journal.level
+        due: list[tuple[Session, Command]] = [
+            (session, Persisted(frame=frame, sequence=sequence, level=level))
+            for session, frame, sequence in reached.values()
+        ]
+        return due + others
