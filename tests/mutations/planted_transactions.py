@@ -31,9 +31,9 @@ TRANSACTION_MUTATIONS: Final = (
     ),
     Mutation(
         "what is accepted of a transaction is live before its end",
-        "engine/transactions/coordinator.py",
-        "        self._live.withheld(current.end)\n",
-        "        self._live.withheld(0)\n",
+        "journal/journal.py",
+        "        self._accepted.append(AcceptedBatch(self.commits.accepted_end, None, None))\n",
+        "        self._accepted += [AcceptedBatch(first, batch, stamp) for batch, stamp in parts]\n",
         (_ENGINE,),
         promise="invariant 5",
         tier="unit",

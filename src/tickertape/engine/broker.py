@@ -128,7 +128,6 @@ class Broker:
         self._keeping = CheckpointWriter(self.queues, journal, self._outbox, self._clock)
         self._publishing.also_recorded |= frozenset(self.queues.names)
         self._delivery = self.subscribing.delivery
-        self._publishing.accepted = self._delivery.live.accepted
         self.errands = LogLookups(self._outbox, self.subscribing.budget)
         self._intake = self._make_intake(validation)
         self._asking = SubscriptionChanges(self.subscribing, self._outbox, lambda: self.draining)
@@ -142,13 +141,13 @@ class Broker:
     def _make_transactions(
         self, registry: PublisherDirectory, validation: BodyValidation, limits: StagingLimits
     ) -> TransactionCoordinator:
-        journal, subscribing = self.journal, self.subscribing
+        journal = self.journal
         staging = StagingArea(journal.journal_id, limits, self._outbox, self._clock, self._pauses)
         return TransactionCoordinator(
             journal,
             self._publishing,
             registry,
-            subscribing,
+            self.queues,
             validation,
             staging,
             self._outbox,
@@ -410,7 +409,8 @@ class Broker:
             self._fail()
 
     def _write(self) -> None:
-        """What was accepted goes to the disk."""
+        """Accepted messages go to live subscriptions and to the disk."""
+        self._delivery.live.accepted(self.journal.take_accepted())
         self._outbox.submit(self.journal.commits.jobs())
 
     def _fail(self) -> None:

@@ -7,6 +7,7 @@ end.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from tickertape.base.interfaces import Now
 from tickertape.batch import MessageBatch, Stamp
@@ -17,6 +18,15 @@ from tickertape.journal.reading.archive_tier import ArchiveTier
 from tickertape.journal.reading.log_reader import LogReader
 from tickertape.journal.reading.log_view import LogView
 from tickertape.journal.recovery.recovery import RecoveredJournal
+
+
+class AcceptedBatch(NamedTuple):
+    """A batch on its way to the disk; without a batch, a chain, which is hidden until it is persisted."""
+
+    position: int
+    """Of its first message; of a chain, the position after it."""
+    batch: MessageBatch | None
+    stamp: Stamp | None
 
 
 class Journal:
@@ -46,6 +56,7 @@ class Journal:
         self.persisted_highest = dict(recovered.publishers)
         """Highest persisted sequence of each publisher."""
         self._log_time = recovered.end.timestamp
+        self._accepted: list[AcceptedBatch] = []
         self.commits = GroupCommit(
             recovered.end,
             policy=policy,
@@ -60,14 +71,18 @@ class Journal:
     def append(self, batch: MessageBatch, stamp: Stamp, last_sequence: int, now: Now) -> int:
         """Accept a batch of one run whose last message has `last_sequence`; returns its first position."""
         self.highest[stamp.publisher] = last_sequence
-        return self.commits.append(batch, stamp, now)
+        first = self.commits.append(batch, stamp, now)
+        self._accepted.append(AcceptedBatch(first, batch, stamp))
+        return first
 
     def append_chain(self, parts: Sequence[tuple[MessageBatch, Stamp]], now: Now) -> int:
         """Accept batches of one run each that are persisted all at once or not at all, in one segment;
         returns the first position. `has_room` for all of them was made sure of."""
         for batch, stamp in parts:
             self.highest[stamp.publisher] = stamp.first_sequence + batch.count - 1
-        return self.commits.append_chain(parts, now)
+        first = self.commits.append_chain(parts, now)
+        self._accepted.append(AcceptedBatch(self.commits.accepted_end, None, None))
+        return first
 
     def log_time(self, now: Now) -> int:
         """The stamp for what is accepted now, microseconds: the wall clock, but never back."""
@@ -76,6 +91,11 @@ class Journal:
         return self._log_time
 
     # -- outputs --------------------------------------------------------------------------------------
+
+    def take_accepted(self) -> list[AcceptedBatch]:
+        """Drain the batches that were accepted, in order."""
+        accepted, self._accepted = self._accepted, []
+        return accepted
 
     def take_persisted(self) -> list[PersistedCommit]:
         """Drain the commits that became persisted; readers see them from now on."""

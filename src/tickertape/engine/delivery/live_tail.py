@@ -7,16 +7,17 @@ on with what is persisted, and comes back when it has caught up.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from tickertape.base.text_format import shown
-from tickertape.batch import MessageBatch, Stamp, merge
+from tickertape.batch import merge
 from tickertape.engine.delivery.fanout import Fanout, FanoutCallbacks
 from tickertape.engine.limits import outbox_bytes_max
 from tickertape.engine.log_reads.selection import restrict, selections
 from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.log_feed import LogFeed
+from tickertape.journal.journal import AcceptedBatch
 from tickertape.journal.reading.log_view import LogPart
 
 
@@ -60,21 +61,19 @@ class LiveTail:
             self._known_from = None
             self._parts.clear()
 
-    def accepted(self, position: int, batch: MessageBatch, stamp: Stamp) -> None:
-        """The log accepted a batch; its first message has this position."""
-        if self._known_from is None:
-            return
-        part = LogPart(position, merge([batch], [stamp]))
-        self._parts.append(part)
-        self.dispatcher.persisted(part)
-
-    def withheld(self, end: int) -> None:
-        """What was accepted up to `end` is not for anybody before all of it is persisted: who is here reads
-        the log until then."""
-        if self._known_from is not None:
-            self._known_from = end
-            self._parts.clear()
-            self.dispatcher.give_up(end)
+    def accepted(self, batches: Iterable[AcceptedBatch]) -> None:
+        """Offer accepted batches. Up to the end of a chain, subscriptions read the log instead."""
+        for position, batch, stamp in batches:
+            if self._known_from is None or position < self._known_from:
+                continue
+            if batch is None or stamp is None:
+                self._known_from = position
+                self._parts.clear()
+                self.dispatcher.give_up(position)
+                continue
+            part = LogPart(position, merge([batch], [stamp]))
+            self._parts.append(part)
+            self.dispatcher.persisted(part)
 
     def persisted(self, end: int) -> None:
         """Everything below `end` is persisted."""

@@ -7,8 +7,6 @@ not persisted, or reorder a publisher's recorded messages.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from tickertape.base.errors import BadBatch, BadCommand, BadTopic
@@ -44,8 +42,6 @@ class LogWriter:
         self._registry = registry
         self._clock = clock
         self._recorded = None if recorded is None else TopicSet(recorded)
-        self.accepted: Callable[[int, MessageBatch, Stamp], None] = _nobody
-        """Told of each batch that the log accepted: its first position, and what it is stamped with."""
         self.also_recorded: frozenset[str] = frozenset((QUEUE_TOPIC,))
         """Names beside them of what goes into the log: settlements, and what is published to queues."""
         self._good_topics: set[str] = set()
@@ -161,7 +157,7 @@ class LogWriter:
 
     def append(self, batch: MessageBatch, stamp: Stamp, last: int) -> None:
         """Take a batch of one run into the log."""
-        self.accepted(self._journal.append(batch, stamp, last, self._clock.now), batch, stamp)
+        self._journal.append(batch, stamp, last, self._clock.now)
 
     def bind_derived(self, publisher: int, name: str) -> None:
         """Have the log say whose a derived id is, before its first message."""
@@ -184,10 +180,6 @@ class LogWriter:
             self._spaces.add(publisher)
             highest = max(highest, self._clock.wall * 1000)
         return highest + 1
-
-
-def _nobody(position: int, batch: MessageBatch, stamp: Stamp) -> None:
-    """Nobody wants to know."""
 
 
 def last_sequence(batch: MessageBatch) -> int:

@@ -31,13 +31,13 @@ from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch, Stamp
 from tickertape.engine.commands.body_validation import BodyValidation
 from tickertape.engine.commands.queue_routing import redirect, reject_unroutable
-from tickertape.engine.commands.subscribe import SubscribeHandler
 from tickertape.engine.limits import (
     binding_bytes_max,
     commits_waiting_each_max,
     commits_waiting_max,
     transaction_empty_number_max,
 )
+from tickertape.engine.queues.registry import QueueRegistry
 from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.log_writer import LogWriter
 from tickertape.engine.runtime.outbox import Outbox
@@ -92,7 +92,7 @@ class TransactionCoordinator:
         journal: Journal,
         publishing: LogWriter,
         registry: PublisherDirectory,
-        subscribing: SubscribeHandler,
+        queues: QueueRegistry,
         validation: BodyValidation,
         staging: StagingArea,
         outbox: Outbox,
@@ -103,9 +103,8 @@ class TransactionCoordinator:
         self._journal = journal
         self._publishing = publishing
         self._registry = registry
-        self._queues = subscribing.queues
+        self._queues = queues
         self._validation = validation
-        self._live = subscribing.delivery.live
         self.staging = staging
         self._outbox = outbox
         self._clock = clock
@@ -382,7 +381,6 @@ class TransactionCoordinator:
         current.opened = {}
         journal.append_chain(chain, self._clock.now)
         current.end = journal.commits.accepted_end
-        self._live.withheld(current.end)
         current.record = record
         current.answer = Committed(
             id=0,
