@@ -138,12 +138,8 @@ MUTATIONS: Final = (
     Mutation(
         "the duplicate filter is off",
         "engine/runtime/log_writer.py",
-        """last: int) -> None:
-        highest = self._journal.highest.get(publisher, 0)
-        if last""",
-        """last: int) -> None:
-        highest = 0
-        if last""",
+        "        highest = self._journal.highest.get(publisher, 0)\n        if last",
+        "        highest = 0\n        if last",
         (_ENGINE_CRASHES,),
         promise="R9",
         tier="simulation",

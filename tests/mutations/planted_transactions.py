@@ -50,8 +50,8 @@ TRANSACTION_MUTATIONS: Final = (
     Mutation(
         "a transaction counts as committed before its record is durable",
         "engine/transactions/coordinator.py",
-        "        current.record = record\n        current.answer",
-        "        current.record = record\n        self._committed.take(record)\n        current.answer",
+        "        current.opened = {}\n        current.end",
+        "        current.opened = {}\n        self._committed.take(current.record)\n        current.end",
         (_ENGINE,),
         promise="invariant 11",
         tier="unit",
@@ -104,8 +104,8 @@ TRANSACTION_MUTATIONS: Final = (
     Mutation(
         "what is staged is dropped before the log has it",
         "engine/transactions/coordinator.py",
-        "        journal.append_chain(chain, self._clock.now)\n",
-        "        journal.append_chain(chain, self._clock.now)\n        self.staging.drop_all(transaction)\n",
+        "        current.opened = {}\n        current.end",
+        "        current.opened = {}\n        self.staging.drop_all(transaction)\n        current.end",
         (_LIVES,),
         promise="invariant 5",
         tier="simulation",

@@ -175,7 +175,7 @@ class PublishHandler:
                 return
             batch, numbers = split.rest, split.numbers
         if recorded and QUEUE_TOPIC in batch.topics:
-            known = self._publishing.known(session, command, batch)
+            known = self._publishing.known(session.publisher, batch) if command.sequenced else 0
             settlements = Settlements(self._queues, session, batch, known, numbers)
             if look_up:
                 self._look_up(session, _PublishFrame(command, batch), settlements)
@@ -255,7 +255,12 @@ class PublishHandler:
     def _accept(self, session: Session, command: Publish, batch: MessageBatch, *, recorded: bool) -> None:
         session.published(batch)
         if recorded:
-            self._acks.add(session, command.frame, self._publishing.accept(session, command, batch))
+            last = 0
+            if command.sequenced:
+                last = self._publishing.append_from(session.publisher, session.name, batch)
+            else:
+                self._publishing.append_derived(session.derived, session.name, batch)
+            self._acks.add(session, command.frame, last)
             self.pause_when_crowded(session)
             return
         self._statistics.unrecorded(batch)

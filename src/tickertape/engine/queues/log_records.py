@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from tickertape.batch import BatchBuilder, MessageBatch, Stamp
+from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.engine.queues.state.records import Outcome, record_bodies
-from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.log_writer import LogWriter
-from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER
 from tickertape.journal.journal import Journal
 from tickertape.wire.settlement import QUEUE_TOPIC
 
@@ -23,10 +21,9 @@ _RESERVE_BYTES: Final = 1 << 16
 class QueueLog:
     """The end of the log, for queues."""
 
-    def __init__(self, journal: Journal, publishing: LogWriter, clock: EngineClock) -> None:
+    def __init__(self, journal: Journal, writer: LogWriter) -> None:
         self._journal = journal
-        self._publishing = publishing
-        self._clock = clock
+        self._writer = writer
 
     def can_write(self, size: int = _RESERVE_BYTES) -> bool:
         """Whether so many bytes can be written now."""
@@ -48,6 +45,4 @@ class QueueLog:
 
     def append(self, batch: MessageBatch) -> None:
         """Append messages of the server's own."""
-        first = self._publishing.next_sequence(CONTROL_PUBLISHER)
-        stamp = Stamp(CONTROL_PUBLISHER, first, self._journal.log_time(self._clock.now))
-        self._publishing.append(batch, stamp, first + batch.count - 1)
+        self._writer.append_control(batch)

@@ -67,7 +67,7 @@ class QueueRegistry:
         self._journal = access.journal
         self._contents = contents
         self._outbox: Outbox = access.outbox
-        self.ledger = QueueLog(access.journal, publishing, clock)
+        self.ledger = QueueLog(access.journal, publishing)
         self._due: deque[DeferredDelivery] = deque()
         """Deliveries that wait for the disk, in order."""
         self._active: dict[QueueWorker | QueueBrowser, None] = {}

@@ -7,6 +7,8 @@ not persisted, or reorder a publisher's recorded messages.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from tickertape.base.errors import BadBatch, BadCommand, BadTopic
@@ -28,7 +30,7 @@ _NAME_BYTES = 128
 
 
 class LogWriter:
-    """Takes publish frames into the log and says which acknowledgements are due."""
+    """The one way into the log."""
 
     def __init__(
         self,
@@ -46,7 +48,7 @@ class LogWriter:
         """Names beside them of what goes into the log: settlements, and what is published to queues."""
         self._good_topics: set[str] = set()
         self._good_topics_bytes = 0
-        self._spaces: set[int] = set()
+        self._assigned_spaces: set[int] = set()
         self.duplicates = 0
         """Messages dropped by the duplicate filter since the start."""
 
@@ -121,63 +123,70 @@ class LogWriter:
         self._good_topics.add(topic)
         self._good_topics_bytes += size
 
-    def accept(self, session: Session, command: Publish, batch: MessageBatch) -> int:
-        """Take a recorded frame into the log; return its last sequence, 0 without sequences."""
-        last = last_sequence(batch) if command.sequenced else 0
-        publisher = session.publisher if command.sequenced else session.derived
-        if not self._registry.is_bound(publisher):
-            self._bind(publisher, session.name, derived=not command.sequenced)
-        if command.sequenced:
-            self._accept_sequenced(publisher, batch, last)
-        else:
-            first = self.next_sequence(publisher)
-            stamp = Stamp(publisher, first, self._journal.log_time(self._clock.now))
-            self.append(batch, stamp, first + batch.count - 1)
-        return last
-
-    def _accept_sequenced(self, publisher: int, batch: MessageBatch, last: int) -> None:
+    def append_from(self, publisher: int, name: str, batch: MessageBatch) -> int:
+        """Append messages with sequences of a client's own, but for those that the log has; return the last
+        sequence."""
+        self._bind(publisher, name, derived=False)
+        last = last_sequence(batch)
         highest = self._journal.highest.get(publisher, 0)
         if last <= highest:
             self.duplicates += batch.count
-            return
+            return last
         if batch.run(0).first_sequence <= highest:
-            known = int(np.searchsorted(batch.sequences, np.uint64(highest), side="right"))
+            known = self.known(publisher, batch)
             self.duplicates += known
             # A copy: a slice would keep the whole frame in memory for as long as the log's end stays there.
             batch = MessageBatch.parse(slice_batch(batch, known, batch.count).encode())
         stamp = Stamp(publisher, batch.run(0).first_sequence, self._journal.log_time(self._clock.now))
-        self.append(batch, stamp, last)
+        self._journal.append(batch, stamp, last, self._clock.now)
+        return last
 
-    def known(self, session: Session, command: Publish, batch: MessageBatch) -> int:
-        """How many messages of a recorded frame, from the front, the log has already."""
-        if not command.sequenced:
-            return 0
-        highest = self._journal.highest.get(session.publisher, 0)
+    def append_derived(self, publisher: int, name: str, batch: MessageBatch) -> None:
+        """Append messages without sequences: they get the next ones of a client's derived publisher id."""
+        self._bind(publisher, name, derived=True)
+        self._append(publisher, batch)
+
+    def append_control(self, batch: MessageBatch) -> None:
+        """Append messages of the server itself."""
+        self._append(CONTROL_PUBLISHER, batch)
+
+    def append_chain(
+        self, publisher: int, name: str, batches: Sequence[MessageBatch], record: MessageBatch
+    ) -> int:
+        """Append the messages of a transaction and the record that commits it, all or nothing; return the
+        last sequence of the messages."""
+        self._bind(publisher, name, derived=True)
+        time = self._journal.log_time(self._clock.now)
+        sequence = self._next_sequence(publisher)
+        chain: list[tuple[MessageBatch, Stamp]] = []
+        for batch in batches:
+            chain.append((batch, Stamp(publisher, sequence, time)))
+            sequence += batch.count
+        chain.append((record, Stamp(CONTROL_PUBLISHER, self._next_sequence(CONTROL_PUBLISHER), time)))
+        self._journal.append_chain(chain, self._clock.now)
+        return sequence - 1
+
+    def known(self, publisher: int, batch: MessageBatch) -> int:
+        """Return how many messages of a batch with sequences, from the front, the log has."""
+        highest = self._journal.highest.get(publisher, 0)
         return int(np.searchsorted(batch.sequences, np.uint64(highest), side="right"))
 
-    def append(self, batch: MessageBatch, stamp: Stamp, last: int) -> None:
-        """Take a batch of one run into the log."""
-        self._journal.append(batch, stamp, last, self._clock.now)
-
-    def bind_derived(self, publisher: int, name: str) -> None:
-        """Have the log say whose a derived id is, before its first message."""
-        if not self._registry.is_bound(publisher):
-            self._bind(publisher, name, derived=True)
+    def _append(self, publisher: int, batch: MessageBatch) -> None:
+        first = self._next_sequence(publisher)
+        stamp = Stamp(publisher, first, self._journal.log_time(self._clock.now))
+        self._journal.append(batch, stamp, first + batch.count - 1, self._clock.now)
 
     def _bind(self, publisher: int, name: str, *, derived: bool) -> None:
-        record = self._registry.bind(publisher, name, derived=derived)
-        sequence = self.next_sequence(CONTROL_PUBLISHER)
-        stamp = Stamp(CONTROL_PUBLISHER, sequence, self._journal.log_time(self._clock.now))
-        self._journal.append(record, stamp, sequence, self._clock.now)
+        """Record in the log whose a publisher id is, before its first message."""
+        if not self._registry.is_bound(publisher):
+            self._append(CONTROL_PUBLISHER, self._registry.bind(publisher, name, derived=derived))
 
-    def next_sequence(self, publisher: int) -> int:
-        """The next sequence of a space the server assigns: above the last one and above the clock at its
-        beginning.
-        """
+    def _next_sequence(self, publisher: int) -> int:
+        """Return the next sequence of a publisher whose sequences the server assigns."""
         highest = self._journal.highest.get(publisher, 0)
-        if publisher not in self._spaces:
+        if publisher not in self._assigned_spaces:
             # What an earlier run accepted and lost is never given again: the clock is above it.
-            self._spaces.add(publisher)
+            self._assigned_spaces.add(publisher)
             highest = max(highest, self._clock.wall * 1000)
         return highest + 1
 

@@ -28,7 +28,7 @@ from tickertape.base.errors import (
 from tickertape.base.limits import transaction_name_bytes_max, transaction_parts_max
 from tickertape.base.names import check_client_name, check_transaction, derived_publisher_id
 from tickertape.base.text_format import shown
-from tickertape.batch import MessageBatch, Stamp
+from tickertape.batch import MessageBatch
 from tickertape.engine.commands.body_validation import BodyValidation
 from tickertape.engine.commands.queue_routing import redirect, reject_unroutable
 from tickertape.engine.limits import (
@@ -41,7 +41,7 @@ from tickertape.engine.queues.registry import QueueRegistry
 from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.log_writer import LogWriter
 from tickertape.engine.runtime.outbox import Outbox
-from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER, PublisherDirectory
+from tickertape.engine.runtime.publisher_ids import PublisherDirectory
 from tickertape.engine.sessions.registry import LogonPolicy
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.transactions.records import (
@@ -364,29 +364,21 @@ class TransactionCoordinator:
             journal.commits.reserve_segment(current.room, self._clock.now)
 
     def _append(self, current: _CommitInProgress) -> None:
-        journal, transaction = self._journal, current.transaction
+        transaction = current.transaction
         publisher = derived_publisher_id(transaction.publisher, self._instance)
-        self._publishing.bind_derived(publisher, transaction.publisher)
-        first = sequence = self._publishing.next_sequence(publisher)
-        time = journal.log_time(self._clock.now)
-        chain: list[tuple[MessageBatch, Stamp]] = []
-        for name in current.parts:
-            for batch in current.opened[name]:
-                chain.append((batch, Stamp(publisher, sequence, time)))
-                sequence += batch.count
-        messages = sequence - first
-        record = self._committed.record(transaction, messages)
-        last = self._publishing.next_sequence(CONTROL_PUBLISHER)
-        chain.append((record_batch(record), Stamp(CONTROL_PUBLISHER, last, time)))
+        batches = [batch for name in current.parts for batch in current.opened[name]]
+        messages = sum([batch.count for batch in batches])
+        current.record = self._committed.record(transaction, messages)
+        last = self._publishing.append_chain(
+            publisher, transaction.publisher, batches, record_batch(current.record)
+        )
         current.opened = {}
-        journal.append_chain(chain, self._clock.now)
-        current.end = journal.commits.accepted_end
-        current.record = record
+        current.end = self._journal.commits.accepted_end
         current.answer = Committed(
             id=0,
             messages=messages,
             publisher=publisher if messages else 0,
-            sequence=sequence - 1 if messages else 0,
+            sequence=last if messages else 0,
         )
 
     def _finish(self, current: _CommitInProgress) -> None:
