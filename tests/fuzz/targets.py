@@ -22,6 +22,7 @@ from tests.fuzz.security import TOKENS_TARGET
 from tests.fuzz.staging import STAGING_TARGETS
 from tests.fuzz.stores import STORE_TARGETS
 from tests.fuzz.target import TEXT_CHARACTERS_MAX, Target, brief, taken, texts
+from tests.helpers.engine_parts import make_validation
 from tests.helpers.wire_golden import examples
 from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
@@ -49,7 +50,6 @@ from tickertape.client.common.effects import EndConnection
 from tickertape.client.common.subscribe_arguments import make_request
 from tickertape.client.protocol.core import ClientProtocol, ConnectionEnded, ConnectionOpened
 from tickertape.client.publish_store import MemoryPublishStore
-from tickertape.engine.commands.body_validation import BodyValidation
 from tickertape.journal.format.identity import IDENTITY_FILE, read_identity
 from tickertape.journal.format.retired_state import Highest, RetiredState, decode_retired, encode_retired
 from tickertape.journal.format.segment import (
@@ -251,7 +251,7 @@ def use(parsed: MessageBatch) -> None:
             assert MessageBatch.parse(part.encode()).count == part.count
         for topic in parsed.topics[:4]:
             select_topic(parsed, topic)
-    split = BodyValidation(dict.fromkeys(parsed.topics[:4], "json")).split(Publish(frame=1), parsed)
+    split = make_validation(dict.fromkeys(parsed.topics[:4], "json")).split(Publish(frame=1), parsed)
     assert split is None or split.rejections
 
 

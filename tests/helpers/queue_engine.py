@@ -15,9 +15,10 @@ from tickertape.engine.broker import Broker
 from tickertape.engine.queues.checkpoints import recover_queues
 from tickertape.engine.queues.snapshot import QueueSnapshot
 from tickertape.engine.queues.state.checkpoint import decode_covered
-from tickertape.engine.queues.state.definition import QueueDefinition
 from tickertape.engine.queues.state.queue import Queue
 from tickertape.engine.runtime.publisher_ids import load_publishers
+from tickertape.engine.runtime.queue_definition import QueueDefinition
+from tickertape.engine.runtime.topic_catalog import TopicCatalog
 from tickertape.journal.commit.jobs import WriteQueues
 from tickertape.journal.format.queue_checkpoint import read_queues, write_queues
 from tickertape.journal.retention import RetentionPolicy
@@ -47,9 +48,8 @@ class QueueEngine(EngineWorld):
             registry,
             instance="test",
             software="test",
-            message_types=self.topic_types,
+            catalog=TopicCatalog(message_types=self.topic_types, queues=self.queues),
             retention=self.retention,
-            queues=self.queues,
         )
         covered, self.report = {}, []
         if self.broker.queues:

@@ -17,8 +17,8 @@ from tests.helpers.queues import SECONDS, nothing, numbers, of, publish, queue, 
 from tickertape.base.errors import ConfigurationError, NotAQueue
 from tickertape.cli.support.command_group import cli
 from tickertape.engine.queues.registry import QueueRegistry
-from tickertape.engine.queues.state.definition import QueueDefinition
 from tickertape.engine.queues.worker import QueueWorker
+from tickertape.engine.runtime.queue_definition import QueueDefinition
 from tickertape.engine.sessions.session import Session
 from tickertape.server.config.config import load_config
 from tickertape.testing import RunningServer

@@ -16,7 +16,7 @@ from tests.helpers.queues import SECONDS, nothing, numbers, of, publish, queue, 
 from tests.simulation.engine_peer import Peer
 from tickertape.base.errors import ConfigurationError
 from tickertape.base.limits import settlement_bytes_max, settlement_messages_max, settlement_runs_max
-from tickertape.engine.queues.state.definition import QueueDefinition
+from tickertape.engine.runtime.queue_definition import QueueDefinition
 from tickertape.server.config.config import load_config
 from tickertape.testing import RunningServer
 from tickertape.wire.commands import Persisted, Rejected, Unsubscribe

@@ -149,7 +149,7 @@ BOUND_MUTATIONS: Final = (
     ),
     Mutation(
         "a sequence is stored with which its client can never log on again",
-        "engine/runtime/log_writer.py",
+        "engine/commands/publish_checks.py",
         "    if last > last_persisted_max:\n",
         "    if last > 1 << 64:\n",
         ("unit/engine/runtime/test_log_writer.py",),

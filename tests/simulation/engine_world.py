@@ -8,7 +8,7 @@ what was published, in the order in which the log accepted it.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
 from typing import Any
@@ -38,6 +38,8 @@ from tickertape.engine.runtime.effects import (
     StagingJob,
 )
 from tickertape.engine.runtime.publisher_ids import CONTROL_TOPIC, PublisherDirectory, load_publishers
+from tickertape.engine.runtime.queue_definition import QueueDefinition
+from tickertape.engine.runtime.topic_catalog import TopicCatalog
 from tickertape.engine.transient.slow_consumers import SlowConsumerLimits
 from tickertape.journal.commit.group_commit import SyncPolicy
 from tickertape.journal.commit.jobs import JournalJob
@@ -125,16 +127,20 @@ class EngineWorld:
         self.pauses: list[PauseReading | ResumeReading] = []
         self.peers = {}
 
-    def make_broker(self, journal: Journal, registry: PublisherDirectory, **more: Any) -> Broker:
+    def make_broker(
+        self,
+        journal: Journal,
+        registry: PublisherDirectory,
+        queues: Sequence[QueueDefinition] = (),
+        **more: Any,
+    ) -> Broker:
         """The engine of a journal; `more` goes to it."""
         return Broker(
             journal,
             registry,
             instance="test",
             software="test",
-            recorded=self.recorded,
-            validated=self.validated,
-            message_types=self.topic_types,
+            catalog=TopicCatalog(self.recorded, self.validated, self.topic_types, queues),
             retention=self.retention,
             slow_clients=self.slow_clients,
             **more,

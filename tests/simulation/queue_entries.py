@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tickertape.engine.queues.state.definition import QueueDefinition
+from tickertape.engine.runtime.queue_definition import QueueDefinition
 
 Key = tuple[int, int]
 """Publisher and sequence."""

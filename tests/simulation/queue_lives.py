@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from tests.simulation.queue_entries import CONDITIONS, Key, make_body
 from tests.simulation.queue_world import QueuePeer, QueueWorld, Settling
-from tickertape.engine.queues.state.definition import QueueDefinition
+from tickertape.engine.runtime.queue_definition import QueueDefinition
 from tickertape.wire.settlement import Action
 
 Choose: TypeAlias = Callable[[Sequence[Any]], Any]

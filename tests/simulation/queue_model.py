@@ -24,7 +24,7 @@ from tests.simulation.queue_entries import (
     QueueState,
     passes,
 )
-from tickertape.engine.queues.state.definition import QueueDefinition
+from tickertape.engine.runtime.queue_definition import QueueDefinition
 
 EXPIRIES: Final = ("expiration", "max_deliveries", "max_cancels", "expire")
 

@@ -24,8 +24,8 @@ from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.engine.broker import Broker
 from tickertape.engine.queues.checkpoints import recover_queues
 from tickertape.engine.queues.state.checkpoint import decode_covered
-from tickertape.engine.queues.state.definition import QueueDefinition
 from tickertape.engine.runtime.publisher_ids import PublisherDirectory
+from tickertape.engine.runtime.queue_definition import QueueDefinition
 from tickertape.journal.commit.group_commit import PersistedCommit
 from tickertape.journal.format.queue_checkpoint import read_queues, write_queues
 from tickertape.journal.journal import Journal
@@ -288,8 +288,14 @@ class QueueWorld(EngineWorld):
 
     # -- the engine -----------------------------------------------------------------------------------
 
-    def make_broker(self, journal: Journal, registry: PublisherDirectory, **more: Any) -> Broker:
-        broker = super().make_broker(journal, registry, queues=self.definitions, **more)
+    def make_broker(
+        self,
+        journal: Journal,
+        registry: PublisherDirectory,
+        queues: Sequence[QueueDefinition] = (),
+        **more: Any,
+    ) -> Broker:
+        broker = super().make_broker(journal, registry, queues or self.definitions, **more)
         take = journal.take_persisted
 
         def taken() -> list[PersistedCommit]:

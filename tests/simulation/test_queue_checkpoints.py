@@ -20,8 +20,8 @@ from tickertape.engine.queues.state.checkpoint import (
     encode_covered,
     encode_snapshots,
 )
-from tickertape.engine.queues.state.definition import QueueDefinition
 from tickertape.engine.queues.state.queue import Queue
+from tickertape.engine.runtime.queue_definition import QueueDefinition
 from tickertape.journal.format.queue_checkpoint import QUEUES_FILE, read_queues, write_queues
 
 SEEDS = 30

@@ -10,7 +10,7 @@ import pytest
 from tests.helpers.tiers import parts
 from tests.simulation.queue_entries import make_body
 from tests.simulation.queue_world import QueuePeer, QueueWorld
-from tickertape.engine.queues.state.definition import Fairness, QueueDefinition, Semantics
+from tickertape.engine.runtime.queue_definition import Fairness, QueueDefinition, Semantics
 
 SEEDS_A_PART = 6
 MESSAGES = 60

@@ -11,7 +11,7 @@ import pytest
 from tests.simulation.queue_entries import MICROS, SLACK, make_body
 from tests.simulation.queue_judge import adds_up, at_rest
 from tests.simulation.queue_model import Arrived, QueueModel
-from tickertape.engine.queues.state.definition import QueueDefinition
+from tickertape.engine.runtime.queue_definition import QueueDefinition
 
 NOON = 1_760_000_000 * MICROS
 PUBLISHER, ACKNOWLEDGER = 7, 8

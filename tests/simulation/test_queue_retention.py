@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.helpers.queue_engine import QueueEngine
-from tickertape.engine.queues.state.definition import QueueDefinition
+from tickertape.engine.runtime.queue_definition import QueueDefinition
 from tickertape.journal.retention import RetentionPolicy
 
 SEGMENT_BYTES = 8_192

@@ -225,7 +225,7 @@ def _reopened(world: EngineWorld) -> None:
         assert _consecutive(mine)
         assert not mine or mine[0] == gone.get(publisher, 0) + 1, "the log begins where what is gone ends"
         if publisher in journal.highest:
-            assert world.broker._publishing._registry.is_bound(publisher)
+            assert world.broker._writer._registry.is_bound(publisher)
 
 
 @pytest.mark.slow

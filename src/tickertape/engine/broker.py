@@ -6,7 +6,7 @@ touch a socket or file; a misbehaving peer is a `Goodbye` and a close, never an 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 
 from tickertape.base.client_limits import DEFAULT, ClientLimits
 from tickertape.base.errors import (
@@ -19,7 +19,6 @@ from tickertape.base.errors import (
     TickertapeError,
 )
 from tickertape.base.interfaces import Buffer, Now
-from tickertape.base.names import is_pattern
 from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch
 from tickertape.engine.commands.ack_tracker import AckTracker
@@ -29,7 +28,6 @@ from tickertape.engine.commands.subscribe import SubscribeHandler, SubscriptionC
 from tickertape.engine.log_reads.read_tasks import LogLookups
 from tickertape.engine.matching.interest_compiler import InterestCompiler
 from tickertape.engine.queues.checkpoints import CheckpointWriter, RecoveredQueues, beginnings
-from tickertape.engine.queues.state.definition import QueueDefinition
 from tickertape.engine.retention import RetentionManager, RetentionPin
 from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.effects import Effect, Fatal, LogonAccepted
@@ -37,6 +35,7 @@ from tickertape.engine.runtime.log_writer import LogWriter
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.runtime.publisher_ids import PublisherDirectory
 from tickertape.engine.runtime.statistics import Statistics
+from tickertape.engine.runtime.topic_catalog import TopicCatalog
 from tickertape.engine.sessions.heartbeat import HeartbeatMonitor, heartbeat_seconds
 from tickertape.engine.sessions.read_throttle import ReadThrottle
 from tickertape.engine.sessions.registry import AllowAll, LogonPolicy, SessionRegistry
@@ -84,12 +83,9 @@ class Broker:
         *,
         instance: str,
         software: str,
-        recorded: frozenset[str] | None = None,
-        validated: Mapping[str, str] | None = None,
-        message_types: Mapping[str, str] | None = None,
+        catalog: TopicCatalog | None = None,
         retention: RetentionPolicy | None = None,
         slow_clients: SlowConsumerLimits | None = None,
-        queues: Sequence[QueueDefinition] = (),
         staging: StagingLimits | None = None,
         rights: LogonPolicy | None = None,
         limits: ClientLimits = DEFAULT,
@@ -99,34 +95,30 @@ class Broker:
         self.statistics = Statistics()
         self._instance = instance
         self._software = software
-        self._recorded = recorded
+        self.catalog = catalog = catalog or TopicCatalog()
         self._clock = EngineClock()
         self._outbox = Outbox(self.statistics, self._clock)
-        exclusive = recorded != frozenset()
+        exclusive = not catalog.records_nothing
         self._sessions = SessionRegistry(instance, registry, self.statistics, exclusive=exclusive)
-        self._publishing = LogWriter(journal, registry, self._clock, recorded)
+        self._writer = LogWriter(journal, registry, self._clock)
         self._acks = AckTracker(journal)
-        validation = BodyValidation(validated, limits.message_bytes_max)
-        self._validated = validation.topics
-        self.topic_types: Mapping[str, str] = dict(message_types or {})
-        """Topic to the name of its message type; topics that are not in it are JSON."""
+        validation = BodyValidation(catalog, limits.message_bytes_max)
         self._pauses = ReadThrottle(self._outbox)
         self.beats = HeartbeatMonitor(self._outbox, self._clock)
-        self.contents = InterestCompiler(self.topic_types, self._clock, limits)
+        self.contents = InterestCompiler(catalog, self._clock, limits)
         self.subscribing = SubscribeHandler(
             journal,
-            self._publishing,
+            catalog,
+            self._writer,
             self._outbox,
             self._clock,
             self._pauses,
             self.contents,
             slow_clients or SlowConsumerLimits(),
             self._too_slow,
-            queues,
         )
         self.queues = self.subscribing.queues
         self._keeping = CheckpointWriter(self.queues, journal, self._outbox, self._clock)
-        self._publishing.also_recorded |= frozenset(self.queues.names)
         self._delivery = self.subscribing.delivery
         self.errands = LogLookups(self._outbox, self.subscribing.budget)
         self._intake = self._make_intake(validation)
@@ -136,7 +128,7 @@ class Broker:
         self.retaining = self._make_retaining(retention or RetentionPolicy())
         self._strangers: set[int] = set()
         self._failed = self.draining = False
-        self.statistics.name_topics(sorted(name for name in recorded or () if not is_pattern(name)))
+        self.statistics.name_topics(catalog.recorded_names)
 
     def _make_transactions(
         self, registry: PublisherDirectory, validation: BodyValidation, limits: StagingLimits
@@ -145,9 +137,9 @@ class Broker:
         staging = StagingArea(journal.journal_id, limits, self._outbox, self._clock, self._pauses)
         return TransactionCoordinator(
             journal,
-            self._publishing,
+            self._writer,
             registry,
-            self.queues,
+            self.catalog,
             validation,
             staging,
             self._outbox,
@@ -164,8 +156,9 @@ class Broker:
     def _make_intake(self, validation: BodyValidation) -> PublishHandler:
         return PublishHandler(
             self.journal,
-            self._publishing,
+            self._writer,
             self._acks,
+            self.catalog,
             validation,
             self.queues,
             self.subscribing.unrecorded,
@@ -369,7 +362,7 @@ class Broker:
     @property
     def duplicates(self) -> int:
         """Messages that were published again and dropped, since the start."""
-        return self._publishing.duplicates
+        return self._writer.duplicates
 
     @property
     def connections(self) -> list[int]:
@@ -447,8 +440,8 @@ class Broker:
                 epoch=self.journal.commits.epoch,
                 publisher=session.publisher,
                 last_persisted=self.journal.persisted_highest.get(session.publisher, 0),
-                recorded=self._recorded_names,
-                validated=self._validated,
+                recorded=self.catalog.recorded_for_clients,
+                validated=tuple(sorted(self.catalog.validated)),
                 **self.contents.limits._asdict(),
             )
 
@@ -493,13 +486,6 @@ class Broker:
 
     def _too_slow(self, session: Session, why: str) -> None:
         self._goodbye(session.conn, SlowClient(f"it does not read what it subscribed to: {why}"))
-
-    # -- helpers --------------------------------------------------------------------------------------
-
-    @property
-    def _recorded_names(self) -> tuple[str, ...] | None:
-        """As clients are told: what is published to a queue goes into the log, too."""
-        return None if self._recorded is None else tuple(sorted(self._recorded.union(self.queues.names)))
 
     def _goodbye(self, conn: int, error: TickertapeError) -> None:
         """Say why, close, and forget the connection now: nothing more is taken from it."""

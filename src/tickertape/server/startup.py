@@ -18,6 +18,7 @@ from tickertape.engine.broker import Broker
 from tickertape.engine.queues.checkpoints import recover_queues
 from tickertape.engine.queues.state.checkpoint import QueueCheckpoint, decode_covered
 from tickertape.engine.runtime.publisher_ids import load_publishers
+from tickertape.engine.runtime.topic_catalog import TopicCatalog
 from tickertape.engine.sessions.registry import LogonPolicy
 from tickertape.journal.commit.group_commit import SyncPolicy
 from tickertape.journal.disk import SystemDisk
@@ -121,14 +122,16 @@ def open_on(
         registry,
         instance=config.instance.name,
         software=f"tickertape {__version__}",
-        recorded=None if settings.topics is None else frozenset(settings.topics),
-        validated={topic.name: topic.message_type for topic in config.topics if topic.validate},
-        message_types={topic.name: topic.message_type for topic in config.topics},
+        catalog=TopicCatalog(
+            recorded=None if settings.topics is None else frozenset(settings.topics),
+            validated={topic.name: topic.message_type for topic in config.topics if topic.validate},
+            message_types={topic.name: topic.message_type for topic in config.topics},
+            queues=config.queues,
+        ),
         retention=RetentionPolicy(
             settings.retain, settings.retain_size, archive is not None and archive.require
         ),
         slow_clients=config.slow_clients.limits,
-        queues=config.queues,
         staging=config.transactions.limits,
         limits=config.limits,
         rights=rights,

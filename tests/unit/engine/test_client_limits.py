@@ -5,15 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.helpers.engine_parts import make_compiler
+from tests.helpers.engine_parts import make_compiler, make_validation
 from tickertape.base.client_limits import ClientLimits
 from tickertape.base.errors import BadFilter, MessageTooLarge
 from tickertape.base.limits import filter_bytes_max
 from tickertape.batch import BatchBuilder, MessageBatch
-from tickertape.engine.commands.body_validation import BodyValidation
 from tickertape.engine.matching.filter_context import Subscriber
 from tickertape.engine.queues.state.admission import QueueAdmission
-from tickertape.engine.queues.state.definition import QueueDefinition
+from tickertape.engine.runtime.queue_definition import QueueDefinition
 from tickertape.wire.commands import Publish
 from tickertape.wire.settlement import QUEUE_TOPIC
 
@@ -28,7 +27,7 @@ def _batch(*messages: tuple[str, bytes], first: int = 100) -> MessageBatch:
 
 
 def test_messages_above_the_limit_are_refused_and_the_others_stored() -> None:
-    validation = BodyValidation({}, 10)
+    validation = make_validation({}, 10)
     batch = _batch(("t", b"1" * 10), ("t", b"2" * 11), ("u", b"3" * 12), ("t", b"4"))
     found = validation.split(Publish(frame=1, sequenced=True), batch)
     assert found is not None
@@ -41,21 +40,21 @@ def test_messages_above_the_limit_are_refused_and_the_others_stored() -> None:
 
 
 def test_a_frame_of_messages_above_the_limit_is_refused_whole() -> None:
-    found = BodyValidation({}, 10).split(Publish(frame=1, sequenced=True), _batch(("t", b"2" * 11)))
+    found = make_validation({}, 10).split(Publish(frame=1, sequenced=True), _batch(("t", b"2" * 11)))
     assert found is not None
     assert found.rest is None
     assert [one.code for one in found.rejections] == ["message_too_large"]
 
 
 def test_messages_within_the_limit_and_settlements_pass() -> None:
-    validation = BodyValidation({}, 10)
+    validation = make_validation({}, 10)
     assert validation.split(Publish(frame=1, sequenced=True), _batch(*[("t", b"1" * 10)] * 5)) is None
     assert validation.split(Publish(frame=1, sequenced=True), _batch((QUEUE_TOPIC, b"1" * 11))) is None
 
 
 def test_a_frame_with_long_and_with_invalid_messages_refuses_both() -> None:
     batch = _batch(("t", b"1" * 11), ("t", b"{"), ("t", b"{}"))
-    found = BodyValidation({"t": "json"}, 10).split(Publish(frame=1, sequenced=True), batch)
+    found = make_validation({"t": "json"}, 10).split(Publish(frame=1, sequenced=True), batch)
     assert found is not None
     assert [(one.code, one.refused) for one in found.rejections] == [
         ("message_too_large", (100,)),

@@ -76,5 +76,5 @@ def test_a_log_that_lost_its_end_since_a_clean_stop_is_refused_until_that_is_acc
 def test_the_engine_knows_the_message_types_of_topics(tmp_path: Path) -> None:
     topics = [TopicConfig(name="a", message_type="fix"), TopicConfig(name="b", validate=True)]
     opened = open_instance(Config(instance=InstanceConfig(data=str(tmp_path / "data")), topics=topics))
-    assert opened.broker.topic_types == {"a": "fix", "b": "json"}
+    assert opened.broker.catalog.message_types == {"a": "fix", "b": "json"}
     persisted(opened)

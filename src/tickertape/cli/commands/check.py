@@ -12,7 +12,7 @@ import msgspec
 
 from tickertape.base.errors import ConfigurationError
 from tickertape.cli.support.tables import counted
-from tickertape.engine.queues.state.definition import QueueDefinition
+from tickertape.engine.runtime.queue_definition import QueueDefinition
 from tickertape.server.config.archive import ArchiveConfig
 from tickertape.server.config.config import ADMIN_DEFAULT, Config, JournalConfig, examine
 from tickertape.server.config.document import ConfigProblem, ConfigProblems, SourceLocation

@@ -6,7 +6,7 @@ with good and bad messages is split here, and publishing goes on with the good o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +17,8 @@ from tickertape.base.limits import message_bytes_max
 from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch, Stamp, merge, select
 from tickertape.engine.limits import refused_per_command_messages_max
-from tickertape.payload import MessageType, message_type
+from tickertape.engine.runtime.topic_catalog import TopicCatalog
+from tickertape.payload import MessageType
 from tickertape.wire.commands import Publish, Rejected
 from tickertape.wire.settlement import QUEUE_TOPIC
 
@@ -34,15 +35,11 @@ class PartialRejection(NamedTuple):
 
 
 class BodyValidation:
-    """The validated topics, and the longest message. `topics` is name to message type; none by default.
-    Raises `BadOption` for a type that does not exist."""
+    """Validation against the topic catalog, and of the length of messages."""
 
-    def __init__(self, topics: Mapping[str, str] | None = None, bytes_max: int = message_bytes_max) -> None:
+    def __init__(self, catalog: TopicCatalog, bytes_max: int = message_bytes_max) -> None:
         self._bytes_max = bytes_max
-        # Every body is binary: such topics refuse nothing, and are not looked at.
-        self._types = {name: message_type(kind) for name, kind in (topics or {}).items() if kind != "binary"}
-        self.topics: tuple[str, ...] = tuple(sorted(self._types))
-        """Names of the topics that can refuse a message for its body."""
+        self._types = catalog.validated
 
     def split(
         self, command: Publish, batch: MessageBatch, numbers: Sequence[int] | None = None

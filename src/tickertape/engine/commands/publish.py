@@ -23,6 +23,7 @@ from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch
 from tickertape.engine.commands.ack_tracker import AckTracker
 from tickertape.engine.commands.body_validation import BodyValidation, PartialRejection
+from tickertape.engine.commands.publish_checks import PublishChecks
 from tickertape.engine.commands.queue_routing import redirect, reject_unroutable
 from tickertape.engine.commands.settlements import Settlements
 from tickertape.engine.limits import binding_bytes_max
@@ -31,6 +32,7 @@ from tickertape.engine.queues.registry import QueueRegistry
 from tickertape.engine.runtime.log_writer import LogWriter, last_sequence
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.runtime.statistics import Statistics
+from tickertape.engine.runtime.topic_catalog import TopicCatalog
 from tickertape.engine.sessions.read_throttle import ReadThrottle
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.transient.delivery import TransientDelivery
@@ -62,8 +64,9 @@ class PublishHandler:
     def __init__(
         self,
         journal: Journal,
-        publishing: LogWriter,
+        writer: LogWriter,
         acks: AckTracker,
+        catalog: TopicCatalog,
         validation: BodyValidation,
         queues: QueueRegistry,
         unrecorded: TransientDelivery,
@@ -74,8 +77,10 @@ class PublishHandler:
         goodbye: Callable[[int, TickertapeError], None],
     ) -> None:
         self._journal = journal
-        self._publishing = publishing
+        self._writer = writer
         self._acks = acks
+        self._catalog = catalog
+        self._checks = PublishChecks(catalog)
         self._validation = validation
         self._queues = queues
         self._unrecorded = unrecorded
@@ -160,14 +165,14 @@ class PublishHandler:
         if recorded is None:
             return
         numbers: Sequence[int] | None = None
-        if self._queues:
-            split = reject_unroutable(self._queues, command, batch)
+        if self._catalog.queues:
+            split = reject_unroutable(self._catalog, command, batch)
             if split is not None:
                 self._refuse(session, split)
                 if split.rest is None:
                     return
                 batch, numbers = split.rest, split.numbers
-            batch = redirect(self._queues, batch)
+            batch = redirect(self._catalog, batch)
         split = self._validation.split(command, batch, numbers)
         if split is not None:
             self._refuse(session, split)
@@ -175,7 +180,7 @@ class PublishHandler:
                 return
             batch, numbers = split.rest, split.numbers
         if recorded and QUEUE_TOPIC in batch.topics:
-            known = self._publishing.known(session.publisher, batch) if command.sequenced else 0
+            known = self._writer.known(session.publisher, batch) if command.sequenced else 0
             settlements = Settlements(self._queues, session, batch, known, numbers)
             if look_up:
                 self._look_up(session, _PublishFrame(command, batch), settlements)
@@ -187,7 +192,7 @@ class PublishHandler:
     def _inspected(self, session: Session, command: Publish, batch: MessageBatch) -> bool | None:
         """Whether its topics are recorded; None when it was refused."""
         try:
-            recorded = self._publishing.inspect(session, command, batch)
+            recorded = self._checks.check_frame(session, command, batch)
             if recorded:
                 self._check_room(batch)
         except (BadBatch, CorruptBatch, BadCommand):
@@ -257,9 +262,9 @@ class PublishHandler:
         if recorded:
             last = 0
             if command.sequenced:
-                last = self._publishing.append_from(session.publisher, session.name, batch)
+                last = self._writer.append_from(session.publisher, session.name, batch)
             else:
-                self._publishing.append_derived(session.derived, session.name, batch)
+                self._writer.append_derived(session.derived, session.name, batch)
             self._acks.add(session, command.frame, last)
             self.pause_when_crowded(session)
             return

@@ -9,27 +9,27 @@ from tickertape.base.errors import BadTopic
 from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch, with_topics
 from tickertape.engine.commands.body_validation import PartialRejection, refusing
-from tickertape.engine.queues.registry import QueueRegistry
+from tickertape.engine.runtime.topic_catalog import TopicCatalog
 from tickertape.wire.commands import Publish
 
 
 def reject_unroutable(
-    queues: QueueRegistry, command: Publish, batch: MessageBatch
+    catalog: TopicCatalog, command: Publish, batch: MessageBatch
 ) -> PartialRejection | None:
     """The messages to queues that nothing is published to, refused; None, the usual case, without any."""
-    nowhere = [topic for topic in batch.topics if queues.target(topic) is None]
+    nowhere = [topic for topic in batch.topics if catalog.publish_target(topic) is None]
     if not nowhere:
         return None
     error = BadTopic(
-        f"{shown(nowhere[0])} is a queue over {shown(queues.replayed(nowhere[0]))} and has no "
+        f"{shown(nowhere[0])} is a queue over {shown(catalog.underlying(nowhere[0]))} and has no "
         "default_publish_target: publish to one of its topics"
     )
     bad = [index for index in range(batch.count) if batch.topic(index) in nowhere]
     return refusing(command, batch, bad, error)
 
 
-def redirect(queues: QueueRegistry, batch: MessageBatch) -> MessageBatch:
+def redirect(catalog: TopicCatalog, batch: MessageBatch) -> MessageBatch:
     """The same messages with the topics that they go to."""
-    targets = {topic: queues.target(topic) for topic in batch.topics}
+    targets = {topic: catalog.publish_target(topic) for topic in batch.topics}
     moved = {topic: target for topic, target in targets.items() if target is not None and target != topic}
     return with_topics(batch, moved) if moved else batch

@@ -20,6 +20,7 @@ from tickertape.engine.queues.consumer import QueueFeed
 from tickertape.engine.queues.registry import QueueRegistry
 from tickertape.engine.queues.worker import QueueWorker
 from tickertape.engine.runtime.outbox import Outbox
+from tickertape.engine.runtime.topic_catalog import TopicCatalog
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.credit import CreditWindow
 from tickertape.engine.subscriptions.options import SubscribeOptions
@@ -47,11 +48,6 @@ class QueueSubscribeHandler:
         self._of = of
         self._hold = hold
         self._forget = forget
-
-    def of_underlying(self, command: Asking) -> Asking:
-        """A replay of a queue is one of its topics."""
-        topic = self._queues.replayed(command.topic)
-        return command if topic == command.topic else msgspec.structs.replace(command, topic=topic)
 
     def content(
         self,
@@ -124,6 +120,12 @@ class QueueSubscribeHandler:
             self._queues.drop(sub)
         elif sub is not None:
             self._queues.stop_browsing(sub)
+
+
+def of_underlying(catalog: TopicCatalog, command: Asking) -> Asking:
+    """Return a replay of a queue as one of its underlying topics."""
+    topic = catalog.underlying(command.topic)
+    return command if topic == command.topic else msgspec.structs.replace(command, topic=topic)
 
 
 def without_queues(cover: Interest, works: list[QueueWorker]) -> Interest:

@@ -7,7 +7,7 @@ is gone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TypeAlias
 
 from tickertape.base.errors import (
@@ -19,7 +19,7 @@ from tickertape.base.errors import (
 )
 from tickertape.base.limits import combined_subscriptions_max, credit_bytes_max
 from tickertape.base.text_format import shown
-from tickertape.engine.commands.queue_subscribe import QueueSubscribeHandler, without_queues
+from tickertape.engine.commands.queue_subscribe import QueueSubscribeHandler, of_underlying, without_queues
 from tickertape.engine.commands.subscribe_checks import bookmarks_in, check_subscribe, range_search
 from tickertape.engine.commands.subscription_registry import ConnectionSubscriptions
 from tickertape.engine.conflation.buffer import ConflationBuffer
@@ -33,11 +33,11 @@ from tickertape.engine.matching.interest_compiler import InterestCompiler
 from tickertape.engine.queues.browser import QueueBrowser
 from tickertape.engine.queues.consumer import QueueFeed
 from tickertape.engine.queues.registry import QueueRegistry
-from tickertape.engine.queues.state.definition import QueueDefinition
 from tickertape.engine.retention import RetentionPin
 from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.log_writer import LogWriter
 from tickertape.engine.runtime.outbox import Outbox
+from tickertape.engine.runtime.topic_catalog import TopicCatalog
 from tickertape.engine.sessions.read_throttle import ReadThrottle
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.credit import CreditWindow
@@ -63,18 +63,18 @@ class SubscribeHandler:
     def __init__(
         self,
         journal: Journal,
-        publishing: LogWriter,
+        catalog: TopicCatalog,
+        writer: LogWriter,
         outbox: Outbox,
         clock: EngineClock,
         pauses: ReadThrottle,
         contents: InterestCompiler,
         limits: SlowConsumerLimits,
         slow: Callable[[Session, str], None],
-        queues: Sequence[QueueDefinition] = (),
     ) -> None:
         self._journal = journal
         self._contents = contents
-        self._publishing = publishing
+        self._catalog = catalog
         self._outbox = outbox
         self._clock = clock
         self._held: dict[int, ConnectionSubscriptions] = {}
@@ -87,7 +87,7 @@ class SubscribeHandler:
         self.unrecorded = TransientDelivery(outbox, clock, limits, slow)
         self.searches = Searches(outbox, self.budgets, pauses)
         access = LogAccess(journal, outbox, self.budget)
-        self.queues = QueueRegistry(queues, access, clock, publishing, contents, self._queue_ended)
+        self.queues = QueueRegistry(catalog, access, clock, writer, contents, self._queue_ended)
         self._consuming = QueueSubscribeHandler(
             self.queues, contents, outbox, self.of, self._hold, self._forget_if_empty
         )
@@ -142,7 +142,7 @@ class SubscribeHandler:
         `range_search` raise."""
         replay = command.bookmark is not None or command.positions is not None
         if replay:
-            command = self._consuming.of_underlying(command)
+            command = of_underlying(self._catalog, command)
         cover, options = self._check(session, command)
         works = [] if replay else self.queues.named(cover)
         check_queue_options(options, queue=bool(works))
@@ -205,8 +205,8 @@ class SubscribeHandler:
         if replay:
             return True, False
         if cover.literal is None:
-            return True, not self._publishing.records_everything
-        recorded = self._publishing.is_recorded(cover.literal)
+            return True, not self._catalog.records_everything
+        recorded = self._catalog.recorded(cover.literal)
         return recorded, not recorded
 
     def _begin_rest(
@@ -310,7 +310,7 @@ class SubscribeHandler:
     def resolve(self, session: Session, command: Resolve) -> None:
         """Look up which positions a range covers now. Raises what `check_subscribe` and `range_search`
         raise."""
-        asked, command = command.topic, self._consuming.of_underlying(command)
+        asked, command = command.topic, of_underlying(self._catalog, command)
         cover, options = self._check(session, command)
         types = {} if command.filter is None else self._contents.other_types(cover)
 
@@ -414,7 +414,7 @@ class SubscribeHandler:
             session,
             held,
             command,
-            self._publishing,
+            self._catalog,
             self._journal,
             self._contents,
             replaces_replay=old is not None and old.replays,

@@ -22,7 +22,7 @@ from tickertape.base.limits import credit_bytes_max, message_cost_bytes, subscri
 from tickertape.base.text_format import shown
 from tickertape.engine.matching.interest import Interest
 from tickertape.engine.matching.interest_compiler import InterestCompiler
-from tickertape.engine.runtime.log_writer import LogWriter
+from tickertape.engine.runtime.topic_catalog import TopicCatalog
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.options import SubscribeOptions, subscribe_options
 from tickertape.engine.subscriptions.start_position import ExtentSearch, ReplayRange, resolve, with_place
@@ -35,7 +35,7 @@ def check_subscribe(
     session: Session,
     held: Collection[str],
     command: Subscribe | Resolve,
-    publishing: LogWriter,
+    catalog: TopicCatalog,
     journal: Journal,
     contents: InterestCompiler,
     *,
@@ -53,7 +53,7 @@ def check_subscribe(
         if command.positions is not None:
             _check_positions(command, command.positions, journal)
         cover = contents.cover(command.topic, command.filter, None, session.subscriber)
-    if replay and cover.literal is not None and not publishing.is_recorded(cover.literal):
+    if replay and cover.literal is not None and not catalog.recorded(cover.literal):
         raise TopicNotRecorded(
             f"topic {shown(command.topic)} is not recorded: subscribe without a bookmark, or record it"
         )

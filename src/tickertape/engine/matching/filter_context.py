@@ -6,14 +6,12 @@ Must never read a clock: it is told.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from tickertape.base.limits import filter_bytes_max
 from tickertape.engine.runtime.clock import EngineClock
+from tickertape.engine.runtime.topic_catalog import DEFAULT_TYPE, TopicCatalog
 from tickertape.filter import FilterInputs
-
-DEFAULT_TYPE: Final = "json"
 
 
 class Subscriber(NamedTuple):
@@ -26,12 +24,12 @@ class Subscriber(NamedTuple):
 
 
 class FilterContext:
-    """Of one instance. `types` maps a topic to its message type where that is not `DEFAULT_TYPE`."""
+    """Context of one instance."""
 
     def __init__(
-        self, types: Mapping[str, str], clock: EngineClock, filter_bytes: int = filter_bytes_max
+        self, catalog: TopicCatalog, clock: EngineClock, filter_bytes: int = filter_bytes_max
     ) -> None:
-        self.types = types
+        self._types = catalog.message_types
         self.filter_bytes_max = filter_bytes
         """The longest filter that a client may give."""
         self._clock = clock
@@ -53,5 +51,5 @@ class FilterContext:
         )
 
     def type_of(self, topic: str) -> str:
-        """Name of the message type of a topic."""
-        return self.types.get(topic, DEFAULT_TYPE)
+        """Return the name of the message type of a topic."""
+        return self._types.get(topic, DEFAULT_TYPE)

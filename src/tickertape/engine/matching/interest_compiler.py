@@ -5,7 +5,7 @@ Must never compile the same twice while somebody uses it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from typing import Final, TypeVar
 from weakref import WeakValueDictionary
 
@@ -18,10 +18,11 @@ from tickertape.engine.conflation.buffer import ConflationBudget, ConflationBuff
 from tickertape.engine.conflation.keys import ConflationKeys
 from tickertape.engine.limits import topic_names_bytes_max
 from tickertape.engine.matching.content_filter import ContentFilter
-from tickertape.engine.matching.filter_context import DEFAULT_TYPE, FilterContext, Subscriber
+from tickertape.engine.matching.filter_context import FilterContext, Subscriber
 from tickertape.engine.matching.interest import Interest
 from tickertape.engine.matching.topic_patterns import TopicPatternIndex
 from tickertape.engine.runtime.clock import EngineClock
+from tickertape.engine.runtime.topic_catalog import DEFAULT_TYPE, TopicCatalog
 from tickertape.engine.subscriptions.options import ConflationOptions
 from tickertape.journal.format.segment import CONTROL_TOPIC
 from tickertape.wire.settlement import QUEUE_TOPIC
@@ -33,13 +34,12 @@ Made = TypeVar("Made", ContentFilter, ConflationKeys)
 
 
 class InterestCompiler:
-    """Makes covers. `topic_types` maps a topic to its message type where that is not `DEFAULT_TYPE`."""
+    """Makes covers."""
 
-    def __init__(
-        self, topic_types: Mapping[str, str], clock: EngineClock, limits: ClientLimits = DEFAULT
-    ) -> None:
+    def __init__(self, catalog: TopicCatalog, clock: EngineClock, limits: ClientLimits = DEFAULT) -> None:
         self.limits = limits
-        self.surroundings = FilterContext(topic_types, clock, limits.filter_bytes_max)
+        self.catalog = catalog
+        self.surroundings = FilterContext(catalog, clock, limits.filter_bytes_max)
         self.conflation_memory = ConflationBudget()
         self.compiled = 0
         """How often something was compiled so far, or refused then: each may take milliseconds."""
@@ -78,7 +78,7 @@ class InterestCompiler:
         more than an answer has room for."""
         found: dict[str, list[str]] = {}
         size = 0
-        for name, kind in self.surroundings.types.items():
+        for name, kind in self.catalog.message_types.items():
             if kind != DEFAULT_TYPE and cover.covers(name):
                 found.setdefault(kind, []).append(name)
                 size += len(name.encode()) + _NAME_OVERHEAD_BYTES
@@ -92,8 +92,8 @@ class InterestCompiler:
     def _expected(self, cover: Interest) -> list[str]:
         """Message types of topics that are covered, as far as they are known."""
         if cover.literal is not None:
-            return [self.surroundings.type_of(cover.literal)]
-        types = self.surroundings.types.items()
+            return [self.catalog.message_type(cover.literal)]
+        types = self.catalog.message_types.items()
         return sorted({DEFAULT_TYPE} | {kind for name, kind in types if cover.covers(name)})
 
     def _make(self, topic: str, filter: str | None, select: str | None, subscriber: Subscriber) -> Interest:

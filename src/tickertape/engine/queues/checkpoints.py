@@ -25,12 +25,12 @@ from tickertape.engine.queues.state.checkpoint import (
     encode_snapshots,
     restore,
 )
-from tickertape.engine.queues.state.definition import QueueDefinition
 from tickertape.engine.queues.state.records import QueueBegun, begun_in, decode_record, encode_record
 from tickertape.engine.queues.worker import QueueWorker
 from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.runtime.publisher_ids import CONTROL_TOPIC
+from tickertape.engine.runtime.queue_definition import QueueDefinition
 from tickertape.engine.subscriptions.start_position import resolve
 from tickertape.journal.commit.jobs import WriteQueues
 from tickertape.journal.journal import Journal

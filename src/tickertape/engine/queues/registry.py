@@ -7,13 +7,12 @@ does not allow it, or leave a lease behind of one that is gone.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 from pyroaring import BitMap64
 
 from tickertape.base.errors import NotAQueue, TickertapeError
 from tickertape.base.interfaces import Buffer, Now
-from tickertape.base.names import is_pattern
 from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch
 from tickertape.engine.log_reads.log_reads import LogAccess
@@ -35,13 +34,13 @@ from tickertape.engine.queues.state.checkpoint import (
     snapshot_of,
     stopped_of,
 )
-from tickertape.engine.queues.state.definition import QueueDefinition
 from tickertape.engine.queues.state.queue import Queue
 from tickertape.engine.queues.worker import QueueWorker, QueueWorkerCallbacks
 from tickertape.engine.retention import RetentionPin
 from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.log_writer import LogWriter
 from tickertape.engine.runtime.outbox import Outbox
+from tickertape.engine.runtime.topic_catalog import TopicCatalog
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.credit import CreditWindow
 from tickertape.wire.commands import Completed, Ended
@@ -53,10 +52,10 @@ class QueueRegistry:
 
     def __init__(
         self,
-        definitions: Sequence[QueueDefinition],
+        catalog: TopicCatalog,
         access: LogAccess,
         clock: EngineClock,
-        publishing: LogWriter,
+        writer: LogWriter,
         contents: InterestCompiler,
         ended: Callable[[QueueFeed | QueueBrowser], None],
     ) -> None:
@@ -66,8 +65,9 @@ class QueueRegistry:
         self._ended = ended
         self._journal = access.journal
         self._contents = contents
+        self._catalog = catalog
         self._outbox: Outbox = access.outbox
-        self.ledger = QueueLog(access.journal, publishing)
+        self.ledger = QueueLog(access.journal, writer)
         self._due: deque[DeferredDelivery] = deque()
         """Deliveries that wait for the disk, in order."""
         self._active: dict[QueueWorker | QueueBrowser, None] = {}
@@ -79,7 +79,7 @@ class QueueRegistry:
             access, self.ledger, clock, self._due.append, self._stirred, self._failed
         )
         self._works: dict[str, QueueWorker] = {}
-        for definition in definitions:
+        for definition in catalog.queues.values():
             priority = None
             if definition.priority is not None:
                 priority = Priorities(definition.priority, contents.surroundings)
@@ -103,11 +103,6 @@ class QueueRegistry:
         return bool(self._works)
 
     @property
-    def names(self) -> Iterable[str]:
-        """Names of all queues."""
-        return self._works.keys()
-
-    @property
     def works(self) -> Iterable[QueueWorker]:
         """All queues at work."""
         return self._works.values()
@@ -118,22 +113,6 @@ class QueueRegistry:
             work = self._works.get(cover.literal)
             return [] if work is None else [work]
         return [work for name, work in self._works.items() if cover.covers(name)]
-
-    def replayed(self, topic: str) -> str:
-        """What a replay of `topic` reads: of a queue its underlying topics."""
-        work = self._works.get(topic)
-        return topic if work is None else work.queue.definition.topic
-
-    def target(self, topic: str) -> str | None:
-        """Where a message published to `topic` goes; None where it is a queue that nothing is published
-        to."""
-        work = self._works.get(topic)
-        if work is None:
-            return topic
-        definition = work.queue.definition
-        if definition.default_publish_target is not None:
-            return definition.default_publish_target
-        return None if is_pattern(definition.topic) else definition.topic
 
     @staticmethod
     def permit(session: Session, work: QueueWorker) -> None:
@@ -326,7 +305,7 @@ class QueueRegistry:
     def fingerprint(self, work: QueueWorker) -> bytes:
         """What of its definition decides what enters a queue."""
         covers = work.entrance.cover.covers
-        types = self._contents.surroundings.types.items()
+        types = self._catalog.message_types.items()
         return fingerprint(work.queue.definition, [(name, kind) for name, kind in types if covers(name)])
 
     def snapshot(self) -> list[CheckpointSnapshot]:

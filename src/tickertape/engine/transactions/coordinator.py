@@ -30,6 +30,7 @@ from tickertape.base.names import check_client_name, check_transaction, derived_
 from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch
 from tickertape.engine.commands.body_validation import BodyValidation
+from tickertape.engine.commands.publish_checks import PublishChecks
 from tickertape.engine.commands.queue_routing import redirect, reject_unroutable
 from tickertape.engine.limits import (
     binding_bytes_max,
@@ -37,11 +38,11 @@ from tickertape.engine.limits import (
     commits_waiting_max,
     transaction_empty_number_max,
 )
-from tickertape.engine.queues.registry import QueueRegistry
 from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.log_writer import LogWriter
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.runtime.publisher_ids import PublisherDirectory
+from tickertape.engine.runtime.topic_catalog import TopicCatalog
 from tickertape.engine.sessions.registry import LogonPolicy
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.transactions.records import (
@@ -90,9 +91,9 @@ class TransactionCoordinator:
     def __init__(
         self,
         journal: Journal,
-        publishing: LogWriter,
+        writer: LogWriter,
         registry: PublisherDirectory,
-        queues: QueueRegistry,
+        catalog: TopicCatalog,
         validation: BodyValidation,
         staging: StagingArea,
         outbox: Outbox,
@@ -101,9 +102,10 @@ class TransactionCoordinator:
         instance: str,
     ) -> None:
         self._journal = journal
-        self._publishing = publishing
+        self._writer = writer
         self._registry = registry
-        self._queues = queues
+        self._catalog = catalog
+        self._checks = PublishChecks(catalog)
         self._validation = validation
         self.staging = staging
         self._outbox = outbox
@@ -180,7 +182,7 @@ class TransactionCoordinator:
             raise BadOption("nothing to stage: a stage carries a batch")
         if len(command.part.encode()) > transaction_name_bytes_max:
             raise BadOption(f"the name of a part has at most {transaction_name_bytes_max} bytes")
-        self._publishing.inspect_staged(batch)
+        self._checks.check_staged(batch)
         if QUEUE_TOPIC in batch.topics:
             raise BadTopic("acknowledgements of queues are no part of a transaction")
         self._check_free(command.transaction)
@@ -190,9 +192,10 @@ class TransactionCoordinator:
     def _addressed(self, batch: MessageBatch) -> MessageBatch:
         """A batch as the log takes it: to the topics of queues, and valid."""
         as_published = Publish(frame=0)
-        refused = reject_unroutable(self._queues, as_published, batch) if self._queues else None
+        queues = self._catalog.queues
+        refused = reject_unroutable(self._catalog, as_published, batch) if queues else None
         if refused is None:
-            batch = redirect(self._queues, batch) if self._queues else batch
+            batch = redirect(self._catalog, batch) if queues else batch
             refused = self._validation.split(as_published, batch)
         if refused is not None:
             raise refused.error
@@ -344,9 +347,9 @@ class TransactionCoordinator:
     def _check_topics(self, topics: Iterable[str]) -> None:
         """Raise `BadTopic`: what was staged before a start may not go into the log of this configuration."""
         for topic in topics:
-            if not self._publishing.is_recorded(topic):
+            if not self._catalog.recorded(topic):
                 raise BadTopic(f"{shown(topic)} is not recorded any more: the configuration has changed")
-            if self._queues.target(topic) != topic:
+            if self._catalog.publish_target(topic) != topic:
                 raise BadTopic(f"{shown(topic)} is a queue over other topics now: stage and commit again")
 
     def _write(self, current: _CommitInProgress) -> None:
@@ -369,7 +372,7 @@ class TransactionCoordinator:
         batches = [batch for name in current.parts for batch in current.opened[name]]
         messages = sum([batch.count for batch in batches])
         current.record = self._committed.record(transaction, messages)
-        last = self._publishing.append_chain(
+        last = self._writer.append_chain(
             publisher, transaction.publisher, batches, record_batch(current.record)
         )
         current.opened = {}

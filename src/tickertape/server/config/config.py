@@ -21,7 +21,7 @@ from tickertape.base.names import check_client_name
 from tickertape.base.text_format import shown
 from tickertape.base.units import parse_size
 from tickertape.engine.limits import topic_names_bytes_max
-from tickertape.engine.queues.state.definition import QueueDefinition
+from tickertape.engine.runtime.queue_definition import QueueDefinition
 from tickertape.journal.limits import segment_bytes_default, segment_bytes_min
 from tickertape.payload import MESSAGE_TYPE_ALIASES, MESSAGE_TYPES, message_type
 from tickertape.server.config.addresses import parse_admin, parse_host_name

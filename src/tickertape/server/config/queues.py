@@ -15,14 +15,14 @@ from tickertape.base.errors import BadBookmark, BadFilter, BadTopic, Configurati
 from tickertape.base.limits import lease_seconds_max, queue_backlog_max
 from tickertape.base.names import check_topic, is_pattern
 from tickertape.base.text_format import shown
-from tickertape.engine.matching.filter_context import DEFAULT_TYPE
-from tickertape.engine.queues.state.definition import (
+from tickertape.engine.runtime.queue_definition import (
     EXPIRATION_MODELS,
     FAIRNESS,
     LEASING,
     SEMANTICS,
     QueueDefinition,
 )
+from tickertape.engine.runtime.topic_catalog import DEFAULT_TYPE
 from tickertape.payload import MessageType, message_type
 from tickertape.server.config.section import (
     Section,

@@ -7,11 +7,12 @@ from random import Random
 
 import pytest
 
+from tests.helpers.engine_parts import make_validation
 from tests.simulation.engine_peer import Heard, Peer
 from tests.simulation.engine_world import EngineWorld
 from tickertape.batch import BatchBuilder, MessageBatch, batch_from_bodies
-from tickertape.engine.commands.body_validation import BodyValidation
 from tickertape.engine.limits import refused_per_command_messages_max
+from tickertape.engine.runtime.topic_catalog import TopicCatalog
 from tickertape.wire.commands import Ack, Flush, Persisted, Processed, Publish, Rejected
 
 JSON = {"t": "json"}
@@ -34,7 +35,7 @@ def split(
     for topic, body in zip(topics or ["t"] * len(bodies), bodies, strict=True):
         builder.add(topic, body)
     batch = builder.build(publisher=7, first_sequence=100 if sequenced else 0)
-    found = BodyValidation(JSON).split(Publish(frame=1, sequenced=sequenced), batch)
+    found = make_validation(JSON).split(Publish(frame=1, sequenced=sequenced), batch)
     if found is None:
         return None
     refused = [number for rejection in found.rejections for number in rejection.refused]
@@ -67,8 +68,8 @@ def test_a_character_cut_in_two_by_the_end_of_a_body_does_not_pass() -> None:
 def test_only_validated_topics_are_looked_at() -> None:
     assert split([b"x", b"x", b"{}"], topics=["u", "u", "t"]) is None
     assert split([b"x", b"x", b"{}", b"y"], topics=["u", "t", "t", "v"]) == [1]
-    binary = BodyValidation({"t": "binary"})
-    assert binary.topics == ()
+    binary = make_validation({"t": "binary"})
+    assert not TopicCatalog(validated={"t": "binary"}).validated
     assert binary.split(Publish(frame=1), batch_from_bodies("t", [b"\xff"])) is None
 
 
@@ -82,8 +83,8 @@ def test_only_validated_topics_are_looked_at() -> None:
     ],
 )
 def test_a_topic_of_any_type_is_held_to_it(kind: str, good: bytes, bad: bytes) -> None:
-    validation = BodyValidation({"t": kind})
-    assert validation.topics == ("t",)
+    validation = make_validation({"t": kind})
+    assert list(TopicCatalog(validated={"t": kind}).validated) == ["t"]
     batch = batch_from_bodies("t", [good, bad, good], publisher=7, first_sequence=41)
     found = validation.split(Publish(frame=1, sequenced=True), batch)
     assert found is not None
@@ -94,7 +95,7 @@ def test_a_topic_of_any_type_is_held_to_it(kind: str, good: bytes, bad: bytes) -
 
 
 def test_topics_of_several_types_in_one_frame_are_each_held_to_their_own() -> None:
-    validation = BodyValidation({"j": "json", "f": "fix", "k": "json", "b": "binary"})
+    validation = make_validation({"j": "json", "f": "fix", "k": "json", "b": "binary"})
     builder = BatchBuilder()
     for topic, body in [("f", b"1=2"), ("b", b"x"), ("f", b"{}"), ("j", b"1=2"), ("k", b"{}"), ("j", b"{}"),
                         ("u", b"x"), ("k", b"1=2")]:  # fmt: skip
@@ -128,7 +129,7 @@ def test_it_agrees_with_another_reader_of_json() -> None:
 def test_many_refusals_of_one_frame_are_told_in_pieces() -> None:
     count = refused_per_command_messages_max + 5
     batch = batch_from_bodies("t", [b"{}"] + [b"x"] * count, publisher=7, first_sequence=1)
-    found = BodyValidation(JSON).split(Publish(frame=3, sequenced=True), batch)
+    found = make_validation(JSON).split(Publish(frame=3, sequenced=True), batch)
     assert found is not None
     assert [len(rejection.refused) for rejection in found.rejections] == [count - 5, 5]
     assert {rejection.frame for rejection in found.rejections} == {3}
@@ -138,7 +139,7 @@ def test_many_refusals_of_one_frame_are_told_in_pieces() -> None:
 
 def test_the_text_is_bounded_and_says_which_and_why() -> None:
     batch = batch_from_bodies("t", [b"{}", b"x" * 100_000], publisher=7, first_sequence=41)
-    found = BodyValidation(JSON).split(Publish(frame=1, sequenced=True), batch)
+    found = make_validation(JSON).split(Publish(frame=1, sequenced=True), batch)
     assert found is not None
     assert len(found.rejections[0].text) < 300
     assert "the one with sequence 42: a body of 100000 bytes to 't' is not json: " in found.rejections[0].text
@@ -239,7 +240,7 @@ def test_the_rest_of_a_frame_owns_its_memory() -> None:
     frame = memoryview(
         bytearray(batch_from_bodies("t", [b"1", b"x"], publisher=7, first_sequence=1).encode())
     )
-    found = BodyValidation(JSON).split(Publish(frame=1, sequenced=True), MessageBatch.parse(frame))
+    found = make_validation(JSON).split(Publish(frame=1, sequenced=True), MessageBatch.parse(frame))
     assert found is not None
     assert found.rest is not None
     before = found.rest.encode()

@@ -8,9 +8,9 @@ from tests.helpers.queue_engine import QueueEngine
 from tests.simulation.engine_peer import Peer
 from tickertape.batch.format import AnyArray
 from tickertape.engine.queues.state import position_set_format as sets
-from tickertape.engine.queues.state.definition import QueueDefinition
 from tickertape.engine.queues.state.queue import Queue
 from tickertape.engine.queues.state.records import Outcome
+from tickertape.engine.runtime.queue_definition import QueueDefinition
 from tickertape.journal.commit.jobs import WriteQueues
 
 MESSAGES = 200

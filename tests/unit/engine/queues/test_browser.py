@@ -7,7 +7,7 @@ import pytest
 from tests.helpers.queue_engine import QueueEngine
 from tests.simulation.engine_peer import Peer
 from tickertape.base.errors import JournalCorrupt
-from tickertape.engine.queues.state.definition import QueueDefinition
+from tickertape.engine.runtime.queue_definition import QueueDefinition
 
 MANY = 12
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.helpers.queue_engine import QueueEngine
 from tests.simulation.engine_peer import Peer
-from tickertape.engine.queues.state.definition import FAIRNESS, Fairness, QueueDefinition
+from tickertape.engine.runtime.queue_definition import FAIRNESS, Fairness, QueueDefinition
 from tickertape.wire.commands import Ack
 
 LARGE = b'{"kind": "a", "text": "%s"}' % (b"x" * 1_500)

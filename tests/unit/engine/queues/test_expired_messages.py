@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.helpers.queue_engine import QueueEngine
-from tickertape.engine.queues.state.definition import QueueDefinition
+from tickertape.engine.runtime.queue_definition import QueueDefinition
 
 
 def test_a_message_whose_time_has_come_is_not_delivered_before_it_expires() -> None:

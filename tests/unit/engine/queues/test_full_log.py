@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation.queue_world import QueuePeer, QueueWorld
-from tickertape.engine.queues.state.definition import QueueDefinition
+from tickertape.engine.runtime.queue_definition import QueueDefinition
 
 BODY = b'{"g":"a","x":"' + b"y" * 1_500 + b'"}'
 

@@ -11,7 +11,7 @@ from tests.simulation.engine_peer import Peer
 from tickertape.engine.limits import queue_filter_scans_max
 from tickertape.engine.matching.filter_groups import TopicFilters
 from tickertape.engine.queues.consumer_filter import FilterScan
-from tickertape.engine.queues.state.definition import QueueDefinition
+from tickertape.engine.runtime.queue_definition import QueueDefinition
 from tickertape.filter.limits import filter_piece_bytes_max
 from tickertape.wire.commands import Unsubscribe
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.helpers.queue_engine import QueueEngine
 from tickertape.engine.queues.dispatch import QueueDispatch
-from tickertape.engine.queues.state.definition import QueueDefinition
+from tickertape.engine.runtime.queue_definition import QueueDefinition
 
 
 @pytest.mark.parametrize("from_disk", [False, True])

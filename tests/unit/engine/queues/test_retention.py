@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.simulation.queue_world import QueuePeer, QueueWorld
-from tickertape.engine.queues.state.definition import QueueDefinition
+from tickertape.engine.runtime.queue_definition import QueueDefinition
 from tickertape.journal.retention import RetentionPolicy
 
 BODY = b'{"g":"a","x":"' + b"y" * 1_500 + b'"}'

@@ -6,7 +6,7 @@ import pytest
 
 from tests.simulation.queue_entries import Key
 from tests.simulation.queue_world import QueuePeer, QueueWorld
-from tickertape.engine.queues.state.definition import Leasing, QueueDefinition
+from tickertape.engine.runtime.queue_definition import Leasing, QueueDefinition
 
 BODY = b'{"g":"a","x":"' + b"y" * 1_500 + b'"}'
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.simulation import queue_world
 from tests.simulation.queue_world import QueuePeer, QueueWorld
-from tickertape.engine.queues.state.definition import FAIRNESS, Fairness, QueueDefinition
+from tickertape.engine.runtime.queue_definition import FAIRNESS, Fairness, QueueDefinition
 
 LARGE = b'{"x":"' + b"y" * 600 + b'"}'
 SMALL = b'{"x":1}'

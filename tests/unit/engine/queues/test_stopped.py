@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.helpers.queue_engine import QueueEngine
 from tickertape.base.errors import JournalCorrupt
-from tickertape.engine.queues.state.definition import QueueDefinition
+from tickertape.engine.runtime.queue_definition import QueueDefinition
 from tickertape.wire.commands import Ack, Ended
 
 

@@ -25,9 +25,9 @@ from tickertape.engine.limits import (
     queue_step_outcomes_max,
 )
 from tickertape.engine.queues import worker as work_module
-from tickertape.engine.queues.state.definition import QueueDefinition
 from tickertape.engine.queues.state.queue import Queue
 from tickertape.engine.queues.state.records import Outcome, OutcomeKind
+from tickertape.engine.runtime.queue_definition import QueueDefinition
 from tickertape.wire.commands import Publish
 
 QUICK = [128, 512]

@@ -36,8 +36,8 @@ def test_what_a_pattern_fits_is_recorded_and_replayed_and_nothing_else() -> None
 
 def test_the_servers_own_topic_is_not_among_them() -> None:
     world = EngineWorld(3, recorded=frozenset({".*"}))
-    assert world.broker.subscribing._publishing.is_recorded("anything")
-    assert not world.broker.subscribing._publishing.is_recorded(CONTROL_TOPIC)
+    assert world.broker.catalog.recorded("anything")
+    assert not world.broker.catalog.recorded(CONTROL_TOPIC)
 
 
 def test_recorded_by_pattern_and_unrecorded_topics_do_not_share_a_frame() -> None:

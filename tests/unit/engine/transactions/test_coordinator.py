@@ -10,7 +10,7 @@ from tests.helpers.queue_engine import QueueEngine
 from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
 from tickertape.batch import BatchBuilder, MessageBatch, batch_from_bodies
-from tickertape.engine.queues.state.definition import QueueDefinition
+from tickertape.engine.runtime.queue_definition import QueueDefinition
 from tickertape.engine.transactions import staging_area as staging_module
 from tickertape.journal.format.staging_file import StagePrepare, StageWrite
 from tickertape.wire.commands import (

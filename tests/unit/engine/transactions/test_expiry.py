@@ -9,8 +9,8 @@ from tests.simulation.engine_world import EngineWorld
 from tests.unit.engine.transactions.test_coordinator import T1, Sink, bodies_of, sink, world
 from tickertape.base.limits import MIB, client_name_bytes_max
 from tickertape.engine.limits import binding_bytes_max
-from tickertape.engine.queues.state.definition import QueueDefinition
 from tickertape.engine.runtime.publisher_ids import PublisherDirectory
+from tickertape.engine.runtime.queue_definition import QueueDefinition
 from tickertape.journal.commit.active_segment import commit_bytes_of
 from tickertape.journal.format.staging_file import StageOpen, find_staged
 from tickertape.wire.commands import Commit, Committed, Prepare, Staged, Transaction

@@ -9,8 +9,8 @@ from tests.helpers.engine_parts import make_outbox
 from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
 from tickertape.batch import BatchBuilder, MessageBatch, batch_from_bodies
+from tickertape.engine.commands import publish_checks
 from tickertape.engine.limits import step_bytes_max, step_delivery_bytes, unrecorded_piece_bytes_max
-from tickertape.engine.runtime import log_writer as publishing
 from tickertape.engine.runtime.effects import Effect, PauseReading, ResumeReading, Send
 from tickertape.engine.sessions.read_throttle import ReadThrottle
 from tickertape.engine.transient.delivery import TransientDelivery
@@ -379,10 +379,10 @@ def test_a_connection_with_room_again_serves_its_subscriptions_in_turn() -> None
 
 
 def test_names_that_are_remembered_have_a_bound_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publishing, "known_topics_bytes_max", 20_000)
+    monkeypatch.setattr(publish_checks, "known_topics_bytes_max", 20_000)
     world = _world()
     publisher = world.connect("p")
-    known = world.broker._publishing._good_topics
+    known = world.broker._intake._checks._good_topics
     most = 0
     for number in range(100):
         publisher.publish(f"{number:04}" + "x" * 900, [b""], sequenced=False)

@@ -9,7 +9,7 @@ from tests.helpers.queue_engine import QueueEngine
 from tests.simulation.engine_world import EngineWorld
 from tests.unit.server.admin.test_snapshot import instance_of
 from tickertape.engine.queues.snapshot import QueueSnapshot
-from tickertape.engine.queues.state.definition import QueueDefinition
+from tickertape.engine.runtime.queue_definition import QueueDefinition
 from tickertape.server.admin.metrics import exposition
 from tickertape.server.admin.schema import Stats
 from tickertape.server.admin.snapshot import InstanceSnapshot, finished

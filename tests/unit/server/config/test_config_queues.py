@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tickertape.engine.queues.state.definition import QueueDefinition
+from tickertape.engine.runtime.queue_definition import QueueDefinition
 from tickertape.server.config.config import examine, load_config
 from tickertape.server.limits import queues_max
 

@@ -19,8 +19,8 @@ from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.matching.filter_context import FilterContext, Subscriber
 from tickertape.engine.matching.interest import rows_of_topics
 from tickertape.engine.matching.interest_compiler import InterestCompiler
-from tickertape.engine.queues.state.definition import QueueDefinition
 from tickertape.engine.queues.state.records import bitmap_of
+from tickertape.engine.runtime.queue_definition import QueueDefinition
 from tickertape.filter.batch_filter import bodies_of, piece_end, rows_by_type
 from tickertape.filter.compiler.numeric import NumericExpression, compile_value
 from tickertape.journal.reading.log_view import LogPart

@@ -14,13 +14,13 @@ import msgspec
 from pyroaring import BitMap64
 
 from tickertape.engine.queues.state.bit_sliced_index import BitSlices
-from tickertape.engine.queues.state.definition import QueueDefinition
 from tickertape.engine.queues.state.delivery_order import DeliveryOrder
 from tickertape.engine.queues.state.expiry import Expiry, ExpirySnapshot
 from tickertape.engine.queues.state.messages import Attempts, PendingDeadLetter, QueueMessages
 from tickertape.engine.queues.state.position_set_format import decode_set, encode_set, lowest_of, read_roaring
 from tickertape.engine.queues.state.queue import Queue
 from tickertape.engine.queues.state.records import Reason
+from tickertape.engine.runtime.queue_definition import QueueDefinition
 
 
 class StoredState(msgspec.Struct, array_like=True, forbid_unknown_fields=True):

@@ -17,8 +17,8 @@ from pyroaring import BitMap64
 
 from tickertape.batch.format import Int64s
 from tickertape.engine.queues.state.bit_sliced_index import below
-from tickertape.engine.queues.state.definition import ExpirationModel
 from tickertape.engine.queues.state.position_set_format import decode_set, encode_set
+from tickertape.engine.runtime.queue_definition import ExpirationModel
 
 _MILLISECOND: Final = 1_000
 _SECOND: Final = 1_000_000

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from heapq import heapify, heapreplace
 from typing import NamedTuple
 
-from tickertape.engine.queues.state.definition import Fairness
+from tickertape.engine.runtime.queue_definition import Fairness
 
 
 class Load(NamedTuple):

@@ -16,12 +16,12 @@ from tickertape.engine.limits import queue_step_outcomes_max
 from tickertape.engine.queues.consumer import QueueFeed
 from tickertape.engine.queues.state.admission import Admitted
 from tickertape.engine.queues.state.bit_sliced_index import first_of
-from tickertape.engine.queues.state.definition import QueueDefinition
 from tickertape.engine.queues.state.delivery_order import DeliveryOrder
 from tickertape.engine.queues.state.expiry import Expiry
 from tickertape.engine.queues.state.leases import Lease, LeaseTable
 from tickertape.engine.queues.state.messages import QueueMessages
 from tickertape.engine.queues.state.records import Outcome, OutcomeKind, Reason, bitmap_of, ranges_of
+from tickertape.engine.runtime.queue_definition import QueueDefinition
 
 Held = list[tuple[Lease[QueueFeed], BitMap64]]
 """Leased messages, by lease."""

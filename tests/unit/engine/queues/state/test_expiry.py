@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from pyroaring import BitMap64
 
-from tickertape.engine.queues.state.definition import EXPIRATION_MODELS, ExpirationModel
 from tickertape.engine.queues.state.expiry import Expiry, ExpirySnapshot
 from tickertape.engine.queues.state.position_set_format import encode_set
+from tickertape.engine.runtime.queue_definition import EXPIRATION_MODELS, ExpirationModel
 
 MS = 1_000
 S = 1_000_000

@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tickertape.engine.queues.state import fairness
-from tickertape.engine.queues.state.definition import FAIRNESS, Fairness
 from tickertape.engine.queues.state.fairness import Load, distribute, next_consumer
+from tickertape.engine.runtime.queue_definition import FAIRNESS, Fairness
 
 INKY, BLINKY, CLYDE = Load(1, 2), Load(3, 4), Load(4, 10)
 

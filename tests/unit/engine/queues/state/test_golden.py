@@ -24,7 +24,6 @@ from tickertape.engine.queues.state.checkpoint import (
     restore,
     snapshot_of,
 )
-from tickertape.engine.queues.state.definition import QueueDefinition
 from tickertape.engine.queues.state.messages import Attempts, PendingDeadLetter
 from tickertape.engine.queues.state.queue import Queue
 from tickertape.engine.queues.state.records import (
@@ -39,6 +38,7 @@ from tickertape.engine.queues.state.records import (
     encode_record,
     ranges_of,
 )
+from tickertape.engine.runtime.queue_definition import QueueDefinition
 from tickertape.journal.format.queue_checkpoint import QUEUES_FILE, read_queues, write_queues
 from tickertape.testing.disk import StrictDisk
 from tickertape.wire.settlement import runs_of

@@ -1,6 +1,6 @@
-"""Owns what a queue is told to be, once it was read and checked.
+"""Queue definition: the configured options of one queue, read and checked.
 
-Must never hold anything that changes. What each option means stands in docs/reference/queues.md.
+Reference: docs/reference/queues.md.
 """
 
 from __future__ import annotations
