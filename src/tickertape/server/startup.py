@@ -122,12 +122,7 @@ def open_on(
         registry,
         instance=config.instance.name,
         software=f"tickertape {__version__}",
-        catalog=TopicCatalog(
-            recorded=None if settings.topics is None else frozenset(settings.topics),
-            validated={topic.name: topic.message_type for topic in config.topics if topic.validate},
-            message_types={topic.name: topic.message_type for topic in config.topics},
-            queues=config.queues,
-        ),
+        catalog=_catalog(config),
         retention=RetentionPolicy(
             settings.retain, settings.retain_size, archive is not None and archive.require
         ),
@@ -145,6 +140,16 @@ def open_on(
     report.extend(open_staged(broker, disk))
     report.extend(f"journal/{name}: not a segment of ours, ignored" for name in recovered.unknown)
     return OpenedInstance(broker, disk, executor, report, spill, reads)
+
+
+def _catalog(config: Config) -> TopicCatalog:
+    topics = config.journal.topics
+    return TopicCatalog(
+        recorded=None if topics is None else frozenset(topics),
+        validated={topic.name: topic.message_type for topic in config.topics if topic.validate},
+        message_types={topic.name: topic.message_type for topic in config.topics},
+        queues=config.queues,
+    )
 
 
 def _data_directory(config: Config) -> SystemDisk:
