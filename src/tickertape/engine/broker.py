@@ -1,7 +1,11 @@
-"""Owns the engine's machine: commands, disk answers and time go in, effects come out.
+"""Broker: a machine without I/O that turns commands, disk answers and time into effects.
 
-The parts (sessions, publishing, delivery, registry) talk only through here. Must never wait, read a clock, or
-touch a socket or file; a misbehaving peer is a `Goodbye` and a close, never an exception.
+It composes the parts of the engine and hands results from one to the other, in one order of steps after each
+input.
+
+Invariants:
+- It never waits, reads a clock, or touches a socket or file.
+- A misbehaving client gets a `Goodbye` and is closed; it never causes an exception.
 """
 
 from __future__ import annotations
@@ -73,8 +77,10 @@ from tickertape.wire.heartbeat import Liveness
 
 
 class Broker:
-    """The engine. `rights` say whose a logon is, or raise why not. After each input drain
-    `effects()`; while `has_work`, call `work` between other inputs."""
+    """The engine.
+
+    `rights` decide about logons. Drain `effects()` after each input; while `has_work`, call `work` between
+    other inputs."""
 
     def __init__(
         self,

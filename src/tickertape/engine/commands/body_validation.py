@@ -1,7 +1,6 @@
-"""Owns what a validated topic's messages must be, and which messages of a publish frame are not.
+"""Body validation: finds the messages of a publish frame that do not fit their validated topic.
 
-Must never look at a body of a topic that is not validated, change one, or decide what becomes of it: a frame
-with good and bad messages is split here, and publishing goes on with the good ones.
+A frame with good and bad messages is split. Bodies are not changed; those of other topics are not read.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from tickertape.wire.settlement import QUEUE_TOPIC
 
 
 class PartialRejection(NamedTuple):
-    """A publish frame with bad messages: what is to be said, and what is to be stored."""
+    """The rejections of a publish frame with bad messages, and the rest of it."""
 
     rejections: list[Rejected]
     rest: MessageBatch | None

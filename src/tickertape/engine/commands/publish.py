@@ -1,8 +1,9 @@
-"""Owns the way of a publish frame from a connection into the log, or to those who get what is not recorded.
+"""Publish handler: checks publish frames and appends them to the log or delivers them.
 
-A frame whose settlements must be looked up first holds back what its connection sends after it: publishes,
-flushes and subscriptions go on in their order, and nothing more is read from it meanwhile. Must never let a
-later sequence of a publisher overtake an earlier one.
+While the messages that a settlement names are looked up, later publishes, flushes and subscriptions of the
+connection wait in order, and nothing more is read from it.
+
+Invariant: no sequence of a publisher overtakes an earlier one.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class _BlockedConnection:
 
 
 class PublishHandler:
-    """Takes publish frames. `goodbye(conn, error)` ends a connection."""
+    """Handles publish frames and flushes. `goodbye(conn, error)` closes a connection."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Publish checks: what a publish frame and a staged batch must be before anything is done with them."""
+"""Publish checks: the form of publish frames and of staged batches."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Owns where a message goes that is published to the name of a queue.
+"""Queue routing: the topics of messages that are published to the name of a queue.
 
-Must never let one into the log under the name of a queue that has topics of other names.
+Invariant: the log has no message under the name of a queue whose topics have other names.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Owns subscriptions to queues: the commands that begin, replace and end them.
+"""Queue subscriptions: begins, replaces and ends subscriptions to queues.
 
-What they are sent is the business of the queues. Must never leave a lease with one that is over.
+Invariant: a subscription that is over has no lease.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ Asking = TypeVar("Asking", Subscribe, Resolve)
 
 
 class QueueSubscribeHandler:
-    """Over what connections hold: `of(conn)` gives it, `hold(session)` makes it, `forget(conn)` lets go of it
-    when it is empty."""
+    """Subscriptions to queues. `of`, `hold` and `forget` find, make and drop those of a connection."""
 
     def __init__(
         self,

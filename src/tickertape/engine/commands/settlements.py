@@ -1,7 +1,6 @@
-"""Owns the settlements in one publish frame: reading them, having looked up what they name, and putting their
-outcomes in their place.
+"""Settlements: reads those of one publish frame and puts their outcomes in their place.
 
-Must never carry one out before all of its frame were looked up: from then on nothing comes between.
+Invariant: nothing is settled before the messages of all settlements of the frame are found.
 """
 
 from __future__ import annotations
@@ -34,8 +33,10 @@ class _Asked(NamedTuple):
 
 
 class Settlements:
-    """Those in `batch`, but for the first `known` messages, which the log has already. `numbers` says which
-    messages of the frame are in it; None: all."""
+    """Settlements of a batch.
+
+    The log has the first `known` messages. `numbers` are the numbers of the messages in the frame; None:
+    all."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
-"""Owns who subscribed to what: the commands that begin, feed and end subscriptions, of all connections.
+"""Subscribe handler: begins, feeds and ends subscriptions of all connections.
 
-What they are sent is the business of delivery.py (recorded topics) and unrecorded.py; where they begin is
-looked up by searches.py. Must never let one connection use an id twice, or leave anything behind of one that
-is gone.
+Invariants:
+- A connection uses a subscription id once at a time.
+- Nothing is left of a connection that is gone.
 """
 
 from __future__ import annotations
@@ -57,8 +57,7 @@ _ANY = 1 << 62
 
 
 class SubscribeHandler:
-    """All subscriptions, by connection. `slow(session, why)` ends a
-    connection that does not take what is not recorded."""
+    """All subscriptions, by connection. `slow(session, why)` closes a slow consumer."""
 
     def __init__(
         self,
@@ -469,7 +468,7 @@ Request: TypeAlias = Subscribe | Unsubscribe | Pause | Resume | Resolve
 
 
 class SubscriptionChanges:
-    """Answers requests. `draining()` says whether a clean stop has begun."""
+    """Answers commands about subscriptions. `draining()`: the server is stopping."""
 
     def __init__(self, subscribing: SubscribeHandler, outbox: Outbox, draining: Callable[[], bool]) -> None:
         self._subscribing = subscribing

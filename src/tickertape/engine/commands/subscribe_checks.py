@@ -1,6 +1,6 @@
-"""Owns what a subscribe or resolve command must be: its checks, and the search for its extent.
+"""Subscribe checks: checks of subscribe and resolve commands, and the search for their range.
 
-Must never begin anything: what it refuses leaves no trace.
+A refused command changes nothing.
 """
 
 from __future__ import annotations

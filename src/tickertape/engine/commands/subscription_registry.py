@@ -1,7 +1,4 @@
-"""Owns what one connection subscribed to, by id.
-
-Must never serve anything: it is looked up here.
-"""
+"""Subscription registry: the subscriptions of one connection by id."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from tickertape.engine.transient.backlog import TransientFeed
 
 
 class ConnectionSubscriptions:
-    """What one connection subscribed to, by id."""
+    """The subscriptions of one connection by id."""
 
     def __init__(self) -> None:
         self.recorded: dict[str, LogFeed] = {}

@@ -1,7 +1,8 @@
-"""Owns a subscription's conflation between what was read and what is sent.
+"""Conflation buffer: messages held for one subscription, under one memory bound for all.
 
-Must never say that everything up to a message was sent while an earlier one is still held, or let all
-conflation together hold more than `conflation_all_bytes_max`: what is beyond leaves early.
+Invariants:
+- No position counts as sent while an earlier message is held.
+- Above `conflation_all_bytes_max` in all, messages are sent early.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _PATIENCE: Final = 2
 
 
 class ConflationBudget:
-    """What all conflation together holds, in bytes, and whether it still may."""
+    """Bytes that all conflation holds."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -32,7 +33,7 @@ class ConflationBudget:
 
 
 class ConflationBuffer:
-    """What is held, and what is over and waits to be sent. Log times are microseconds since 1970 UTC."""
+    """Held and released messages. Log times are microseconds since 1970 UTC."""
 
     def __init__(
         self,

@@ -1,11 +1,12 @@
-"""Owns conflation of one subscription: of the messages of a key within an interval the last is delivered,
-under the bookmark of the first.
+"""Conflater: delivers the last message of each key and interval, under the bookmark of the first.
 
-The interval runs on the recorded timeline: a message stamped t opens one for its key, what is stamped before
-t + interval replaces it. What is over leaves in the order of the first bookmarks, so that everything before a
-delivered bookmark has been delivered. Must never lose what nothing replaced, let its result depend on how the
-stream was cut into batches, keep a batch alive for a message of it, or hold more than `bytes_max` beside the
-message under its hands.
+The interval is on the recorded timeline: a message stamped t opens one for its key, and messages stamped
+before t + interval replace it. Messages are released in the order of their first bookmarks.
+
+Invariants:
+- Everything before a delivered bookmark has been delivered.
+- The result does not depend on how the stream is cut into batches.
+- At most `bytes_max` are held beside the current message, and no batch is kept for one message of it.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _ROW_BYTES: Final = 64
 
 
 class ConflatedMessage(NamedTuple):
-    """Messages whose interval is over. Bookmarks are those of the firsts, all else is of the lasts."""
+    """Messages whose interval is over, with the bookmarks of the first ones."""
 
     batch: MessageBatch
     positions: Int64s
@@ -75,7 +76,7 @@ class _HeldMessage:
 
 
 class _HeldBatch:
-    """A batch being looked at."""
+    """A batch that is being examined."""
 
     def __init__(self, selection: Selection, batch: MessageBatch) -> None:
         self.batch = batch
@@ -104,7 +105,7 @@ class _HeldBatch:
 
 
 class Conflater:
-    """What conflation holds for one subscription. Log times are microseconds since 1970 UTC."""
+    """Open intervals of one subscription. Log times are microseconds since 1970 UTC."""
 
     def __init__(self, interval_micros: int, bytes_max: int = conflation_held_bytes_max) -> None:
         self.interval_micros = interval_micros

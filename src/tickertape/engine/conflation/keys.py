@@ -1,8 +1,7 @@
-"""Owns the conflation keys of messages: the values of some fields, read with the type of their topic.
+"""Conflation keys: the values of some fields of a message, read with the type of its topic.
 
-Values agree as in JSON: 1 and 1.0 are one value, and true, 1 and "1" are three. Must never give two messages
-one key unless their fields agree, nor a key to a message that lacks one of them or cannot be read: nothing
-may take its place.
+Values compare as in JSON: 1 and 1.0 are equal; true, 1 and "1" are three values. A message that lacks a field
+or cannot be read has no key, and nothing replaces it.
 """
 
 from __future__ import annotations
@@ -29,8 +28,9 @@ Values = Callable[[Any], tuple[Any, ...]]
 
 
 class ConflationKeys:
-    """Reads keys of `fields`; `expected` are message types of topics that are covered. Raises `BadOption`
-    for fields that none of them can have."""
+    """Keys of `fields` for topics of the `expected` message types.
+
+    Raises `BadOption` for fields that none of the types can have."""
 
     def __init__(self, fields: tuple[str, ...], surroundings: FilterContext, expected: Iterable[str]) -> None:
         self._fields = fields

@@ -1,8 +1,4 @@
-"""Owns what filters are told of the world beside a body: the message type of a topic, who subscribes, and
-what time it is.
-
-Must never read a clock: it is told.
-"""
+"""Filter context: what filters read beside a body: message types, the subscriber and the time."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ from tickertape.filter import FilterInputs
 
 
 class Subscriber(NamedTuple):
-    """Who subscribes."""
+    """User, client name and client software of a subscriber."""
 
     user: str | None
     name: str

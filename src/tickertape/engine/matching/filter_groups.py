@@ -1,7 +1,6 @@
-"""Owns the groups of subscriptions that have filters: by topic, and for each message type in an index, so
-that a batch is tested only against the filters that can match.
+"""Filter groups: subscriptions with filters, by topic and in an index for each message type.
 
-Must never look at more than a bounded piece of a batch between two results.
+A batch is tested only against filters that can match, a bounded piece between two results.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _STEP_BYTES = filter_piece_bytes_max // filter_piece_steps_max
 
 
 class GroupWithInterest(Protocol):
-    """Somebody who covers something."""
+    """A group with an interest."""
 
     cover: Interest
 
@@ -48,7 +47,7 @@ def is_indexed(cover: Interest) -> bool:
 
 
 class GroupMatches(Generic[G]):
-    """Which messages of a batch several groups get."""
+    """Rows of a batch for several groups."""
 
     def __init__(self, groups: list[G], bounds: list[int], indices: Int64s, whole: bool = False) -> None:
         self.groups = groups

@@ -1,7 +1,7 @@
-"""Owns what a subscription covers: its topics, and what of their messages it is sent.
+"""Interest: the topics of a subscription, and the messages of them that it is sent.
 
-Two subscriptions with equal keys are sent the same, so what one is given is given to both. Must never cover a
-control record, or look at a body that no filter or select list asks for.
+Subscriptions with equal keys are sent the same messages. Control records are never covered, and a body is
+read only for a filter or a select list.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Owns the covers of an instance: from the topic, filter and select list of a command to a `Interest`.
-
-Must never compile the same twice while somebody uses it.
-"""
+"""Interest compiler: compiles topic, filter and select list of a command, and caches what is in use."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ Made = TypeVar("Made", ContentFilter, ConflationKeys)
 
 
 class InterestCompiler:
-    """Makes covers."""
+    """Compiles interests of one instance."""
 
     def __init__(self, catalog: TopicCatalog, clock: EngineClock, limits: ClientLimits = DEFAULT) -> None:
         self.limits = limits

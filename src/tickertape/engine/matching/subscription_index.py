@@ -1,7 +1,7 @@
-"""Owns who is given messages as they come, by what they cover, and what a batch holds for each of them.
+"""Subscription index: finds the subscriptions that a batch matches.
 
-A batch is taken apart by topic once, and looked at once for everybody with the same filter. Must never look
-at more than a bounded piece of it between two offers.
+Subscriptions with the same interest share one lookup. At most one bounded piece of a batch is examined
+between two matches.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ S = TypeVar("S", bound=HasInterest)
 
 
 class InterestGroup(Generic[S]):
-    """Everybody who covers the same."""
+    """Subscriptions with the same interest."""
 
     def __init__(self, cover: Interest) -> None:
         self.cover = cover
@@ -39,7 +39,7 @@ G = TypeVar("G", bound="InterestGroup[Any]")
 
 
 class Match(NamedTuple, Generic[G]):
-    """What a batch holds for some who stand here."""
+    """Rows of a batch for a group, or for groups with filters."""
 
     batch: MessageBatch | None
     """None when it was only looked at so far."""
@@ -54,7 +54,7 @@ class Match(NamedTuple, Generic[G]):
 
 
 class SubscriptionIndex(Generic[S, G]):
-    """Subscriptions, in groups that `make` makes."""
+    """Subscriptions, in groups that `make` creates."""
 
     def __init__(self, make: Callable[[Interest], G]) -> None:
         self._make = make

@@ -1,7 +1,7 @@
-"""Owns the patterns of topics of an instance, and which of them a topic fits.
+"""Topic patterns: the patterns of an instance, and those that match a topic.
 
-Patterns stand in columns that are searched together, and what was found is remembered for everybody, within
-one bound. Must never look at more than a bounded piece of many topics between two yields.
+Patterns are searched together in columns, and results are cached for all, within one bound. At most a bounded
+piece of many topics is searched between two yields.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _TOPIC_BYTES: Final = 8
 
 
 class TopicPattern:
-    """A pattern; it stands in its column for as long as somebody holds it."""
+    """A pattern, in its column for as long as it is referenced."""
 
     __slots__ = ("__weakref__", "bit", "column")
 
@@ -122,8 +122,7 @@ class TopicPatternIndex:
 
 
 class _Column:
-    """Up to `pattern_set_max` patterns, of up to `pattern_set_size_max` together unless it is one. An answer
-    has a bit for each of them."""
+    """Patterns that are searched together; an answer has a bit for each."""
 
     def __init__(self, all: TopicPatternIndex) -> None:
         self._all = all
@@ -238,7 +237,7 @@ V = TypeVar("V")
 
 
 class _Own(Generic[V]):
-    """Those patterns of a column that have a value."""
+    """Patterns of a column that have a value."""
 
     def __init__(self) -> None:
         self.values: dict[TopicPattern, V] = {}
@@ -246,7 +245,7 @@ class _Own(Generic[V]):
 
 
 class PatternMap(Generic[V]):
-    """A value for each of some patterns, which are all of one instance."""
+    """Values by pattern, all of one instance."""
 
     def __init__(self) -> None:
         self._columns: dict[_Column, _Own[V]] = {}

@@ -1,8 +1,9 @@
-"""Owns the conflation of persisted acknowledgements: for a client that asked, at most one in each interval.
+"""Ack conflation: at most one persisted acknowledgement for each session and interval.
 
-Must never send one before it is due, change what it says, or let the answer of a command overtake it. The
-first one after a quiet interval leaves at once, and one that covers `ack_conflation_frames_max` frames too: a
-client remembers each frame until then.
+Invariants:
+- The first acknowledgement after a quiet interval is sent at once, as is one that covers
+  `ack_conflation_frames_max` frames: a client remembers each frame until then.
+- An acknowledgement is sent before the answer of a later command.
 """
 
 from __future__ import annotations
@@ -33,10 +34,7 @@ def ack_conflation_of(value: str | None) -> float:
 
 
 class AckConflation:
-    """Holds back acknowledgements of connections whose session has an `ack_conflation`.
-
-    `send(conn, command)` says something to a connection.
-    """
+    """Held acknowledgements of sessions with an `ack_conflation`; `send(conn, command)` sends one."""
 
     def __init__(self, send: Callable[[int, Command], None]) -> None:
         self._send = send

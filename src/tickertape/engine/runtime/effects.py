@@ -1,6 +1,6 @@
-"""Owns what the engine asks of its driver: effects as data, drained in order.
+"""Effects: what the engine asks of its driver, as data, drained in order.
 
-Must never carry behaviour. `conn` is the number under which the driver announced a connection.
+`conn` is the number under which the driver announced a connection.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from tickertape.journal.journal import Journal
 
 
 class LogWriter:
-    """The one way into the log."""
+    """Appends batches to the journal; nothing else does."""
 
     def __init__(
         self,

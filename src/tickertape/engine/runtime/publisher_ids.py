@@ -1,7 +1,8 @@
-"""Owns the binding of publisher ids to client names, a fold of control records in the log.
+"""Publisher directory: client names by publisher id, a fold of control records in the log.
 
-Must never bind one id to two names: a logon whose name collides is refused. A binding is written before, and
-in the same commit as, the publisher's first message.
+Invariants:
+- No id belongs to two names: a logon whose name collides is refused.
+- A name is recorded before the first message of its publisher, in the same commit.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError
 
 
 class PublisherDirectory:
-    """Which name each publisher id belongs to."""
+    """Client names of all publisher ids."""
 
     def __init__(self) -> None:
         self._owners: dict[int, tuple[str, bool]] = {}

@@ -1,7 +1,8 @@
-"""Owns what is due at a number to come: positions or log times at which something happens to a subscription.
+"""Scheduling: a queue of items by deadline, and a queue that is fair to its keys.
 
-Must never look through everything to find what is due, or keep what was dropped: what is dead is swept out
-before it is as much as what lives.
+Invariants:
+- Due items are found without a look at the others.
+- Dropped items are swept out before they outnumber those that count.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _SWEEP_MIN = 64
 
 
 class DeadlineQueue(Generic[Item]):
-    """Items by the number at which they are due; an item stands in it once."""
+    """Items by the number at which they are due; each item is in it once."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Item]] = []
@@ -70,7 +71,7 @@ class DeadlineQueue(Generic[Item]):
 
 
 class FairQueue(Generic[Item]):
-    """A turn for the first of each line, line after line."""
+    """FIFO queues, one per key, that are served in turn."""
 
     def __init__(self) -> None:
         self._lines: dict[Hashable, deque[Item]] = {}

@@ -1,8 +1,7 @@
-"""Owns what the engine counts: topics, refusals, ends of connections, since the start of this run.
+"""Statistics: counters of one run of the engine, by topic and by error code.
 
-Counts begin at zero with the run: the log does not say how many messages of a topic it holds, and nothing is
-invented. Must never cost more than a few steps for each topic of a batch, or hold more than
-`topics_counted_max` topics: what comes to further ones is summed under one name.
+Counts start at zero with the run: the log does not say how many messages of a topic it holds. A batch costs a
+few steps for each of its topics. Topics beyond `topics_counted_max` are counted together.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ OTHER_TOPICS: Final = "(other topics)"
 
 
 class TopicCounters:
-    """What came to one topic since the start."""
+    """Counters of one topic since the start."""
 
     __slots__ = ("bytes", "messages", "publisher", "recorded", "sequence", "timestamp")
 
@@ -46,7 +45,7 @@ class TopicCounters:
 
 
 class Statistics:
-    """Counters of one broker. Only ever rising; read at any time, on any thread."""
+    """Counters of one broker. They only rise; any thread may read them at any time."""
 
     def __init__(self) -> None:
         self.topics: dict[str, TopicCounters] = {}

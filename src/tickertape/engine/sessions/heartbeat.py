@@ -1,7 +1,7 @@
-"""Owns the heartbeats of all connections: which of them are to be looked at when, and what follows from it.
+"""Heartbeat monitor: sends heartbeats of all connections and finds the silent ones.
 
-Must never look through all of them: those that are due lie first in an agenda, and one step takes a bounded
-number of them. The driver answers `ProbeConnection` with `probed`.
+Deadlines are in a queue, and one step probes a bounded number of connections. The driver answers a
+`ProbeConnection` with `Broker.probed`.
 """
 
 from __future__ import annotations

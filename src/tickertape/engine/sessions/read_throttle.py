@@ -1,7 +1,8 @@
-"""Owns which connections are not read from, and why: they publish more than the log takes or than can be
-handed on of what is not recorded, or have more bookmarks looked up than should be.
+"""Read throttle: connections that are not read from, and the reasons (back-pressure).
 
-Must never ask the driver twice for the same, or forget somebody when a reason is over.
+Invariants:
+- The driver is asked once for each connection and reason.
+- A connection is read from again when its last reason is over.
 """
 
 from __future__ import annotations

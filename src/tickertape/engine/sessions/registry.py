@@ -1,7 +1,7 @@
-"""Owns the sessions by connection and by client name, and the logon that makes them.
+"""Session registry: sessions by connection and client name, and the logon that creates them.
 
-Must never let a command pass before the logon, or two connections hold one client name where anything is
-recorded: there the name stands for a publisher, and the log would mix two of them.
+Invariant: where anything is recorded, one connection has a client name. The name is a publisher there, and
+the log would mix two of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tickertape.wire.commands import WIRE_VERSION, Logon
 
 
 class LogonPolicy(Protocol):
-    """Who may log on, and under which client names somebody may publish."""
+    """Decides who may log on, and which client names a user may use."""
 
     def user_of(self, logon: Logon, now: Now) -> str | None:
         """Whose a logon is. Raises `AuthenticationFailed`."""
@@ -33,7 +33,7 @@ class LogonPolicy(Protocol):
 
 
 class AllowAll:
-    """Everybody may log on, as who they say they are, and use any name."""
+    """Policy that accepts every logon and every name."""
 
     def user_of(self, logon: Logon, now: Now) -> str | None:  # noqa: ARG002 - with tokens, time counts
         """The user that a logon claims to be of."""
@@ -44,7 +44,7 @@ class AllowAll:
 
 
 class SessionRegistry:
-    """All sessions, by connection and by client name. `exclusive`: one connection a name."""
+    """All sessions. `exclusive`: one connection a client name."""
 
     def __init__(
         self, instance: str, registry: PublisherDirectory, statistics: Statistics, *, exclusive: bool = True

@@ -1,7 +1,4 @@
-"""Owns what the engine knows of one connection after its logon.
-
-Must never know what it subscribed to: that is the business of subscribing.py.
-"""
+"""Session: the state of one connection after its logon."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from tickertape.engine.runtime.statistics import Statistics
 
 
 class Session:
-    """One connection after its logon."""
+    """State of one connection after its logon."""
 
     def __init__(
         self,

@@ -1,8 +1,12 @@
-"""Owns transactions: what is staged for them, and putting it into the log, one at a time.
+"""Transaction coordinator: commits staged transactions to the log, one at a time.
 
-Open the files of the parts, have a segment with room for all of it, then hand the journal one chain whose
-last commit holds the record that says so: it is persisted as a whole or not at all. Must never show anything
-before, commit one twice, or keep others waiting for room that may not come.
+It opens the files of the parts, reserves a segment with room for all messages, and appends one chain. The
+last commit of the chain has the record of the transaction, so that it is persisted as a whole or not at all.
+
+Invariants:
+- Nothing of a transaction is delivered before all of it is persisted.
+- A transaction is committed once.
+- Publishers do not wait for the room that a transaction needs.
 """
 
 from __future__ import annotations
@@ -67,7 +71,7 @@ from tickertape.wire.settlement import QUEUE_TOPIC
 
 
 class _CommitInProgress:
-    """A transaction on its way into the log."""
+    """A transaction that is being committed."""
 
     def __init__(self, transaction: Transaction, parts: tuple[str, ...]) -> None:
         self.transaction = transaction

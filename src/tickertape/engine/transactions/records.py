@@ -1,7 +1,6 @@
-"""Owns which transactions are in the log: the control records that say so, and the fold of them.
+"""Transaction records: control records of committed transactions, and the fold of them.
 
-Must never forget that a number of a space was committed while a higher one is known: numbers of spaces are
-known for good, names as long as `TransactionIdCache` has room.
+Invariant: numbers of a space are known for good, names as long as `TransactionIdCache` has room.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from tickertape.wire.commands import Transaction
 
 
 class TransactionIdCache:
-    """Names of each publisher, the oldest first."""
+    """Transaction names of each publisher, the oldest first."""
 
     def __init__(self) -> None:
         self._names: dict[str, dict[str, int]] = {}
@@ -93,7 +92,7 @@ class TransactionIdCache:
 
 
 class TransactionRecord(msgspec.Struct, frozen=True, kw_only=True, tag="transaction"):
-    """Control record: a transaction is in the log, this record the last of it."""
+    """Control record of a committed transaction, behind its messages."""
 
     latest_of: str
     """Of records with the same text only the last counts."""
@@ -108,7 +107,7 @@ class _TransactionRecordKind(msgspec.Struct):
 
 
 class CommittedTransactions:
-    """The fold. `bodies` are control records, in the order of the log."""
+    """The fold of control records, which `bodies` has in the order of the log."""
 
     def __init__(self, bodies: Iterable[bytes] = ()) -> None:
         self._numbers: dict[tuple[str, str], int] = {}

@@ -1,9 +1,10 @@
-"""Owns what is staged for transactions and not committed: parts, who stages them, how large they are.
+"""Staging area: parts of transactions that are staged and not committed, with their limits.
 
-Nothing of it is in the log or visible to anybody. Must never call a part prepared before its file is durable,
-drop a committed one before the log is durable that has it, call one aborted that a power loss brings back, or
-keep what an unprepared part of a lost
-connection was.
+Invariants:
+- Nothing staged is in the log or delivered.
+- A part is prepared when its file is durable, and aborted when a power loss does not bring it back.
+- A committed part is kept until the log is durable that has its messages.
+- Parts of a lost connection that are not prepared are dropped.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ from tickertape.wire.commands import Ack, Command, Staged, Transaction
 
 
 class StagingLimits:
-    """Bounds in bytes and seconds; see `[transactions]` of the configuration."""
+    """Limits in bytes and seconds; see `[transactions]` of the configuration."""
 
     def __init__(
         self,
@@ -86,8 +87,7 @@ class StagedPart:
 
 
 class _Forgetting(NamedTuple):
-    """Files that are being removed, and who is answered when that is durable: nobody, or a command of a
-    connection."""
+    """Files that are being removed, and the command that is answered when that is durable."""
 
     files: list[tuple[Transaction, int]]
     conn: int | None = None
@@ -95,7 +95,7 @@ class _Forgetting(NamedTuple):
 
 
 class StagingArea:
-    """All parts."""
+    """All staged parts."""
 
     def __init__(
         self,

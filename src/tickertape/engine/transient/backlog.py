@@ -1,8 +1,6 @@
-"""Owns one backlog: what waits for the live subscriptions that are given the same messages, in order and once
-for all of them, as a chain of blocks; and where each subscription stands in it.
+"""Backlog: messages that slow subscriptions with the same interest wait for, once for all of them.
 
-Must never decide what is kept in memory or on disk (backlogs.py does). A place in a backlog is a block and
-the number of a message in it: it means the same wherever the block's messages are.
+It is a chain of blocks, in memory or on disk. A position in it is a block and the number of a message.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from tickertape.engine.transient.shared_frames import SharedFrame, SharedFrames,
 
 
 class BacklogPosition(NamedTuple):
-    """Where a block lies on disk. `crc` is the CRC32C of its bytes."""
+    """Position of a block on disk. `crc` is the CRC32C of its bytes."""
 
     file: int
     offset: int
@@ -101,8 +99,7 @@ class BacklogBlock:
 
 
 class Backlog:
-    """What waits for subscriptions that are given the same: each of them waits for all that comes behind what
-    it waits for."""
+    """Blocks of one interest group; each subscription waits for all from its position on."""
 
     __slots__ = ("dirty_bytes", "head", "newest", "offline", "places", "subs", "tail", "to_write")
 
@@ -154,7 +151,7 @@ class Backlog:
 
 
 class TransientFeed:
-    """A subscription that is given what is published as it comes."""
+    """A subscription to topics that are not recorded."""
 
     def __init__(self, session: Session, sub_id: str, cover: Interest, allowance: CreditWindow) -> None:
         self.session = session

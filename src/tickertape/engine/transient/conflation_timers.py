@@ -1,8 +1,10 @@
-"""Owns what live subscriptions with conflation hold back: whose turn it is by the clock, and what that gives.
+"""Transient conflation: intervals of subscriptions to topics that are not recorded.
 
-The interval runs on the clock: a message came when it was published. Must never look at more than a bounded
-piece at a time, or let the clock end an interval while something that was published in it still waits to be
-handed on.
+The interval is on the clock, from the time of the publish.
+
+Invariants:
+- At most a bounded piece is examined at a time.
+- An interval ends after all messages that were published in it were considered.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ _MESSAGE_BYTES: Final = step_delivery_bytes // 4
 
 
 class TransientConflation:
-    """Times are microseconds of the monotonic clock."""
+    """Deadlines of intervals, microseconds of the monotonic clock."""
 
     def __init__(self) -> None:
         self._agenda: DeadlineQueue[TransientFeed] = DeadlineQueue()

@@ -1,8 +1,11 @@
-"""Owns plain subscriptions to topics that are not recorded: what is published goes to whoever is there.
+"""Transient delivery: messages of topics that are not recorded, for subscriptions that exist.
 
-A publish is cut and checksummed once for each topic, and handed to its subscribers one after the other, a
-bounded step at a time. Must never do more than `step_bytes_max` between two writes, wait for a subscriber
-(backlogs.py keeps what it cannot take), or give a subscription anything out of order.
+A publish is cut and checksummed once for each topic, and handed to its subscriptions in bounded steps.
+
+Invariants:
+- At most about `step_bytes_max` are sent between two writes.
+- No subscription is waited for: the buffers of slow consumers keep what it cannot take.
+- A subscription is sent its messages in order.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from tickertape.wire.frames import encode_frame
 
 
 class _Publish(NamedTuple):
-    """A publish that is to be handed on, or nothing but its turn."""
+    """A publish to deliver, or the turn of a callback."""
 
     number: int
     batch: MessageBatch | None
@@ -48,7 +51,7 @@ class _Publish(NamedTuple):
 
 
 class TransientGroup(InterestGroup[TransientFeed]):
-    """Subscriptions that are given the same messages, and where those that are behind wait for them."""
+    """Subscriptions with the same interest, and their backlog."""
 
     def __init__(self, cover: Interest) -> None:
         super().__init__(cover)
@@ -56,9 +59,7 @@ class TransientGroup(InterestGroup[TransientFeed]):
 
 
 class TransientDelivery:
-    """All subscriptions to unrecorded topics. `end(session, why)` ends a connection that is too slow.
-
-    `written` says that the effects were taken."""
+    """All subscriptions to topics that are not recorded. `end(session, why)` closes a slow consumer."""
 
     def __init__(
         self,

@@ -1,7 +1,6 @@
-"""Owns what live subscriptions get of one publish: cut into pieces once, for all who are sent them or wait
-for them.
+"""Shared frames: one publish, cut into frames that all its receivers share.
 
-Must never hold memory of anything else: a piece is no view on the frame that brought it.
+A frame has memory of its own: it is no view of the publish frame.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from tickertape.journal.limits import batch_memory_bytes
 
 
 class SharedFrame:
-    """A batch that is sent to many."""
+    """A batch for several receivers."""
 
     __slots__ = ("_crc", "batch")
 

@@ -1,10 +1,11 @@
-"""Owns what live subscriptions wait for, under bounds in bytes: who holds most goes to disk first, and who is
-beyond what memory, disk and age allow is ended as slow.
+"""Slow consumers: backlogs of connections, under limits of memory, disk and age.
 
-A connection is offline while its backlogs are written to disk: from when it waits for more than it may, or
-for most of what is too much for memory, until nothing waits for it. Must never hold more than `memory_bytes`
-beside what is read back and one publish, drop anything in silence, or let a connection pay for another that
-is slower.
+The connections with most waiting are written to disk first (offline), and closed beyond the limits. One is
+offline until nothing waits for it.
+
+Invariants:
+- At most `memory_bytes` are held beside reads of spilled blocks and one publish.
+- Nothing is dropped silently, and no connection pays for a slower one.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _AGE_CHECKS: Final = 8
 
 
 class SlowConsumerLimits(NamedTuple):
-    """What may wait for slow clients."""
+    """Limits of what waits for slow consumers."""
 
     memory_bytes: int = slow_memory_bytes_default
     """In memory, for all connections together."""
@@ -49,7 +50,7 @@ class SlowConsumerLimits(NamedTuple):
 
 
 class ConnectionBacklog:
-    """What one connection waits for."""
+    """What waits for one connection."""
 
     __slots__ = ("bytes", "offline_since", "subs")
 

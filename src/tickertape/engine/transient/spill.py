@@ -1,8 +1,8 @@
-"""Owns the files of what waits on disk: where the next block goes, what is being written and read, and which
-file nobody needs any more.
+"""Spill: files of backlogs on disk, and the order in which blocks are written.
 
-Must never hold more than `disk_bytes_max` on disk, ask for the deletion of a file that holds something needed
-or is being read or written, or look at what a block holds.
+Invariants:
+- At most `disk_bytes_max` are on disk.
+- A file is removed when no block in it is needed and no read or write of it is under way.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _File:
 
 
 class Spill:
-    """The files. Every `SpillWrite` and `SpillRead` is answered."""
+    """Files of spilled blocks. Every `SpillWrite` and `SpillRead` is answered."""
 
     def __init__(self, outbox: Outbox, disk_bytes_max: int) -> None:
         self.disk_bytes_max = disk_bytes_max
@@ -145,7 +145,7 @@ class Spill:
 
 
 class SpillOrder:
-    """Backlogs with blocks to be written, who came first is written first."""
+    """Backlogs with blocks to write, first come first served."""
 
     def __init__(self) -> None:
         self._closed: dict[Backlog, None] = {}

@@ -1,8 +1,8 @@
-"""Owns the way back from disk: which blocks are wanted, how many are read at a time, and that one that was
-read stays in memory until those who wait for it had their turn.
+"""Spill reader: reads spilled blocks back, and keeps them until their subscriptions had their turn.
 
-Must never keep a block for a connection that has no room, or read or keep more than `spill_read_bytes_max` at
-a time, unless it is one block.
+Invariants:
+- No block is kept for a connection without room.
+- At most `spill_read_bytes_max` are read or kept at a time, unless it is one block.
 """
 
 from __future__ import annotations
