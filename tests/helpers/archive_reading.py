@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -14,7 +13,7 @@ from tickertape.base.interfaces import Now
 from tickertape.journal.reading.archive_reader import ArchiveAnswer
 from tickertape.journal.reading.archive_tier import ArchiveTier
 from tickertape.server.config.archive import ArchiveConfig
-from tickertape.server.storage.archive_reads import ArchiveReads
+from tickertape.server.storage.archive_reads import ArchiveComparison, ArchiveReads
 
 JOURNAL = "0123456789abcdef" * 2
 LOG = random_log(Random(1), 40)
@@ -33,13 +32,14 @@ class Broker:
         self.answers: list[tuple[int, object]] = []
         self.freed_times = 0
         self.journal = SimpleNamespace(commits=SimpleNamespace(persisted_end=END), view=None)
-        self.errands = SimpleNamespace(begin=self.compare)
+        self.reads: ArchiveReads | None = None
         self.found: str | TickertapeError = ""
         """What a comparison with the log comes to."""
 
-    def compare(self, key: int, steps: object, done: Callable[[str | TickertapeError], None]) -> None:
-        assert key < 0
-        done(self.found)
+    def run(self, task: ArchiveComparison) -> None:
+        assert self.reads is not None
+        task.outcome = self.found
+        self.reads.compared(task)
 
     def archive_done(self, token: int, answer: ArchiveAnswer | TickertapeError, now: Now) -> None:
         assert now.wall
@@ -60,6 +60,7 @@ class Driver:
 
 async def started(reads: ArchiveReads) -> Driver:
     driver = Driver()
+    driver.broker.reads = reads
     reads.start(asyncio.get_running_loop(), driver)  # type: ignore[arg-type]
     return driver
 

@@ -68,9 +68,9 @@ DELIVERY_MUTATIONS: Final = (
     ),
     Mutation(
         "who has many bookmarks looked up is read from all the same",
-        "engine/log_reads/read_tasks.py",
-        "        if self._crowded(session.conn):\n            self._pauses.pause",
-        "        if self._crowded(-1):\n            self._pauses.pause",
+        "engine/commands/range_searches.py",
+        "        if self._is_crowded(search.conn):\n            self._throttle.pause",
+        "        if self._is_crowded(-1):\n            self._throttle.pause",
         ("unit/engine/log_reads/test_read_tasks.py",),
         promise="invariant 22",
         tier="unit",

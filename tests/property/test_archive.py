@@ -113,7 +113,7 @@ def life(seed: int, location: Path, counts: Counter[str]) -> None:
     for reader in readers:
         reader.check()
     counts["positions below the log"] += world.broker.journal.view.first_position
-    assert [budget.held_bytes for budget in world.broker.subscribing.budgets] == [0, 0]
+    assert [budget.held_bytes for budget in world.broker.reads.budgets] == [0, 0]
     assert world.archived_end >= world.broker.journal.view.first_position
 
 

@@ -240,7 +240,7 @@ class EngineWorld:
         delivery.step_bytes_max = self.rng.choice((1, 20_000, 1 << 20))
         delivery.dispatcher.backlog_bytes_max = self.rng.choice((1, 2_000, 1 << 20))
         bytes_max = self.rng.choice((9_000, 40_000, 1 << 20))
-        for budget in delivery.cursors.budgets:
+        for budget in self.broker.reads.budgets:
             budget.bytes_max = bytes_max
         unrecorded = self.broker.subscribing.unrecorded
         unrecorded.step_bytes_max = self.rng.choice((1, 20_000, 1 << 20))

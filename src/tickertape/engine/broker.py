@@ -11,6 +11,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from tickertape.base.client_limits import DEFAULT, ClientLimits
 from tickertape.base.errors import (
@@ -27,14 +28,19 @@ from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch
 from tickertape.engine.commands.ack_tracker import AckTracker
 from tickertape.engine.commands.body_validation import BodyValidation
-from tickertape.engine.commands.publish import PublishHandler
+from tickertape.engine.commands.publish import PublishHandler, SettlementLookup
+from tickertape.engine.commands.range_searches import RangeSearch
 from tickertape.engine.commands.subscribe import SubscribeHandler, SubscriptionChanges
-from tickertape.engine.log_reads.read_tasks import LogLookups
+from tickertape.engine.delivery.cursor import Cursor
+from tickertape.engine.delivery.shared_cursor import SharedCursor
+from tickertape.engine.log_reads.log_reads import LogReads, ReadResult
+from tickertape.engine.log_reads.read_tasks import ReadTask
 from tickertape.engine.matching.interest_compiler import InterestCompiler
 from tickertape.engine.queues.checkpoints import CheckpointWriter, RecoveredQueues, beginnings
-from tickertape.engine.retention import RetentionManager, RetentionPin
+from tickertape.engine.queues.message_reader import QueueReader
+from tickertape.engine.retention import RetentionManager, RetentionPin, RetentionTask
 from tickertape.engine.runtime.clock import EngineClock
-from tickertape.engine.runtime.effects import Effect, Fatal, LogonAccepted
+from tickertape.engine.runtime.effects import Effect, Fatal, LogonAccepted, ReadTaskDone
 from tickertape.engine.runtime.log_writer import LogWriter
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.runtime.publisher_ids import PublisherDirectory
@@ -112,12 +118,14 @@ class Broker:
         self._pauses = ReadThrottle(self._outbox)
         self.beats = HeartbeatMonitor(self._outbox, self._clock)
         self.contents = InterestCompiler(catalog, self._clock, limits)
+        self.reads = LogReads(self._outbox)
         self.subscribing = SubscribeHandler(
             journal,
             catalog,
             self._writer,
             self._outbox,
             self._clock,
+            self.reads,
             self._pauses,
             self.contents,
             slow_clients or SlowConsumerLimits(),
@@ -126,7 +134,6 @@ class Broker:
         self.queues = self.subscribing.queues
         self._keeping = CheckpointWriter(self.queues, journal, self._outbox, self._clock)
         self._delivery = self.subscribing.delivery
-        self.errands = LogLookups(self._outbox, self.subscribing.budget)
         self._intake = self._make_intake(validation)
         self._asking = SubscriptionChanges(self.subscribing, self._outbox, lambda: self.draining)
         self.transactions = self._make_transactions(registry, validation, staging or StagingLimits())
@@ -156,7 +163,7 @@ class Broker:
 
     def _make_retaining(self, policy: RetentionPolicy) -> RetentionManager:
         return RetentionManager(
-            self.journal, policy, self._outbox, self._clock, self.subscribing.budget, self.oldest_needed
+            self.journal, policy, self._outbox, self._clock, self.reads, self.oldest_needed
         )
 
     def _make_intake(self, validation: BodyValidation) -> PublishHandler:
@@ -171,7 +178,7 @@ class Broker:
             self._outbox,
             self._pauses,
             self.statistics,
-            self.errands,
+            self.reads,
             self._goodbye,
         )
 
@@ -252,22 +259,19 @@ class Broker:
     def read_done(self, token: int, data: Buffer | TickertapeError, now: Now) -> None:
         """The answer to a `Read`."""
         self._clock.set(now)
-        if not (
-            self._delivery.read_done(token, data)
-            or self.queues.read_done(token, data)
-            or self.errands.read_done(token, data)
-            or self.retaining.read_done(token, data)
-        ):
-            self.subscribing.searches.read_done(token, data)
+        self._hand_out(self.reads.answered(token, data))
         self._journal_moved()
 
     def archive_done(self, token: int, answer: ArchiveAnswer | TickertapeError, now: Now) -> None:
         """The answer to an `ArchiveRead`."""
         self._clock.set(now)
-        cursors, retaining = self._delivery.cursors, self.retaining
-        if not (cursors.read_done(token, answer) or retaining.archive_done(token, answer)):
-            self.subscribing.searches.read_done(token, answer)
+        self._hand_out(self.reads.answered(token, answer))
         self._journal_moved()
+
+    def run(self, task: ReadTask[Any]) -> None:
+        """Run a task of the driver, until `ReadTaskDone`."""
+        if self.reads.run(task):
+            self._outbox.put(ReadTaskDone(task))
 
     def spill_done(self, token: int, data: Buffer | OSError | None, now: Now) -> None:
         """The answer to a `SpillWrite` (None, or an error) or a `SpillRead`."""
@@ -298,8 +302,7 @@ class Broker:
         """One bounded step of delivery, and of what let others go first."""
         self._clock.set(now)
         self.subscribing.step()
-        self.errands.step()
-        self.retaining.step()
+        self._hand_out(self.reads.step())
         self._journal_moved()
 
     def close(self, now: Now) -> None:
@@ -321,7 +324,7 @@ class Broker:
     @property
     def has_work(self) -> bool:
         """Whether `work` would do something."""
-        return self.subscribing.has_work or self.retaining.has_work or self.errands.has_work
+        return self.subscribing.has_work or self.reads.has_work
 
     def next_deadline(self, now: Now) -> float | None:
         """Monotonic second at which `wake` is wanted."""
@@ -378,6 +381,26 @@ class Broker:
     def subscriptions_of(self, conn: int) -> list[str]:
         """Ids of the subscriptions of a connection."""
         return list(self.subscribing.of(conn))
+
+    # -- reads ----------------------------------------------------------------------------------------
+
+    def _hand_out(self, results: list[ReadResult]) -> None:
+        """Give each owner what was read for it."""
+        for owner, result in results:
+            if isinstance(owner, Cursor | SharedCursor):
+                self._delivery.read_done(owner, result)
+            elif isinstance(owner, QueueReader):
+                self.queues.read_done(owner, result)
+            elif isinstance(owner, SettlementLookup):
+                self._intake.looked_up(owner)
+            elif isinstance(owner, RangeSearch):
+                self.subscribing.searched(owner)
+            elif isinstance(owner, RetentionTask):
+                self.retaining.task_done()
+            elif owner is self.retaining:
+                self.retaining.checked(result)
+            else:
+                self._outbox.put(ReadTaskDone(owner))
 
     # -- the journal ----------------------------------------------------------------------------------
 

@@ -12,18 +12,16 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tickertape.base.errors import TickertapeError
-from tickertape.base.interfaces import Buffer
 from tickertape.engine.limits import retention_check_seconds, retention_retry_seconds, retention_segments_max
-from tickertape.engine.log_reads.budget import ReadBudget
+from tickertape.engine.log_reads.log_reads import LogReads
+from tickertape.engine.log_reads.read_tasks import ReadTask, Steps
 from tickertape.engine.runtime.clock import EngineClock
-from tickertape.engine.runtime.outbox import Outbox
+from tickertape.engine.runtime.outbox import NO_CONNECTION, Outbox
 from tickertape.journal.commit.jobs import RetireSegments
 from tickertape.journal.journal import Journal
 from tickertape.journal.reading.archive_reader import ArchiveAnswer, CheckArchived
-from tickertape.journal.reading.log_view import LogPart, ReadRequest
+from tickertape.journal.reading.log_view import LogPart
 from tickertape.journal.retention import (
-    Gathering,
-    LastSearch,
     RetentionPolicy,
     RetiredFacts,
     due,
@@ -33,6 +31,10 @@ from tickertape.journal.retention import (
     removable,
     unneeded,
 )
+
+
+class RetentionTask(ReadTask[RetiredFacts | int]):
+    """Gathers what must outlive the segments, or looks for the last message."""
 
 
 class RetentionPin(NamedTuple):
@@ -54,24 +56,20 @@ class RetentionManager:
         policy: RetentionPolicy,
         outbox: Outbox,
         clock: EngineClock,
-        budget: ReadBudget,
+        reads: LogReads,
         oldest_needed: Callable[[], RetentionPin | None],
     ) -> None:
         self._journal = journal
         self._policy = policy
         self._outbox = outbox
         self._clock = clock
-        self._budget = budget
+        self._reads = reads
         self._oldest_needed = oldest_needed
-        self._steps: Gathering | LastSearch | None = None
-        self._reading: int | None = None
-        """Token of the read under way."""
-        self._ready = False
-        """The gathering let others go first."""
+        self._task: RetentionTask | None = None
         self._archive = journal.view.archive if policy.archive_required else None
         """Nothing is removed that is not in this archive; None: none is required."""
-        self._checking: tuple[int, RetiredFacts] | None = None
-        """Token of a check of the archive under way, and what was gathered before it."""
+        self._checking: RetiredFacts | None = None
+        """What was gathered before the check of the archive under way."""
         self._job: RetireSegments | None = None
         """What the disk does, or failed to do and is asked again."""
         self._with_disk = False
@@ -116,30 +114,28 @@ class RetentionManager:
         if self._policy.active:
             self._at = self._clock.mono
 
-    def step(self) -> None:
-        """Go on after others went first."""
-        if self._ready:
-            self._ready = False
-            self._advance(b"")
+    def task_done(self) -> None:
+        """The outcome of the task is known."""
+        assert self._task is not None
+        task, self._task = self._task, None
+        try:
+            found = task.result()
+        except TickertapeError as error:
+            self._failed(f"what must outlive old segments cannot be read: {error}")
+        else:
+            if isinstance(found, RetiredFacts):
+                self._gathered(found)
+            else:
+                self._found_last(found)
 
-    def read_done(self, token: int, data: Buffer | TickertapeError) -> bool:
-        """The answer to a read of ours; False when the token is none of ours."""
-        if token != self._reading:
-            return False
-        self._reading = None
-        self._advance(data)
-        return True
-
-    def archive_done(self, token: int, answer: ArchiveAnswer | TickertapeError) -> bool:
-        """The answer to a check of ours; False when the token is none of ours."""
-        if self._checking is None or token != self._checking[0]:
-            return False
-        gathered, self._checking = self._checking[1], None
+    def checked(self, answer: ArchiveAnswer | TickertapeError) -> None:
+        """The answer of the archive to a check."""
+        assert self._checking is not None
+        gathered, self._checking = self._checking, None
         if isinstance(answer, TickertapeError):
             self._failed(f"Cannot remove old segments: the archive does not have them: {answer}")
         else:
             self._remove(gathered)
-        return True
 
     def done(self, job: RetireSegments, error: OSError | None) -> None:
         """The disk's answer to a removal."""
@@ -162,11 +158,6 @@ class RetentionManager:
 
     # -- outputs --------------------------------------------------------------------------------------
 
-    @property
-    def has_work(self) -> bool:
-        """Whether `step` would do something."""
-        return self._ready
-
     def next_deadline(self) -> float | None:
         """Monotonic second at which `wake` is wanted."""
         return None if self._busy else self._at
@@ -176,7 +167,7 @@ class RetentionManager:
     @property
     def _busy(self) -> bool:
         """Whether an attempt is under way."""
-        return self._steps is not None or self._with_disk or self._checking is not None
+        return self._task is not None or self._with_disk or self._checking is not None
 
     def _look(self) -> None:
         if self._busy:
@@ -192,11 +183,9 @@ class RetentionManager:
             count = self._free()
             if count and view.last_message is None:
                 # After a start: it may lie before control records, and is kept. Then it is looked again.
-                self._steps = find_last_message(view)
-                self._advance(None)
+                self._run(find_last_message(view))
             elif count:
-                self._steps = gather(view, self._journal.journal_id, count)
-                self._advance(None)
+                self._run(gather(view, self._journal.journal_id, count))
 
     def _free(self) -> int:
         """How many of the oldest segments may go now."""
@@ -238,34 +227,10 @@ class RetentionManager:
             self._outbox.log_event(name, fields, warning=bool(segments))
         self.held_segments, self.held_bytes, self.held_by = segments, size, who
 
-    def _advance(self, data: Buffer | TickertapeError | None) -> None:
-        assert self._steps is not None
-        try:
-            if isinstance(data, TickertapeError):
-                raise data
-            request = next(self._steps) if data is None else self._steps.send(data)
-        except StopIteration as done:
-            found: RetiredFacts | int = done.value
-            self._finish()
-            if isinstance(found, RetiredFacts):
-                self._gathered(found)
-            else:
-                self._found_last(found)
-        except TickertapeError as error:
-            self._finish()
-            self._failed(f"what must outlive old segments cannot be read: {error}")
-        else:
-            if request is None:
-                self._ready = True
-            elif self._budget.reserve(self, request.size, lambda: self._read(request)):
-                self._read(request)
-
-    def _read(self, request: ReadRequest) -> None:
-        self._reading = self._outbox.read(request)
-
-    def _finish(self) -> None:
-        self._steps = None
-        self._budget.forget(self)
+    def _run(self, steps: Steps[RetiredFacts | int]) -> None:
+        self._task = RetentionTask(steps, NO_CONNECTION)
+        if self._reads.run(self._task):
+            self.task_done()
 
     def _found_last(self, position: int) -> None:
         """The last message was looked for; a later one may be persisted by now."""
@@ -283,8 +248,8 @@ class RetentionManager:
         if archive is None or begin >= gathered.retired.first_position:
             self._remove(gathered)
             return
-        request = CheckArchived(begin, gathered.retired.first_position)
-        self._checking = self._outbox.read(request), gathered
+        self._checking = gathered
+        self._reads.read(self, CheckArchived(begin, gathered.retired.first_position))
 
     def _remove(self, gathered: RetiredFacts) -> None:
         """The segments leave the view, unless somebody came meanwhile."""

@@ -35,6 +35,7 @@ from tickertape.engine.runtime.effects import (
     PauseReason,
     ProbeConnection,
     ReadLog,
+    ReadTaskDone,
     ResumeReading,
     Send,
     SpillRead,
@@ -52,6 +53,7 @@ from tickertape.server.network.connection import ClientConnection
 from tickertape.server.network.connection_events import log_effect, log_end
 from tickertape.server.network.inbound_budget import InboundBudget
 from tickertape.server.startup import OpenedInstance, clock
+from tickertape.server.storage.archive_reads import ArchiveComparison
 from tickertape.server.storage.disk_worker import DiskWorker
 from tickertape.server.storage.segment_reads import SegmentReads
 from tickertape.server.storage.staging_files import StagingFiles
@@ -318,6 +320,10 @@ class EngineDriver:
         elif isinstance(effect, ArchiveRead):
             assert self._archive is not None
             self._archive.submit(effect)
+        elif isinstance(effect, ReadTaskDone):
+            assert self._archive is not None
+            assert isinstance(effect.task, ArchiveComparison)
+            self._archive.compared(effect.task)
         elif isinstance(effect, SpillWrite | SpillRead | SpillTrim):
             assert self._spill is not None
             self._spill.submit(effect)

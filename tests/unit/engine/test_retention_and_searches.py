@@ -74,7 +74,7 @@ def test_a_search_holds_nothing_back_and_finds_what_is_left(in_time: bool) -> No
     everything = [heard for position, heard in world.positions().items() if position >= left]
     assert readers["time"].heard["s"] == readers["range"].heard["s"] == everything
     assert readers["there"].heard["s"] == []
-    assert world.broker.subscribing.budget.held_bytes == 0
+    assert world.broker.reads.budgets.log.held_bytes == 0
 
 
 @pytest.mark.parametrize("form", ["{first},{late}", "[{first}:{late}]", "[{time}:{late}]", "[0:{late}]"])
@@ -138,4 +138,4 @@ def test_searches_without_end_hold_nothing_back() -> None:
     assert world.broker.retaining.removed_segments > 10
     answered = {command.id for command, _ in reader.received if isinstance(command, Ack | Resolved)}
     assert answered == set(asked)
-    assert world.broker.subscribing.budget.held_bytes == 0
+    assert world.broker.reads.budgets.log.held_bytes == 0

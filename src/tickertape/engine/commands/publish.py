@@ -10,16 +10,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from tickertape.base.errors import (
-    BadBatch,
-    BadCommand,
-    BadTopic,
-    CorruptBatch,
-    JournalFull,
-    TickertapeError,
-)
+from tickertape.base.errors import BadBatch, BadCommand, BadTopic, CorruptBatch, JournalFull, TickertapeError
 from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch
 from tickertape.engine.commands.ack_tracker import AckTracker
@@ -28,7 +21,8 @@ from tickertape.engine.commands.publish_checks import PublishChecks
 from tickertape.engine.commands.queue_routing import redirect, reject_unroutable
 from tickertape.engine.commands.settlements import Settlements
 from tickertape.engine.limits import binding_bytes_max
-from tickertape.engine.log_reads.read_tasks import LogLookups
+from tickertape.engine.log_reads.log_reads import LogReads
+from tickertape.engine.log_reads.read_tasks import ReadTask
 from tickertape.engine.queues.registry import QueueRegistry
 from tickertape.engine.runtime.log_writer import LogWriter, last_sequence
 from tickertape.engine.runtime.outbox import Outbox
@@ -50,10 +44,12 @@ class _PublishFrame(NamedTuple):
     batch: MessageBatch
 
 
-class _BlockedConnection:
-    """What a connection sent after a frame that is looked up."""
+class SettlementLookup(ReadTask[None]):
+    """Finds what the settlements of a frame name; what its connection sent after it waits."""
 
-    def __init__(self, frame: _PublishFrame, settlements: Settlements) -> None:
+    def __init__(self, session: Session, frame: _PublishFrame, settlements: Settlements) -> None:
+        super().__init__(settlements.look_up(), session.conn)
+        self.session = session
         self.frame = frame
         self.settlements = settlements
         self.waiting: deque[_PublishFrame | Callable[[], None]] = deque()
@@ -74,7 +70,7 @@ class PublishHandler:
         outbox: Outbox,
         pauses: ReadThrottle,
         statistics: Statistics,
-        errands: LogLookups,
+        reads: LogReads,
         goodbye: Callable[[int, TickertapeError], None],
     ) -> None:
         self._journal = journal
@@ -88,9 +84,9 @@ class PublishHandler:
         self._outbox = outbox
         self._pauses = pauses
         self._statistics = statistics
-        self._errands = errands
+        self._reads = reads
         self._goodbye = goodbye
-        self._held: dict[int, _BlockedConnection] = {}
+        self._held: dict[int, SettlementLookup] = {}
         """By connection."""
 
     # -- inputs -----------------------------------------------------------------------------------------
@@ -143,8 +139,8 @@ class PublishHandler:
         held = self._held.pop(session.conn, None)
         if held is None:
             return
-        self._errands.drop(session.conn)
-        if self._journal.commits.stopping:
+        self._reads.drop(held)
+        if self._journal.commits.failure is not None or self._journal.commits.closing:
             return
         try:
             if held.frame.command.sequenced:
@@ -217,22 +213,24 @@ class PublishHandler:
 
     def _look_up(self, session: Session, frame: _PublishFrame, settlements: Settlements) -> None:
         """Find what its settlements name; what comes after the frame waits meanwhile."""
-        conn = session.conn
-        self._held[conn] = _BlockedConnection(frame, settlements)
+        lookup = SettlementLookup(session, frame, settlements)
+        self._held[session.conn] = lookup
+        if self._reads.run(lookup):
+            self.looked_up(lookup)
+        if session.conn in self._held:
+            self._pauses.pause(session.conn, "settling")
 
-        def done(_: Any) -> None:
-            held = self._held.pop(conn)
-            if self._journal.commits.stopping:
-                return  # nothing can be written any more: it is not acknowledged, and comes again
-            try:
-                self._settle(session, frame, settlements)
-                self._go_on(session, held.waiting)
-            except TickertapeError as error:
-                self._goodbye(conn, error)
-
-        self._errands.begin(conn, settlements.look_up(), done)
-        if conn in self._held:
-            self._pauses.pause(conn, "settling")
+    def looked_up(self, lookup: SettlementLookup) -> None:
+        """The messages that the settlements of a frame name are found: go on with its connection."""
+        session = lookup.session
+        del self._held[session.conn]
+        if self._journal.commits.failure is not None or self._journal.commits.closing:
+            return  # nothing can be written any more: it is not acknowledged, and the client sends it again
+        try:
+            self._settle(session, lookup.frame, lookup.settlements)
+            self._go_on(session, lookup.waiting)
+        except TickertapeError as error:
+            self._goodbye(session.conn, error)
 
     def _go_on(self, session: Session, waiting: deque[_PublishFrame | Callable[[], None]]) -> None:
         """What waited is taken, up to the next frame that has to be looked up."""

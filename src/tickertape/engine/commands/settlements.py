@@ -80,7 +80,7 @@ class Settlements:
         found: list[int] = (own[self._known :].nonzero()[0] + self._known).tolist()
         return found
 
-    def look_up(self) -> Steps:
+    def look_up(self) -> Steps[None]:
         """Find what they name."""
         for index, settlement, runs in self._asked:
             try:

@@ -10,28 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from tickertape.base.errors import (
-    BadCommand,
-    BadOption,
-    NotReady,
-    SubscriptionUnknown,
-    TickertapeError,
-)
+from tickertape.base.errors import BadCommand, BadOption, NotReady, SubscriptionUnknown, TickertapeError
 from tickertape.base.limits import combined_subscriptions_max, credit_bytes_max
 from tickertape.base.text_format import shown
 from tickertape.engine.commands.queue_subscribe import QueueSubscribeHandler, of_underlying, without_queues
+from tickertape.engine.commands.range_searches import RangeSearch, RangeSearches
 from tickertape.engine.commands.subscribe_checks import bookmarks_in, check_subscribe, range_search
 from tickertape.engine.commands.subscription_registry import ConnectionSubscriptions
 from tickertape.engine.conflation.buffer import ConflationBuffer
 from tickertape.engine.delivery.log_delivery import LogDelivery
-from tickertape.engine.limits import archive_ahead_bytes_max, read_ahead_bytes_max, replaces_waiting_max
-from tickertape.engine.log_reads.budget import ReadBudget, ReadBudgets
-from tickertape.engine.log_reads.log_reads import LogAccess
-from tickertape.engine.log_reads.read_tasks import Searches
+from tickertape.engine.limits import replaces_waiting_max
+from tickertape.engine.log_reads.log_reads import LogReads
 from tickertape.engine.matching.interest import NOTHING, Interest
 from tickertape.engine.matching.interest_compiler import InterestCompiler
 from tickertape.engine.queues.browser import QueueBrowser
 from tickertape.engine.queues.consumer import QueueFeed
+from tickertape.engine.queues.message_reader import QueueAccess
 from tickertape.engine.queues.registry import QueueRegistry
 from tickertape.engine.retention import RetentionPin
 from tickertape.engine.runtime.clock import EngineClock
@@ -56,6 +50,45 @@ _ANY = 1 << 62
 """More than any reading takes."""
 
 
+class _StartSearch(RangeSearch):
+    """Looks up where a subscription to recorded topics begins, which is held in `place` until then."""
+
+    def __init__(
+        self,
+        sub: LogFeed,
+        command: Subscribe,
+        steps: ExtentSearch,
+        place: dict[str, LogFeed],
+        target: int,
+        backlog: int,
+    ) -> None:
+        super().__init__(sub.session, steps, bookmarks_in(command))
+        self.sub = sub
+        self.command = command
+        self.place = place
+        self.target = target
+        """End of the log when it was asked for."""
+        self.backlog = backlog
+
+
+class _RangeLookup(RangeSearch):
+    """Looks up the range of a resolve command."""
+
+    def __init__(
+        self,
+        session: Session,
+        command: Resolve,
+        steps: ExtentSearch,
+        topic: str,
+        types: dict[str, tuple[str, ...]],
+    ) -> None:
+        super().__init__(session, steps, bookmarks_in(command))
+        self.command = command
+        self.topic = topic
+        """Topic that is to be read; empty where it is the one that was asked for."""
+        self.types = types
+
+
 class SubscribeHandler:
     """All subscriptions, by connection. `slow(session, why)` closes a slow consumer."""
 
@@ -66,6 +99,7 @@ class SubscribeHandler:
         writer: LogWriter,
         outbox: Outbox,
         clock: EngineClock,
+        reads: LogReads,
         pauses: ReadThrottle,
         contents: InterestCompiler,
         limits: SlowConsumerLimits,
@@ -77,15 +111,18 @@ class SubscribeHandler:
         self._outbox = outbox
         self._clock = clock
         self._held: dict[int, ConnectionSubscriptions] = {}
-        self.budget = ReadBudget(read_ahead_bytes_max)
-        """For all who read the log."""
-        self.budgets = ReadBudgets(self.budget, ReadBudget(archive_ahead_bytes_max))
         self.delivery = LogDelivery(
-            journal, outbox, clock, self.budgets, self._ended, limits.age_seconds, slow
+            journal,
+            outbox,
+            clock,
+            reads,
+            self._ended,
+            limits.age_seconds,
+            slow,
         )
         self.unrecorded = TransientDelivery(outbox, clock, limits, slow)
-        self.searches = Searches(outbox, self.budgets, pauses)
-        access = LogAccess(journal, outbox, self.budget)
+        self.searches = RangeSearches(reads, pauses)
+        access = QueueAccess(journal, outbox, reads)
         self.queues = QueueRegistry(catalog, access, clock, writer, contents, self._queue_ended)
         self._consuming = QueueSubscribeHandler(
             self.queues, contents, outbox, self.of, self._hold, self._forget_if_empty
@@ -231,36 +268,79 @@ class SubscribeHandler:
 
     def _begin(self, sub: LogFeed, command: Subscribe, search: ExtentSearch, backlog: int = 0) -> None:
         """Hold it, and deliver once its start was found. What has its id goes on until then."""
-        conn = sub.session.conn
         held = self._hold(sub.session)
         replay = command.bookmark is not None or command.positions is not None
         place = held.coming if replay and sub.sub_id in held else held.recorded
         place[sub.sub_id] = sub
         target = self._journal.commits.accepted_end
+        self._search(_StartSearch(sub, command, search, place, target, backlog))
 
-        def found(extent: ReplayRange) -> None:
-            if place.get(sub.sub_id) is not sub or self.of(conn) is not held:
-                failed(SubscriptionUnknown(f"subscription {shown(sub.sub_id)} was ended before it began"))
-                return
-            if place is held.coming:
-                self._end(held, sub.sub_id)
-                self._hold(sub.session).recorded[sub.sub_id] = sub
-            if command.until_caught_up:
-                extent = extent._replace(stop=target if extent.stop is None else min(extent.stop, target))
-            answer = Ack(
-                id=command.id, start=extent.start, found=extent.found, after=extent.after, backlog=backlog
-            )
-            self._outbox.send(conn, answer)
-            sub.begin(extent, target)
-            self.delivery.begin(sub)
+    def _search(self, search: _StartSearch | _RangeLookup) -> None:
+        try:
+            is_done = self.searches.begin(search)
+        except NotReady as error:
+            self._not_found(search, error)
+            return
+        if is_done:
+            self.searched(search)
 
-        def failed(error: TickertapeError) -> None:
-            if place.get(sub.sub_id) is sub:
-                del place[sub.sub_id]
-                self._forget_if_empty(conn)
-            self._outbox.reject(conn, command.id, error)
+    def searched(self, search: RangeSearch) -> None:
+        """A search is done: the subscription begins, or the range is reported."""
+        self.searches.finished(search)
+        assert isinstance(search, _StartSearch | _RangeLookup)
+        try:
+            extent = search.result()
+        except TickertapeError as error:
+            self._not_found(search, error)
+            return
+        if isinstance(search, _StartSearch):
+            self._start(search, extent)
+        else:
+            self._resolved(search, extent)
 
-        self.searches.begin(sub.session, search, found, failed, bookmarks_in(command))
+    def _not_found(self, search: _StartSearch | _RangeLookup, error: TickertapeError) -> None:
+        if isinstance(search, _StartSearch) and search.place.get(search.sub.sub_id) is search.sub:
+            del search.place[search.sub.sub_id]
+            self._forget_if_empty(search.conn)
+        self._outbox.reject(search.conn, search.command.id, error)
+
+    def _start(self, search: _StartSearch, extent: ReplayRange) -> None:
+        """Deliver from the start that was found on."""
+        sub, command, place = search.sub, search.command, search.place
+        held = self.of(search.conn)
+        is_held = place is held.recorded or place is held.coming
+        if not is_held or place.get(sub.sub_id) is not sub:
+            text = f"subscription {shown(sub.sub_id)} was ended before it began"
+            self._not_found(search, SubscriptionUnknown(text))
+            return
+        if place is held.coming:
+            self._end(held, sub.sub_id)
+            self._hold(sub.session).recorded[sub.sub_id] = sub
+        if command.until_caught_up:
+            stop = search.target if extent.stop is None else min(extent.stop, search.target)
+            extent = extent._replace(stop=stop)
+        answer = Ack(
+            id=command.id,
+            start=extent.start,
+            found=extent.found,
+            after=extent.after,
+            backlog=search.backlog,
+        )
+        self._outbox.send(search.conn, answer)
+        sub.begin(extent, search.target)
+        self.delivery.begin(sub)
+
+    def _resolved(self, search: _RangeLookup, extent: ReplayRange) -> None:
+        assert extent.stop is not None
+        answer = Resolved(
+            id=search.command.id,
+            journal=self._journal.identity,
+            start=extent.start,
+            end=extent.stop,
+            topic=search.topic,
+            types=search.types,
+        )
+        self._outbox.send(search.conn, answer)
 
     def pause(self, session: Session, command: Pause) -> None:
         """Send nothing more to bookmark subscriptions. Raises `SubscriptionUnknown`, `BadOption`: then none
@@ -312,29 +392,14 @@ class SubscribeHandler:
         asked, command = command.topic, of_underlying(self._catalog, command)
         cover, options = self._check(session, command)
         types = {} if command.filter is None else self._contents.other_types(cover)
-
-        def found(extent: ReplayRange) -> None:
-            assert extent.stop is not None
-            answer = Resolved(
-                id=command.id,
-                journal=self._journal.identity,
-                start=extent.start,
-                end=extent.stop,
-                topic="" if command.topic == asked else command.topic,
-                types=types,
-            )
-            self._outbox.send(session.conn, answer)
-
-        def failed(error: TickertapeError) -> None:
-            self._outbox.reject(session.conn, command.id, error)
-
         if command.positions is not None:
             bounds = ScanLimits(command.messages_max or _ANY, command.bytes_max or _ANY)
             search = range_of_limit(self._journal, cover, command.topic, command.positions, bounds)
         else:
             search = range_search(self._journal, command, options, self._clock.now)
             search = close_range(self._journal, search, command.topic)
-        self.searches.begin(session, search, found, failed, bookmarks_in(command))
+        topic = "" if command.topic == asked else command.topic
+        self._search(_RangeLookup(session, command, search, topic, types))
 
     def credit(self, session: Session, sub_id: str, size: int) -> None:
         """The application consumed `size` bytes; for a subscription that is over it says nothing. Raises
@@ -380,7 +445,7 @@ class SubscribeHandler:
 
     def drop(self, session: Session) -> None:
         """A connection is gone."""
-        self.searches.drop(session)
+        self.searches.drop(session.conn)
         held = self.of(session.conn)
         for sub_id in list(held):
             self._end(held, sub_id)
@@ -390,19 +455,13 @@ class SubscribeHandler:
     @property
     def has_work(self) -> bool:
         """Whether `step` would do something."""
-        return (
-            self.delivery.has_work
-            or self.queues.has_work
-            or self.unrecorded.has_work
-            or self.searches.has_work
-        )
+        return self.delivery.has_work or self.queues.has_work or self.unrecorded.has_work
 
     def step(self) -> None:
-        """One bounded step of delivery, and of a search that let others go first."""
+        """One bounded step of delivery."""
         self.delivery.step()
         self.queues.step()
         self.unrecorded.step()
-        self.searches.step()
 
     # -- inside ---------------------------------------------------------------------------------------
 

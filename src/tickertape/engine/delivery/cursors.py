@@ -18,7 +18,7 @@ from tickertape.batch import MessageBatch
 from tickertape.engine.delivery.cursor import Cursor
 from tickertape.engine.delivery.cursor_shares import conflated_portion, lockstep_frames
 from tickertape.engine.limits import step_delivery_bytes
-from tickertape.engine.log_reads.budget import ReadBudgets
+from tickertape.engine.log_reads.log_reads import LogReads
 from tickertape.engine.matching.interest import EVERYTHING
 from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.effects import Send
@@ -67,17 +67,17 @@ class CursorScheduler:
         journal: Journal,
         outbox: Outbox,
         clock: EngineClock,
-        budgets: ReadBudgets,
+        reads: LogReads,
         hands: CursorCallbacks,
     ) -> None:
         self._journal = journal
         self._outbox = outbox
         self._clock = clock
-        self.budgets = budgets
+        self._reads = reads
+        self._budgets = reads.budgets
         self._hands = hands
         self._of: dict[LogFeed, Cursor] = {}
         self._runnable: FairQueue[Cursor] = FairQueue()
-        self._reads: dict[int, Cursor] = {}
         self._full: dict[int, dict[Cursor, None]] = {}
         """Cursors that go on when their connection is writable again."""
         self._at_tail: dict[Cursor, None] = {}
@@ -117,7 +117,7 @@ class CursorScheduler:
             self._run(cursor)
             return
         if not cursor.reading:
-            self.budgets.forget(cursor)
+            self._budgets.forget(cursor)
         self._at_tail.pop(cursor, None)
         self._paced.drop(cursor)
         self._holding.drop(cursor)
@@ -151,16 +151,13 @@ class CursorScheduler:
         for cursor in self._full.pop(session.conn, ()):
             self._run(cursor)
 
-    def read_done(self, token: int, data: Buffer | ArchiveAnswer | TickertapeError) -> bool:
-        """The answer to a read of the log or the archive; False when the token is none of ours."""
-        cursor = self._reads.pop(token, None)
-        if cursor is None:
-            return False
+    def read_done(self, cursor: Cursor, data: Buffer | ArchiveAnswer | TickertapeError) -> None:
+        """The answer to a read of the log or the archive."""
         cursor.reading = False
         if not cursor.subs or cursor.reader is None:
-            self.budgets.forget(cursor)
+            self._budgets.forget(cursor)
             self._run(cursor)
-            return True
+            return
         try:
             if isinstance(data, TickertapeError):
                 raise data
@@ -168,9 +165,8 @@ class CursorScheduler:
         except TickertapeError as error:
             for sub in list(cursor.subs):
                 self._hands.failed(sub, error)
-            return True
+            return
         self._run(cursor)
-        return True
 
     def persisted(self) -> None:
         """A commit became persisted."""
@@ -265,9 +261,9 @@ class CursorScheduler:
             return 0
         if not cursor.session.writable:
             self._full.setdefault(cursor.session.conn, {})[cursor] = None
-            self.budgets.idle(cursor, cursor.let_go)
+            self._budgets.idle(cursor, cursor.let_go)
             return 0
-        self.budgets.busy(cursor)
+        self._budgets.busy(cursor)
         if not cursor.ahead and not cursor.releases:
             self._fetch(cursor)
             if not cursor.ahead:
@@ -305,7 +301,7 @@ class CursorScheduler:
         else:
             self._run(cursor)
             return spent
-        self.budgets.idle(cursor, cursor.let_go)
+        self._budgets.idle(cursor, cursor.let_go)
         return spent
 
     def _fetch(self, cursor: Cursor) -> None:
@@ -324,11 +320,11 @@ class CursorScheduler:
                 self._hands.failed(sub, error)
             return
         if isinstance(step, ReadRequest | ReadArchive | ProbeArchive):
-            if self.budgets.reserve(cursor, step, lambda: self._run(cursor)):
+            if self._budgets.reserve(cursor, step, lambda: self._run(cursor)):
                 cursor.reading = True
-                self._reads[self._outbox.read(step, cursor.session.conn)] = cursor
+                self._reads.read(cursor, step, cursor.session.conn)
             return
-        self.budgets.release(cursor)
+        self._budgets.release(cursor)
         if step is None:
             reached = min(
                 [cursor.reader.position, *[sub.turns[0].position for sub in cursor.subs if sub.turns]]
@@ -352,12 +348,12 @@ class CursorScheduler:
             return self._journal.reader(position, cursor.literal)
         if view.archive is None:
             raise expired_error(f"position {position}", view)
-        return ArchivedLogReader(view, view.archive, position, cursor.topic, self._outbox.next_token())
+        return ArchivedLogReader(view, view.archive, position, cursor.topic, self._reads.new_token())
 
     def _join(self, cursor: Cursor) -> None:
         """It has caught up."""
         cursor.let_go()
-        self.budgets.forget(cursor)
+        self._budgets.forget(cursor)
         for sub in list(cursor.subs):
             if self._hands.cross(sub, self._journal.commits.persisted_end):
                 self._hands.caught_up(sub)

@@ -14,15 +14,16 @@ from tickertape.base.errors import TickertapeError
 from tickertape.base.interfaces import Buffer
 from tickertape.batch import MessageBatch
 from tickertape.engine.conflation.buffer import ConflationBuffer
+from tickertape.engine.delivery.cursor import Cursor
 from tickertape.engine.delivery.cursors import CursorCallbacks, CursorScheduler
 from tickertape.engine.delivery.fanout import Fanout
 from tickertape.engine.delivery.fanout import FanoutCallbacks as DispatcherHands
 from tickertape.engine.delivery.live_tail import LiveTail
 from tickertape.engine.delivery.progress_notices import ProgressNotices
+from tickertape.engine.delivery.shared_cursor import SharedCursor, SharedCursors
 from tickertape.engine.delivery.shared_cursor import SharedCursorCallbacks as CohortHands
-from tickertape.engine.delivery.shared_cursor import SharedCursors
 from tickertape.engine.limits import cohort_moves_max, step_bytes_max
-from tickertape.engine.log_reads.budget import ReadBudgets
+from tickertape.engine.log_reads.log_reads import LogReads
 from tickertape.engine.matching.interest import Interest
 from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.effects import Send
@@ -32,6 +33,7 @@ from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.log_feed import LogFeed, Phase, Replacement
 from tickertape.engine.subscriptions.options import ReplayRate
 from tickertape.journal.journal import Journal
+from tickertape.journal.reading.archive_reader import ArchiveAnswer
 from tickertape.journal.reading.log_view import LogPart
 from tickertape.wire.commands import Command, Completed, Deliver, Ended
 from tickertape.wire.frames import encode_frame
@@ -52,7 +54,7 @@ class LogDelivery:
         journal: Journal,
         outbox: Outbox,
         clock: EngineClock,
-        budgets: ReadBudgets,
+        reads: LogReads,
         ended: Callable[[LogFeed], None],
         age_seconds: float | None,
         slow: Callable[[Session, str], None],
@@ -66,7 +68,7 @@ class LogDelivery:
         hands = CursorCallbacks(
             self._cross, self._deliver, self._caught_up, self._failed, self._go_with_others
         )
-        self.cursors = CursorScheduler(journal, outbox, clock, budgets, hands)
+        self.cursors = CursorScheduler(journal, outbox, clock, reads, hands)
         going = CohortHands(
             self._cohort,
             self.cursors.is_free,
@@ -76,7 +78,7 @@ class LogDelivery:
             self._go_over,
             self._failed,
         )
-        self.cohorts = SharedCursors(journal, outbox, budgets.log, going)
+        self.cohorts = SharedCursors(journal, reads, going)
         self._handing = DispatcherHands(self._deliver, self._send_several, self.cursors.add)
         self.dispatcher = Fanout(journal.commits.persisted_end, self._handing, overrun=self._overrun)
         self.live = LiveTail(journal.commits.accepted_end, clock, self._handing, age_seconds, slow)
@@ -170,9 +172,14 @@ class LogDelivery:
         self._clocked.drop(sub)
         self._ended(sub)
 
-    def read_done(self, token: int, data: Buffer | TickertapeError) -> bool:
-        """The answer to a read; False when the token is none of ours."""
-        return self.cursors.read_done(token, data) or self.cohorts.read_done(token, data)
+    def read_done(
+        self, reader: Cursor | SharedCursor, data: Buffer | ArchiveAnswer | TickertapeError
+    ) -> None:
+        """The answer to a read."""
+        if isinstance(reader, Cursor):
+            self.cursors.read_done(reader, data)
+        else:
+            self.cohorts.read_done(reader, data)
 
     def persisted(self, part: LogPart) -> None:
         """A commit became persisted."""

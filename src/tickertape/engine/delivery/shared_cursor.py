@@ -28,13 +28,13 @@ from tickertape.engine.limits import (
     cohorts_max,
     step_delivery_bytes,
 )
-from tickertape.engine.log_reads.budget import ReadBudget
+from tickertape.engine.log_reads.log_reads import LogReads
 from tickertape.engine.matching.filter_groups import is_indexed
-from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.subscriptions.log_feed import LogFeed, Phase
 from tickertape.journal.format.retired_state import expired
 from tickertape.journal.journal import Journal
 from tickertape.journal.limits import read_bytes_target
+from tickertape.journal.reading.archive_reader import ArchiveAnswer
 from tickertape.journal.reading.log_reader import LogReader
 from tickertape.journal.reading.log_view import LogPart, ReadRequest
 
@@ -133,17 +133,15 @@ class SharedCursors:
     def __init__(
         self,
         journal: Journal,
-        outbox: Outbox,
-        budget: ReadBudget,
+        reads: LogReads,
         hands: SharedCursorCallbacks,
     ) -> None:
         self._journal = journal
-        self._outbox = outbox
-        self._budget = budget
+        self._reads = reads
+        self._budget = reads.budgets.log
         self._hands = hands
         self._all: dict[SharedCursor, None] = {}
         self._runnable: deque[SharedCursor] = deque()
-        self._reads: dict[int, SharedCursor] = {}
         self._alone: WeakValueDictionary[str | None, LogFeed] = WeakValueDictionary()
         """Of each topic the one that last went on by itself: with the next one it may make a cohort."""
 
@@ -216,18 +214,16 @@ class SharedCursors:
 
     # -- inputs ---------------------------------------------------------------------------------------
 
-    def read_done(self, token: int, data: Buffer | TickertapeError) -> bool:
-        """The answer to a read; False when the token is none of ours."""
-        cohort = self._reads.pop(token, None)
-        if cohort is None:
-            return False
+    def read_done(self, cohort: SharedCursor, data: Buffer | ArchiveAnswer | TickertapeError) -> None:
+        """The answer to a read."""
         cohort.reading = False
         if cohort not in self._all or cohort.reader is None:
             self._budget.forget(cohort)
-            return True
+            return
         try:
             if isinstance(data, TickertapeError):
                 raise data
+            assert isinstance(data, Buffer)
             cohort.gathered += cohort.reader.answer(data)
         except TickertapeError:
             # It may be damage in what some of them do not need: each of them reads that by itself.
@@ -236,9 +232,8 @@ class SharedCursors:
                 sub.alone_to = max(sub.alone_to, cohort.reader.position + 1)
                 self._hands.left(sub)
             self._end(cohort)
-            return True
+            return
         self._run(cohort)
-        return True
 
     # -- outputs --------------------------------------------------------------------------------------
 
@@ -341,7 +336,7 @@ class SharedCursors:
         elif not self._budget.reserve(cohort, size, lambda: self._run(cohort)):
             return True
         cohort.reading = True
-        self._reads[self._outbox.read(request)] = cohort
+        self._reads.read(cohort, request)
         return True
 
     def _land(self, cohort: SharedCursor) -> None:

@@ -1,78 +1,110 @@
-"""Owns one read of the log at a time, for somebody in a queue, and what it takes to read.
+"""Log reads: sends every read of the log and of the archive, and finds the owner of each answer.
 
-Must never have two under way, or take it for a failure that retention has removed what is read.
+An owner is the object that a read is for: a cursor, a reader of a queue, a task, or retention.
+
+Invariants:
+- An owner has at most one read under way, and its memory is reserved before the read is sent.
+- A read is answered once. The answer of a dropped owner is ignored, and its memory counts until then.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections import deque
+from typing import Any, NamedTuple
 
 from tickertape.base.errors import TickertapeError
 from tickertape.base.interfaces import Buffer
-from tickertape.engine.log_reads.budget import ReadBudget
-from tickertape.engine.runtime.outbox import Outbox
-from tickertape.journal.journal import Journal
-from tickertape.journal.reading.log_reader import LogReader
-from tickertape.journal.reading.log_view import LogPart, ReadRequest
+from tickertape.engine.limits import archive_ahead_bytes_max, read_ahead_bytes_max
+from tickertape.engine.log_reads.budget import ReadBudget, ReadBudgets
+from tickertape.engine.log_reads.read_tasks import ReadTask
+from tickertape.engine.runtime.outbox import NO_CONNECTION, Outbox
+from tickertape.journal.reading.archive_reader import ArchiveAnswer, ArchiveRequest
+from tickertape.journal.reading.log_view import ReadRequest
 
 
-class LogAccess(NamedTuple):
-    """What it takes to read the log."""
+class ReadResult(NamedTuple):
+    """An answer and its owner."""
 
-    journal: Journal
-    outbox: Outbox
-    budget: ReadBudget
+    owner: object
+    result: Any
+    """What was read, or the error. Of a task, which is done: `ReadTask.outcome`."""
 
 
-class PendingRead:
-    """At most one read. To the budget it is this object that holds what was read."""
+class LogReads:
+    """All reads."""
 
-    def __init__(self, access: LogAccess) -> None:
-        self._access = access
-        self._token: int | None = None
-        self._segment = 0
-        """Number of the segment that is read."""
-        self._queued = False
-        self.failure: TickertapeError | None = None
-        """What was wanted cannot be read."""
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+        self.budgets = ReadBudgets(ReadBudget(read_ahead_bytes_max), ReadBudget(archive_ahead_bytes_max))
+        """Memory of all readers."""
+        self._owners: dict[int, object] = {}
+        """Owners of the reads under way, by token."""
+        self._dropped: set[object] = set()
+        self._ready: deque[ReadTask[Any]] = deque()
+        """Tasks that let others go first."""
+
+    # -- reads ----------------------------------------------------------------------------------------
+
+    def new_token(self) -> int:
+        """Return a number that no read had before."""
+        return self._outbox.next_token()
+
+    def read(self, owner: object, request: ReadRequest | ArchiveRequest, conn: int = NO_CONNECTION) -> None:
+        """Send a read for which memory is reserved."""
+        self._owners[self._outbox.read(request, conn)] = owner
+
+    def read_when_free(
+        self, owner: object, request: ReadRequest | ArchiveRequest, conn: int = NO_CONNECTION
+    ) -> None:
+        """Send a read as soon as there is memory for it."""
+        if self.budgets.reserve(owner, request, lambda: self.read(owner, request, conn)):
+            self.read(owner, request, conn)
+
+    def answered(self, token: int, data: Buffer | ArchiveAnswer | TickertapeError) -> list[ReadResult]:
+        """Take the answer to a read; return it with its owner, or the tasks that are done with it."""
+        owner = self._owners.pop(token, None)
+        if owner in self._dropped:
+            self._dropped.discard(owner)
+            self.budgets.forget(owner)
+            return []
+        if not isinstance(owner, ReadTask):
+            return [] if owner is None else [ReadResult(owner, data)]
+        self.budgets.forget(owner)
+        return self._go_on(owner, data)
+
+    def drop(self, owner: object) -> None:
+        """Forget an owner: nothing more is read for it."""
+        if isinstance(owner, ReadTask):
+            owner.close()
+        if owner in self._owners.values():
+            self._dropped.add(owner)
+        else:
+            self.budgets.forget(owner)
+
+    # -- tasks ----------------------------------------------------------------------------------------
+
+    def run(self, task: ReadTask[Any]) -> bool:
+        """Start a task; return whether it is done at once. Otherwise `answered` or `step` return it."""
+        return bool(self._go_on(task, None))
 
     @property
-    def waiting(self) -> bool:
-        """Whether it is under way."""
-        return self._token is not None or self._queued
+    def has_work(self) -> bool:
+        """Whether `step` would do something."""
+        return bool(self._ready)
 
-    def ask(self, request: ReadRequest) -> None:
-        """Read, as soon as there is room for it."""
-        budget = self._access.budget
-        budget.busy(self)
-        self._queued = True
-        if budget.reserve(self, request.size, lambda: self._send(request)):
-            self._send(request)
+    def step(self) -> list[ReadResult]:
+        """Go on with one task that let others go first; return it when it is done."""
+        task = self._ready.popleft() if self._ready else None
+        return [] if task is None or task.closed else self._go_on(task, b"")
 
-    def ended(self, token: int) -> bool:
-        """Whether it is this one that was answered; then it is over."""
-        if token != self._token:
-            return False
-        self._token = None
-        return True
-
-    def parts(self, reader: LogReader, data: Buffer | TickertapeError) -> list[LogPart] | None:
-        """What the answer to it holds. None: it failed (`failure`), or retention has removed meanwhile what
-        was read: nobody needs that any more."""
-        try:
-            if isinstance(data, TickertapeError):
-                raise data
-            return reader.answer(data)
-        except TickertapeError as error:
-            if self._access.journal.view.has_number(self._segment):
-                self.failure = error
-            return None
-
-    def stop(self) -> None:
-        """Nothing more is wanted; an answer that is still to come is ignored."""
-        self._token, self._queued = None, False
-        self._access.budget.forget(self)
-
-    def _send(self, request: ReadRequest) -> None:
-        self._queued = False
-        self._token, self._segment = self._access.outbox.read(request), request.segment
+    def _go_on(
+        self, task: ReadTask[Any], data: Buffer | ArchiveAnswer | TickertapeError | None
+    ) -> list[ReadResult]:
+        request = task.advance(data)
+        if task.closed:
+            return [ReadResult(task, task.outcome)]
+        if request is None:
+            self._ready.append(task)
+        else:
+            self.read_when_free(task, request, task.conn)
+        return []

@@ -6,18 +6,14 @@ Must never take a message, or send beyond its credit.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from pyroaring import BitMap64
 
 from tickertape.base.errors import TickertapeError
-from tickertape.base.interfaces import Buffer
 from tickertape.batch import MessageBatch, select, slice_batch
 from tickertape.engine.limits import outbox_bytes_max, queue_frame_messages_max
-from tickertape.engine.log_reads.log_reads import LogAccess
 from tickertape.engine.matching.content_filter import ContentFilter
-from tickertape.engine.queues.message_reader import MessageReader
+from tickertape.engine.queues.message_reader import MessageReader, QueueAccess
 from tickertape.engine.queues.state.queue import Queue
 from tickertape.engine.queues.state.records import array_of
 from tickertape.engine.runtime.effects import Send
@@ -28,7 +24,7 @@ from tickertape.wire.frames import encode_frame
 
 
 class QueueBrowser:
-    """One look. `came(self)` is called when what was read is there."""
+    """One look."""
 
     def __init__(
         self,
@@ -37,8 +33,7 @@ class QueueBrowser:
         queue: Queue,
         content: ContentFilter | None,
         allowance: CreditWindow,
-        access: LogAccess,
-        came: Callable[[QueueBrowser], None],
+        access: QueueAccess,
         persisted: int,
     ) -> None:
         self.session = session
@@ -53,7 +48,7 @@ class QueueBrowser:
         """Position after the last message that it reads."""
         self._waiting: MessageBatch | None = None
         """What passed and was not sent yet."""
-        self._fetching = MessageReader(access, None, lambda: came(self))
+        self._fetching = MessageReader(access, None, self)
         self._outbox = access.outbox
 
     @property
@@ -75,10 +70,6 @@ class QueueBrowser:
     def over(self) -> bool:
         """Everything was sent."""
         return self._left is not None and not self._left and self._waiting is None
-
-    def read_done(self, token: int, data: Buffer | TickertapeError) -> bool:
-        """The answer to a read; False when it is none of ours."""
-        return self._fetching.read_done(token, data)
 
     def stop(self) -> None:
         """It is wanted no more."""

@@ -7,21 +7,19 @@ filter that has just arrived hold up deliveries for longer than its own catching
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable
+from collections.abc import Generator, Hashable
 from typing import Final
 
 from pyroaring import BitMap64
 
 from tickertape.base.errors import TickertapeError
-from tickertape.base.interfaces import Buffer
 from tickertape.batch.format import I8, Int64s
 from tickertape.engine.limits import queue_filter_scans_max, queue_step_messages_max
-from tickertape.engine.log_reads.log_reads import LogAccess
 from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.matching.filter_groups import TopicFilters
 from tickertape.engine.matching.interest import Interest
 from tickertape.engine.queues.consumer import QueueFeed
-from tickertape.engine.queues.message_reader import LogScan
+from tickertape.engine.queues.message_reader import LogScan, QueueAccess
 from tickertape.engine.queues.state.queue import Queue
 from tickertape.engine.queues.state.records import array_of, bitmap_of
 from tickertape.filter.batch_filter import piece_end
@@ -55,7 +53,7 @@ class FilterScan:
     """Reads the queue's part of the log forward for the filters that it has."""
 
     def __init__(
-        self, queue: Queue, start: int, cover: Interest, access: LogAccess, came: Callable[[], None]
+        self, queue: Queue, start: int, cover: Interest, access: QueueAccess, holder: object
     ) -> None:
         self._queue = queue
         self.reached = start
@@ -64,7 +62,7 @@ class FilterScan:
         """Where the last piece began that was looked at."""
         self._entered = queue.considered
         """What had entered when it began."""
-        self._log = LogScan(access, start, cover.literal, came)
+        self._log = LogScan(access, start, cover.literal, holder)
         self._parts: list[LogPart] = []
         self._low = 0
         """Of the first part, the message with which the next piece begins."""
@@ -127,10 +125,6 @@ class FilterScan:
             else:
                 done += looked
         return done
-
-    def read_done(self, token: int, data: Buffer | TickertapeError) -> bool:
-        """The answer to a read; False when it is none of ours."""
-        return self._log.read_done(token, data)
 
     def stop(self) -> None:
         """It is wanted no more."""
@@ -203,13 +197,13 @@ _SMALLEST_STEP_BYTES: Final = 64
 
 
 class ConsumerFilters:
-    """All filters of the consumers of one queue. `came` is called when something that was read is there."""
+    """All filters of the consumers of one queue, which is the holder of what they read."""
 
-    def __init__(self, queue: Queue, access: LogAccess, cover: Interest, came: Callable[[], None]) -> None:
+    def __init__(self, queue: Queue, access: QueueAccess, cover: Interest, holder: object) -> None:
         self._queue = queue
         self._access = access
         self._cover = cover
-        self._came = came
+        self._holder = holder
         self._by_key: dict[Hashable, ConsumerFilter] = {}
         self._scan_of: dict[ConsumerFilter, FilterScan] = {}
         self._scans: dict[FilterScan, int] = {}
@@ -312,10 +306,6 @@ class ConsumerFilters:
         """The log cannot be read."""
         return next((scan.failure for scan in self._scans if scan.failure is not None), None)
 
-    def read_done(self, token: int, data: Buffer | TickertapeError) -> bool:
-        """The answer to a read; False when it is none of ours."""
-        return any(scan.read_done(token, data) for scan in self._scans)
-
     # -- inside -----------------------------------------------------------------------------------------
 
     def _lead(self) -> FilterScan | None:
@@ -345,7 +335,7 @@ class ConsumerFilters:
             return
         self._number += 1
         start = start if lead is None else min(start, lead.reached)
-        scan = FilterScan(self._queue, start, self._cover, self._access, self._came)
+        scan = FilterScan(self._queue, start, self._cover, self._access, self._holder)
         self._scans[scan] = self._number
         self._put(scan, narrowing)
 

@@ -7,18 +7,14 @@ one; a crash between the two may publish one twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgspec
 from pyroaring import BitMap64
 
 from tickertape.base.errors import TickertapeError
-from tickertape.base.interfaces import Buffer
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.engine.limits import dead_letter_label_bytes_max, queue_frame_messages_max
-from tickertape.engine.log_reads.log_reads import LogAccess
 from tickertape.engine.queues.log_records import QueueLog
-from tickertape.engine.queues.message_reader import Fetched, MessageReader
+from tickertape.engine.queues.message_reader import Fetched, MessageReader, QueueAccess
 from tickertape.engine.queues.state.bit_sliced_index import first_places
 from tickertape.engine.queues.state.messages import PendingDeadLetter
 from tickertape.engine.queues.state.queue import Queue
@@ -26,13 +22,13 @@ from tickertape.engine.queues.state.records import Outcome, OutcomeKind, bitmap_
 
 
 class DeadLetterPublisher:
-    """Publishes dead letters. `came` is called when what was read is there."""
+    """Publishes dead letters."""
 
-    def __init__(self, queue: Queue, access: LogAccess, ledger: QueueLog, came: Callable[[], None]) -> None:
+    def __init__(self, queue: Queue, access: QueueAccess, ledger: QueueLog, holder: object) -> None:
         self._queue = queue
         self._ledger = ledger
         self._topic = queue.definition.dead_letter
-        self._fetching = MessageReader(access, None, came)
+        self._fetching = MessageReader(access, None, holder)
         self._room = 0
         """Bytes of the letters that there was no room for; 0 when there was."""
 
@@ -50,10 +46,6 @@ class DeadLetterPublisher:
     def stuck(self) -> bool:
         """Whether there is something to do that the log has no room for."""
         return bool(self._queue.state.doomed) and not self._can_write()
-
-    def read_done(self, token: int, data: Buffer | TickertapeError) -> bool:
-        """The answer to a read; False when it is none of ours."""
-        return self._fetching.read_done(token, data)
 
     def rest(self) -> None:
         """Nothing is published now."""

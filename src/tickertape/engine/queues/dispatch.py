@@ -14,16 +14,14 @@ import numpy as np
 from pyroaring import BitMap64
 
 from tickertape.base.errors import TickertapeError
-from tickertape.base.interfaces import Buffer
 from tickertape.batch import MessageBatch, select, slice_batch
 from tickertape.batch.format import I8, Int64s
 from tickertape.engine.limits import queue_frame_messages_max, queue_step_choices_max, queue_step_messages_max
-from tickertape.engine.log_reads.log_reads import LogAccess
 from tickertape.engine.matching.interest import Interest
 from tickertape.engine.queues.consumer import QueueFeed
 from tickertape.engine.queues.consumer_filter import ConsumerFilter, ConsumerFilters
 from tickertape.engine.queues.log_records import QueueLog
-from tickertape.engine.queues.message_reader import Fetched, MessageReader
+from tickertape.engine.queues.message_reader import Fetched, MessageReader, QueueAccess
 from tickertape.engine.queues.state.fairness import Load, distribute, next_consumer
 from tickertape.engine.queues.state.queue import Queue
 from tickertape.engine.queues.state.records import Outcome, OutcomeKind, bitmap_of, ranges_of
@@ -46,26 +44,25 @@ class DeferredDelivery(NamedTuple):
 
 
 class QueueDispatch:
-    """Deliveries of one queue. `later(due)` keeps those that must wait; `came` is called when messages that
-    were read are there."""
+    """Deliveries of one queue. `later(due)` keeps those that must wait."""
 
     def __init__(
         self,
         queue: Queue,
-        access: LogAccess,
+        access: QueueAccess,
         clock: EngineClock,
         cover: Interest,
         ledger: QueueLog,
         later: Callable[[DeferredDelivery], None],
-        came: Callable[[], None],
+        holder: object,
     ) -> None:
         self._queue = queue
         self._ledger = ledger
         self._later = later
         self._outbox = access.outbox
         self._clock = clock
-        self._fetching = MessageReader(access, cover.literal, came)
-        self.filters = ConsumerFilters(queue, access, cover, came)
+        self._fetching = MessageReader(access, cover.literal, holder)
+        self.filters = ConsumerFilters(queue, access, cover, holder)
         self._short: dict[QueueFeed, int] = {}
         """Whose credit did not suffice for what it would have got, and what it was: others are served."""
         self._fell_short = False
@@ -84,10 +81,6 @@ class QueueDispatch:
     def failure(self) -> TickertapeError | None:
         """What cannot be read, and is needed."""
         return self._fetching.failure or self.filters.failure
-
-    def read_done(self, token: int, data: Buffer | TickertapeError) -> bool:
-        """The answer to a read; False when it is none of ours."""
-        return self._fetching.read_done(token, data) or self.filters.read_done(token, data)
 
     # -- one delivery -----------------------------------------------------------------------------------
 

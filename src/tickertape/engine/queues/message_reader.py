@@ -7,7 +7,6 @@ one read of the log for a queue, or hand out a message that is not persisted.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -17,7 +16,9 @@ from tickertape.base.interfaces import Buffer
 from tickertape.batch import MessageBatch, merge, reorder, select, slice_batch
 from tickertape.batch.format import I8, Int64s
 from tickertape.engine.limits import delivery_bytes_max
-from tickertape.engine.log_reads.log_reads import LogAccess, PendingRead
+from tickertape.engine.log_reads.log_reads import LogReads
+from tickertape.engine.runtime.outbox import Outbox
+from tickertape.journal.journal import Journal
 from tickertape.journal.reading.log_reader import LogReader
 from tickertape.journal.reading.log_view import LogPart, ReadRequest
 
@@ -32,34 +33,69 @@ class Fetched(NamedTuple):
     positions: Int64s
 
 
-class MessageReader:
-    """The messages of one queue. `came` is called when something that was waited for is there."""
+class QueueAccess(NamedTuple):
+    """What queues read the log and send messages with."""
 
-    def __init__(
-        self,
-        access: LogAccess,
-        topic: str | None,
-        came: Callable[[], None],
-    ) -> None:
+    journal: Journal
+    outbox: Outbox
+    reads: LogReads
+
+
+class QueueReader:
+    """Reads the log for a queue or a browser (`holder`), which goes on when a read is answered."""
+
+    def __init__(self, access: QueueAccess, topic: str | None, holder: object) -> None:
         """`topic`: the only one that is wanted; None: there are several."""
-        self._access = access
+        self.holder = holder
+        self.waiting = False
+        """A read is under way, or waits for memory."""
+        self.failure: TickertapeError | None = None
+        """What was wanted cannot be read."""
+        self._view = access.journal.view
         self._topic = topic
-        self._budget = access.budget
-        self._came = came
-        self._reader: LogReader | None = None
+        self._reads = access.reads
+        self._budget = access.reads.budgets.log
         self._parts: list[LogPart] = []
         """What the last read brought."""
-        self._read = PendingRead(access)
+        self._segment = 0
+        """Number of the segment that is read."""
 
-    @property
-    def failure(self) -> TickertapeError | None:
-        """What was wanted cannot be read."""
-        return self._read.failure
+    def read_done(self, data: Buffer | TickertapeError) -> None:
+        """The answer to the read."""
+        raise NotImplementedError
 
-    @property
-    def waiting(self) -> bool:
-        """Whether a read is under way."""
-        return self._read.waiting
+    def stop(self) -> None:
+        """Nothing more is wanted; the answer to a read under way is ignored."""
+        self._parts = []
+        self.waiting = False
+        self._reads.drop(self)
+
+    def _ask(self, request: ReadRequest) -> None:
+        """Read as soon as there is memory for it."""
+        self._budget.busy(self)
+        self.waiting, self._segment = True, request.segment
+        self._reads.read_when_free(self, request)
+
+    def _answered(self, reader: LogReader, data: Buffer | TickertapeError) -> list[LogPart] | None:
+        """What an answer holds. None: the read failed (`failure`), or retention has removed meanwhile what
+        was read, and nobody needs it any more."""
+        self.waiting = False
+        try:
+            if isinstance(data, TickertapeError):
+                raise data
+            return reader.answer(data)
+        except TickertapeError as error:
+            if self._view.has_number(self._segment):
+                self.failure = error
+            return None
+
+
+class MessageReader(QueueReader):
+    """The messages of one queue, by their positions."""
+
+    def __init__(self, access: QueueAccess, topic: str | None, holder: object) -> None:
+        super().__init__(access, topic, holder)
+        self._reader: LogReader | None = None
 
     def get(self, wanted: Int64s) -> Fetched | None:
         """Of the messages `wanted` (positions, at least one) those at the front that are in memory, in this
@@ -67,7 +103,7 @@ class MessageReader:
         if self.waiting or self.failure is not None:
             return None
         first = int(wanted[0])
-        view = self._access.journal.view
+        view = self._view
         at = view.tail_at(first)
         if at is not None:
             if self._parts:
@@ -85,7 +121,7 @@ class MessageReader:
         """What was read was used, or is not wanted now: it may be dropped if others want to read. Not before:
         two that read in turns would only drop what the other one read."""
         if not self.waiting:
-            self._budget.idle(self._read, self._dropped)
+            self._budget.idle(self, self._dropped)
 
     def _now(self, wanted: Int64s) -> Fetched | None:
         """Of what a reader brought."""
@@ -93,29 +129,20 @@ class MessageReader:
             return None
         return _in_order(self._parts, wanted)
 
-    def read_done(self, token: int, data: Buffer | TickertapeError) -> bool:
-        """The answer to a read; False when it is none of ours."""
-        if not self._read.ended(token):
-            return False
+    def read_done(self, data: Buffer | TickertapeError) -> None:
+        """The answer to the read."""
         assert self._reader is not None
-        parts = self._read.parts(self._reader, data)
+        parts = self._answered(self._reader, data)
         if parts is None:
             self.let_go()
         else:
             self._parts = parts
-        self._came()
-        return True
 
     def let_go(self) -> None:
         """Nothing of what was read is needed now."""
         self._dropped()
         if not self.waiting:
-            self._budget.forget(self._read)
-
-    def stop(self) -> None:
-        """Nothing more is wanted; an answer that is still to come is ignored."""
-        self._dropped()
-        self._read.stop()
+            self._budget.forget(self)
 
     # -- inside -----------------------------------------------------------------------------------------
 
@@ -126,17 +153,17 @@ class MessageReader:
     def _read_on(self, first: int) -> None:
         reader = self._reader
         if reader is None or not reader.position <= first < reader.position + _NEAR:
-            reader = self._reader = LogReader(self._access.journal.view, first, self._topic)
+            reader = self._reader = LogReader(self._view, first, self._topic)
         self._parts = []
         try:
             step = reader.poll()
         except JournalCorrupt as error:
-            self._read.failure = error
+            self.failure = error
             return
         if step is None:
-            self._read.failure = JournalCorrupt(f"position {first} is not in the log, and a queue needs it")
+            self.failure = JournalCorrupt(f"position {first} is not in the log, and a queue needs it")
         elif isinstance(step, ReadRequest):
-            self._read.ask(step)
+            self._ask(step)
         else:
             self._parts = step
 
@@ -204,27 +231,12 @@ def _some(part: LogPart, wanted: Int64s) -> MessageBatch:
     return select(batch, np.searchsorted(part.positions, wanted))
 
 
-class LogScan:
-    """The log from `position` on. `came` is called when a read that was waited for has ended."""
+class LogScan(QueueReader):
+    """The log from `position` on."""
 
-    def __init__(self, access: LogAccess, position: int, topic: str | None, came: Callable[[], None]) -> None:
-        """`topic`: the only one that is wanted; None: there are several."""
-        self._access = access
-        self._topic = topic
-        self._reader = LogReader(access.journal.view, position, topic)
-        self._came = came
-        self._parts: list[LogPart] = []
-        self._read = PendingRead(access)
-
-    @property
-    def waiting(self) -> bool:
-        """Whether a read is under way."""
-        return self._read.waiting
-
-    @property
-    def failure(self) -> TickertapeError | None:
-        """The log cannot be read."""
-        return self._read.failure
+    def __init__(self, access: QueueAccess, position: int, topic: str | None, holder: object) -> None:
+        super().__init__(access, topic, holder)
+        self._reader = LogReader(self._view, position, topic)
 
     @property
     def position(self) -> int:
@@ -238,31 +250,22 @@ class LogScan:
         parts, self._parts = self._parts, []
         return parts
 
-    def read_done(self, token: int, data: Buffer | TickertapeError) -> bool:
-        """The answer to a read; False when it is none of ours."""
-        if not self._read.ended(token):
-            return False
-        parts = self._read.parts(self._reader, data)
+    def read_done(self, data: Buffer | TickertapeError) -> None:
+        """The answer to the read."""
+        parts = self._answered(self._reader, data)
         if parts is not None:
             self._parts = parts
         elif self.failure is None:  # retention has removed it
-            self._reader = LogReader(self._access.journal.view, self._reader.position, self._topic)
-        self._access.budget.release(self._read)
-        self._came()
-        return True
-
-    def stop(self) -> None:
-        """Nothing more is wanted; an answer that is still to come is ignored."""
-        self._parts = []
-        self._read.stop()
+            self._reader = LogReader(self._view, self._reader.position, self._topic)
+        self._budget.release(self)
 
     def _poll(self) -> None:
         try:
             step = self._reader.poll()
         except TickertapeError as error:
-            self._read.failure = error
+            self.failure = error
             return
         if isinstance(step, ReadRequest):
-            self._read.ask(step)
+            self._ask(step)
         elif step is not None:
             self._parts = step

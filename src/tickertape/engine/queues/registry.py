@@ -15,7 +15,6 @@ from tickertape.base.errors import NotAQueue, TickertapeError
 from tickertape.base.interfaces import Buffer, Now
 from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch
-from tickertape.engine.log_reads.log_reads import LogAccess
 from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.matching.interest import Interest
 from tickertape.engine.matching.interest_compiler import InterestCompiler
@@ -23,6 +22,7 @@ from tickertape.engine.queues.browser import QueueBrowser
 from tickertape.engine.queues.consumer import QueueFeed
 from tickertape.engine.queues.dispatch import DeferredDelivery
 from tickertape.engine.queues.log_records import QueueLog
+from tickertape.engine.queues.message_reader import QueueAccess, QueueReader
 from tickertape.engine.queues.settlement import Found, look_up, settle
 from tickertape.engine.queues.snapshot import QueueSnapshot, snapshot
 from tickertape.engine.queues.state.admission import Priorities, QueueAdmission
@@ -53,7 +53,7 @@ class QueueRegistry:
     def __init__(
         self,
         catalog: TopicCatalog,
-        access: LogAccess,
+        access: QueueAccess,
         clock: EngineClock,
         writer: LogWriter,
         contents: InterestCompiler,
@@ -72,7 +72,6 @@ class QueueRegistry:
         """Deliveries that wait for the disk, in order."""
         self._active: dict[QueueWorker | QueueBrowser, None] = {}
         """Those that may have something to do, in turn."""
-        self._browsing: dict[QueueBrowser, None] = {}
         self._early: dict[str, dict[QueueBrowser, None]] = {}
         """Those whose queue has not come so far, by its name, in the order in which they asked."""
         hands = QueueWorkerCallbacks(
@@ -175,11 +174,8 @@ class QueueRegistry:
         allowance: CreditWindow,
     ) -> QueueBrowser:
         """Read what a queue has ready, and take nothing."""
-        came, persisted = self._stir_browsing, self._journal.commits.persisted_end
-        browsing = QueueBrowser(
-            session, sub_id, work.queue, content, allowance, self._access, came, persisted
-        )
-        self._browsing[browsing] = None
+        persisted = self._journal.commits.persisted_end
+        browsing = QueueBrowser(session, sub_id, work.queue, content, allowance, self._access, persisted)
         if browsing.may_begin:
             self._stir_browsing(browsing)
         else:
@@ -188,7 +184,6 @@ class QueueRegistry:
 
     def stop_browsing(self, browsing: QueueBrowser) -> None:
         """Nobody wants it any more."""
-        self._browsing.pop(browsing, None)
         self._active.pop(browsing, None)
         self._early.get(browsing.topic, {}).pop(browsing, None)
         browsing.stop()
@@ -258,10 +253,14 @@ class QueueRegistry:
             for work in self._works.values():
                 self._active[work] = None
 
-    def read_done(self, token: int, data: Buffer | TickertapeError) -> bool:
-        """The answer to a read; False when it is none of ours."""
-        readers: list[QueueWorker | QueueBrowser] = [*self._works.values(), *self._browsing]
-        return any(reader.read_done(token, data) for reader in readers)
+    def read_done(self, reader: QueueReader, data: Buffer | TickertapeError) -> None:
+        """The answer to a read."""
+        reader.read_done(data)
+        holder = reader.holder
+        if isinstance(holder, QueueBrowser):
+            self._stir_browsing(holder)
+        elif isinstance(holder, QueueWorker):
+            holder.read_done()
 
     @property
     def has_work(self) -> bool:

@@ -11,14 +11,12 @@ from typing import Final, NamedTuple
 from pyroaring import BitMap64
 
 from tickertape.base.errors import TickertapeError
-from tickertape.base.interfaces import Buffer
 from tickertape.engine.limits import queue_step_messages_max, queue_step_outcomes_max, step_bytes_max
-from tickertape.engine.log_reads.log_reads import LogAccess
 from tickertape.engine.queues.consumer import QueueFeed
 from tickertape.engine.queues.dead_letters import DeadLetterPublisher
 from tickertape.engine.queues.dispatch import DeferredDelivery, QueueDispatch
 from tickertape.engine.queues.log_records import QueueLog
-from tickertape.engine.queues.message_reader import LogScan
+from tickertape.engine.queues.message_reader import LogScan, QueueAccess
 from tickertape.engine.queues.state.admission import QueueAdmission
 from tickertape.engine.queues.state.leases import Lease
 from tickertape.engine.queues.state.queue import Queue
@@ -37,7 +35,7 @@ _CLOCK_CHECK_SECONDS: Final = 1.0
 class QueueWorkerCallbacks(NamedTuple):
     """What a queue at work needs of the others."""
 
-    access: LogAccess
+    access: QueueAccess
     ledger: QueueLog
     clock: EngineClock
     later: Callable[[DeferredDelivery], None]
@@ -59,10 +57,10 @@ class QueueWorker:
         self._journal = access.journal
         self._topic = entrance.cover.literal
         self.delivering = QueueDispatch(
-            queue, access, self._clock, entrance.cover, hands.ledger, hands.later, self.stir
+            queue, access, self._clock, entrance.cover, hands.ledger, hands.later, self
         )
-        self._burying = DeadLetterPublisher(queue, access, hands.ledger, self.stir)
-        self._log = LogScan(access, queue.considered, self._topic, self.stir)
+        self._burying = DeadLetterPublisher(queue, access, hands.ledger, self)
+        self._log = LogScan(access, queue.considered, self._topic, self)
         self._parts: list[LogPart] = []
         self._low = 0
         self._stirred = True
@@ -75,7 +73,7 @@ class QueueWorker:
 
     def begin(self) -> None:
         """The queue was recovered: go on from where it is."""
-        self._log = LogScan(self._hands.access, self.queue.considered, self._topic, self.stir)
+        self._log = LogScan(self._hands.access, self.queue.considered, self._topic, self)
 
     # -- inputs -----------------------------------------------------------------------------------------
 
@@ -129,16 +127,11 @@ class QueueWorker:
         else:
             queue.give_back(ended)
 
-    def read_done(self, token: int, data: Buffer | TickertapeError) -> bool:
-        """The answer to a read; False when it is none of ours."""
-        ours = (
-            self.delivering.read_done(token, data)
-            or self._log.read_done(token, data)
-            or self._burying.read_done(token, data)
-        )
-        if ours and self.failure is not None:
+    def read_done(self) -> None:
+        """One of its reads was answered."""
+        self.stir()
+        if self.failure is not None:
             self._rest()
-        return ours
 
     def _rest(self) -> None:
         self.delivering.rest()

@@ -99,6 +99,12 @@ class ArchiveRead(NamedTuple):
     """For whom."""
 
 
+class ReadTaskDone(NamedTuple):
+    """A task of the driver, which it gave to `Broker.run`, has its outcome."""
+
+    task: object
+
+
 class LogEvent(NamedTuple):
     """Something that is no matter of one connection; for the driver's log: name of the event, its level, its
     fields."""
@@ -173,6 +179,7 @@ Effect = (
     | DiskJob
     | ReadLog
     | ArchiveRead
+    | ReadTaskDone
     | LogEvent
     | SpillWrite
     | SpillRead

@@ -20,7 +20,9 @@ from tickertape.base.errors import ArchiveFailed, TickertapeError
 from tickertape.base.interfaces import Now
 from tickertape.base.timestamps import format_timestamp
 from tickertape.engine.broker import Broker
+from tickertape.engine.log_reads.read_tasks import ReadTask
 from tickertape.engine.runtime.effects import ArchiveRead
+from tickertape.engine.runtime.outbox import NO_CONNECTION
 from tickertape.journal.format.retired_state import StoredMessage
 from tickertape.journal.reading.archive_reader import (
     ArchiveAnswer,
@@ -37,7 +39,7 @@ from tickertape.journal.reading.archive_reader import (
     difference,
 )
 from tickertape.journal.reading.archive_tier import ArchiveCoverage, ArchiveTier
-from tickertape.journal.reading.log_view import LogPart
+from tickertape.journal.reading.log_view import LogPart, LogView
 from tickertape.server.config.archive import ArchiveConfig
 from tickertape.server.events import event
 from tickertape.server.limits import archive_scans_max, archive_threads_max
@@ -110,6 +112,20 @@ class _ArchiveRead:
         return ArchivedParts(parts, reached)
 
 
+class ArchiveComparison(ReadTask[str]):
+    """Compares the end of the archive with the log. The outcome says what differs, if anything."""
+
+    def __init__(
+        self,
+        view: LogView,
+        covered: ArchiveCoverage,
+        told: Callable[[ArchiveCoverage | ArchiveFailed], None],
+    ) -> None:
+        super().__init__(difference(view, covered), NO_CONNECTION)
+        self.covered = covered
+        self.told = told
+
+
 class ArchiveReads:
     """The archive of the journal with an id; `tier` is what the engine knows of it."""
 
@@ -131,8 +147,6 @@ class ArchiveReads:
         self._unfit = ""
         """Why the archive is not that of this log, for good: the log will grow to where the archive ends,
         with other messages at its positions."""
-        self._checks = 0
-        """Comparisons with the log so far."""
         self._last: tuple[tuple[str, Coverage], tuple[int, StoredMessage] | None] | None = None
         """Which table it was when it was looked at last, what it covered, and the last message of that."""
 
@@ -191,17 +205,11 @@ class ArchiveReads:
             ends = f"ends at position {covered.end}, and the log at {broker.journal.commits.persisted_end}"
             self._judged(covered, told, f"{ends}: it has lost messages that were archived")
         else:
-            self._checks += 1
-            steps = difference(broker.journal.view, covered)
-            broker.errands.begin(-self._checks, steps, partial(self._compared, covered, told))
+            broker.run(ArchiveComparison(broker.journal.view, covered, told))
 
-    def _compared(
-        self,
-        covered: ArchiveCoverage,
-        told: Callable[[ArchiveCoverage | ArchiveFailed], None],
-        found: str | TickertapeError,
-    ) -> None:
-        """Called by the engine, which is told of it when it has done what it does."""
+    def compared(self, comparison: ArchiveComparison) -> None:
+        """The engine has compared the archive with the log."""
+        covered, found = comparison.covered, comparison.outcome
         if isinstance(found, str) and found:
             assert covered.last is not None
             position, (bookmark, stamp) = covered.last
@@ -210,7 +218,7 @@ class ArchiveReads:
                 f"has the message {message} at position {position}, and the log {found}: it has lost "
                 "messages that were archived and gave their positions to others"
             )
-        self._loop.call_soon(self._judged, covered, told, found)
+        self._loop.call_soon(self._judged, covered, comparison.told, found)
 
     def _judged(
         self,

@@ -9,6 +9,7 @@ import pytest
 from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
 from tickertape.base.limits import message_cost_bytes
+from tickertape.engine.commands.range_searches import RangeSearch
 from tickertape.engine.limits import replaces_waiting_max
 from tickertape.wire.commands import Ack
 
@@ -165,9 +166,9 @@ def test_one_that_ends_while_its_successor_is_looked_up_does_not_take_it_along()
     world.settle()
     peer.resume("s")
     command = _replace(peer, "s", "a", bookmark=f"{name}|20|")
-    searches = world.broker.subscribing.searches
+    owners = world.broker.reads._owners
     while "s" in world.broker.subscribing.of(peer.conn).recorded:
-        reads = [read for read in world.reads if read.token not in searches._reading]
+        reads = [read for read in world.reads if not isinstance(owners[read.token], RangeSearch)]
         if world.broker.has_work:
             world.work()
         else:

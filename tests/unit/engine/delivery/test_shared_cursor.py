@@ -16,6 +16,7 @@ from tickertape.engine.delivery import fanout as dispatcher
 from tickertape.engine.delivery import log_delivery as delivery
 from tickertape.engine.delivery import shared_cursor as cohorts
 from tickertape.engine.delivery.fanout import Everybody
+from tickertape.engine.delivery.shared_cursor import SharedCursor
 from tickertape.engine.log_reads.budget import ReadBudget
 from tickertape.engine.matching.subscription_index import InterestGroup, SubscriptionIndex
 from tickertape.engine.runtime.effects import ReadLog
@@ -287,7 +288,7 @@ def test_a_read_of_a_cohort_is_answered_though_it_has_gone() -> None:
         world.broker.disconnected(peer.conn)
     world.settle()
     assert not world.broker._delivery.cohorts
-    assert world.broker._delivery.cursors.budgets.log.held_bytes == 0
+    assert world.broker.reads.budgets.log.held_bytes == 0
 
 
 def _faulty(world: EngineWorld, monkeypatch: pytest.MonkeyPatch, wanted: bytes, times: int) -> list[int]:
@@ -342,10 +343,10 @@ def test_a_read_that_failed_once_ends_no_cohort_of_others() -> None:
     crowd = world.connect("crowd")
     for number in range(2):
         crowd.subscribe(f"a{number}", "a", bookmark="0", filter=f"/n = {number}", credit=1 << 20)
-    together = world.broker._delivery.cohorts
-    while not together._reads:
+    owners = world.broker.reads._owners
+    while not any(isinstance(owner, SharedCursor) for owner in owners.values()):
         world.step()
-    (read,) = [read for read in world.reads if read.token in together._reads]
+    (read,) = [read for read in world.reads if isinstance(owners[read.token], SharedCursor)]
     world.reads.remove(read)
     world.broker.read_done(read.token, JournalError("EIO, once"), world.now())
     world.settle()

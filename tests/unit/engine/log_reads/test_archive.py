@@ -13,6 +13,8 @@ from tests.simulation.engine_peer import Heard, Peer
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import TickertapeError
 from tickertape.base.timestamps import format_timestamp
+from tickertape.engine.log_reads.read_tasks import ReadTask
+from tickertape.engine.runtime.outbox import NO_CONNECTION
 from tickertape.journal.format.retired_state import StoredMessage
 from tickertape.journal.reading.archive_reader import (
     ArchiveAnswer,
@@ -213,13 +215,13 @@ def test_the_last_message_of_an_archive_is_compared_with_what_the_log_has(
     }
 
     def found(position: int, bookmark: Bookmark, stamp: int) -> object:
-        outcomes: list[object] = []
         covered = ArchiveCoverage(0, position + 1, last=(position, StoredMessage(bookmark, stamp)))
-        world.broker.errands.begin(-1, difference(view, covered), outcomes.append)
+        task = ReadTask(difference(view, covered), NO_CONNECTION)
+        world.broker.run(task)
         world.wake(0.01)
         world.settle()
-        [outcome] = outcomes
-        return outcome
+        assert task.closed
+        return task.outcome
 
     def bookmark(position: int) -> Bookmark:
         return Bookmark(world.everything[position].publisher, world.everything[position].sequence)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation.engine_world import EngineWorld, cost
-from tickertape.engine.commands import subscribe as subscribing
+from tickertape.engine.log_reads import log_reads
 
 BODIES = [b"%03d" % number + bytes(20_000) for number in range(100)]
 
@@ -36,7 +36,7 @@ def test_a_commit_larger_than_the_credit_is_read_once() -> None:
 
 
 def test_beyond_the_bound_it_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscribing, "read_ahead_bytes_max", sum(map(len, BODIES)) + 100_000)
+    monkeypatch.setattr(log_reads, "read_ahead_bytes_max", sum(map(len, BODIES)) + 100_000)
     world, reads = _replay(3)
     assert reads > 6
-    assert world.broker._delivery.cursors.budgets.log.held_bytes == 0
+    assert world.broker.reads.budgets.log.held_bytes == 0

@@ -9,8 +9,8 @@ from tests.simulation.engine_world import EngineWorld
 from tickertape.base.bookmarks import AtBookmarks, parse_bookmark
 from tickertape.base.limits import bookmarks_per_list_max, option_bytes_max, option_parts_max
 from tickertape.base.options import parse_options
+from tickertape.engine.commands import range_searches as searches
 from tickertape.engine.limits import bookmarks_sought_per_connection_max, searches_per_connection_max
-from tickertape.engine.log_reads import read_tasks as searches
 from tickertape.engine.runtime.effects import PauseReading, ResumeReading
 from tickertape.wire.commands import Ack, Resolve, Resolved
 
@@ -53,7 +53,7 @@ def test_a_search_of_a_connection_that_is_gone_ends_and_gives_its_memory_back() 
     world, peer = _world()
     peer.subscribe("waits for its turn", "t", bookmark=_list(world, 400), credit=1 << 20)
     peer.subscribe("reads", "t", bookmark=_list(world, 0), credit=1 << 20)
-    budget = world.broker._delivery.cursors.budgets.log
+    budget = world.broker.reads.budgets.log
     assert world.reads
     assert budget.held_bytes
     world.broker.disconnected(peer.conn)
@@ -66,7 +66,7 @@ def test_a_search_of_a_connection_that_is_gone_ends_and_gives_its_memory_back() 
 
 def test_searches_wait_for_the_read_budget_and_all_are_answered() -> None:
     world, peer = _world()
-    world.broker._delivery.cursors.budgets.log.bytes_max = 1
+    world.broker.reads.budgets.log.bytes_max = 1
     bookmark = _list(world, 0)
     commands = [peer.subscribe(f"s{number}", "t", bookmark=bookmark, credit=1 << 20) for number in range(20)]
     assert len(world.reads) == 1, "the others wait"

@@ -27,7 +27,7 @@ def filled(queues: int, each: int) -> QueueWorld:
 @pytest.mark.parametrize("queues", [2, 4])
 def test_queues_that_can_only_read_in_turns_do_get_on(queues: int) -> None:
     world = filled(queues, 10)
-    world.broker.subscribing.budget.bytes_max = 20_000
+    world.broker.reads.budgets.log.bytes_max = 20_000
     consumer = world.connect("consumer")
     assert isinstance(consumer, QueuePeer)
     for number in range(queues):
@@ -38,7 +38,7 @@ def test_queues_that_can_only_read_in_turns_do_get_on(queues: int) -> None:
 
 def test_looks_that_are_given_up_while_they_read_keep_nothing() -> None:
     world = filled(1, 30)
-    budget = world.broker.subscribing.budget
+    budget = world.broker.reads.budgets.log
     for number in range(200):
         peer = world.connect(f"peer{number}")
         assert isinstance(peer, QueuePeer)

@@ -1,0 +1,76 @@
+"""Range searches: look-ups of the replay range of subscribe and resolve commands, with their limits.
+
+A connection that looks up many bookmarks is not read from until they are found. A search holds nothing back
+from retention: it finds what the log has when it ends.
+"""
+
+from __future__ import annotations
+
+from tickertape.base.errors import NotReady
+from tickertape.engine.limits import (
+    bookmarks_sought_max,
+    bookmarks_sought_per_connection_max,
+    searches_per_connection_max,
+)
+from tickertape.engine.log_reads.log_reads import LogReads
+from tickertape.engine.log_reads.read_tasks import ReadTask
+from tickertape.engine.sessions.read_throttle import ReadThrottle
+from tickertape.engine.sessions.session import Session
+from tickertape.engine.subscriptions.start_position import ExtentSearch, ReplayRange
+
+
+class RangeSearch(ReadTask[ReplayRange]):
+    """The search for the range of one command, which names so many bookmarks."""
+
+    def __init__(self, session: Session, steps: ExtentSearch, bookmarks: int) -> None:
+        super().__init__(steps, session.conn)
+        self.session = session
+        self.bookmarks = bookmarks
+
+
+class RangeSearches:
+    """All searches in progress."""
+
+    def __init__(self, reads: LogReads, throttle: ReadThrottle) -> None:
+        self._reads = reads
+        self._throttle = throttle
+        self._by_conn: dict[int, dict[RangeSearch, None]] = {}
+        self.bookmarks = 0
+        """Bookmarks that are being looked up."""
+
+    def begin(self, search: RangeSearch) -> bool:
+        """Start a search; return whether it is done at once. Raises `NotReady` above the limits."""
+        own = self._by_conn.get(search.conn, {})
+        if len(own) >= searches_per_connection_max:
+            raise NotReady(f"{len(own)} searches of this connection are under way: wait for their answers")
+        if self.bookmarks + search.bookmarks > bookmarks_sought_max:
+            raise NotReady(f"{self.bookmarks:,} bookmarks are being looked up: try again later")
+        self._by_conn.setdefault(search.conn, own)[search] = None
+        self.bookmarks += search.bookmarks
+        if self._reads.run(search):
+            return True
+        if self._is_crowded(search.conn):
+            self._throttle.pause(search.conn, "searches")
+        return False
+
+    def finished(self, search: RangeSearch) -> None:
+        """Count a search that is done no longer."""
+        own = self._by_conn.get(search.conn, {})
+        own.pop(search, None)
+        self.bookmarks -= search.bookmarks
+        if not own:
+            self._by_conn.pop(search.conn, None)
+        if not self._is_crowded(search.conn):
+            self._throttle.resume(search.conn, "searches")
+
+    def drop(self, conn: int) -> None:
+        """A connection is gone."""
+        for search in self._by_conn.pop(conn, {}):
+            self.bookmarks -= search.bookmarks
+            self._reads.drop(search)
+
+    def _is_crowded(self, conn: int) -> bool:
+        """Whether a connection looks up so many bookmarks that it should ask for no more."""
+        return sum(search.bookmarks for search in self._by_conn.get(conn, ())) >= (
+            bookmarks_sought_per_connection_max
+        )
