@@ -293,7 +293,7 @@ class Broker:
         self.queues.wake()
         self._keeping.wake()
         self.journal.commits.wake(now)
-        self._delivery.settle()
+        self._settle_delivery()
         self.retaining.wake()
         self.beats.wake()
         self._journal_moved()
@@ -420,19 +420,25 @@ class Broker:
         if commits:
             self.queues.persisted()
             self._delivery.dispatch()
-            self._delivery.settle()
+            self._settle_delivery()
             self.queues.step()  # an idle consumer need not wait for the next turn
             self._write()
         if self._pauses.of("journal") and not self._intake.crowded:
             self._pauses.lift("journal")
         if self._pauses.of("unrecorded") and not self.subscribing.unrecorded.congested:
             self._pauses.lift("unrecorded")
+        self.subscribing.forget_ended()
         if self.journal.commits.failure is not None and not self._failed:
             self._fail()
 
+    def _settle_delivery(self) -> None:
+        for session, why in self._delivery.overdue().items():
+            self._too_slow(session, why)
+        self._delivery.settle()
+
     def _write(self) -> None:
         """Accepted messages go to live subscriptions and to the disk."""
-        self._delivery.live.accepted(self.journal.take_accepted())
+        self._delivery.accepted(self.journal.take_accepted())
         self._outbox.submit(self.journal.commits.jobs())
 
     def _fail(self) -> None:

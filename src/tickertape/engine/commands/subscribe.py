@@ -116,9 +116,7 @@ class SubscribeHandler:
             outbox,
             clock,
             reads,
-            self._ended,
             limits.age_seconds,
-            slow,
         )
         self.unrecorded = TransientDelivery(outbox, clock, limits, slow)
         self.searches = RangeSearches(reads, pauses)
@@ -217,6 +215,7 @@ class SubscribeHandler:
             if options.pause:
                 self.delivery.pause([old])
             self.delivery.replace(old, cover if of_log else None, options.pace, conflating, live=options.live)
+            self.forget_ended()
         elif of_log:
             sub = LogFeed(session, command.sub_id, cover, allowance)
             sub.replays = command.bookmark is not None
@@ -460,6 +459,7 @@ class SubscribeHandler:
     def step(self) -> None:
         """One bounded step of delivery."""
         self.delivery.step()
+        self.forget_ended()
         self.queues.step()
         self.unrecorded.step()
 
@@ -493,16 +493,18 @@ class SubscribeHandler:
         sub = held.recorded.get(sub_id)
         if sub is not None:
             self.delivery.remove(sub)
+            self.forget_ended()
         live = held.live.pop(sub_id, None)
         if live is not None:
             self.unrecorded.remove(live)
             self._forget_if_empty(live.session.conn)
 
-    def _ended(self, sub: LogFeed) -> None:
-        """A subscription is over, whoever ended it."""
-        if self._is_held(sub):
-            del self._held[sub.session.conn].recorded[sub.sub_id]
-            self._forget_if_empty(sub.session.conn)
+    def forget_ended(self) -> None:
+        """Let go of subscriptions that are over, whoever ended them."""
+        for sub in self.delivery.take_ended():
+            if self._is_held(sub):
+                del self._held[sub.session.conn].recorded[sub.sub_id]
+                self._forget_if_empty(sub.session.conn)
 
     def _queue_ended(self, sub: QueueFeed | QueueBrowser) -> None:
         self._consuming.ended(sub)

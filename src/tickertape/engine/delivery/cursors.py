@@ -8,21 +8,26 @@ connection more turns than another because it has more of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
 
 from tickertape.base.errors import TickertapeError
 from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import combined_subscriptions_max
-from tickertape.batch import MessageBatch
 from tickertape.engine.delivery.cursor import Cursor
 from tickertape.engine.delivery.cursor_shares import conflated_portion, lockstep_frames
+from tickertape.engine.delivery.frame_sender import FrameSender
+from tickertape.engine.delivery.transitions import (
+    BoundaryReached,
+    CaughtUp,
+    MayShare,
+    ReadFailed,
+    Transition,
+    Transitions,
+)
 from tickertape.engine.limits import step_delivery_bytes
 from tickertape.engine.log_reads.log_reads import LogReads
 from tickertape.engine.matching.interest import EVERYTHING
 from tickertape.engine.runtime.clock import EngineClock
-from tickertape.engine.runtime.effects import Send
-from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.runtime.scheduling import DeadlineQueue, FairQueue
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.log_feed import LogFeed
@@ -38,25 +43,8 @@ from tickertape.journal.reading.archive_reader import (
 from tickertape.journal.reading.archive_tier import ArchiveCoverage
 from tickertape.journal.reading.log_reader import LogReader
 from tickertape.journal.reading.log_view import LogPart, ReadRequest
-from tickertape.wire.frames import encode_frame
 
 _MICROS = 1_000_000
-
-
-class CursorCallbacks(NamedTuple):
-    """What others do for the cursors."""
-
-    cross: Callable[[LogFeed, int], bool]
-    """Do what is due to a subscription that has considered everything below a position; False when it is
-    over."""
-    deliver: Callable[[LogFeed, MessageBatch, int, int | None, bytes], None]
-    """Send it a batch; everything below a position is considered then. The last is `Share.positions`."""
-    caught_up: Callable[[LogFeed], None]
-    """It has considered everything persisted: it is discarded here if it goes on elsewhere."""
-    failed: Callable[[LogFeed, TickertapeError], None]
-    """What it needs cannot be read."""
-    join: Callable[[LogFeed], bool]
-    """Whether it goes on with others from where it is: it is discarded here then."""
 
 
 class CursorScheduler:
@@ -65,17 +53,15 @@ class CursorScheduler:
     def __init__(
         self,
         journal: Journal,
-        outbox: Outbox,
         clock: EngineClock,
         reads: LogReads,
-        hands: CursorCallbacks,
+        sender: FrameSender,
     ) -> None:
         self._journal = journal
-        self._outbox = outbox
         self._clock = clock
         self._reads = reads
         self._budgets = reads.budgets
-        self._hands = hands
+        self._sender = sender
         self._of: dict[LogFeed, Cursor] = {}
         self._runnable: FairQueue[Cursor] = FairQueue()
         self._full: dict[int, dict[Cursor, None]] = {}
@@ -151,22 +137,21 @@ class CursorScheduler:
         for cursor in self._full.pop(session.conn, ()):
             self._run(cursor)
 
-    def read_done(self, cursor: Cursor, data: Buffer | ArchiveAnswer | TickertapeError) -> None:
+    def read_done(self, cursor: Cursor, data: Buffer | ArchiveAnswer | TickertapeError) -> list[Transition]:
         """The answer to a read of the log or the archive."""
         cursor.reading = False
         if not cursor.subs or cursor.reader is None:
             self._budgets.forget(cursor)
             self._run(cursor)
-            return
+            return []
         try:
             if isinstance(data, TickertapeError):
                 raise data
             cursor.ahead.fill(_parts(cursor.reader, data), cursor.cover or EVERYTHING)
         except TickertapeError as error:
-            for sub in list(cursor.subs):
-                self._hands.failed(sub, error)
-            return
+            return [ReadFailed(sub, error) for sub in cursor.subs]
         self._run(cursor)
+        return []
 
     def persisted(self) -> None:
         """A commit became persisted."""
@@ -238,13 +223,14 @@ class CursorScheduler:
         """Log time at which `settle` is wanted."""
         return self._holding.first()
 
-    def step(self, budget: int) -> None:
-        """Let cursors go on in turn, for about so many bytes."""
+    def step(self, budget: int) -> Transitions[None]:
+        """Let cursors go on in turn, for about so many bytes. Each transition is applied before the next."""
         while self._runnable and budget > 0:
             cursor = self._runnable.next()
             cursor.queued = False
             if cursor.runs and not cursor.reading:
-                budget -= self._advance(cursor) + step_delivery_bytes
+                spent = yield from self._advance(cursor)
+                budget -= spent + step_delivery_bytes
 
     # -- one cursor -----------------------------------------------------------------------------------
 
@@ -253,10 +239,12 @@ class CursorScheduler:
             cursor.queued = True
             self._runnable.put(cursor.session.conn, cursor)
 
-    def _advance(self, cursor: Cursor) -> int:
+    def _advance(self, cursor: Cursor) -> Transitions[int]:
         """Send what was read, then read on, or join the dispatcher. Returns the bytes looked at and sent."""
         for sub in list(cursor.subs):
-            self._hands.cross(sub, sub.position)
+            boundary = sub.boundary()
+            if boundary is not None and sub.position >= boundary:
+                yield BoundaryReached(sub, sub.position)
         if not cursor.subs or cursor.starved:
             return 0
         if not cursor.session.writable:
@@ -265,7 +253,7 @@ class CursorScheduler:
             return 0
         self._budgets.busy(cursor)
         if not cursor.ahead and not cursor.releases:
-            self._fetch(cursor)
+            yield from self._fetch(cursor)
             if not cursor.ahead:
                 return 0
         return self._offer(cursor)
@@ -276,12 +264,12 @@ class CursorScheduler:
         if cover is None:
             offered = lockstep_frames(cursor, self._clock.mono)
             for command, batch in offered.frames:
-                self._outbox.put(Send(cursor.session.conn, encode_frame(command, batch)))
+                self._sender.deliver_shared(cursor.session.conn, command, batch)
             spent, blocked, at = offered.spent, offered.blocked, offered.at
         elif cursor.subs[0].conflating is not None:
             share, spent = conflated_portion(cursor, self._clock.mono)
             if share.batch is not None:
-                self._hands.deliver(cursor.subs[0], share.batch, share.next, None, b"")
+                self._sender.deliver(cursor.subs[0], share.batch, share.next)
             blocked, at = share.blocked, share.at
         else:
             sub = cursor.subs[0]
@@ -290,7 +278,7 @@ class CursorScheduler:
             sub.position = max(sub.position, share.next)
             if share.batch is not None:
                 spent += share.batch.nbytes
-                self._hands.deliver(sub, share.batch, share.next, None, share.positions)
+                self._sender.deliver(sub, share.batch, share.next, None, share.positions)
             if sub.position >= piece.end:
                 cursor.ahead.used()
             blocked, at = share.blocked, share.at
@@ -304,20 +292,22 @@ class CursorScheduler:
         self._budgets.idle(cursor, cursor.let_go)
         return spent
 
-    def _fetch(self, cursor: Cursor) -> None:
+    def _fetch(self, cursor: Cursor) -> Transitions[None]:
         """Read on. What was read before is written by now, or it would not be this one's turn."""
         if cursor.position >= self._journal.commits.persisted_end:
-            self._join(cursor)
+            yield from self._join(cursor)
             return
-        if cursor.cover is not None and self._hands.join(cursor.subs[0]):
-            return
+        if cursor.cover is not None:
+            yield MayShare(cursor.subs[0])
+            if not cursor.subs:
+                return
         try:
             if cursor.reader is None:
                 cursor.reader = self._reader(cursor)
             step = cursor.reader.poll()
         except TickertapeError as error:
             for sub in list(cursor.subs):
-                self._hands.failed(sub, error)
+                yield ReadFailed(sub, error)
             return
         if isinstance(step, ReadRequest | ReadArchive | ProbeArchive):
             if self._budgets.reserve(cursor, step, lambda: self._run(cursor)):
@@ -336,7 +326,7 @@ class CursorScheduler:
                 cursor.let_go()
                 self._run(cursor)
                 return
-            self._join(cursor)
+            yield from self._join(cursor)
         else:
             cursor.ahead.fill(step, cursor.cover or EVERYTHING)
 
@@ -350,13 +340,12 @@ class CursorScheduler:
             raise expired_error(f"position {position}", view)
         return ArchivedLogReader(view, view.archive, position, cursor.topic, self._reads.new_token())
 
-    def _join(self, cursor: Cursor) -> None:
+    def _join(self, cursor: Cursor) -> Transitions[None]:
         """It has caught up."""
         cursor.let_go()
         self._budgets.forget(cursor)
         for sub in list(cursor.subs):
-            if self._hands.cross(sub, self._journal.commits.persisted_end):
-                self._hands.caught_up(sub)
+            yield CaughtUp(sub)
         if not cursor.subs:
             return
         conflating = cursor.subs[0].conflating

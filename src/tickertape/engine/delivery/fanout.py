@@ -9,14 +9,15 @@ of its part leaves, and reads on by itself from exactly there.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import chain
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from tickertape.base.limits import KIB, batch_bytes_max
 from tickertape.batch import MessageBatch, slice_batch
 from tickertape.batch.format import Int64s
 from tickertape.engine.delivery.fanout_frames import FrameSharing, IdenticalFrames, Part
+from tickertape.engine.delivery.frame_sender import FrameSender
 from tickertape.engine.limits import (
     dispatch_backlog_bytes_max,
     outbox_bytes_max,
@@ -25,10 +26,8 @@ from tickertape.engine.limits import (
 )
 from tickertape.engine.matching.subscription_index import InterestGroup, Match, SubscriptionIndex
 from tickertape.engine.runtime.scheduling import DeadlineQueue
-from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.log_feed import LogFeed, Phase
 from tickertape.journal.reading.log_view import LogPart
-from tickertape.wire.commands import Deliver
 
 _FINDING_OUT_BYTES: Final = 64 * KIB
 """What it counts to find out for some who is to get what."""
@@ -36,41 +35,21 @@ _FINDING_OUT_BYTES: Final = 64 * KIB
 Everybody: TypeAlias = SubscriptionIndex[LogFeed, InterestGroup[LogFeed]]
 
 
-class FanoutCallbacks(NamedTuple):
-    """What others do for a dispatcher."""
-
-    deliver: Callable[[LogFeed, MessageBatch, int, int | None], None]
-    """Send a batch to one; everything below a position is considered then."""
-    send: Callable[[Session, Deliver, MessageBatch], None]
-    """Send to several of a connection."""
-    left: Callable[[LogFeed], None]
-    """It was put out, and goes on as a reader of its own."""
-
-
-def _nobody() -> None:
-    """Nobody leaves together."""
-
-
 class Fanout:
-    """All subscriptions at one place, in `phase`. When what waits to be handed on is too much, `overrun` is
-    called, which lets those leave together who can, and then everybody else is put out."""
+    """All feeds at one position, which are in `phase` here. A feed that cannot take its part is ejected: it
+    is to read on by itself."""
 
-    def __init__(
-        self,
-        position: int,
-        hands: FanoutCallbacks,
-        phase: Phase = Phase.AT_END,
-        overrun: Callable[[], None] = _nobody,
-    ) -> None:
+    def __init__(self, position: int, sender: FrameSender, phase: Phase = Phase.AT_END) -> None:
         self.position = position
         """Everything below was offered to everybody here."""
         self.backlog_bytes_max = dispatch_backlog_bytes_max
         """What may wait to be handed on before everybody reads at a pace of their own."""
         self.overruns = 0
         """How often that happened."""
-        self._hands = hands
+        self._sender = sender
         self._phase = phase
-        self._overrun = overrun
+        self._ejected: list[LogFeed] = []
+        """Feeds that were put out since `step` or `eject_all` began."""
         self._standing: Everybody = SubscriptionIndex(InterestGroup)
         self._parts: deque[LogPart] = deque()
         self._waiting_bytes = 0
@@ -152,27 +131,28 @@ class Fanout:
         self._parts.append(part)
         self._waiting_bytes += part.batch.nbytes
 
-    def persisted(self, part: LogPart) -> None:
-        """A commit became persisted (or, at the live end, was accepted): it waits for `step`."""
+    def persisted(self, part: LogPart) -> bool:
+        """A commit became persisted (or, at the live end, was accepted): it waits for `step`. Return whether
+        too much waits: publishers are faster than all the sending, and `eject_all` is wanted."""
         if not self._standing:
             self._parts.clear()
             self._begin_next()
             self.position = part.end_position
-            return
+            return False
         self.take(part)
-        if self._waiting_bytes > self.backlog_bytes_max and len(self._parts) > 1:
-            self.overruns += 1
-            # Publishers are faster than all the sending: everybody reads the log at a pace of their own.
-            self.give_up(part.end_position)
+        if self._waiting_bytes <= self.backlog_bytes_max or len(self._parts) == 1:
+            return False
+        self.overruns += 1
+        return True
 
-    def give_up(self, position: int) -> None:
-        """Everybody is put out, and reads on alone: nothing below `position` is handed on here any more."""
+    def eject_all(self, position: int) -> list[LogFeed]:
+        """Put all feeds out and return them: nothing below `position` is handed on here any more."""
         self._parts.clear()
         self._begin_next()
-        self._overrun()
         for sub in list(self.standing()):
             self._put_out(sub, self.position)
         self.position = position
+        return self._take_ejected()
 
     @property
     def has_work(self) -> bool:
@@ -188,8 +168,9 @@ class Fanout:
         """What is below `position` is for nobody here; nothing waits to be handed on."""
         self.position = max(self.position, position)
 
-    def step(self, budget: int) -> int:
-        """Hand on what has become persisted, for about `budget` bytes; returns what is left of them."""
+    def step(self, budget: int) -> tuple[int, list[LogFeed]]:
+        """Hand on what has become persisted, for about `budget` bytes; return the bytes that are left, and
+        the feeds that were ejected."""
         while self._parts and budget > 0:
             part = self._parts[0]
             if self._work is None:
@@ -209,11 +190,15 @@ class Fanout:
                     break
                 budget -= offer.looked_at
                 self._begin(offer, part)
-        return budget
+        return budget, self._take_ejected()
 
     def reached(self) -> list[LogFeed]:
         """Those whose boundary everything was offered up to; each is given once."""
         return self._boundaries.due(self.position)
+
+    def _take_ejected(self) -> list[LogFeed]:
+        ejected, self._ejected = self._ejected, []
+        return ejected
 
     def _begin_next(self) -> None:
         self._work = self._chosen = self._sharing = None
@@ -265,7 +250,7 @@ class Fanout:
                 parts.append((sub, number))
                 room -= cost
         for command, batch in sharing.frames(parts, end):
-            self._hands.send(parts[0][0].session, command, batch)
+            self._sender.deliver_shared(parts[0][0].session.conn, command, batch)
             sent += batch.nbytes + step_delivery_bytes
         sent += len(task) * step_share_bytes
         return sent
@@ -290,7 +275,7 @@ class Fanout:
         if not self._takes(sub, cost, part):
             return 0
         sub.position = part.end_position
-        self._hands.deliver(sub, chosen, part.end_position, crc)
+        self._sender.deliver(sub, chosen, part.end_position, crc)
         return chosen.nbytes
 
     def _takes(self, sub: LogFeed, cost: int, part: LogPart) -> bool:
@@ -313,7 +298,7 @@ class Fanout:
         sub.position = max(sub.position, position)
         # Who waits for its connection only is no trouble to others, once it goes on.
         sub.alone_to = alone_to if sub.session.writable else 0
-        self._hands.left(sub)
+        self._ejected.append(sub)
 
 
 assert outbox_bytes_max < dispatch_backlog_bytes_max

@@ -7,11 +7,12 @@ on with what is persisted, and comes back when it has caught up.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from tickertape.base.text_format import shown
 from tickertape.batch import merge
-from tickertape.engine.delivery.fanout import Fanout, FanoutCallbacks
+from tickertape.engine.delivery.fanout import Fanout
+from tickertape.engine.delivery.frame_sender import FrameSender
 from tickertape.engine.limits import outbox_bytes_max
 from tickertape.engine.log_reads.selection import restrict, selections
 from tickertape.engine.runtime.clock import EngineClock
@@ -22,22 +23,14 @@ from tickertape.journal.reading.log_view import LogPart
 
 
 class LiveTail:
-    """Subscriptions with `live` that have caught up. `hands` are as the dispatcher's;
-    `slow(session, why)` ends the connection of one that has fallen behind for `age_seconds` (None: never)."""
+    """Feeds with `live` that have caught up. The connection of one that has fallen behind for `age_seconds`
+    is to be closed (None: never)."""
 
-    def __init__(
-        self,
-        end: int,
-        clock: EngineClock,
-        hands: FanoutCallbacks,
-        age_seconds: float | None,
-        slow: Callable[[Session, str], None],
-    ) -> None:
-        self.dispatcher = Fanout(end, hands._replace(left=self._fell_back))
-        self._hands = hands
+    def __init__(self, end: int, clock: EngineClock, sender: FrameSender, age_seconds: float | None) -> None:
+        self.dispatcher = Fanout(end, sender)
         self._clock = clock
+        self._sender = sender
         self._age_seconds = age_seconds
-        self._slow = slow
         self._behind_since: dict[LogFeed, float] = {}
         """Those that have fallen behind, in the order in which they did, monotonic seconds."""
         self.fallbacks = 0
@@ -61,19 +54,28 @@ class LiveTail:
             self._known_from = None
             self._parts.clear()
 
-    def accepted(self, batches: Iterable[AcceptedBatch]) -> None:
-        """Offer accepted batches. Up to the end of a chain, subscriptions read the log instead."""
+    def accepted(self, batches: Iterable[AcceptedBatch]) -> list[LogFeed]:
+        """Offer accepted batches; return the feeds that fall back. Up to the end of a chain all feeds read
+        the log instead."""
+        fallen: list[LogFeed] = []
         for position, batch, stamp in batches:
             if self._known_from is None or position < self._known_from:
                 continue
             if batch is None or stamp is None:
                 self._known_from = position
                 self._parts.clear()
-                self.dispatcher.give_up(position)
+                fallen += self.dispatcher.eject_all(position)
                 continue
             part = LogPart(position, merge([batch], [stamp]))
             self._parts.append(part)
-            self.dispatcher.persisted(part)
+            if self.dispatcher.persisted(part):
+                fallen += self.dispatcher.eject_all(part.end_position)
+        return self._demoted(fallen)
+
+    def step(self, budget: int) -> tuple[int, list[LogFeed]]:
+        """Hand on what was accepted, as `Fanout.step`."""
+        left, ejected = self.dispatcher.step(budget)
+        return left, self._demoted(ejected)
 
     def persisted(self, end: int) -> None:
         """Everything below `end` is persisted."""
@@ -82,34 +84,34 @@ class LiveTail:
 
     # -- who is slow ----------------------------------------------------------------------------------
 
-    def _fell_back(self, sub: LogFeed) -> None:
-        self.fallbacks += 1
-        self._behind_since[sub] = self._clock.mono
-        self._hands.left(sub)
+    def _demoted(self, ejected: list[LogFeed]) -> list[LogFeed]:
+        self.fallbacks += len(ejected)
+        self._behind_since.update(dict.fromkeys(ejected, self._clock.mono))
+        return ejected
 
     def next_deadline(self) -> float | None:
-        """When `settle` is wanted, monotonic seconds."""
+        """When `overdue` is wanted, monotonic seconds."""
         if self._age_seconds is None:
             return None
         for since in self._behind_since.values():
             return since + self._age_seconds
         return None
 
-    def settle(self) -> None:
-        """End the connections of those that have been behind for too long."""
+    def overdue(self) -> dict[Session, str]:
+        """Sessions with a feed that has been behind for too long, and the reason to close them."""
+        found: dict[Session, str] = {}
         age = self._age_seconds
-        if age is None:
-            return
-        while self._behind_since:
+        while age is not None and self._behind_since:
             sub, since = next(iter(self._behind_since.items()))
             if since + age > self._clock.mono:
-                return
+                break
             del self._behind_since[sub]
-            self._slow(
+            found.setdefault(
                 sub.session,
                 f"live subscription {shown(sub.sub_id)} is behind for {age:g} seconds, "
                 "the age_limit of [slow_clients]",
             )
+        return found
 
     # -- coming back ----------------------------------------------------------------------------------
 
@@ -142,7 +144,7 @@ class LiveTail:
                 share = sub.share(piece, self._clock.mono)
                 sub.position = max(sub.position, share.next)
                 if share.batch is not None:
-                    self._hands.deliver(sub, share.batch, share.next, None)
+                    self._sender.deliver(sub, share.batch, share.next)
                     sent += share.batch.nbytes
                 if sub.position < piece.end:
                     return False

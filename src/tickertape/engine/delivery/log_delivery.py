@@ -8,20 +8,28 @@ twice at either crossing, or do more in one step than `step_bytes_max`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
 from tickertape.base.errors import TickertapeError
 from tickertape.base.interfaces import Buffer
-from tickertape.batch import MessageBatch
 from tickertape.engine.conflation.buffer import ConflationBuffer
 from tickertape.engine.delivery.cursor import Cursor
-from tickertape.engine.delivery.cursors import CursorCallbacks, CursorScheduler
+from tickertape.engine.delivery.cursors import CursorScheduler
 from tickertape.engine.delivery.fanout import Fanout
-from tickertape.engine.delivery.fanout import FanoutCallbacks as DispatcherHands
+from tickertape.engine.delivery.frame_sender import FrameSender
 from tickertape.engine.delivery.live_tail import LiveTail
 from tickertape.engine.delivery.progress_notices import ProgressNotices
 from tickertape.engine.delivery.shared_cursor import SharedCursor, SharedCursors
-from tickertape.engine.delivery.shared_cursor import SharedCursorCallbacks as CohortHands
+from tickertape.engine.delivery.transitions import (
+    BoundaryReached,
+    CaughtUp,
+    Ejected,
+    GroupCaughtUp,
+    MayShare,
+    Transition,
+    Transitions,
+)
 from tickertape.engine.limits import cohort_moves_max, step_bytes_max
 from tickertape.engine.log_reads.log_reads import LogReads
 from tickertape.engine.matching.interest import Interest
@@ -32,16 +40,18 @@ from tickertape.engine.runtime.scheduling import DeadlineQueue
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.log_feed import LogFeed, Phase, Replacement
 from tickertape.engine.subscriptions.options import ReplayRate
-from tickertape.journal.journal import Journal
+from tickertape.journal.journal import AcceptedBatch, Journal
 from tickertape.journal.reading.archive_reader import ArchiveAnswer
 from tickertape.journal.reading.log_view import LogPart
-from tickertape.wire.commands import Command, Completed, Deliver, Ended
+from tickertape.wire.commands import Command, Completed, Ended
 from tickertape.wire.frames import encode_frame
 
 _CLOCK_CHECK_SECONDS = 1.0
 _SHARE_OF_THE_LAST = 4
 """Those behind the end get one part in so many of a step at least."""
 _MICROS = 1_000_000
+
+T = TypeVar("T")
 
 
 class LogDelivery:
@@ -55,33 +65,19 @@ class LogDelivery:
         outbox: Outbox,
         clock: EngineClock,
         reads: LogReads,
-        ended: Callable[[LogFeed], None],
         age_seconds: float | None,
-        slow: Callable[[Session, str], None],
     ) -> None:
         self._journal = journal
-        self._outbox = outbox
         self._clock = clock
-        self._ended = ended
+        self._outbox = outbox
+        self._ended: list[LogFeed] = []
         self.step_bytes_max = step_bytes_max
         """About what one step delivers."""
-        hands = CursorCallbacks(
-            self._cross, self._deliver, self._caught_up, self._failed, self._go_with_others
-        )
-        self.cursors = CursorScheduler(journal, outbox, clock, reads, hands)
-        going = CohortHands(
-            self._cohort,
-            self.cursors.is_free,
-            self.cursors.discard,
-            self.cursors.add,
-            self._cross_reached,
-            self._go_over,
-            self._failed,
-        )
-        self.cohorts = SharedCursors(journal, reads, going)
-        self._handing = DispatcherHands(self._deliver, self._send_several, self.cursors.add)
-        self.dispatcher = Fanout(journal.commits.persisted_end, self._handing, overrun=self._overrun)
-        self.live = LiveTail(journal.commits.accepted_end, clock, self._handing, age_seconds, slow)
+        sender = FrameSender(outbox)
+        self.cursors = CursorScheduler(journal, clock, reads, sender)
+        self.cohorts = SharedCursors(journal, reads, self.cursors, sender)
+        self.dispatcher = Fanout(journal.commits.persisted_end, sender)
+        self.live = LiveTail(journal.commits.accepted_end, clock, sender, age_seconds)
         self._clocked: DeadlineQueue[LogFeed] = DeadlineQueue()
         """Subscriptions that end at a log time still to come."""
         self._notices = ProgressNotices(outbox, clock)
@@ -162,6 +158,8 @@ class LogDelivery:
 
     def remove(self, sub: LogFeed) -> None:
         """It is over; an answer to its read will be ignored."""
+        if sub.phase is Phase.OVER:
+            return
         _leave(sub)
         self.cursors.discard(sub)
         if sub.live and sub.phase is not Phase.SEARCHING:
@@ -170,20 +168,28 @@ class LogDelivery:
         if sub.conflating is not None:
             sub.conflating.forget()
         self._clocked.drop(sub)
-        self._ended(sub)
+        self._ended.append(sub)
 
     def read_done(
         self, reader: Cursor | SharedCursor, data: Buffer | ArchiveAnswer | TickertapeError
     ) -> None:
         """The answer to a read."""
-        if isinstance(reader, Cursor):
+        transitions = (
             self.cursors.read_done(reader, data)
-        else:
-            self.cohorts.read_done(reader, data)
+            if isinstance(reader, Cursor)
+            else self.cohorts.read_done(reader, data)
+        )
+        for transition in transitions:
+            self._apply(transition)
+
+    def accepted(self, batches: Iterable[AcceptedBatch]) -> None:
+        """Offer accepted batches to live feeds."""
+        self.cursors.add_each(self.live.accepted(batches))
 
     def persisted(self, part: LogPart) -> None:
         """A commit became persisted."""
-        self.dispatcher.persisted(part)
+        if self.dispatcher.persisted(part):
+            self._tail_overloaded(part.end_position)
         self.live.persisted(part.end_position)
         self._notices.moved(part)
         self.cursors.persisted()
@@ -192,13 +198,16 @@ class LogDelivery:
         """Conflation holds nothing back any more: those that have caught up look at it again."""
         self.cursors.persisted()
 
+    def overdue(self) -> dict[Session, str]:
+        """Sessions to close because a live feed has been behind for too long, and the reason."""
+        return self.live.overdue()
+
     def settle(self) -> None:
         """After commits, and when the clock moved: what is due by it."""
         if self._clocked:
             for sub in self._clocked.due(self._journal.log_time(self._clock.now)):
                 self._stop_by_clock(sub)
         self.cursors.settle()
-        self.live.settle()
         for dispatcher in (self.dispatcher, self.live.dispatcher):
             self._cross_reached(dispatcher)
         if not (self.dispatcher.has_work or self.live.dispatcher.has_work):  # else not everything is sent yet
@@ -218,6 +227,11 @@ class LogDelivery:
             self.cursors.wake(sub)
 
     # -- outputs --------------------------------------------------------------------------------------
+
+    def take_ended(self) -> list[LogFeed]:
+        """Feeds that are over since the last call, whoever ended them."""
+        ended, self._ended = self._ended, []
+        return ended
 
     def caught_up(self, sub: LogFeed) -> bool:
         """Whether it was given all there is."""
@@ -251,46 +265,72 @@ class LogDelivery:
         """Serve those at the end and then those behind it, in turn, about `step_bytes_max` in all."""
         left = max(self.dispatch(), self.step_bytes_max // _SHARE_OF_THE_LAST)
         share = left // 2 if self.cursors.has_work else left
-        self.cursors.step(left - share + self.cohorts.step(share))
+        self._apply_all(self.cursors.step(left - share + self._apply_all(self.cohorts.step(share))))
 
     def dispatch(self) -> int:
         """Serve those at the end of the log; returns what is left of the bytes of a step."""
         budget = self.step_bytes_max
-        for dispatcher in (self.live.dispatcher, self.dispatcher):
+        for end, dispatcher in ((self.live, self.live.dispatcher), (self.dispatcher, self.dispatcher)):
             if dispatcher.has_work:
-                budget = dispatcher.step(budget)
+                budget, ejected = end.step(budget)
+                self.cursors.add_each(ejected)
                 self._cross_reached(dispatcher)
         return budget
 
+    # -- transitions ----------------------------------------------------------------------------------
+
+    def _apply_all(self, transitions: Transitions[T]) -> T:
+        """Apply each transition before the next is made; return what the generator returns."""
+        while True:
+            try:
+                transition = next(transitions)
+            except StopIteration as done:
+                result: T = done.value
+                return result
+            self._apply(transition)
+
+    def _apply(self, transition: Transition) -> None:
+        if isinstance(transition, MayShare):
+            self.cohorts.join(transition.feed)
+        elif isinstance(transition, BoundaryReached):
+            group = transition.feed.place
+            if self._cross(*transition) and group is not None and transition.feed.place is group:
+                group.bound(transition.feed)
+        elif isinstance(transition, CaughtUp):
+            self._caught_up(transition.feed)
+        elif isinstance(transition, Ejected):
+            self.cursors.add(transition.feed)
+        elif isinstance(transition, GroupCaughtUp):
+            self._promote_to_tail(transition.group)
+        else:
+            self._failed(*transition)
+
     # -- at the end -----------------------------------------------------------------------------------
 
-    def _cohort(self, position: int) -> Fanout:
-        return Fanout(position, self._handing, Phase.TOGETHER)
-
-    def _go_with_others(self, sub: LogFeed) -> bool:
-        return self.cohorts.join(sub)
-
-    def _overrun(self) -> None:
-        """What waits at the end is too much: those with filters go on together from where they are."""
+    def _tail_overloaded(self, end: int) -> None:
+        """Too much waits at the end of the log: feeds with filters go on together from where they are, the
+        others by themselves."""
         for everybody in self.dispatcher.take_filtered():
             if not self.cohorts.begin(everybody, self.dispatcher.position):
                 self.cursors.add_each(everybody)
+        self.cursors.add_each(self.dispatcher.eject_all(end))
 
-    def _go_over(self, cohort: Fanout) -> bool:
-        """All of a cohort have caught up: they go over to the end, unless too many would have to move."""
+    def _promote_to_tail(self, cohort: Fanout) -> None:
+        """All of a group have caught up: they go over to the end, unless too many would have to move."""
         moving, there = len(cohort), len(self.dispatcher)
         if moving > cohort_moves_max and (there > cohort_moves_max or self.dispatcher.has_work):
-            return False
+            return
         if any(sub.live for sub in cohort.standing()):
-            return False
+            return
         everybody = cohort.take_all()
         for sub in everybody:
             self._notices.joined(sub)
         self.dispatcher.adopt(everybody)
-        return True
 
     def _caught_up(self, sub: LogFeed) -> None:
         """It joins those at the end, unless it goes at a pace of its own or must change first."""
+        if not self._cross(sub, self._journal.commits.persisted_end):
+            return
         if not (sub.own_pace or sub.turns):
             if sub.live and not self.live.join(sub):
                 return
@@ -353,23 +393,6 @@ class LogDelivery:
             self.live.begin(self._journal.commits.accepted_end)
         if sub.phase is not Phase.SEARCHING:
             self.cursors.add(sub)
-
-    def _deliver(
-        self,
-        sub: LogFeed,
-        batch: MessageBatch,
-        after: int,
-        crc: int | None = None,
-        positions: bytes = b"",
-    ) -> None:
-        sub.spend(batch)
-        sub.told = after
-        command = Deliver(sub_id=sub.sub_id, next=after, positions=positions)
-        frame = encode_frame(command, batch, batch_crc=crc)
-        self._outbox.put(Send(sub.session.conn, frame))
-
-    def _send_several(self, session: Session, command: Deliver, batch: MessageBatch) -> None:
-        self._outbox.put(Send(session.conn, encode_frame(command, batch)))
 
     def _send(self, sub: LogFeed, command: Command) -> None:
         buffers: list[Buffer] = encode_frame(command)

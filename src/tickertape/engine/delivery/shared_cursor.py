@@ -9,9 +9,8 @@ more of the log than the read budget allows.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Iterator
 from itertools import islice
-from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -20,7 +19,17 @@ from tickertape.base.errors import TickertapeError
 from tickertape.base.interfaces import Buffer
 from tickertape.batch import merge
 from tickertape.batch.format import Int64s
+from tickertape.engine.delivery.cursors import CursorScheduler
 from tickertape.engine.delivery.fanout import Everybody, Fanout
+from tickertape.engine.delivery.frame_sender import FrameSender
+from tickertape.engine.delivery.transitions import (
+    BoundaryReached,
+    Ejected,
+    GroupCaughtUp,
+    ReadFailed,
+    Transition,
+    Transitions,
+)
 from tickertape.engine.limits import (
     cohort_moves_max,
     cohort_piece_bytes_max,
@@ -95,26 +104,6 @@ _MEMBERS_PER_READ = 64
 """So many more are worth looking at one read more at a time."""
 
 
-class SharedCursorCallbacks(NamedTuple):
-    """What others do for the cohorts."""
-
-    dispatcher: Callable[[int], Fanout]
-    """One for those who go on together from a position."""
-    is_free: Callable[[LogFeed], bool]
-    """Whether it reads by itself, and is not held up."""
-    stand_up: Callable[[LogFeed], None]
-    """It reads by itself no more."""
-    left: Callable[[LogFeed], None]
-    """It reads by itself from now on."""
-    crossed: Callable[[Fanout], None]
-    """Everything below the position there was considered: what is due then is done."""
-    caught_up: Callable[[Fanout], bool]
-    """All there have considered everything persisted: they go over to the end together; False when they
-    cannot."""
-    failed: Callable[[LogFeed, TickertapeError], None]
-    """What it needs cannot be read."""
-
-
 def can_share(sub: LogFeed) -> bool:
     """Whether it is one for a cohort, where it is now."""
     return (
@@ -127,6 +116,12 @@ def can_share(sub: LogFeed) -> bool:
     )
 
 
+def _boundaries(group: Fanout) -> Iterator[BoundaryReached]:
+    """Boundaries that a fan-out has reached."""
+    for feed in group.reached():
+        yield BoundaryReached(feed, group.position)
+
+
 class SharedCursors:
     """All of them."""
 
@@ -134,12 +129,14 @@ class SharedCursors:
         self,
         journal: Journal,
         reads: LogReads,
-        hands: SharedCursorCallbacks,
+        cursors: CursorScheduler,
+        sender: FrameSender,
     ) -> None:
         self._journal = journal
         self._reads = reads
         self._budget = reads.budgets.log
-        self._hands = hands
+        self._cursors = cursors
+        self._sender = sender
         self._all: dict[SharedCursor, None] = {}
         self._runnable: deque[SharedCursor] = deque()
         self._alone: WeakValueDictionary[str | None, LogFeed] = WeakValueDictionary()
@@ -157,7 +154,7 @@ class SharedCursors:
         cohort = self._near(sub) or self._with_another(sub)
         if cohort is None:
             return False
-        self._hands.stand_up(sub)
+        self._cursors.discard(sub)
         cohort.dispatcher.join(sub)
         return True
 
@@ -186,12 +183,12 @@ class SharedCursors:
             or other is sub
             or abs(other.position - sub.position) > cohort_reach_messages
             or len(self._all) >= cohorts_max
-            or not (can_share(other) and self._hands.is_free(other))
+            or not (can_share(other) and self._cursors.is_free(other))
         ):
             self._alone[literal] = sub
             return None
         cohort = self._begin(literal, min(sub.position, other.position))
-        self._hands.stand_up(other)
+        self._cursors.discard(other)
         cohort.dispatcher.join(other)
         return cohort
 
@@ -200,7 +197,7 @@ class SharedCursors:
         return sub.position < self._journal.view.first_position
 
     def _begin(self, literal: str | None, position: int) -> SharedCursor:
-        cohort = SharedCursor(self._hands.dispatcher(position), literal)
+        cohort = SharedCursor(Fanout(position, self._sender, Phase.TOGETHER), literal)
         self._all[cohort] = None
         self._run(cohort)
         return cohort
@@ -214,12 +211,14 @@ class SharedCursors:
 
     # -- inputs ---------------------------------------------------------------------------------------
 
-    def read_done(self, cohort: SharedCursor, data: Buffer | ArchiveAnswer | TickertapeError) -> None:
+    def read_done(
+        self, cohort: SharedCursor, data: Buffer | ArchiveAnswer | TickertapeError
+    ) -> list[Transition]:
         """The answer to a read."""
         cohort.reading = False
         if cohort not in self._all or cohort.reader is None:
             self._budget.forget(cohort)
-            return
+            return []
         try:
             if isinstance(data, TickertapeError):
                 raise data
@@ -227,13 +226,14 @@ class SharedCursors:
             cohort.gathered += cohort.reader.answer(data)
         except TickertapeError:
             # It may be damage in what some of them do not need: each of them reads that by itself.
-            for sub in [*cohort.dispatcher.standing()]:
+            left = [*cohort.dispatcher.standing()]
+            for sub in left:
                 cohort.dispatcher.leave(sub)
                 sub.alone_to = max(sub.alone_to, cohort.reader.position + 1)
-                self._hands.left(sub)
             self._end(cohort)
-            return
+            return [*map(Ejected, left)]
         self._run(cohort)
+        return []
 
     # -- outputs --------------------------------------------------------------------------------------
 
@@ -242,13 +242,14 @@ class SharedCursors:
         """Whether `step` would do something."""
         return bool(self._runnable)
 
-    def step(self, budget: int) -> int:
+    def step(self, budget: int) -> Transitions[int]:
         """Let cohorts go on in turn, for about so many bytes; returns what is left of them."""
         while self._runnable and budget > 0:
             cohort = self._runnable.popleft()
             cohort.queued = False
             if cohort in self._all and not cohort.reading:
-                budget -= self._advance(cohort, budget) + step_delivery_bytes
+                spent = yield from self._advance(cohort, budget)
+                budget -= spent + step_delivery_bytes
         return budget
 
     # -- one cohort -----------------------------------------------------------------------------------
@@ -258,21 +259,22 @@ class SharedCursors:
             cohort.queued = True
             self._runnable.append(cohort)
 
-    def _advance(self, cohort: SharedCursor, budget: int) -> int:
+    def _advance(self, cohort: SharedCursor, budget: int) -> Transitions[int]:
         """Hand out what was read, or read on, or go over to others; returns the bytes looked at and sent."""
         dispatcher = cohort.dispatcher
         if not len(dispatcher):
             self._end(cohort)
             return 0
         if dispatcher.has_work:
-            left = dispatcher.step(min(budget, read_bytes_target))
-            self._hands.crossed(dispatcher)
+            left, ejected = dispatcher.step(min(budget, read_bytes_target))
+            yield from map(Ejected, ejected)
+            yield from _boundaries(dispatcher)
             if cohort.is_idle:
                 self._budget.release(cohort)
             self._run(cohort)
             return min(budget, read_bytes_target) - left
-        if not (self._meet(cohort) or self._fetch(cohort)):
-            self._land(cohort)
+        if not (self._meet(cohort) or (yield from self._fetch(cohort))):
+            yield from self._land(cohort)
         return 0
 
     def _meet(self, cohort: SharedCursor) -> bool:
@@ -294,13 +296,13 @@ class SharedCursors:
             return True
         return False
 
-    def _fetch(self, cohort: SharedCursor) -> bool:
+    def _fetch(self, cohort: SharedCursor) -> Transitions[bool]:
         """Read on; False at the end of the log."""
         if cohort.reader is None:
             if cohort.position >= self._journal.commits.persisted_end:
                 return False
             if cohort.position < self._journal.view.first_position:
-                self._expire(cohort)
+                yield from self._expire(cohort)
                 return True
             cohort.reader = self._journal.reader(cohort.position, cohort.literal)
         reads = 1 + len(cohort.dispatcher) // _MEMBERS_PER_READ
@@ -316,7 +318,7 @@ class SharedCursors:
                 if cohort.gathered:
                     break
                 cohort.dispatcher.passed(cohort.reader.position)
-                self._hands.crossed(cohort.dispatcher)
+                yield from _boundaries(cohort.dispatcher)
                 return False
             cohort.gathered += step
             merged = len(cohort.gathered) > 1 and self._budget.extend(cohort, cohort.gathered_bytes)
@@ -339,22 +341,23 @@ class SharedCursors:
         self._reads.read(cohort, request)
         return True
 
-    def _land(self, cohort: SharedCursor) -> None:
+    def _land(self, cohort: SharedCursor) -> Transitions[None]:
         """It has caught up."""
         cohort.reader = None
         self._budget.forget(cohort)
-        if self._hands.caught_up(cohort.dispatcher):
+        yield GroupCaughtUp(cohort.dispatcher)
+        if not len(cohort.dispatcher):
             self._end(cohort)
             return
         for sub in [*islice(cohort.dispatcher.standing(), cohort_moves_max)]:
             cohort.dispatcher.leave(sub)
             sub.alone_to = self._journal.commits.persisted_end
-            self._hands.left(sub)
+            yield Ejected(sub)
         self._run(cohort)
 
-    def _expire(self, cohort: SharedCursor) -> None:
+    def _expire(self, cohort: SharedCursor) -> Transitions[None]:
         """What they need is gone, which their pins should have prevented: nothing is skipped silently."""
         view = self._journal.view
         for sub in [*cohort.dispatcher.standing()]:
-            self._hands.failed(sub, expired(f"position {sub.reached}", view.retired, view.first))
+            yield ReadFailed(sub, expired(f"position {sub.reached}", view.retired, view.first))
         self._end(cohort)

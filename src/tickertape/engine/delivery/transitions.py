@@ -1,0 +1,56 @@
+"""Transitions: changes of feeds as data, which `LogDelivery` applies in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import NamedTuple, TypeAlias, TypeVar
+
+from tickertape.base.errors import TickertapeError
+from tickertape.engine.delivery.fanout import Fanout
+from tickertape.engine.subscriptions.log_feed import LogFeed
+
+
+class BoundaryReached(NamedTuple):
+    """A feed has considered every message below a position at which something is due."""
+
+    feed: LogFeed
+    position: int
+
+
+class MayShare(NamedTuple):
+    """A feed reads the log by itself, and may go on with others from where it is."""
+
+    feed: LogFeed
+
+
+class CaughtUp(NamedTuple):
+    """A feed that reads by itself has considered every persisted message."""
+
+    feed: LogFeed
+
+
+class GroupCaughtUp(NamedTuple):
+    """The feeds of a shared cursor have considered every persisted message."""
+
+    group: Fanout
+
+
+class Ejected(NamedTuple):
+    """A feed could not take its part of a fan-out: it reads by itself from its position on."""
+
+    feed: LogFeed
+
+
+class ReadFailed(NamedTuple):
+    """What a feed needs cannot be read."""
+
+    feed: LogFeed
+    error: TickertapeError
+
+
+Transition: TypeAlias = BoundaryReached | MayShare | CaughtUp | GroupCaughtUp | Ejected | ReadFailed
+
+T = TypeVar("T")
+
+Transitions: TypeAlias = Generator[Transition, None, T]
+"""Transitions, each of which is applied before the next is made."""
