@@ -25,8 +25,9 @@ from tickertape.engine.transactions.records import CommittedTransactions, record
 from tickertape.journal.commit.active_segment import commit_bytes_of
 from tickertape.journal.disk import SystemDisk
 from tickertape.server import startup as opening
+from tickertape.server.clock import clock
 from tickertape.server.config.config import Config, InstanceConfig, JournalConfig
-from tickertape.server.startup import OpenedInstance, clock, open_instance
+from tickertape.server.startup import OpenedInstance, open_instance
 from tickertape.wire.commands import Transaction
 
 STEPS: Final = ("recover_journal", "load_publishers", "first_message", "Broker", "open_staged")

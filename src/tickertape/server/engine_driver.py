@@ -46,13 +46,14 @@ from tickertape.engine.runtime.effects import (
 from tickertape.journal.commit.group_commit import SyncPolicy
 from tickertape.journal.commit.jobs import JournalJob, RetireSegments, WriteCommit
 from tickertape.journal.reading.log_view import ReadRequest
+from tickertape.server.clock import clock
 from tickertape.server.events import event
 from tickertape.server.limits import connections_max, inbound_stall_seconds_max, logon_seconds_max
 from tickertape.server.network.command_scheduler import CommandScheduler
 from tickertape.server.network.connection import ClientConnection
 from tickertape.server.network.connection_events import log_effect, log_end
 from tickertape.server.network.inbound_budget import InboundBudget
-from tickertape.server.startup import OpenedInstance, clock
+from tickertape.server.startup import OpenedInstance
 from tickertape.server.storage.archive_reads import ArchiveComparison
 from tickertape.server.storage.disk_worker import DiskWorker
 from tickertape.server.storage.segment_reads import SegmentReads

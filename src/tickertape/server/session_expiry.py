@@ -11,9 +11,9 @@ from collections.abc import Collection
 
 from tickertape.base.errors import AuthenticationFailed
 from tickertape.server.access.credentials import CredentialStore
+from tickertape.server.clock import clock
 from tickertape.server.engine_driver import EngineDriver
 from tickertape.server.limits import token_look_seconds
-from tickertape.server.startup import clock
 
 
 class SessionExpiry:

@@ -6,13 +6,12 @@ Runs before any port is open, so it may block. Must never serve: it hands back a
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Generator
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from tickertape.base.errors import JournalCorrupt, NotAJournal
-from tickertape.base.interfaces import Buffer, Disk, Now
+from tickertape.base.interfaces import Buffer, Disk
 from tickertape.base.version import __version__
 from tickertape.engine.broker import Broker
 from tickertape.engine.queues.checkpoints import recover_queues
@@ -33,6 +32,7 @@ from tickertape.journal.reading.archive_tier import ArchiveTier
 from tickertape.journal.reading.log_view import ReadRequest
 from tickertape.journal.recovery.recovery import recover_journal
 from tickertape.journal.retention import RetentionPolicy, first_message
+from tickertape.server.clock import clock
 from tickertape.server.config.config import Config
 from tickertape.server.storage.archive_reads import ArchiveReads
 from tickertape.server.storage.segment_reads import CachingDisk
@@ -58,11 +58,6 @@ class OpenedInstance(NamedTuple):
     """Where waits what slow clients do not take; None: nowhere."""
     archive: ArchiveReads | None = None
     """What lies before the log; None: nothing is archived."""
-
-
-def clock() -> Now:
-    """The moment, for the machines."""
-    return Now(time.monotonic(), time.time_ns() // 1000)
 
 
 def salt() -> int:

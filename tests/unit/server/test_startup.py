@@ -13,8 +13,9 @@ from tickertape.batch import BatchBuilder, Stamp
 from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER, CONTROL_TOPIC
 from tickertape.journal.format.clean_shutdown import END_FILE
 from tickertape.journal.format.last_segment import BEGUN_FILE
+from tickertape.server.clock import clock
 from tickertape.server.config.config import Config, InstanceConfig, TopicConfig
-from tickertape.server.startup import OpenedInstance, clock, open_instance, record_end
+from tickertape.server.startup import OpenedInstance, open_instance, record_end
 
 
 def persisted(opened: OpenedInstance) -> None:

@@ -40,9 +40,9 @@ from tickertape.server.admin.schema import (
     TransactionsState,
 )
 from tickertape.server.admin.snapshot_queues import queue_states
+from tickertape.server.clock import clock
 from tickertape.server.engine_driver import EngineDriver
 from tickertape.server.limits import sessions_listed_max, subscriptions_counted_max, subscriptions_listed_max
-from tickertape.server.startup import clock
 
 
 class Status(NamedTuple):

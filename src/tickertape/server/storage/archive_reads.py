@@ -10,14 +10,12 @@ import asyncio
 import contextlib
 import logging
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tickertape.base.errors import ArchiveFailed, TickertapeError
-from tickertape.base.interfaces import Now
 from tickertape.base.timestamps import format_timestamp
 from tickertape.engine.broker import Broker
 from tickertape.engine.log_reads.read_tasks import ReadTask
@@ -40,6 +38,7 @@ from tickertape.journal.reading.archive_reader import (
 )
 from tickertape.journal.reading.archive_tier import ArchiveCoverage, ArchiveTier
 from tickertape.journal.reading.log_view import LogPart, LogView
+from tickertape.server.clock import clock
 from tickertape.server.config.archive import ArchiveConfig
 from tickertape.server.events import event
 from tickertape.server.limits import archive_scans_max, archive_threads_max
@@ -188,7 +187,7 @@ class ArchiveReads:
         self._driver.flush()
 
     def _tell(self, token: int, answer: ArchiveAnswer | TickertapeError) -> None:
-        self._driver.broker.archive_done(token, answer, _clock())
+        self._driver.broker.archive_done(token, answer, clock())
 
     def _looked(self, covered: ArchiveCoverage) -> None:
         self._check(covered, lambda _: None)
@@ -248,7 +247,7 @@ class ArchiveReads:
             "and nothing is removed for being in it; begin a new one at another place"
         )
         self._tier.cover(ArchiveCoverage(None))
-        self._driver.broker.archive_changed(_clock())  # that it holds segments is told soon
+        self._driver.broker.archive_changed(clock())  # that it holds segments is told soon
         self._record("archive_failed", logging.WARNING, code=ArchiveFailed.code, text=self._unfit)
 
     def _knows(self, covered: ArchiveCoverage) -> bool:
@@ -258,7 +257,7 @@ class ArchiveReads:
     def _cover(self, covered: ArchiveCoverage) -> None:
         if not self._knows(covered):
             self._tier.cover(covered)
-            self._driver.broker.archive_changed(_clock())
+            self._driver.broker.archive_changed(clock())
 
     # -- on threads -----------------------------------------------------------------------------------
 
@@ -389,7 +388,3 @@ class ArchiveReads:
                 reading = self._readings.get(request.scan)
             if reading is not None:
                 reading.read_ahead(request.size)
-
-
-def _clock() -> Now:
-    return Now(time.monotonic(), time.time_ns() // 1000)
