@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import cast
 
 from tickertape.batch import MessageBatch
-from tickertape.batch.message import DeliveryContext
+from tickertape.batch.delivery_context import DeliveryContext
 from tickertape.batch.queue_lease import AckAccumulator, Action, Hold, Lease, Marks
 
 

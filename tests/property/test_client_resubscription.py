@@ -19,8 +19,7 @@ from tests.simulation.engine_world import EngineWorld
 from tests.simulation.line import Line
 from tickertape.base.bookmarks import EPOCH, MOST_RECENT, NOW, Bookmark
 from tickertape.base.errors import Disconnected, TickertapeError
-from tickertape.batch.message import Message
-from tickertape.batch.message_batch import MessageBatch
+from tickertape.batch.message_batch import Message, MessageBatch
 from tickertape.client.bookmark_store import MemoryBookmarkStore
 from tickertape.client.common.effects import (
     CaughtUp,

@@ -5,19 +5,18 @@ Clients, stores and leases are not pickled. A copy cannot be settled or discarde
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
 from tickertape.base.errors import UsageError
+from tickertape.batch.message_batch import Message, MessageBatch
 from tickertape.batch.select import slice_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tickertape.batch.message import DeliveryContext, Message
-    from tickertape.batch.message_batch import MessageBatch
+    from tickertape.batch.delivery_context import DeliveryContext
 
 
 class CopiedStore(msgspec.Struct, frozen=True):
@@ -77,8 +76,6 @@ def reduced_message(message: Message) -> tuple[Callable[..., Message], tuple[Any
 
 def batch_of(encoded: bytes, context: CopiedContext | None, positions: Any) -> MessageBatch:
     """The copy of a batch. Raises `BadBatch`."""
-    from tickertape.batch.message_batch import MessageBatch
-
     batch = MessageBatch.parse(encoded)
     # Protocols ask for what settles; a copy has what refuses to.
     batch.context = context  # type: ignore[assignment]
@@ -89,8 +86,6 @@ def batch_of(encoded: bytes, context: CopiedContext | None, positions: Any) -> M
 
 def message_of(encoded: bytes, context: CopiedContext | None) -> Message:
     """The copy of a message. Raises `BadBatch`."""
-    from tickertape.batch.message import Message
-
     batch = batch_of(encoded, context, None)
     return Message(batch.body(0), batch, 0)
 

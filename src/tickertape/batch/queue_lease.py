@@ -9,14 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from itertools import repeat
-from typing import TYPE_CHECKING, Final, Literal, NoReturn, Protocol
+from typing import Final, Literal, NoReturn, Protocol
 
 from tickertape.base.errors import BadOption, UsageError
 from tickertape.base.limits import lease_seconds_max
 from tickertape.base.units import parse_interval
-
-if TYPE_CHECKING:
-    from tickertape.batch.message_batch import MessageBatch
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -155,25 +152,6 @@ class BrowseLease(Lease):
 
     def _refuse(self, what: str, *_: object) -> NoReturn:
         raise UsageError(f"cannot {what} messages of the queue {self.queue!r} that were only browsed")
-
-
-def lease_of(batch: MessageBatch, what: str) -> Lease:
-    """The lease on the messages of `batch`. Raises `UsageError` where they did not come out of a queue."""
-    context = batch.context
-    lease = None if context is None else context.lease
-    if lease is None:
-        raise UsageError(
-            f"cannot {what} a message of {batch.topic(0)!r}: it did not come out of a queue"
-            + ("" if context is None else f", but to the plain subscription {context.sub_id!r}")
-        )
-    return lease
-
-
-def marks_of(batch: MessageBatch) -> list[tuple[int, int]]:
-    """Publisher and sequence of each message of a batch."""
-    if batch.run_count == 1:
-        return list(zip(repeat(batch.run(0).publisher), batch.sequences.tolist(), strict=False))
-    return list(zip(batch.publishers.tolist(), batch.sequences.tolist(), strict=True))
 
 
 def extension_ms(seconds: float | str) -> int:

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from tickertape.base.limits import batch_bytes_target
-from tickertape.batch.message import Message
-from tickertape.batch.message_batch import MessageBatch
+from tickertape.batch.message_batch import Message, MessageBatch
 from tickertape.client.aio.waiting import Notifier
 from tickertape.client.subscriptions.routing import in_order
 

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Self
 from tickertape.base.errors import TickertapeError, UsageError
 from tickertape.base.limits import batch_bytes_target
 from tickertape.batch.arrow import check_columns, table_of
-from tickertape.batch.message import Message
-from tickertape.batch.message_batch import MessageBatch
+from tickertape.batch.message_batch import Message, MessageBatch
 from tickertape.client.aio.handler_order import HandlerOrder
 from tickertape.client.aio.waiting import Notifier
 from tickertape.client.api.auto_ack import AutoAckReader, async_handler, bare, is_gone, lease_in

@@ -13,9 +13,8 @@ from contextlib import suppress
 from typing import Any
 
 from tickertape.base.errors import Closed, Disconnected
-from tickertape.batch.message import Message
-from tickertape.batch.message_batch import MessageBatch
-from tickertape.batch.queue_lease import Action, Lease, marks_of
+from tickertape.batch.message_batch import Message, MessageBatch, marks_of
+from tickertape.batch.queue_lease import Action, Lease
 from tickertape.client.common.handlers import Handler
 from tickertape.client.subscriptions.duplicates import NotOver, unless_over
 

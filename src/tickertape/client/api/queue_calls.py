@@ -14,8 +14,7 @@ from typing import Generic, TypeVar
 
 from tickertape.base.errors import UsageError
 from tickertape.base.interfaces import Now
-from tickertape.batch.message import Message
-from tickertape.batch.message_batch import MessageBatch
+from tickertape.batch.message_batch import Message, MessageBatch
 from tickertape.batch.queue_lease import AckAccumulator, Action, Lease, Marks
 from tickertape.client.api.auto_ack import lease_in
 from tickertape.client.common.waiting import now

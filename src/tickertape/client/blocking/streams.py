@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from tickertape.base.errors import TickertapeError, UsageError
 from tickertape.batch.arrow import table_of
-from tickertape.batch.message import Message
-from tickertape.batch.message_batch import MessageBatch
+from tickertape.batch.message_batch import Message, MessageBatch
 from tickertape.client.api.auto_ack import AutoAckReader, bare, handler_for, is_gone
 from tickertape.client.common import fork_safety as forks
 from tickertape.client.common.handlers import Handler, HandlerRunner

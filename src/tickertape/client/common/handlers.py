@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable
 from threading import current_thread, main_thread
 
-from tickertape.batch.message import Message
+from tickertape.batch.message_batch import Message
 
 Handler = Callable[[Message], object]
 """Application callback for the messages of a subscription."""

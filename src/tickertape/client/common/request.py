@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tickertape.batch.message import Discards
+from tickertape.batch.delivery_context import Discards
 from tickertape.batch.queue_lease import Lease
 from tickertape.client.limits import credit_bytes_default
 

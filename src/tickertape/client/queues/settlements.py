@@ -17,9 +17,8 @@ from tickertape.base.errors import BadBookmark, BadFilter, BadOption, UsageError
 from tickertape.base.names import check_topic
 from tickertape.base.options import parse_options
 from tickertape.base.text_format import shown
-from tickertape.batch.message import Message
-from tickertape.batch.message_batch import MessageBatch
-from tickertape.batch.queue_lease import Action, Gathered, extension_ms, marks_of
+from tickertape.batch.message_batch import Message, MessageBatch, marks_of
+from tickertape.batch.queue_lease import Action, Gathered, extension_ms
 from tickertape.wire.settlement import Settlement, encode_settlement, runs_of
 
 Bookmarks = str | Bookmark | Message | MessageBatch | Sequence[str | Bookmark | Message | MessageBatch]

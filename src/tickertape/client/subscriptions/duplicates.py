@@ -18,8 +18,7 @@ import numpy.typing as npt
 from tickertape.base.errors import TickertapeError
 from tickertape.batch import message_costs, select
 from tickertape.batch.format import I8
-from tickertape.batch.message import Message
-from tickertape.batch.message_batch import MessageBatch
+from tickertape.batch.message_batch import Message, MessageBatch
 from tickertape.client.bookmark_store.protocol import BookmarkStore, columns_of
 from tickertape.client.common.handlers import Handler
 from tickertape.client.common.request import SubscriptionContext

@@ -13,8 +13,8 @@ import numpy as np
 
 from tickertape.base.errors import TickertapeError, UsageError
 from tickertape.batch import message_costs, select
+from tickertape.batch.delivery_context import DeliveryContext
 from tickertape.batch.format import I8, U8
-from tickertape.batch.message import DeliveryContext
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.subscriptions.bookmark_tracker import asked
 

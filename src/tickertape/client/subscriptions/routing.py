@@ -16,8 +16,8 @@ import numpy as np
 
 from tickertape.base.errors import BadCommand
 from tickertape.batch import MessageBatch, message_costs, select
+from tickertape.batch.delivery_context import DeliveryContext
 from tickertape.batch.format import I8
-from tickertape.batch.message import DeliveryContext
 from tickertape.client.limits import shared_batches_bytes_max
 from tickertape.wire.commands import Deliver
 

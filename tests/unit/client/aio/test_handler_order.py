@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from tickertape.batch import MessageBatch, batch_from_bodies
-from tickertape.batch.message import Message
+from tickertape.batch.message_batch import Message
 from tickertape.client.aio.handler_order import HandlerOrder
 from tickertape.client.aio.streams import AsyncHandledStream
 from tickertape.client.common.handlers import HandlerRunner

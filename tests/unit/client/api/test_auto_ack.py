@@ -11,8 +11,7 @@ import pytest
 
 from tests.unit.client.queue_peer import QueuePeer, Settled
 from tickertape.base.errors import TimedOut
-from tickertape.batch.message import Message
-from tickertape.batch.message_batch import MessageBatch
+from tickertape.batch.message_batch import Message, MessageBatch
 from tickertape.client.aio.streams import AsyncHandledStream, AsyncMessageStream
 from tickertape.client.blocking.streams import HandledStream, MessageStream
 from tickertape.client.common.handlers import HandlerRunner

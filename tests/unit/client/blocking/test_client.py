@@ -25,8 +25,7 @@ from tickertape.base.errors import (
     UsageError,
     WrongJournal,
 )
-from tickertape.batch.message import Message
-from tickertape.batch.message_batch import MessageBatch
+from tickertape.batch.message_batch import Message, MessageBatch
 from tickertape.client.blocking.client import Client
 from tickertape.client.publish_store import MemoryPublishStore
 from tickertape.testing.server import wait_until

@@ -8,8 +8,7 @@ import pytest
 
 from tickertape.base.errors import Disconnected, StreamEnded, TimedOut, UsageError
 from tickertape.batch.builder import batch_from_bodies
-from tickertape.batch.message import Message
-from tickertape.batch.message_batch import MessageBatch
+from tickertape.batch.message_batch import Message, MessageBatch
 from tickertape.client.blocking.streams import HandledStream, MessageStream
 from tickertape.client.common.handlers import HandlerRunner
 from tickertape.client.subscriptions import message_buffer as inbox

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from tickertape.batch.builder import batch_from_bodies
-from tickertape.batch.message import Message
-from tickertape.batch.message_batch import MessageBatch
+from tickertape.batch.message_batch import Message, MessageBatch
 from tickertape.client.aio.streams import AsyncHandledStream, AsyncMessageStream
 from tickertape.client.blocking.streams import HandledStream, MessageStream, push_all
 from tickertape.client.bookmark_store import MemoryBookmarkStore
