@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tickertape.base.names import publisher_id
-from tickertape.batch.builder import batch_from_bodies
+from tickertape.batch.encode import batch_from_bodies
 from tickertape.client.publish_store import PublishStore, Stored
 
 

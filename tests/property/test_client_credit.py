@@ -6,7 +6,7 @@ from random import Random
 
 from tickertape.base.interfaces import Now
 from tickertape.base.limits import message_cost_bytes
-from tickertape.batch.builder import batch_from_bodies
+from tickertape.batch.encode import batch_from_bodies
 from tickertape.client.common.effects import DeliverBatch, Send
 from tickertape.client.common.subscribe_arguments import make_request
 from tickertape.client.protocol.core import ClientProtocol, ConnectionOpened

@@ -14,7 +14,7 @@ from tickertape.archive.schema import FILE_COLUMNS
 from tickertape.base.errors import ArchiveFailed
 from tickertape.base.limits import message_bytes_max
 from tickertape.batch import Labels, MessageBatch
-from tickertape.batch.build_rows import batch_from_columns
+from tickertape.batch.builders.rows import batch_from_columns
 from tickertape.batch.format import I4, I8, U8, Int32s, Int64s, lengths_of
 
 if TYPE_CHECKING:

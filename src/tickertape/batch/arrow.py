@@ -13,8 +13,7 @@ import numpy as np
 
 from tickertape.base.errors import BadMessage, MessageTooLarge, UsageError
 from tickertape.base.limits import message_bytes_max, message_cost_bytes
-from tickertape.batch.builder import EncodedBodies, topic_bytes
-from tickertape.batch.encode import check_body_bytes
+from tickertape.batch.encode import EncodedBodies, check_body_bytes, topic_bytes
 from tickertape.batch.format import I1, I4, I8, AnyArray, Int32s, Int64s, Labels, lengths_of, run_crc
 
 if TYPE_CHECKING:

@@ -1,17 +1,21 @@
-"""Encode the head of a batch: takes columns and returns a `MessageBatch`.
+"""Encode batches: joins and checksums bodies, and writes the head from columns.
 
 Callers pass consistent columns; only the two size limits of the format are checked.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Final
+from struct import error as struct_error
+from struct import pack
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from tickertape.base.errors import MessageTooLarge
+from tickertape.base.errors import BadMessage, BadTopic, MessageTooLarge, UsageError
 from tickertape.base.interfaces import Buffer
+from tickertape.base.limits import label_bytes_max, message_bytes_max, topic_bytes_max
 from tickertape.batch.format import (
     BODY_BYTES_END,
     CODEC_NONE,
@@ -24,19 +28,28 @@ from tickertape.batch.format import (
     KINDS,
     NO_PLACES,
     PADDING,
+    PAIR,
+    RUN,
     RUN_BYTES,
+    SEQUENCE_END,
     SEQUENCES,
     TOTAL_BYTES_END,
     VERSION,
     Columns,
+    Int32s,
     Labels,
     Places,
     offsets_from,
     pad8,
+    run_crc,
 )
 from tickertape.batch.message_batch import MessageBatch
 
 _TOPICS_CACHED: Final = 1024
+_TOPICS_REMEMBERED: Final = 1024
+_topics_checked: Final[set[str]] = set()
+"""Topics found right before; looking is cheaper than encoding them again."""
+_TIMESTAMP_END: Final = 1 << 63
 _BITS: Final = (0, SEQUENCES, EXPIRATIONS, CORRELATION_IDS, KEYS, KINDS)
 """Column bits of the fields of `Columns`; the topic index needs none."""
 
@@ -116,3 +129,99 @@ def _columns(at: int, optional: Columns) -> tuple[int, Places, list[Buffer]]:
         parts.append(PADDING[-size & 7])
         at += pad8(size)
     return columns, Places(*places), parts
+
+
+def label_bytes(text: str, noun: str) -> bytes:
+    """A label as it is stored. `noun` says in errors what it is. Raises `BadMessage`."""
+    try:
+        encoded = text.encode()
+    except UnicodeEncodeError as error:
+        raise BadMessage(f"{noun} {text!r} cannot be UTF-8: {error}") from None
+    if len(encoded) > label_bytes_max:
+        raise BadMessage(f"a {noun} of {len(encoded)} bytes, the limit is {label_bytes_max}")
+    return encoded
+
+
+def topic_bytes(topic: str) -> int:
+    """Bytes of a topic name. Raises `BadTopic` when it is too long, or has no UTF-8 form."""
+    try:
+        size = len(topic.encode())
+    except UnicodeEncodeError as error:
+        raise BadTopic(f"topic {topic!r} cannot be UTF-8: {error}") from None
+    if size > topic_bytes_max:
+        raise BadTopic(f"a topic name of {size} bytes, the limit is {topic_bytes_max}")
+    return size
+
+
+class EncodedBodies(NamedTuple):
+    """Bodies of one run, joined and summed: all of the work that needs neither topic nor sequence."""
+
+    messages: int
+    joined: Buffer
+    offsets: bytes
+    crc: int
+
+    def batch(
+        self, topic: str, *, publisher: int = 0, first_sequence: int = 0, timestamp: int = 0
+    ) -> MessageBatch:
+        """The batch of these bodies. Raises `BadTopic`, and `UsageError` for numbers that do not fit."""
+        if topic not in _topics_checked:
+            topic_bytes(topic)
+            if len(_topics_checked) >= _TOPICS_REMEMBERED:
+                _topics_checked.clear()
+            _topics_checked.add(topic)
+        run = new_run(publisher, first_sequence, timestamp, self.messages, self.crc)
+        return assemble(runs=run, offsets=self.offsets, bodies=self.joined, topics=(topic,))
+
+
+def lengths_in(bodies: Sequence[bytes]) -> Int32s:
+    """The lengths of `bodies`. Raises `MessageTooLarge` for one that has no place in a batch."""
+    try:
+        return np.frombuffer(pack(f"<{len(bodies)}i", *map(len, bodies)), I4)
+    except struct_error:
+        raise MessageTooLarge(f"a message of 2 GiB or more, the limit is {message_bytes_max} bytes") from None
+
+
+def encode_bodies(bodies: Sequence[bytes], lengths: Int32s | None = None) -> EncodedBodies:
+    """Join `bodies`; `lengths` are theirs, where the caller knows them.
+
+    Raises `UsageError` without bodies, `MessageTooLarge`.
+    """
+    count = len(bodies)
+    if count == 1:
+        joined = bodies[0]
+        if len(joined) > message_bytes_max:
+            raise MessageTooLarge(f"a message has {len(joined)} bytes, the limit is {message_bytes_max}")
+        offsets = PAIR.pack(0, len(joined))
+        return EncodedBodies(1, joined, offsets, run_crc(offsets[4:], joined))
+    if not count:
+        raise UsageError("a batch has at least one message")
+    joined = b"".join(bodies)
+    check_body_bytes(len(joined))
+    if lengths is None:
+        lengths = lengths_in(bodies)
+    if len(joined) > message_bytes_max:
+        longest = int(lengths.max())
+        if longest > message_bytes_max:
+            raise MessageTooLarge(f"a message has {longest} bytes, the limit is {message_bytes_max}")
+    return EncodedBodies(count, joined, offsets_from(lengths).tobytes(), run_crc(lengths.data, joined))
+
+
+def batch_from_bodies(
+    topic: str, bodies: Sequence[bytes], *, publisher: int = 0, first_sequence: int = 0, timestamp: int = 0
+) -> MessageBatch:
+    """A batch of one run and one topic. Raises `UsageError` without bodies, `BadTopic`, `MessageTooLarge`."""
+    return encode_bodies(bodies).batch(
+        topic, publisher=publisher, first_sequence=first_sequence, timestamp=timestamp
+    )
+
+
+def new_run(publisher: int, first_sequence: int, timestamp: int, count: int, crc: int) -> bytes:
+    """The encoded run of `count` messages. Raises `UsageError` when a number does not fit or `count` is 0."""
+    if not count:
+        raise UsageError("a batch has at least one message")
+    if not (0 <= publisher < SEQUENCE_END and 0 <= first_sequence <= SEQUENCE_END - count):
+        raise UsageError(f"publisher {publisher} or first sequence {first_sequence} does not fit 64 bits")
+    if not -_TIMESTAMP_END <= timestamp < _TIMESTAMP_END:
+        raise UsageError(f"timestamp {timestamp} does not fit 64 bits")
+    return RUN.pack(publisher, first_sequence, timestamp, count, crc, 0, 0)

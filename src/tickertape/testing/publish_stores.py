@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from tickertape.base.errors import StoreFull, StoreOfAnother
 from tickertape.base.names import publisher_id
-from tickertape.batch.builder import BatchBuilder
+from tickertape.batch.builders.builder import BatchBuilder
 from tickertape.batch.select import slice_batch
 from tickertape.client.publish_store.protocol import AppendingPublishStore, PublishStore, Stored
 from tickertape.client.publishing.store_limits import free_bytes

@@ -12,7 +12,7 @@ import pytest
 
 from tickertape.base.errors import UsageError
 from tickertape.batch import Message, MessageBatch
-from tickertape.batch.builder import BatchBuilder
+from tickertape.batch.builders.builder import BatchBuilder
 from tickertape.batch.queue_lease import AckAccumulator, Hold, Lease
 from tickertape.client.bookmark_store import MemoryBookmarkStore
 from tickertape.client.common.request import SubscriptionContext

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tickertape.base.errors import StoreFull
-from tickertape.batch.builder import batch_from_bodies
+from tickertape.batch.encode import batch_from_bodies
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.publish_store import (
     FilePublishStore,

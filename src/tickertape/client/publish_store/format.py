@@ -12,7 +12,7 @@ from crc32c import crc32c
 
 from tickertape.base.errors import BadMessage, NotAStore, StoreCorrupt, StoreVersion
 from tickertape.base.interfaces import Buffer
-from tickertape.batch.builder import label_bytes
+from tickertape.batch.encode import label_bytes
 
 MAGIC: Final = b"TKTPUB\0\0"
 VERSION: Final = 0

@@ -26,7 +26,7 @@ from tickertape.base.errors import (
 from tickertape.base.interfaces import Now
 from tickertape.base.limits import batch_bytes_target, message_bytes_max, message_cost_bytes
 from tickertape.base.names import check_topic, publisher_id
-from tickertape.batch.builder import batch_from_bodies
+from tickertape.batch.encode import batch_from_bodies
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.common.effects import Effect, ReportError, StoreHasRoom
 from tickertape.client.publish_store.memory import MemoryPublishStore

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tickertape.base.limits import batch_bytes_target, message_cost_bytes
-from tickertape.batch.builder import BatchBuilder, encode_bodies, lengths_in
+from tickertape.batch.builders.builder import BatchBuilder
+from tickertape.batch.encode import encode_bodies, lengths_in
 from tickertape.batch.format import I8, Int32s
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.limits import topics_remembered_max

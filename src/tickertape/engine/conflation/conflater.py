@@ -22,7 +22,7 @@ import numpy as np
 from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import batch_bytes_target
 from tickertape.batch import MessageBatch
-from tickertape.batch.build_rows import PlainRow, batch_from_rows
+from tickertape.batch.builders.rows import PlainRow, batch_from_rows
 from tickertape.batch.format import I8, Int64s
 from tickertape.engine.limits import (
     conflation_entry_bytes,

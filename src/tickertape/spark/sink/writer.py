@@ -28,7 +28,7 @@ from tickertape.base.errors import (
 )
 from tickertape.base.limits import publish_messages_max, transaction_parts_max
 from tickertape.batch import MessageBatch
-from tickertape.batch.build_columns import OutColumns, batches_from_columns
+from tickertape.batch.builders.columns import OutColumns, batches_from_columns
 from tickertape.client.limits import stage_frame_bytes
 from tickertape.client.protocol.transactions import ConnectionPin, aborting, staging
 from tickertape.spark.sink.options import SinkOptions

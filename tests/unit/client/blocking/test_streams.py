@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from tickertape.base.errors import Disconnected, StreamEnded, TimedOut, UsageError
-from tickertape.batch.builder import batch_from_bodies
+from tickertape.batch.encode import batch_from_bodies
 from tickertape.batch.message_batch import Message, MessageBatch
 from tickertape.client.blocking.streams import HandledStream, MessageStream
 from tickertape.client.common.handlers import HandlerRunner

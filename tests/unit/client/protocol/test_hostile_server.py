@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.client.peer import Peer
 from tickertape.base.errors import BadCommand, Disconnected
-from tickertape.batch.builder import batch_from_bodies
+from tickertape.batch.encode import batch_from_bodies
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.common.effects import DeliverBatch, DeliverShared, EndConnection, ResolveCall
 from tickertape.client.common.subscribe_arguments import make_request, resolve_command

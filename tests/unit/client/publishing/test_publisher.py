@@ -23,7 +23,7 @@ from tickertape.base.errors import (
 )
 from tickertape.base.limits import batch_bytes_target, message_bytes_max
 from tickertape.base.names import publisher_id
-from tickertape.batch.builder import EncodedBodies, batch_from_bodies
+from tickertape.batch.encode import EncodedBodies, batch_from_bodies
 from tickertape.client.common.effects import EndConnection, FailedWrite, ResolveCall, StoreHasRoom
 from tickertape.client.limits import foreign_sequences_max
 from tickertape.client.publish_store import MemoryPublishStore, Stored

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.client.peer import Peer
 from tickertape.base.errors import StoreCorrupt
 from tickertape.base.limits import KIB, MIB
-from tickertape.batch.builder import batch_from_bodies
+from tickertape.batch.encode import batch_from_bodies
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.common.effects import EndConnection, ResolveCall
 from tickertape.client.limits import republish_bytes_max

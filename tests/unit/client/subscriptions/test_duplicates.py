@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tickertape.batch.builder import batch_from_bodies
+from tickertape.batch.encode import batch_from_bodies
 from tickertape.batch.message_batch import Message, MessageBatch
 from tickertape.client.aio.streams import AsyncHandledStream, AsyncMessageStream
 from tickertape.client.blocking.streams import HandledStream, MessageStream, push_all

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tickertape.base.errors import Disconnected
-from tickertape.batch.builder import batch_from_bodies
+from tickertape.batch.encode import batch_from_bodies
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.common.request import SubscriptionContext
 from tickertape.client.subscriptions.message_buffer import MessageBuffer, rest_of

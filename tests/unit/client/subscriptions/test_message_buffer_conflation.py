@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from tickertape.base.errors import StoreFailed, UsageError
-from tickertape.batch.builder import BatchBuilder
+from tickertape.batch.builders.builder import BatchBuilder
 from tickertape.batch.format import UInt64s
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.blocking import streams

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.client.peer import Peer
 from tickertape.base.errors import BookmarkUnknown, CorruptBatch, SubscriptionExists
-from tickertape.batch.builder import batch_from_bodies
+from tickertape.batch.encode import batch_from_bodies
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.common.effects import CaughtUp, DeliverBatch, End, EndConnection, Notice, ResolveCall
 from tickertape.client.common.subscribe_arguments import make_request

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.client.subscriptions.test_resubscribe import BODY, Scene
 from tickertape.base.bookmarks import MOST_RECENT, Bookmark
 from tickertape.base.errors import BadFilter, StoreFailed, SubscriptionExists
-from tickertape.batch.builder import batch_from_bodies
+from tickertape.batch.encode import batch_from_bodies
 from tickertape.client.bookmark_store import MemoryBookmarkStore
 from tickertape.client.bookmark_store.progress import Mask, Publishers, UInt64s
 from tickertape.client.common.effects import CaughtUp, DeliverShared, End, Notice, ReportError

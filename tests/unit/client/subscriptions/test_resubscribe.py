@@ -15,7 +15,7 @@ from tickertape.base.errors import (
     SubscriptionExists,
     SubscriptionUnknown,
 )
-from tickertape.batch.builder import batch_from_bodies
+from tickertape.batch.encode import batch_from_bodies
 from tickertape.client.bookmark_store import BookmarkStore, LoggedBookmarkStore, MemoryBookmarkStore
 from tickertape.client.common.effects import DeliverBatch, End, EndConnection, ReportError, WillRedeliver
 from tickertape.client.common.request import SubscribeRequest

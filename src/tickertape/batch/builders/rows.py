@@ -13,8 +13,7 @@ import numpy as np
 
 from tickertape.base.errors import UsageError
 from tickertape.base.interfaces import Buffer
-from tickertape.batch.builder import lengths_in
-from tickertape.batch.encode import assemble, check_body_bytes
+from tickertape.batch.encode import assemble, check_body_bytes, lengths_in
 from tickertape.batch.format import (
     I4,
     I8,

@@ -7,7 +7,7 @@ import pytest
 
 from tickertape.base.errors import BadTopic
 from tickertape.base.limits import label_bytes_max, publish_topics_max
-from tickertape.batch.build_columns import OutColumns, batches_from_columns
+from tickertape.batch.builders.columns import OutColumns, batches_from_columns
 
 COST = 64 * 1024
 

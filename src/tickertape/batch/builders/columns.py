@@ -13,8 +13,7 @@ import numpy as np
 from tickertape.base.errors import BadMessage, BadTopic, MessageTooLarge
 from tickertape.base.limits import label_bytes_max, publish_topics_max
 from tickertape.batch.arrow import array_pieces, encode_array
-from tickertape.batch.builder import new_run
-from tickertape.batch.encode import assemble
+from tickertape.batch.encode import assemble, new_run
 from tickertape.batch.format import I4, I8, Columns, Int32s, Int64s, Labels, lengths_of
 from tickertape.batch.message_batch import MessageBatch
 

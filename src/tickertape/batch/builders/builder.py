@@ -6,17 +6,19 @@ topics, gaps and labels are recorded with their index and spread at `build`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from struct import error as struct_error
-from struct import pack
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from tickertape.base.errors import BadMessage, BadTopic, MessageTooLarge, UsageError
-from tickertape.base.interfaces import Buffer
-from tickertape.base.limits import label_bytes_max, message_bytes_max, topic_bytes_max
-from tickertape.batch.encode import assemble, check_body_bytes
+from tickertape.base.errors import BadMessage, MessageTooLarge, UsageError
+from tickertape.base.limits import message_bytes_max
+from tickertape.batch.encode import (
+    assemble,
+    encode_bodies,
+    label_bytes,
+    new_run,
+    topic_bytes,
+)
 from tickertape.batch.format import (
     CORRELATION_IDS,
     EXPIRATIONS,
@@ -27,8 +29,6 @@ from tickertape.batch.format import (
     KEYS,
     KIND_CONTROL,
     KINDS,
-    PAIR,
-    RUN,
     RUN_BYTES,
     SEQUENCE_END,
     SEQUENCES,
@@ -40,7 +40,6 @@ from tickertape.batch.format import (
     Labels,
     UInt64s,
     offsets_from,
-    run_crc,
 )
 from tickertape.batch.message_batch import MessageBatch
 
@@ -48,11 +47,7 @@ _EMPTY_BYTES: Final = HEADER_BYTES + RUN_BYTES + 8 + 8 * 8
 """Header, run, the ends of the two offset tables that are always there, and room for padding."""
 _WIDTHS: Final = {SEQUENCES: 8, EXPIRATIONS: 8, CORRELATION_IDS: 4, KEYS: 4, KINDS: 1}
 _TOPIC_INDEX_WIDTH: Final = 4
-_TOPICS_REMEMBERED: Final = 1024
-_topics_checked: Final[set[str]] = set()
-"""Topics found right before; looking is cheaper than encoding them again."""
 _EXPIRATION_END: Final = 1 << 63
-_TIMESTAMP_END: Final = 1 << 63
 
 
 class _Extra(NamedTuple):
@@ -296,99 +291,3 @@ class BatchBuilder:
         lengths = np.zeros(len(self._bodies), I4)
         lengths[[e.at for e in self._extras]] = list(map(len, texts))
         return Labels(offsets_from(lengths), b"".join(texts))
-
-
-def label_bytes(text: str, noun: str) -> bytes:
-    """A label as it is stored. `noun` says in errors what it is. Raises `BadMessage`."""
-    try:
-        encoded = text.encode()
-    except UnicodeEncodeError as error:
-        raise BadMessage(f"{noun} {text!r} cannot be UTF-8: {error}") from None
-    if len(encoded) > label_bytes_max:
-        raise BadMessage(f"a {noun} of {len(encoded)} bytes, the limit is {label_bytes_max}")
-    return encoded
-
-
-def topic_bytes(topic: str) -> int:
-    """Bytes of a topic name. Raises `BadTopic` when it is too long, or has no UTF-8 form."""
-    try:
-        size = len(topic.encode())
-    except UnicodeEncodeError as error:
-        raise BadTopic(f"topic {topic!r} cannot be UTF-8: {error}") from None
-    if size > topic_bytes_max:
-        raise BadTopic(f"a topic name of {size} bytes, the limit is {topic_bytes_max}")
-    return size
-
-
-class EncodedBodies(NamedTuple):
-    """Bodies of one run, joined and summed: all of the work that needs neither topic nor sequence."""
-
-    messages: int
-    joined: Buffer
-    offsets: bytes
-    crc: int
-
-    def batch(
-        self, topic: str, *, publisher: int = 0, first_sequence: int = 0, timestamp: int = 0
-    ) -> MessageBatch:
-        """The batch of these bodies. Raises `BadTopic`, and `UsageError` for numbers that do not fit."""
-        if topic not in _topics_checked:
-            topic_bytes(topic)
-            if len(_topics_checked) >= _TOPICS_REMEMBERED:
-                _topics_checked.clear()
-            _topics_checked.add(topic)
-        run = new_run(publisher, first_sequence, timestamp, self.messages, self.crc)
-        return assemble(runs=run, offsets=self.offsets, bodies=self.joined, topics=(topic,))
-
-
-def lengths_in(bodies: Sequence[bytes]) -> Int32s:
-    """The lengths of `bodies`. Raises `MessageTooLarge` for one that has no place in a batch."""
-    try:
-        return np.frombuffer(pack(f"<{len(bodies)}i", *map(len, bodies)), I4)
-    except struct_error:
-        raise MessageTooLarge(f"a message of 2 GiB or more, the limit is {message_bytes_max} bytes") from None
-
-
-def encode_bodies(bodies: Sequence[bytes], lengths: Int32s | None = None) -> EncodedBodies:
-    """Join `bodies`; `lengths` are theirs, where the caller knows them.
-
-    Raises `UsageError` without bodies, `MessageTooLarge`.
-    """
-    count = len(bodies)
-    if count == 1:
-        joined = bodies[0]
-        if len(joined) > message_bytes_max:
-            raise MessageTooLarge(f"a message has {len(joined)} bytes, the limit is {message_bytes_max}")
-        offsets = PAIR.pack(0, len(joined))
-        return EncodedBodies(1, joined, offsets, run_crc(offsets[4:], joined))
-    if not count:
-        raise UsageError("a batch has at least one message")
-    joined = b"".join(bodies)
-    check_body_bytes(len(joined))
-    if lengths is None:
-        lengths = lengths_in(bodies)
-    if len(joined) > message_bytes_max:
-        longest = int(lengths.max())
-        if longest > message_bytes_max:
-            raise MessageTooLarge(f"a message has {longest} bytes, the limit is {message_bytes_max}")
-    return EncodedBodies(count, joined, offsets_from(lengths).tobytes(), run_crc(lengths.data, joined))
-
-
-def batch_from_bodies(
-    topic: str, bodies: Sequence[bytes], *, publisher: int = 0, first_sequence: int = 0, timestamp: int = 0
-) -> MessageBatch:
-    """A batch of one run and one topic. Raises `UsageError` without bodies, `BadTopic`, `MessageTooLarge`."""
-    return encode_bodies(bodies).batch(
-        topic, publisher=publisher, first_sequence=first_sequence, timestamp=timestamp
-    )
-
-
-def new_run(publisher: int, first_sequence: int, timestamp: int, count: int, crc: int) -> bytes:
-    """The encoded run of `count` messages. Raises `UsageError` when a number does not fit or `count` is 0."""
-    if not count:
-        raise UsageError("a batch has at least one message")
-    if not (0 <= publisher < SEQUENCE_END and 0 <= first_sequence <= SEQUENCE_END - count):
-        raise UsageError(f"publisher {publisher} or first sequence {first_sequence} does not fit 64 bits")
-    if not -_TIMESTAMP_END <= timestamp < _TIMESTAMP_END:
-        raise UsageError(f"timestamp {timestamp} does not fit 64 bits")
-    return RUN.pack(publisher, first_sequence, timestamp, count, crc, 0, 0)

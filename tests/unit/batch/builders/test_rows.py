@@ -6,7 +6,7 @@ import pytest
 
 from tickertape.base.errors import UsageError
 from tickertape.batch import RUN_BY_SERVER, MessageBatch
-from tickertape.batch.build_rows import Row, batch_from_rows
+from tickertape.batch.builders.rows import Row, batch_from_rows
 
 _END = 2**64 - 1
 
