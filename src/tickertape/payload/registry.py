@@ -31,20 +31,20 @@ def message_type(name: str) -> MessageType:
 @cache
 def _made(name: str) -> MessageType:
     if name == "json":
-        from tickertape.payload.json import Json
+        from tickertape.payload.formats.json import Json
 
         return Json()
     if name == "messagepack":
-        from tickertape.payload.messagepack import MessagePack
+        from tickertape.payload.formats.messagepack import MessagePack
 
         return MessagePack()
     if name in {"fix", "nvfix"}:
-        from tickertape.payload.fix import Fix
+        from tickertape.payload.formats.fix import Fix
 
         return Fix(name, numbered=name == "fix")
     if name == "bson":
         return bson_type()
-    from tickertape.payload.binary import Binary
+    from tickertape.payload.formats.binary import Binary
 
     return Binary()
 
@@ -52,7 +52,7 @@ def _made(name: str) -> MessageType:
 def bson_type() -> MessageType:
     """The type `bson`; raises `BadOption` where its package is not installed."""
     try:
-        from tickertape.payload.bson import Bson
+        from tickertape.payload.formats.bson import Bson
     except ImportError as error:
         raise BadOption(
             f"message type bson needs the bson package of pymongo ({error}): "

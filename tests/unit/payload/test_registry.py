@@ -41,7 +41,7 @@ def test_binary_has_no_fields() -> None:
 def test_without_its_package_bson_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in [name for name in sys.modules if name.split(".")[0] == "bson"]:
         monkeypatch.delitem(sys.modules, module)
-    monkeypatch.delitem(sys.modules, "tickertape.payload.bson", raising=False)
+    monkeypatch.delitem(sys.modules, "tickertape.payload.formats.bson", raising=False)
     monkeypatch.setitem(sys.modules, "bson", None)
     with pytest.raises(BadOption, match=r"pip install 'tickertape\[bson\]'"):
         registry.bson_type()

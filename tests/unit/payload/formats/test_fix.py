@@ -9,7 +9,7 @@ import pytest
 from tests.helpers.bodies import values_of
 from tickertape.base.errors import BadPath
 from tickertape.payload import Unreadable, message_type, parse_path, parse_select
-from tickertape.payload.fix import Fix
+from tickertape.payload.formats.fix import Fix
 from tickertape.payload.limits import fix_searched_tags_max
 
 ORDER = b"8=FIX.4.2\x0135=D\x0155=IBM\x0144=10.50\x0158=\x0155=AAPL\x01155=x\x0110=001\x01"

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tickertape.payload.decoded import DECODE_ERRORS, DecodedReader, taken_apart
+from tickertape.payload.formats.decoded import DECODE_ERRORS, DecodedReader, taken_apart
 from tickertape.payload.limits import readers_remembered_max
 from tickertape.payload.paths import Path, check_paths
 from tickertape.payload.prune import projector

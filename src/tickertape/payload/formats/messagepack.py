@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import msgspec
 
-from tickertape.payload.decoded import DecodedReader, taken_apart
+from tickertape.payload.formats.decoded import DecodedReader, taken_apart
+from tickertape.payload.formats.plain import SCALARS, plain_by, timestamp_text
 from tickertape.payload.limits import readers_remembered_max
 from tickertape.payload.paths import Path, check_paths
-from tickertape.payload.plain import SCALARS, plain_by, timestamp_text
 from tickertape.payload.prune import projector
 from tickertape.payload.select import Select
 from tickertape.payload.types import unreadable_by
