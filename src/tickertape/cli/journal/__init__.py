@@ -18,7 +18,7 @@ from tickertape.cli.support.command_group import LazyGroup
         "grep": "tickertape.cli.journal.grep",
         "ls": "tickertape.cli.journal.ls",
         "prune": "tickertape.cli.journal.prune",
-        "verify": "tickertape.cli.journal.ls",
+        "verify": "tickertape.cli.journal.verify",
     },
     short_help="Look into a data directory, also beside a running server.",
 )
