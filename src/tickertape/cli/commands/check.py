@@ -38,7 +38,7 @@ def check(ctx: click.Context, config: str, as_json: bool) -> None:
     settings, problems = examine(config)
     warnings: list[str] = []
     if settings is not None:
-        unusable, warnings = _looked_at(settings)
+        unusable, warnings = _check_credentials(settings)
         if unusable:
             problems.append(ConfigProblem(SourceLocation(config, 0), "", unusable))
             settings = None
@@ -51,15 +51,14 @@ def check(ctx: click.Context, config: str, as_json: bool) -> None:
         for warning in warnings:
             click.echo(f"  warning   {warning}")
     else:
-        for line in told(problems):
+        for line in problem_lines(problems):
             click.echo(line)
-        click.echo(f"tickertape: {printable(config)}: {how_many(problems)}", err=True)
+        click.echo(f"tickertape: {printable(config)}: {counted_problems(problems)}", err=True)
     ctx.exit(0 if settings is not None else 1)
 
 
-def _looked_at(settings: Config) -> tuple[str, list[str]]:
-    """The first problem of the files of certificates and tokens that it names, empty when there is none; and
-    warnings."""
+def _check_credentials(settings: Config) -> tuple[str, list[str]]:
+    """Return the first problem of its certificate and token files, empty if there is none, and warnings."""
     from tickertape.server.access.credentials import CredentialStore
 
     try:
@@ -72,20 +71,20 @@ def _looked_at(settings: Config) -> tuple[str, list[str]]:
     ]
 
 
-def told(problems: Iterable[ConfigProblem]) -> list[str]:
-    """A line for each problem."""
+def problem_lines(problems: Iterable[ConfigProblem]) -> list[str]:
+    """Return a line for each problem."""
     return [printable(str(problem)) for problem in problems]
 
 
-def how_many(problems: ConfigProblems) -> str:
-    """How many problems there are."""
+def counted_problems(problems: ConfigProblems) -> str:
+    """Return the number of problems as text."""
     # Above the bound the last one only says how many more.
     count = len(problems) + problems.more - (1 if problems.more else 0)
     return counted(count, "problem")
 
 
 def printable(text: str) -> str:
-    """`text` as a terminal takes it: a file's name may be anything but text."""
+    """Return `text` as a terminal can print it: names of files may be invalid text."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
@@ -111,24 +110,24 @@ def _document(config: str, settings: Config | None, problems: ConfigProblems, wa
 
 
 def _without_secrets(archive: ArchiveConfig | None) -> ArchiveConfig | None:
-    """The same with every storage option masked: any of them may be a credential."""
+    """Return a copy with masked storage options, because any of them may be a credential."""
     if archive is None:
         return None
     return msgspec.structs.replace(archive, storage_options=dict.fromkeys(archive.storage_options, "***"))
 
 
-def _archive(archive: ArchiveConfig) -> str:
+def _archive_text(archive: ArchiveConfig) -> str:
     needed = "" if archive.require else ", not required"
     return f"{archive.location}{needed}, refreshed every {archive.refresh:g} s"
 
 
-def _kept(journal: JournalConfig) -> str:
+def _retention_text(journal: JournalConfig) -> str:
     age = f"what is younger than {journal.retain:,g} s" if journal.retain else ""
     size = f"at most {journal.retain_size:,} bytes of segments" if journal.retain_size else ""
     return ", ".join(part for part in (age, size) if part)
 
 
-def _taken(settings: Config) -> str:
+def _limits_text(settings: Config) -> str:
     limits = settings.limits
     return (
         f"messages of {limits.message_bytes_max:,} bytes, filters of {limits.filter_bytes_max:,} bytes, "
@@ -136,7 +135,7 @@ def _taken(settings: Config) -> str:
     )
 
 
-def _slow(settings: Config) -> str:
+def _slow_clients_text(settings: Config) -> str:
     slow = settings.slow_clients
     directory = slow.place(settings.instance.data)
     disk = f"then {slow.disk_limit:,} on disk in {directory}" if slow.disk_limit else "nothing on disk"
@@ -144,7 +143,7 @@ def _slow(settings: Config) -> str:
     return f"{slow.memory_limit:,} bytes in memory, {slow.connection_limit:,} a connection, {disk}{age}"
 
 
-def _staged(settings: Config) -> str:
+def _transactions_text(settings: Config) -> str:
     staged = settings.transactions
     return (
         f"{staged.disk_limit:,} bytes for transactions, {staged.bytes_max:,} each, "
@@ -152,7 +151,7 @@ def _staged(settings: Config) -> str:
     )
 
 
-def _queue(queue: QueueDefinition) -> str:
+def _queue_text(queue: QueueDefinition) -> str:
     over = "" if queue.topic == queue.name else f" over {queue.topic}"
     lease = "" if queue.lease_period is None else f", leased for {queue.lease_period:g} s"
     dead = "" if queue.dead_letter is None else f", dead letters to {queue.dead_letter}"
@@ -170,11 +169,11 @@ def _summary(settings: Config) -> list[str]:
         *(f"  listen    {transport.listen}" for transport in settings.transports),
         f"  admin     {settings.admin.listen or ADMIN_DEFAULT}",
         f"  records   {topics}, synced {sync}, in segments of {journal.segment_size:,} bytes",
-        *([f"  keeps     {_kept(journal)}"] if journal.retain or journal.retain_size else []),
-        *([f"  archive   {_archive(settings.archive)}"] if settings.archive is not None else []),
-        f"  slow      {_slow(settings)}",
-        f"  takes     {_taken(settings)}",
-        f"  stages    {_staged(settings)}",
+        *([f"  keeps     {_retention_text(journal)}"] if journal.retain or journal.retain_size else []),
+        *([f"  archive   {_archive_text(settings.archive)}"] if settings.archive is not None else []),
+        f"  slow      {_slow_clients_text(settings)}",
+        f"  takes     {_limits_text(settings)}",
+        f"  stages    {_transactions_text(settings)}",
         *([f"  validates {', '.join(validated)}"] if validated else []),
-        *(f"  queue     {_queue(queue)}" for queue in settings.queues),
+        *(f"  queue     {_queue_text(queue)}" for queue in settings.queues),
     ]

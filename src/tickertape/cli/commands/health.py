@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import msgspec
 
-from tickertape.cli.support.admin_client import admin_option, asked, json_option
+from tickertape.cli.support.admin_client import admin_option, fetch, json_option
 from tickertape.cli.support.command_group import EXIT_ERROR, Failure
 from tickertape.cli.support.tables import safe
 
@@ -31,7 +31,7 @@ def health(ctx: click.Context, admin: str, as_json: bool) -> None:
     tickertape health --admin http://127.0.0.1:9008 --json
     tickertape health && tickertape publish orders orders.jsonl
     """
-    code, body = asked(admin, "/ready", {200, 503})
+    code, body = fetch(admin, "/ready", {200, 503})
     try:
         state = msgspec.json.decode(body, type=_State)
     except msgspec.MsgspecError:

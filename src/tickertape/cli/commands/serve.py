@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import click
 
 from tickertape.base.errors import ConfigurationError
-from tickertape.cli.commands.check import how_many, printable, told
+from tickertape.cli.commands.check import counted_problems, printable, problem_lines
 from tickertape.server.config.config import COMMAND_LINE, Config, examine
 from tickertape.server.config.document import ConfigProblem
 
@@ -74,19 +74,19 @@ def _settings(
     given = [problem for problem in problems if problem.place.file == COMMAND_LINE]
     if given:
         lines = [_of_option(problem) for problem in given]
-        lines += told(problem for problem in problems if problem not in given)
+        lines += problem_lines(problem for problem in problems if problem not in given)
         if len(lines) == 1:
             raise click.UsageError(lines[0])
         for line in lines:
             click.echo(line, err=True)
-        raise click.UsageError(f"{how_many(problems)}; nothing was started")
+        raise click.UsageError(f"{counted_problems(problems)}; nothing was started")
     if settings is None:
-        lines = told(problems)
+        lines = problem_lines(problems)
         if len(lines) == 1:
             raise ConfigurationError(lines[0])
         for line in lines:
             click.echo(line, err=True)
-        raise ConfigurationError(f"{config}: {how_many(problems)}; nothing was started")
+        raise ConfigurationError(f"{config}: {counted_problems(problems)}; nothing was started")
     return settings
 
 

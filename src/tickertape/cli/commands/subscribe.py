@@ -114,7 +114,7 @@ def subscribe(
     output: str,
     ack: bool,
     max_backlog: int | None,
-    **asked: str | bool | None,
+    **options: str | bool | None,
 ) -> None:
     """Print the messages of TOPIC: what is published from now on, or the log from START and then live.
 
@@ -148,7 +148,7 @@ def subscribe(
     """
     _check(bookmark, until_caught_up=until_caught_up, consumes=ack or max_backlog is not None)
     paused = pause or resume_after is not None
-    wanted = _wanted(replays=bookmark is not None, pause=paused, max_backlog=max_backlog, **asked)
+    wanted = _client_options(replays=bookmark is not None, pause=paused, max_backlog=max_backlog, **options)
     from tickertape.client.publish_store import MemoryPublishStore
 
     waiting = client_timeout_seconds if timeout is None else timeout
@@ -204,9 +204,9 @@ def _acknowledge(batch: MessageBatch, count: int) -> None:
 _OF_A_REPLAY: Final = ("rate", "rate_max_gap", "live", "pause", "bookmark_not_found")
 
 
-def _wanted(*, replays: bool, **asked: str | int | None) -> dict[str, Any]:
+def _client_options(*, replays: bool, **options: str | int | None) -> dict[str, Any]:
     """The keywords of the client's call. Raises `click.UsageError` for what only a replay has."""
-    wanted = {name: value for name, value in asked.items() if value is not None and value is not False}
+    wanted = {name: value for name, value in options.items() if value is not None and value is not False}
     for name in _OF_A_REPLAY:
         if name in wanted and not replays:
             raise click.UsageError(

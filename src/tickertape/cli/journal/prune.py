@@ -15,7 +15,7 @@ import msgspec
 from tickertape.base.errors import BadOption
 from tickertape.base.units import parse_size
 from tickertape.cli.journal.log_range import directory_argument
-from tickertape.cli.support.archive_options import place, require_deltalake, storage_option
+from tickertape.cli.support.archive_options import archive_location, require_deltalake, storage_option
 from tickertape.cli.support.option_types import interval
 from tickertape.cli.support.tables import counted
 from tickertape.cli.support.terminal import progress
@@ -79,7 +79,7 @@ def prune(
     from tickertape.journal.retention import RetentionPolicy
     from tickertape.server.offline_prune import Pruning
 
-    where = place(location, storage)
+    where = archive_location(location, storage)
 
     def opened(journal: str) -> ArchiveWriter:
         return ArchiveWriter(where, journal)

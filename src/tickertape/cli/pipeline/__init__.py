@@ -15,7 +15,7 @@ from tickertape.cli.support.command_group import LazyGroup
     modules={
         "archive": "tickertape.cli.pipeline.archive",
         "audit": "tickertape.cli.pipeline.audit",
-        "compact": "tickertape.cli.pipeline.archive",
+        "compact": "tickertape.cli.pipeline.compact",
         "init": "tickertape.cli.pipeline.init",
         "run": "tickertape.cli.pipeline.run",
     },

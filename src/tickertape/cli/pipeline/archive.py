@@ -13,24 +13,25 @@ from typing import TYPE_CHECKING, Final
 import click
 import msgspec
 
-from tickertape.cli.limits import keep_seconds_default
+from tickertape.cli.pipeline.compact import echo_compacted
 from tickertape.cli.pipeline.session import require_spark, session_options, spark_session
-from tickertape.cli.support.archive_options import place, require_deltalake, storage_option
+from tickertape.cli.support.archive_options import (
+    archive_location,
+    report_json_option,
+    require_deltalake,
+    storage_option,
+)
 from tickertape.cli.support.connect_options import Server, server_options
 from tickertape.cli.support.option_types import answer_timeout_option, interval
 from tickertape.cli.support.tables import counted
-from tickertape.cli.support.terminal import progress, remark
+from tickertape.cli.support.terminal import remark
 from tickertape.spark.limits import batch_messages_default
 
 if TYPE_CHECKING:
-    from tickertape.archive.compact import Compacted
     from tickertape.spark.archive.job import ArchiveJobReport
 
 _INTERVAL_SECONDS_DEFAULT: Final = 30.0
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-
-
-json_option = click.option("--json", "as_json", is_flag=True, help="The report as one JSON object.")
 
 
 @click.command(short_help="Write the log to a Delta table, exactly once.")
@@ -72,7 +73,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="The report a
 @storage_option
 @session_options
 @answer_timeout_option
-@json_option
+@report_json_option
 def archive(
     server: Server,
     location: str,
@@ -104,21 +105,24 @@ def archive(
     require_deltalake()
     from tickertape.spark.archive.job import ArchiveJobOptions, archive_log, prepare
 
-    wish = ArchiveJobOptions(
+    options = ArchiveJobOptions(
         servers=(server.for_spark(),),
-        place=place(location, storage),
+        place=archive_location(location, storage),
         topics=topics,
         directory=directory,
         batch_messages_max=batch_messages,
         timeout_seconds=timeout,
     )
-    ready = prepare(wish)
+    ready = prepare(options)
     remark(f"{location} has {ready.archive.coverage}; {ready.behind:,} are not archived yet")
     every = None if once else _INTERVAL_SECONDS_DEFAULT if interval_seconds is None else interval_seconds
     # Signals last: Spark brings a handler of its own for Ctrl-C.
-    with spark_session("archive", master=master, driver_memory=driver_memory) as spark, stopping() as stop:
+    with (
+        spark_session("archive", master=master, driver_memory=driver_memory) as spark,
+        stop_on_signals() as stop,
+    ):
         report = archive_log(
-            spark, wish, interval_seconds=every, compacting=compacting, told=_told, stop=stop
+            spark, options, interval_seconds=every, compacting=compacting, told=_report_progress, stop=stop
         )
     if as_json:
         click.echo(msgspec.json.encode(report))
@@ -126,81 +130,37 @@ def archive(
     what = f"{counted(report.rows, 'message')}, {counted(report.bytes, 'byte')}"
     click.echo(f"archived {what}, {counted(report.files, 'file')}, {counted(report.commits, 'commit')}")
     if compacting:
-        _echo_compacted(report.compacted)
+        echo_compacted(report.compacted)
     click.echo(f"{location} has positions {report.begin} to below {report.end}")
 
 
-@click.command(short_help="Merge small files of an archive, and remove those it no longer has.")
-@click.argument("location")
-@click.option(
-    "--keep",
-    callback=interval,
-    default=f"{keep_seconds_default / 86_400:.0f}d",
-    show_default=True,
-    metavar="S",
-    help="How long files stay that are no part of the archive any more, for who reads an older version: an "
-    "hour or longer. Files that no commit names stay for a day at least.",
-)
-@storage_option
-@json_option
-def compact(location: str, keep: float, storage: dict[str, str], as_json: bool) -> None:
-    """Merge the small files of the archive at LOCATION, and remove files that are no part of it any more.
-
-    Rows and their order stay as they are. Whoever reads or writes the archive meanwhile is not disturbed: the
-    new files take the place of the old ones in one commit, and the old ones stay for a while (--keep), as do
-    files of attempts that failed. Needs no Spark.
-
-    \b
-    tickertape pipeline compact /srv/archive
-    tickertape pipeline compact s3://bucket/log --keep 1d
-    """
-    require_deltalake()
-    from tickertape.archive.commit import ArchiveWriter
-    from tickertape.archive.compact import compact as merge
-    from tickertape.archive.compact import vacuum
-
-    opened = ArchiveWriter(place(location, storage))
-    with progress("compact", None) as advance:
-        done = merge(opened, wrote=advance)
-    removed = vacuum(opened, keep)
-    if as_json:
-        click.echo(msgspec.json.encode(msgspec.to_builtins(done) | {"removed": removed}))
-        return
-    _echo_compacted(done)
-    click.echo(f"{counted(removed, 'file')} removed that {'was' if removed == 1 else 'were'} no part of it")
-
-
-def _echo_compacted(done: Compacted) -> None:
-    click.echo(
-        f"compacted {counted(done.files_before, 'file')} into {done.files_after:,}, "
-        f"{counted(done.bytes_before, 'byte')} into {done.bytes_after:,}"
-    )
-
-
-def _told(report: ArchiveJobReport) -> None:
+def _report_progress(report: ArchiveJobReport) -> None:
     remark(f"archived to position {report.end:,}: {counted(report.rows, 'message')} by this run")
 
 
-class Signalled:
-    """Whether it was said that this is enough. An event would not do: a signal that comes while another one
-    is being noted would wait for the lock of that event, and for ever."""
+class StopFlag:
+    """A flag that signal handlers set.
+
+    An event would not do: a signal that arrives while another one is handled would wait for the lock of the
+    event for ever.
+    """
 
     def __init__(self) -> None:
         self._signalled = False
 
     def is_set(self) -> bool:
-        """Whether a signal has come."""
+        """Return whether a signal was received."""
         return self._signalled
 
     def note(self, *_: object) -> None:
-        """One has come."""
+        """Set the flag: a signal handler."""
         self._signalled = True
 
 
 @contextlib.contextmanager
-def stopping() -> Iterator[Signalled]:
-    """Ctrl-C and SIGTERM are noted, instead of what they do otherwise."""
-    stop = Signalled()
+def stop_on_signals() -> Iterator[StopFlag]:
+    """Set the returned flag on Ctrl-C and SIGTERM instead of their usual effect."""
+    stop = StopFlag()
     before = [signal.signal(number, stop.note) for number in _SIGNALS]
     try:
         yield stop

@@ -20,7 +20,7 @@ from typing import IO, Final
 
 import click
 
-from tickertape.cli.pipeline.session import require_spark, told
+from tickertape.cli.pipeline.session import error_line, require_spark
 from tickertape.cli.support.command_group import EXIT_USAGE, Failure
 
 SPEC_NAMES: Final = ("spark-pipeline.yml", "spark-pipeline.yaml")
@@ -242,7 +242,7 @@ def reason(lines: Sequence[str], code: int) -> str:
     """The line of the output that says why the runner failed."""
     text = "\n".join(lines)
     if "tickertape.base.errors." in text:
-        return told(text)
+        return error_line(text)
     found = [match[1] for line in lines if (match := _ERROR.match(line.strip()))]
     if found:
         return found[-1]

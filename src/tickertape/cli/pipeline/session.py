@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from tickertape.cli.support.archive_options import INSTALL
 from tickertape.cli.support.command_group import Failure
 
 if TYPE_CHECKING:
@@ -25,17 +26,16 @@ if TYPE_CHECKING:
 
 MASTER_DEFAULT: Final = "local[*]"
 DRIVER_MEMORY_DEFAULT: Final = "1g"
-INSTALL: Final = "pip install 'tickertape[spark]'"
 
 _ERROR_TEXT_CHARACTERS_MAX: Final = 600
 _OUR_ERROR: Final = re.compile(r"tickertape\.base\.errors\.\w+: (.*)")
-_SAID_AT_START: Final = re.compile(r"(?i).*(?:error|exception|unsupported|not found|no such|denied).*")
+_START_ERROR: Final = re.compile(r"(?i).*(?:error|exception|unsupported|not found|no such|denied).*")
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def session_options(command: Command) -> Command:
-    """The options of every command that starts Spark: `--master` and `--driver-memory`."""
+    """Add the options of commands that start Spark: `--master` and `--driver-memory`."""
     master = click.option(
         "--master",
         metavar="URL",
@@ -62,9 +62,9 @@ def _memory(ctx: click.Context, param: click.Parameter, value: str) -> str:  # n
 
 @contextlib.contextmanager
 def spark_session(name: str, *, master: str, driver_memory: str) -> Iterator[SparkSession]:
-    """A session for one command, `tickertape NAME` to Spark; stopped at the end when it was started here.
+    """Provide a session named `tickertape NAME`, and stop it at the end if it was started here.
 
-    A session that this process has already is used as it is. Raises `Failure` when Spark or Java is missing
+    An active session of this process is used as it is. Raises `Failure` when Spark or Java is missing
     or does not start, and for what Spark raises while the session is in use.
     """
     require_spark()
@@ -72,13 +72,13 @@ def spark_session(name: str, *, master: str, driver_memory: str) -> Iterator[Spa
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    there = SparkSession.getActiveSession()
+    active = SparkSession.getActiveSession()
     with contextlib.ExitStack() as stack:
         try:
-            spark = there or stack.enter_context(_started(name, master, driver_memory))
+            spark = active or stack.enter_context(_started(name, master, driver_memory))
             yield spark
         except (PySparkException, Py4JError) as error:
-            raise Failure(told(str(error))) from error
+            raise Failure(error_line(str(error))) from error
 
 
 def require_spark() -> None:
@@ -99,8 +99,8 @@ def require_spark() -> None:
         )
 
 
-def told(text: str) -> str:
-    """The line of Spark's text that says what is wrong: ours when it is an error of ours, else its first."""
+def error_line(text: str) -> str:
+    """Return the line of Spark's text with the error: that of a Tickertape error, else the first line."""
     ours = _OUR_ERROR.findall(text)
     if ours:
         return str(ours[-1]).strip()
@@ -110,7 +110,7 @@ def told(text: str) -> str:
 
 @contextlib.contextmanager
 def _started(name: str, master: str, driver_memory: str) -> Iterator[SparkSession]:
-    """A new session. Java writes what it says into a file of ours from the first line on."""
+    """Start a session. The output of Java goes to a temporary file from its first line."""
     from pyspark.sql import SparkSession
 
     builder = (
@@ -125,27 +125,27 @@ def _started(name: str, master: str, driver_memory: str) -> Iterator[SparkSessio
         .config("spark.pyspark.python", os.environ.get("PYSPARK_PYTHON", sys.executable))
     )
     with tempfile.TemporaryDirectory(prefix="tickertape-spark-") as scratch:
-        said = Path(scratch) / "java.log"
+        output = Path(scratch) / "java.log"
         try:
-            with _standard_error_to(said):
+            with _standard_error_to(output):
                 spark = builder.getOrCreate()
-        except Exception as error:  # of a dozen kinds; Java has said why
-            raise Failure(f"Spark does not start: {_why(said, error)}") from error
+        except Exception as error:  # of many types; Java printed the reason
+            raise Failure(f"Spark does not start: {_why(output, error)}") from error
         try:
             yield spark
         finally:
             spark.stop()
 
 
-def _why(said: Path, error: Exception) -> str:
-    """What Java said when it did not start, or what pyspark made of it."""
-    found = _SAID_AT_START.findall(said.read_text(encoding="utf-8", errors="replace"))
-    return str(found[0]).strip()[:_ERROR_TEXT_CHARACTERS_MAX] if found else told(str(error))
+def _why(output: Path, error: Exception) -> str:
+    """Return Java's error message if it did not start, else that of pyspark."""
+    found = _START_ERROR.findall(output.read_text(encoding="utf-8", errors="replace"))
+    return str(found[0]).strip()[:_ERROR_TEXT_CHARACTERS_MAX] if found else error_line(str(error))
 
 
 @contextlib.contextmanager
 def _standard_error_to(file: Path) -> Iterator[None]:
-    """Processes that are started meanwhile have `file` as their standard error."""
+    """Redirect standard error to `file` for processes started inside."""
     sys.stderr.flush()
     kept = os.dup(2)
     target = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

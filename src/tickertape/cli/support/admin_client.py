@@ -53,14 +53,14 @@ def stats_of(url: str) -> tuple[bytes, Stats]:
     """Return what the server at `url` reports about itself: as it arrived, and decoded.
 
     Raises `Failure` when no server of this version answers there, `TimedOutFailure` when not in time."""
-    _, body = asked(url, "/stats", {200})
+    _, body = fetch(url, "/stats", {200})
     try:
         return body, msgspec.json.decode(body, type=Stats)
     except msgspec.MsgspecError as error:
         raise Failure(f"what answers at {url} is no tickertape server of this version: {error}") from None
 
 
-def asked(url: str, path: str, statuses: Container[int]) -> tuple[int, bytes]:
+def fetch(url: str, path: str, statuses: Container[int]) -> tuple[int, bytes]:
     """Return status and body of a page of the admin address `url`.
 
     Raises `Failure` when nothing answers there with one of `statuses`, `TimedOutFailure` when not in time."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from tickertape.base.errors import BadOption
-from tickertape.cli.pipeline.session import INSTALL
 from tickertape.cli.support.command_group import Failure
 
 if TYPE_CHECKING:
     from tickertape.archive.location import ArchiveLocation
+
+INSTALL: Final = "pip install 'tickertape[spark]'"
 
 
 def _storage(
@@ -19,13 +20,13 @@ def _storage(
     param: click.Parameter,  # noqa: ARG001
     values: tuple[str, ...],
 ) -> dict[str, str]:
-    """Callback of an option: what delta-rs is told of an object store."""
+    """Parse the options that delta-rs takes for an object store."""
     found = {}
     for value in values:
-        key, equals, said = value.partition("=")
+        key, equals, setting = value.partition("=")
         if not equals or not key:
             raise click.BadParameter(f"KEY=VALUE, such as AWS_REGION=eu-west-1, not {key!r}")
-        found[key] = said
+        found[key] = setting
     return found
 
 
@@ -38,10 +39,11 @@ storage_option = click.option(
     help="What an object store asks for (AWS_REGION, AWS_ENDPOINT_URL, ...), as delta-rs names it; may be "
     "given more than once. What stands in the environment need not be said.",
 )
+report_json_option = click.option("--json", "as_json", is_flag=True, help="The report as one JSON object.")
 
 
-def place(location: str, storage: dict[str, str]) -> ArchiveLocation:
-    """Where the archive is, as options say it."""
+def archive_location(location: str, storage: dict[str, str]) -> ArchiveLocation:
+    """Return the location that the options name."""
     from tickertape.archive.location import location_of
 
     try:

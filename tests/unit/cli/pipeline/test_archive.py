@@ -16,8 +16,8 @@ from tests.helpers.archive_rows import JOURNAL, archived, batch_of
 from tickertape.archive.commit import ArchiveWriter
 from tickertape.archive.location import ArchiveLocation, location_of
 from tickertape.archive.parquet_writer import write_files
-from tickertape.cli.pipeline.archive import stopping
-from tickertape.cli.support.archive_options import place
+from tickertape.cli.pipeline.archive import stop_on_signals
+from tickertape.cli.support.archive_options import archive_location
 from tickertape.cli.support.command_group import cli
 
 
@@ -98,13 +98,15 @@ def test_what_is_no_archive_is_told(tmp_path: Path) -> None:
 
 
 def test_a_place_is_told_with_its_options() -> None:
-    assert place("s3://b/p", {"AWS_REGION": "x"}) == ArchiveLocation("s3://b/p", {"AWS_REGION": "x"})
+    assert archive_location("s3://b/p", {"AWS_REGION": "x"}) == ArchiveLocation(
+        "s3://b/p", {"AWS_REGION": "x"}
+    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_stop_it_and_then_mean_what_they_did(number: signal.Signals) -> None:
     before = signal.getsignal(number)
-    with stopping() as stop:
+    with stop_on_signals() as stop:
         assert not stop.is_set()
         signal.raise_signal(number)
         assert stop.is_set()
@@ -117,7 +119,7 @@ def test_a_signal_may_come_while_another_one_is_noted() -> None:
         if event == "call":
             signal.raise_signal(signal.SIGTERM)
 
-    with stopping() as stop:
+    with stop_on_signals() as stop:
         sys.setprofile(again)
         try:
             signal.raise_signal(signal.SIGINT)

@@ -15,9 +15,9 @@ from tests.unit.cli.support.test_command_group import imported
 from tickertape.cli.pipeline.session import (
     _standard_error_to,
     _why,
+    error_line,
     require_spark,
     session_options,
-    told,
 )
 from tickertape.cli.support.command_group import Failure
 
@@ -64,7 +64,7 @@ def test_without_java_a_line_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     ],
 )
 def test_what_spark_says_becomes_a_line(text: str, line: str) -> None:
-    assert told(text) == line
+    assert error_line(text) == line
 
 
 def test_what_java_said_when_it_did_not_start_is_the_reason(tmp_path: Path) -> None:
