@@ -27,6 +27,8 @@ archive_looks_max: Final = 20
 """Looks that go on from what the one before has read of the table's log; then the table is opened anew."""
 row_group_rows_max: Final = 64 * 1024
 """Messages in one row group: what a reader prunes by."""
+batch_messages_default: Final = 4_000_000
+"""Messages that one commit adds at most, unless told otherwise."""
 file_bytes_target: Final = 256 * MIB
 """A file that reaches it is closed; smaller ones are compacted up to it."""
 buffer_bytes_max: Final = 192 * MIB

@@ -6,10 +6,6 @@ from typing import Final
 
 from tickertape.base.limits import MIB
 
-# archive
-batch_messages_default: Final = 4_000_000
-"""Messages that one commit adds at most, unless told otherwise."""
-
 # queue
 source_rows_default: Final = 1_000
 """Messages in a micro-batch of a queue that Spark reads, when no option says it. The driver holds twice as

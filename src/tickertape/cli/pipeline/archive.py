@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import click
 import msgspec
 
+from tickertape.archive.limits import batch_messages_default
 from tickertape.cli.pipeline.compact import echo_compacted
 from tickertape.cli.pipeline.session import require_spark, session_options, spark_session
 from tickertape.cli.support.archive_options import (
@@ -25,7 +26,6 @@ from tickertape.cli.support.connect_options import Server, server_options
 from tickertape.cli.support.option_types import answer_timeout_option, interval
 from tickertape.cli.support.tables import counted
 from tickertape.cli.support.terminal import remark
-from tickertape.spark.limits import batch_messages_default
 
 if TYPE_CHECKING:
     from tickertape.spark.archive.job import ArchiveJobReport

@@ -18,6 +18,7 @@ import msgspec
 
 from tickertape.archive.commit import ArchiveWriter
 from tickertape.archive.compact import Compacted, compact
+from tickertape.archive.limits import batch_messages_default
 from tickertape.archive.location import ArchiveLocation
 from tickertape.archive.parquet_writer import Added
 from tickertape.archive.reader import ArchiveReader as Stored
@@ -31,7 +32,6 @@ from tickertape.base.errors import (
 )
 from tickertape.base.names import is_pattern
 from tickertape.spark.archive.source import FORMAT, ORDER, ArchiveScanOptions, ArchiveSource, gap, shortened
-from tickertape.spark.limits import batch_messages_default
 from tickertape.spark.source.task_reader import connect
 
 if TYPE_CHECKING:
