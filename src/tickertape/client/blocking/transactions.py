@@ -151,3 +151,14 @@ class TransactionCalls(ThreadDriver):
     ) -> object:
         """Ask the server something, and wait for its answer; over the `same` connection as before."""
         return self._call(asking(self._core, make, batch, same), timeout, "a transaction")
+
+
+def call_transaction(
+    calls: TransactionCalls,
+    make: Make,
+    batch: MessageBatch | None,
+    timeout: Timeout,
+    same: ConnectionPin | None = None,
+) -> object:
+    """Send one command of a transaction and return its answer, for callers that take the steps themselves."""
+    return calls._ask(make, batch, timeout, same)
