@@ -17,7 +17,7 @@ from tickertape.testing import FaultProxy
 from tickertape.testing.server import RunningServer, wait_until
 
 INTERVAL = 0.4
-"""How soon a silence is noticed is judged in time that is simulated: `simulation/test_silence.py`."""
+"""How soon a silence is noticed is judged in time that is simulated: `simulation/test_silent_stalls.py`."""
 SECONDS = 20.0
 
 pytestmark = pytest.mark.slow

@@ -267,7 +267,7 @@ def options_asked(relay: Relay) -> str:
 def test_a_rate_is_kept_in_any_form(
     front: Front, relay: Relay, name: str, topic: str, rate: float | str
 ) -> None:
-    """How well is judged in time that is simulated: `unit/engine/subscriptions/test_pacing.py`."""
+    """How well is judged in time that is simulated: `unit/engine/subscriptions/test_replay_rate.py`."""
     client = front.connect(name, relay.uri)
     client.publish_batch(topic, [b"%010d" % i for i in range(60)])
     client.publish_flush()

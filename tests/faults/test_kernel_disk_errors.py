@@ -22,7 +22,7 @@ import pytest
 
 import tickertape as tt
 from tests.faults.log_on_disk import read_log
-from tests.helpers.traced import Call, TracedServer, why_not
+from tests.helpers.failing_syscalls import Call, TracedServer, why_not
 from tickertape.testing.server import ServerNotReady, wait_until
 
 SECONDS: Final = 30.0

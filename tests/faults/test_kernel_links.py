@@ -29,7 +29,7 @@ def test_a_link_that_goes_down_is_noticed_and_loses_and_doubles_nothing(tmp_path
     seed = int(given) if given else Random().getrandbits(32) if full else 7
     cuts, seconds = (CUTS_FULL, SECONDS_FULL_MAX) if full else (1, SECONDS_MAX)
     told = run_inside(
-        "tests.faults.cut_links", str(tmp_path), str(seed), str(cuts), seconds=seconds, network=True
+        "tests.faults.network_outages", str(tmp_path), str(seed), str(cuts), seconds=seconds, network=True
     )
     counts = {what: int(times) for times, _, what in (line.partition("\t") for line in told.splitlines())}
     silent = [what for what in (HAPPENS_FULL if full else HAPPENS) if not counts.get(what)]

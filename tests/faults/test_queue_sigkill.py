@@ -20,7 +20,17 @@ from typing import NamedTuple
 import pytest
 
 import tickertape as tt
-from tests.faults.queue_life import LEASE_SECONDS, LEASED, ONCE, SECONDS, TOPIC, Life, now, publisher, worker
+from tests.faults.queue_processes import (
+    LEASE_SECONDS,
+    LEASED,
+    ONCE,
+    SECONDS,
+    TOPIC,
+    Life,
+    now,
+    publisher,
+    worker,
+)
 from tests.faults.victim import Victim
 from tests.helpers.queues import queue
 from tickertape.testing import wait_until

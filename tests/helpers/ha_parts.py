@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 import tickertape as tt
-from tests.helpers.listening import listening
+from tests.helpers.listen_addresses import listening
 from tickertape.client.ha.server_chooser import ConnectionInfo
 from tickertape.client.publish_store.protocol import Stored
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 import tickertape as tt
 from tests.helpers.admin import ask, stats_of
-from tests.helpers.stalled import SECONDS, Stalled
+from tests.helpers.stalled_subscriber import SECONDS, Stalled
 from tickertape.base.limits import MIB
 from tickertape.batch import batch_from_bodies
 from tickertape.cli.support.command_group import cli

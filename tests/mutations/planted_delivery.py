@@ -9,7 +9,7 @@ from typing import Final
 
 from tests.mutations.mutation import Mutation
 
-_SILENCE = "simulation/test_silence.py"
+_SILENCE = "simulation/test_silent_stalls.py"
 
 DELIVERY_MUTATIONS: Final = (
     Mutation(
@@ -107,7 +107,7 @@ DELIVERY_MUTATIONS: Final = (
         "engine/delivery/shared_cursor.py",
         "ahead = sub.position - cohort.dispatcher.open_from",
         "ahead = sub.position - cohort.position",
-        ("simulation/test_covers.py",),
+        ("simulation/test_interests.py",),
         promise="invariant 13",
         tier="simulation",
     ),
@@ -206,7 +206,7 @@ DELIVERY_MUTATIONS: Final = (
         "client/ha/reconnect.py",
         "        self._effects += (ResumePublishing(), Resubscribe(attempt))\n",
         "        self._effects += (Resubscribe(attempt), ResumePublishing())\n",
-        ("unit/client/ha/test_reconnect.py", "property/test_ha_session.py"),
+        ("unit/client/ha/test_reconnect.py", "property/test_reconnect.py"),
         promise="behaviour 21",
         tier="unit",
     ),

@@ -1,7 +1,7 @@
 """Queues under any sequence of commands, lost connections, jumps in time and crashes, against the oracle.
 
 After every step what entered is waiting, with somebody, or has left; at each rest the engine must be what the
-oracle says (tests/simulation/queue_judge.py).
+oracle says (tests/simulation/queue_checks.py).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.simulation.queue_judge import adds_up
-from tests.simulation.queue_lives import Life, some_queues
+from tests.simulation.queue_checks import adds_up
+from tests.simulation.queue_workload import Life, some_queues
 from tests.simulation.queue_world import QueueWorld
 
 EXAMPLES = 100

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
 from tests.simulation.journal_world import drive, read_log
+from tests.simulation.queue_checks import adds_up, at_rest
 from tests.simulation.queue_entries import MICROS, Key
-from tests.simulation.queue_judge import adds_up, at_rest
 from tests.simulation.queue_model import Arrived, QueueModel
 from tickertape.base.interfaces import Now
 from tickertape.base.names import is_pattern

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from tests.helpers.tiers import parts
-from tests.simulation.queue_lives import Life, some_queues
+from tests.simulation.queue_workload import Life, some_queues
 from tests.simulation.queue_world import QueueWorld
 
 SEEDS_A_PART = 30

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.simulation.queue_checks import adds_up, at_rest
 from tests.simulation.queue_entries import MICROS, SLACK, make_body
-from tests.simulation.queue_judge import adds_up, at_rest
 from tests.simulation.queue_model import Arrived, QueueModel
 from tickertape.engine.runtime.queue_definition import QueueDefinition
 

@@ -14,7 +14,7 @@ from tests.helpers.tiers import parts
 from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
 from tests.simulation.stores import Store
-from tests.simulation.transactors import Planned, Transactor
+from tests.simulation.transaction_clients import Planned, Transactor
 
 SEEDS_A_PART = 20
 MUST_HAPPEN = (

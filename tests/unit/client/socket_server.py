@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.helpers.listening import listening
+from tests.helpers.listen_addresses import listening
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.batch.select import select_topic, slice_batch
 from tickertape.wire.commands import (

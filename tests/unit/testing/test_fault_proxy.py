@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.listening import listening
+from tests.helpers.listen_addresses import listening
 from tickertape.base.errors import BadOption
 from tickertape.testing import FaultProxy, wait_until
 from tickertape.testing.fault_proxy import Fault

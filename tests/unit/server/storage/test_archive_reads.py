@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.archive_reading import END, JOURNAL, LOG, Driver, answered, reads_of, started
+from tests.helpers.archive_reader import END, JOURNAL, LOG, Driver, answered, reads_of, started
 from tests.helpers.archives import ArchiveWriter
 from tests.helpers.logs import Told, messages_of, told
 from tickertape.archive.reader import ArchiveExtent, ArchiveReader

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.simulation.beating_line import Life
+from tests.simulation.heartbeat_line import Life
 
 TICK_SECONDS = 1e-6
 """The engine's; what is due is looked at up to two late rather than early."""

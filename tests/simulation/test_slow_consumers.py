@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
-from tests.simulation.live_life import PEERS, TOPICS, LiveLife
+from tests.simulation.live_subscriptions import PEERS, TOPICS, LiveLife
 from tickertape.engine.transient.slow_consumers import SlowConsumerLimits
 
 _ENDS = {

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.test_slow_readers import Load, run
+from tests.faults.test_slow_consumers import Load, run
 from tests.helpers.peer import frame
 from tests.helpers.processes import anonymous_bytes
 from tickertape.base.limits import MIB, frame_bytes_before_logon_max

@@ -15,7 +15,7 @@ import tickertape as tt
 from tests.bench.stage import workers
 from tests.helpers.admin import stats_of
 from tests.helpers.processes import anonymous_bytes
-from tests.helpers.stalled import SECONDS, Stalled
+from tests.helpers.stalled_subscriber import SECONDS, Stalled
 from tickertape.base.limits import MIB
 from tickertape.engine.limits import outbox_bytes_max
 from tickertape.testing import RunningServer, running_server, wait_until

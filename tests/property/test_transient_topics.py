@@ -6,7 +6,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.simulation.live_life import PEERS, TOPICS, LiveLife
+from tests.simulation.live_subscriptions import PEERS, TOPICS, LiveLife
 from tickertape.engine.transient.slow_consumers import SlowConsumerLimits
 
 _publishes = st.tuples(

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from tests.simulation.beating_line import Life
+from tests.simulation.heartbeat_line import Life
 
 LIVES = 500
 PARTS = 40

@@ -1,5 +1,5 @@
 """Owns a server and clients on two ends of a link that goes down and comes up again:
-`python -m tests.faults.cut_links DIRECTORY SEED CUTS`.
+`python -m tests.faults.network_outages DIRECTORY SEED CUTS`.
 
 To be run in a network namespace of its own (`tests.helpers.namespaces`), which is where the clients are; the
 server has another one. Judges by `assert`; prints how often what happened.
