@@ -27,6 +27,7 @@ from tests.helpers.wire_golden import examples
 from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
 from tests.simulation.journal_log import Log, disk_with, messages_in, reopened, small_log
+from tests.unit.client.peer import Named
 from tests.unit.server.config.test_config import FULL
 from tickertape.base.bookmarks import parse_bookmark
 from tickertape.base.errors import (
@@ -189,17 +190,17 @@ def client(data: bytes) -> str:
     """What a server says, to a client in the middle of its work: no exception, at worst it hangs up."""
     core = ClientProtocol("fuzzed")
     core.set_store(MemoryPublishStore(), _NOW)
-    core.receive(ConnectionOpened("logon"), _NOW)
+    core.receive(ConnectionOpened(Named("logon")), _NOW)
     core.receive(b"".join(encode_frame(_LOGGED_ON)), _NOW)
     for number in range(6):
         core.publish("orders" if number % 2 else "fills", b"%d" % number)
         core.publish("unrecorded", b"%d" % number)
-    core.subscribe("token", make_request("orders", "s", bookmark="0"), "sink")
-    core.flush("flush", "persisted")
+    core.subscribe(Named("token"), make_request("orders", "s", bookmark="0"), Named("sink"))
+    core.flush(Named("flush"), "persisted")
     core.receive(data, _NOW)
     hung_up = any(isinstance(effect, EndConnection) for effect in core.effects())
     core.receive(ConnectionEnded(Disconnected("over")), _NOW)
-    core.receive(ConnectionOpened("again"), _NOW)
+    core.receive(ConnectionOpened(Named("again")), _NOW)
     core.receive(b"".join(encode_frame(_LOGGED_ON)), _NOW)
     core.effects()
     return "hung up" if hung_up else "goes on"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+from tests.unit.client.peer import Named
 from tickertape.base.interfaces import Now
 from tickertape.base.limits import message_cost_bytes
 from tickertape.batch.encode import batch_from_bodies
@@ -86,14 +87,14 @@ class CreditWorld:
         return True
 
     def run(self) -> None:
-        self.core.receive(ConnectionOpened("logon"), self.now)
+        self.core.receive(ConnectionOpened(Named("logon")), self.now)
         self.settle()
         self.say(
             LoggedOn(
                 version=0, software="", instance="m", journal="j", epoch=1, publisher=1, last_persisted=0
             )
         )
-        self.core.subscribe("call", make_request("orders", "s", depth=self.window), "sink")
+        self.core.subscribe(Named("call"), make_request("orders", "s", depth=self.window), Named("sink"))
         self.settle()
         self.say(Ack(id=1))
         while self.delivered < self.total or self.unconsumed:

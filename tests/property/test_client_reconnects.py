@@ -13,6 +13,7 @@ from random import Random
 import pytest
 
 from tests.helpers.tiers import parts
+from tests.unit.client.peer import Named
 from tickertape.base.errors import Disconnected, PublishRejected
 from tickertape.base.interfaces import Now
 from tickertape.batch.message_batch import MessageBatch
@@ -153,7 +154,7 @@ class World:
         self.unsequenced: list[bytes] = []
         self.this_connection: list[bytes] = []
         self.refused: list[bytes] = []
-        self.flushes: dict[int, list[bytes]] = {}
+        self.flushes: dict[object, list[bytes]] = {}
         self.flush_outcomes = 0
         self.to_server = b""
         self.open = False
@@ -190,7 +191,7 @@ class World:
 
     def flush(self) -> None:
         self.number += 1
-        token = self.number
+        token = Named(self.number)
         try:
             self.core.flush(token, "persisted")
         except Disconnected:
@@ -226,7 +227,7 @@ class World:
         self.open = True
         self.connections += 1
         self.this_connection = list(self.accepted.values())
-        self.core.receive(ConnectionOpened("logon"), self.now)
+        self.core.receive(ConnectionOpened(Named("logon")), self.now)
 
     def lose(self) -> None:
         self.open = False
@@ -241,9 +242,9 @@ class World:
             if isinstance(effect, Send):
                 assert self.open
                 self.to_server += b"".join(effect.buffers)
-            elif isinstance(effect, ResolveCall) and effect.token != "logon":
+            elif isinstance(effect, ResolveCall) and str(effect.token) != "logon":
                 self.flush_outcomes += 1
-                asked = self.flushes.pop(effect.token)  # type: ignore[call-overload]
+                asked = self.flushes.pop(effect.token)
                 if effect.outcome is None:
                     durable = durable or {body for _, body in self.server.durable}
                     missing = set(asked) - durable - set(self.server.refused)

@@ -17,6 +17,7 @@ import pytest
 from tests.helpers.tiers import parts
 from tests.simulation.engine_world import EngineWorld
 from tests.simulation.line import Line
+from tests.unit.client.peer import Named, UnusedSink, UnusedWaiter
 from tickertape.base.bookmarks import EPOCH, MOST_RECENT, NOW, Bookmark
 from tickertape.base.errors import Disconnected, TickertapeError
 from tickertape.batch.message_batch import Message, MessageBatch
@@ -64,7 +65,7 @@ class Application:
         self.sink: Sink | None = None
 
 
-class Sink:
+class Sink(UnusedSink):
     """A handler that takes its time."""
 
     def __init__(self, application: Application, request: SubscribeRequest) -> None:
@@ -140,7 +141,7 @@ class World:
         )
         request = msgspec.structs.replace(request, handled=True)
         sink = Sink(application, request)
-        token = object()
+        token = UnusedWaiter()
 
         def answered(outcome: object) -> None:
             if isinstance(outcome, TickertapeError):
@@ -162,7 +163,7 @@ class World:
         if not self.ready() or not standing:
             return
         application = self.random.choice(standing)
-        token = object()
+        token = UnusedWaiter()
         wanted = not application.paused
 
         def answered(outcome: object) -> None:
@@ -236,7 +237,7 @@ class World:
         self.placed = False
         for application in self.applications.values():
             application.handed.append([])
-        self.core.receive(ConnectionOpened("logon"), self.engine.now())
+        self.core.receive(ConnectionOpened(Named("logon")), self.engine.now())
 
     # -- carrying out -----------------------------------------------------------------------------------
 
@@ -252,10 +253,10 @@ class World:
                 for sink, share, _ in effect.parts:
                     self.delivered(self.of(sink), share)
             elif isinstance(effect, WillRedeliver):
-                sink = self.of(effect.sink)
-                cost = sum(batch.cost for batch in sink.waiting)
-                sink.waiting.clear()
-                self.core.consumed(sink.application.sub_id, cost, sink.request)
+                again = self.of(effect.sink)
+                cost = sum(batch.cost for batch in again.waiting)
+                again.waiting.clear()
+                self.core.consumed(again.application.sub_id, cost, again.request)
             elif isinstance(effect, End):
                 self.ended(self.of(effect.sink), effect)
             elif isinstance(effect, ResolveCall):
@@ -286,12 +287,12 @@ class World:
             self.take(sink)
 
     def resolved(self, effect: ResolveCall) -> None:
-        if effect.token == "logon":
+        if str(effect.token) == "logon":
             if not isinstance(effect.outcome, TickertapeError):
                 self.rounds += 1
-                self.core.resubscribe(("round", self.rounds))
+                self.core.resubscribe(Named(f"round {self.rounds}"))
                 self.settle()
-        elif effect.token == ("round", self.rounds):
+        elif str(effect.token) == f"round {self.rounds}":
             self.placed = True
             assert effect.outcome == [] or isinstance(effect.outcome, Disconnected), effect.outcome
         else:

@@ -12,6 +12,7 @@ from random import Random
 
 import pytest
 
+from tests.unit.client.peer import Named
 from tickertape.base.errors import Disconnected, NameInUse, PublisherTakenOver
 from tickertape.base.interfaces import Now
 from tickertape.batch.message_batch import MessageBatch
@@ -132,13 +133,13 @@ class Client:
     def flush(self) -> None:
         self.number += 1
         try:
-            self.core.flush(self.number, "persisted")
+            self.core.flush(Named(self.number), "persisted")
         except Disconnected:
             return
         except PublisherTakenOver:
             self.taken_over()
             return
-        self.flushes[self.number] = dict(self.given)
+        self.flushes[Named(self.number)] = dict(self.given)
 
     def taken_over(self) -> None:
         self.world.taken_over += 1
@@ -159,7 +160,7 @@ class Client:
             self.open, self.cut = True, False
             self.sent = self.said = b""
             self.far = Connection("server")
-            self.core.receive(ConnectionOpened("logon"), self.now)
+            self.core.receive(ConnectionOpened(Named("logon")), self.now)
 
     def lose(self) -> None:
         server = self.world.server
@@ -201,7 +202,7 @@ class Client:
         for effect in self.core.effects():
             if isinstance(effect, Send):
                 self.sent += b"".join(effect.buffers)
-            elif isinstance(effect, ResolveCall) and effect.token != "logon":
+            elif isinstance(effect, ResolveCall) and str(effect.token) != "logon":
                 promised = self.flushes.pop(effect.token)
                 if effect.outcome is None:
                     self.world.promised.update(promised)

@@ -13,6 +13,7 @@ import pytest
 
 from tests.simulation.engine_world import EngineWorld
 from tests.simulation.line import Line
+from tests.unit.client.peer import Named
 from tickertape.base.errors import Disconnected, StoreFull
 from tickertape.client.common.effects import EndConnection, FailedWrite, Send
 from tickertape.client.protocol.core import ClientProtocol, ConnectionEnded, ConnectionOpened
@@ -41,7 +42,7 @@ class Careless:
 
     def connect(self) -> None:
         self.line = Line(self.world)
-        self.core.receive(ConnectionOpened("token"), self.world.now())
+        self.core.receive(ConnectionOpened(Named("token")), self.world.now())
         self.collect()
 
     def lose(self, line: Line) -> None:

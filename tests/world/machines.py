@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from tests.simulation.engine_world import EngineWorld
 from tests.simulation.line import Line
+from tests.unit.client.peer import Named, UnusedSink, UnusedWaiter
 from tickertape.base.bookmarks import EPOCH
 from tickertape.base.errors import Disconnected
 from tickertape.client.bookmark_store import MemoryBookmarkStore
@@ -65,7 +66,7 @@ class Client:
 
     def connect(self) -> None:
         self.line, self.deaf = Line(self.engine), False
-        self.core.receive(ConnectionOpened("logon"), self.engine.now())
+        self.core.receive(ConnectionOpened(Named("logon")), self.engine.now())
         self.settle()
 
     def lose(self) -> None:
@@ -146,7 +147,7 @@ class Publisher(Client):
 
     def flush(self) -> None:
         if self.core.logged_on is not None:
-            token = object()
+            token = UnusedWaiter()
             self._asked[token] = len(self.sent)
             self.core.flush(token, "persisted")
             self.settle()
@@ -164,7 +165,7 @@ class Publisher(Client):
         return self.core.publishing.unpersisted_count() == 0
 
 
-class Reader(Client):
+class Reader(Client, UnusedSink):
     """Reads from the beginning with a bookmark store, and is done with what it has seen, sometimes later."""
 
     def __init__(self, engine: EngineWorld, name: str) -> None:
@@ -189,10 +190,10 @@ class Reader(Client):
     def asked(self, effect: Effect) -> None:
         if isinstance(effect, DeliverBatch):
             self._seen(effect)
-        elif isinstance(effect, ResolveCall) and effect.token == "logon":
+        elif isinstance(effect, ResolveCall) and str(effect.token) == "logon":
             if self.core.logged_on is not None:  # else the server hung up in the same breath
                 self._place()
-        elif isinstance(effect, ResolveCall) and effect.token == "placed":
+        elif isinstance(effect, ResolveCall) and str(effect.token) == "placed":
             self._placed = isinstance(effect.outcome, Ack)
             assert self._placed or isinstance(effect.outcome, Disconnected), effect.outcome
         elif isinstance(effect, ResolveCall):
@@ -203,9 +204,9 @@ class Reader(Client):
 
     def _place(self) -> None:
         if self._placed:
-            self.core.resubscribe("again")
+            self.core.resubscribe(Named("again"))
         else:
-            self.core.subscribe("placed", self._request, self)
+            self.core.subscribe(Named("placed"), self._request, self)
 
     def _seen(self, effect: DeliverBatch) -> None:
         for message in effect.batch:

@@ -5,9 +5,9 @@ Must never decide anything: a test says every answer.
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from tickertape.base.errors import Disconnected
+from tickertape.base.errors import Disconnected, TickertapeError
 from tickertape.base.interfaces import Now
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.common.effects import Effect, ResolveCall, Send
@@ -21,6 +21,45 @@ FRESH = START.wall * 1000 + 1
 """The first sequence of a fresh store at `START`."""
 
 Kind = TypeVar("Kind")
+
+
+class UnusedSink:
+    """A sink of which nothing is called: the test looks at the effects."""
+
+    __slots__ = ()
+
+    def push(self, batch: MessageBatch) -> None:
+        raise AssertionError(self)
+
+    def started(self, after: str, found: bool) -> None:
+        raise AssertionError(self)
+
+    def caught_up(self) -> None:
+        raise AssertionError(self)
+
+    def noticed(self, bookmark: str) -> None:
+        raise AssertionError(self)
+
+    def end(self, reason: str, error: TickertapeError | None) -> None:
+        raise AssertionError(self)
+
+    def again(self) -> None:
+        raise AssertionError(self)
+
+
+class UnusedWaiter:
+    """A waiter that is not called."""
+
+    __slots__ = ()
+
+    def settle(self, outcome: object) -> None:
+        raise AssertionError(self)
+
+
+class Named(UnusedSink, UnusedWaiter, str):
+    """A waiter and a sink with a name."""
+
+    __slots__ = ()
 
 
 class Peer:
@@ -38,7 +77,7 @@ class Peer:
     def open(self) -> Logon:
         """Bring a connection up as far as the client's logon."""
         self._server = Connection("server")
-        self.core.receive(ConnectionOpened("logon"), self.now)
+        self.core.receive(ConnectionOpened(Named("logon")), self.now)
         ((logon, _),) = self.sent()
         assert isinstance(logon, Logon)
         return logon
@@ -96,10 +135,10 @@ class Peer:
             frames.append((command, batch))
         return frames
 
-    def took(self, kind: type[Kind]) -> list[Kind]:
-        """The effects of one kind since the last call."""
+    def took(self, kind: type[Kind]) -> list[Any]:
+        """The effects of one kind since the last call; waiters and sinks are the names given to them."""
         self._collect()
-        taken: list[Kind] = [effect for effect in self.effects if isinstance(effect, kind)]
+        taken = [effect for effect in self.effects if isinstance(effect, kind)]
         self.effects = [effect for effect in self.effects if not isinstance(effect, kind)]
         return taken
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import count
 
-from tests.unit.client.peer import Peer
+from tests.unit.client.peer import Named, Peer
 from tickertape.batch import batch_from_bodies
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.api.queue_calls import QueueCallsPort
-from tickertape.client.common.effects import DeliverBatch
+from tickertape.client.common.effects import DeliverBatch, Sink
 from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.common.subscribe_arguments import make_request
 from tickertape.client.publish_store.protocol import PublishStore
@@ -41,13 +41,13 @@ class QueuePeer(Peer):
         self,
         topic: str = "work",
         backlog: int = 10,
-        sink: object = "sink",
+        sink: Sink | None = None,
         sub_id: str = "s",
         options: str = "",
     ) -> SubscribeRequest:
         """Subscribe, and be granted a backlog."""
         request = make_request(topic, sub_id, options=options or f"max_backlog={backlog}")
-        self.core.subscribe("token", request, sink)
+        self.core.subscribe(Named("token"), request, sink or Named("sink"))
         ((command, _),) = [item for item in self.sent() if isinstance(item[0], Subscribe)]
         assert isinstance(command, Subscribe)
         self.say(Ack(id=command.id, backlog=backlog))
@@ -63,7 +63,9 @@ class QueuePeer(Peer):
         batch = batch_from_bodies("jobs", [b"x"] * messages, publisher=5, first_sequence=first)
         self.say(Deliver(sub_id=sub_id, queue=queue, lease=lease, once=once), batch)
         (hand,) = self.took(DeliverBatch)
-        return hand.batch
+        batch = hand.batch
+        assert isinstance(batch, MessageBatch)
+        return batch
 
     def settled(self) -> list[Settled]:
         """The settlements that came since the last call."""

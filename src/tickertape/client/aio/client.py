@@ -345,7 +345,7 @@ class AsyncClient(
                 sink.push_share(share)
                 together.append((sink, rows))
             else:
-                sink.push(share)  # type: ignore[attr-defined]
+                sink.push(share)
         if together:
             self._order.put(together)
 

@@ -244,6 +244,10 @@ class AsyncMessageStream:
         self._inbox.end(reason, error)
         self._changed.wake()
 
+    def again(self) -> None:
+        """Internal: what was not handed on comes again, on another connection."""
+        self._inbox.void()
+
     def forked(self) -> None:
         """Internal: this is a forked child, which has no part in the parent's event loop."""
         self._forked = True
@@ -338,10 +342,6 @@ class AsyncHandledStream(AsyncMessageStream):
         self._own_batches = 0
         """Those that came before it joined the convoy, and are still to be taken here."""
         self._by_itself = True
-
-    def again(self) -> None:
-        """Internal: what was not handed on comes again, on another connection."""
-        self._inbox.void()
 
     # -- on its own -------------------------------------------------------------------------------------
 

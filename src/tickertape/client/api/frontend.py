@@ -160,11 +160,11 @@ class ClientFrontend(ABC):
         """Carry out effects, all but `Send`, in order."""
         for effect in effects:
             if isinstance(effect, DeliverBatch):
-                effect.sink.push(effect.batch)  # type: ignore[attr-defined]
+                effect.sink.push(effect.batch)
             elif isinstance(effect, DeliverShared):
                 self._hand_all(effect)
             elif isinstance(effect, ResolveCall):
-                effect.token.settle(effect.outcome)  # type: ignore[attr-defined]
+                effect.token.settle(effect.outcome)
             elif isinstance(effect, SinkEffect):
                 self._tell_sink(effect)
             elif isinstance(effect, OrderTogether):

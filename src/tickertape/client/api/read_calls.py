@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 
 from tickertape.base.bookmarks import EPOCH
 from tickertape.client.api.command import Command, check_command, one_sub_id, request_of
+from tickertape.client.common.effects import Waiter
 from tickertape.client.common.handlers import Handler
 from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.common.subscribe_arguments import (
@@ -352,7 +353,7 @@ class ReadCalls(ABC, Generic[Opened, Found, Located, Done]):
     def _execute(self, command: Command, timeout: Timeout, handler: Handler | None) -> Opened:
         """Carry out a command that was checked."""
 
-    def _naming(self, command: str) -> Callable[[object, tuple[str, ...]], None]:
+    def _naming(self, command: str) -> Callable[[Waiter, tuple[str, ...]], None]:
         if command == "pause":
             return self._core.pause
         return self._core.resume if command == "resume" else self._core.unsubscribe

@@ -275,7 +275,7 @@ class Client(TransactionCalls, QueueSteps, ReadCalls[MessageStream, tuple[str, i
             if type(sink) is HandledStream:
                 handled.append((sink, share, rows))
             else:
-                sink.push(share)  # type: ignore[attr-defined]
+                sink.push(share)
         if handled:
             push_all(effect.shared.bodies(), handled, self._handlers.caught)
             takings = [(sink.request, share.cost) for sink, share, _ in handled if sink.request is not None]

@@ -227,7 +227,7 @@ class ThreadDriver(ClientFrontend):
         except BaseException:
             for effect in later:  # a Ctrl-C in a caller that reads: others still get their answers
                 if isinstance(effect, ResolveCall):
-                    effect.token.settle(effect.outcome)  # type: ignore[attr-defined]
+                    effect.token.settle(effect.outcome)
             raise
         return self._core.next_deadline()
 

@@ -258,6 +258,10 @@ class MessageStream:
             self._inbox.end(reason, error)
             self._changed.notify_all()
 
+    def again(self) -> None:
+        """Internal: what was not handed on comes again, on another connection."""
+        self._inbox.voids += 1
+
     def forked(self) -> None:
         """Internal: this is a forked child, where the receive thread does not exist."""
         self._forked = True
@@ -405,10 +409,6 @@ class HandledStream(MessageStream):
         else:
             inbox.done(batch)
         self._report(self.sub_id, batch.cost)
-
-    def again(self) -> None:
-        """Internal: what was not handed on comes again, on another connection."""
-        self._inbox.voids += 1
 
     def conflate(self, by: str = "sow_key") -> None:  # noqa: ARG002 - overrides
         """Raises `UsageError`: messages go to the handler as they come."""

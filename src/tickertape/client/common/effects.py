@@ -14,6 +14,35 @@ from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.common.connection_state import ConnectionState
 
 
+class Waiter(Protocol):
+    """The outcome of one call, for its caller."""
+
+    def settle(self, outcome: object) -> None:
+        """Set the outcome, a value or the error to raise; the first one stays."""
+
+
+class Sink(Protocol):
+    """The receiving end of one subscription: a stream, with or without a handler."""
+
+    def push(self, batch: MessageBatch) -> None:
+        """Take a batch that was delivered."""
+
+    def started(self, after: str, found: bool) -> None:
+        """The server placed it; see `Started`."""
+
+    def caught_up(self) -> None:
+        """The replay has caught up, or reached its stop."""
+
+    def noticed(self, bookmark: str) -> None:
+        """Everything up to `bookmark` was delivered."""
+
+    def end(self, reason: str, error: TickertapeError | None) -> None:
+        """Nothing more is delivered."""
+
+    def again(self) -> None:
+        """What was not given to the handler yet is delivered again, on another connection."""
+
+
 class SharedBodies(Protocol):
     """A batch for several subscriptions, as far as its handlers need it."""
 
@@ -21,7 +50,7 @@ class SharedBodies(Protocol):
         """Return all bodies of the batch."""
 
 
-Part = tuple[object, MessageBatch, Sequence[int]]
+Part = tuple[Sink, MessageBatch, Sequence[int]]
 """What one sink gets of a batch for several: its share, and which rows of the batch these are."""
 
 
@@ -40,14 +69,14 @@ class EndConnection(NamedTuple):
 class ResolveCall(NamedTuple):
     """The call with this token has its outcome: a value, or the error to raise."""
 
-    token: object
+    token: Waiter
     outcome: object
 
 
 class DeliverBatch(NamedTuple):
-    """Give `batch` to `sink`, the object that came with the subscription."""
+    """Give `batch` to `sink`, which came with the subscription."""
 
-    sink: object
+    sink: Sink
     batch: MessageBatch
 
 
@@ -61,7 +90,7 @@ class DeliverShared(NamedTuple):
 class OrderTogether(NamedTuple):
     """The subscriptions of `sinks` were resumed together: from here on their handlers keep one order."""
 
-    sinks: list[object]
+    sinks: list[Sink]
 
 
 class DuplicatesDropped(NamedTuple):
@@ -74,7 +103,7 @@ class DuplicatesDropped(NamedTuple):
 class Started(NamedTuple):
     """The server placed the bookmark subscription of `sink`."""
 
-    sink: object
+    sink: Sink
     after: str
     """The bookmark of the last message before its start, EPOCH at the beginning; empty when it is unknown."""
     found: bool
@@ -84,13 +113,13 @@ class Started(NamedTuple):
 class CaughtUp(NamedTuple):
     """The replay of `sink` has caught up, or reached its stop."""
 
-    sink: object
+    sink: Sink
 
 
 class Notice(NamedTuple):
     """`sink` was given everything of its subscription up to this bookmark of the log."""
 
-    sink: object
+    sink: Sink
     bookmark: str
 
 
@@ -100,7 +129,7 @@ class End(NamedTuple):
     `reason` is a word for programs; `error` is None when it was asked for.
     """
 
-    sink: object
+    sink: Sink
     reason: str
     error: TickertapeError | None
 
@@ -108,7 +137,7 @@ class End(NamedTuple):
 class WillRedeliver(NamedTuple):
     """The connection of a subscription that is kept is lost: what `sink` has not handed on comes again."""
 
-    sink: object
+    sink: Sink
 
 
 class ReportError(NamedTuple):

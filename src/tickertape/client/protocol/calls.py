@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from tickertape.base.errors import BadCommand, NotReady, TickertapeError, error_from_code
 from tickertape.batch import MessageBatch
-from tickertape.client.common.effects import Effect, ReportError, ResolveCall, Send
+from tickertape.client.common.effects import Effect, ReportError, ResolveCall, Send, Waiter
 from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.publishing.publisher import Publisher
 from tickertape.client.publishing.resend import AFTER_RESEND
@@ -44,7 +44,7 @@ _ANSWERS: Final[dict[type[Command], type[Answer]]] = {
 
 
 class _Call(NamedTuple):
-    token: object  # None when nobody waits
+    token: Waiter | ResubscribeRound | None  # None: nobody waits
     command: Command
     request: SubscribeRequest | None = None  # what a subscribe asks for
 
@@ -68,7 +68,7 @@ class PendingCalls:
         self._subscriptions = subscriptions
         self._effects = effects
         self._waiting: dict[int, _Call] = {}
-        self._flushes: deque[tuple[int, object]] = deque()
+        self._flushes: deque[tuple[int, Waiter]] = deque()
         """Who waits until the frames up to a number have their answers."""
         self._last_id = 0
         self.postponed: list[ResubscribeRound] = []
@@ -85,7 +85,7 @@ class PendingCalls:
         self,
         call_id: int,
         command: Command,
-        token: object,
+        token: Waiter | ResubscribeRound | None,
         request: SubscribeRequest | None = None,
         begin: Callable[[], None] | None = None,
         batch: MessageBatch | None = None,
@@ -113,12 +113,14 @@ class PendingCalls:
             raise BadCommand(f"the server answered command {answer.id}, which is not waiting for an answer")
         _check_kind(call.command, answer)
         del self._waiting[answer.id]
-        if isinstance(call.token, ResubscribeRound) and isinstance(answer, Ack):
-            self._placed_again(call, call.token, answer)
+        token = call.token
+        if isinstance(token, ResubscribeRound):
+            assert isinstance(answer, Ack), "nothing else answers a subscribe"
+            self._placed_again(call, token, answer)
             return
         outcome: object = answer
         if call.request is not None and isinstance(answer, Ack):
-            outcome = self._subscribed(call, call.request, answer)
+            outcome = self._subscribed(token, call.request, answer)
         elif isinstance(answer, Ack) and answer.code:
             outcome = error_from_code(answer.code, answer.text, available=answer.available)
         elif isinstance(call.command, Flush):
@@ -129,10 +131,10 @@ class PendingCalls:
         elif isinstance(call.command, Pause | Resume):
             meant = self._subscriptions.meant(call.command.sub_ids, answer.id)
             self._subscriptions.paused(meant, paused=isinstance(call.command, Pause))
-        if call.token is not None:
-            self._effects.append(ResolveCall(call.token, outcome))
+        if token is not None:
+            self._effects.append(ResolveCall(token, outcome))
 
-    def _subscribed(self, call: _Call, request: SubscribeRequest, answer: Ack) -> object:
+    def _subscribed(self, token: Waiter | None, request: SubscribeRequest, answer: Ack) -> object:
         outcome: object = answer
         if answer.code:
             outcome = error = error_from_code(answer.code, answer.text, available=answer.available)
@@ -143,7 +145,8 @@ class PendingCalls:
             try:
                 left = self._subscriptions.stands(request, answer)
             except BadCommand as bad:
-                self._effects.append(ResolveCall(call.token, bad))
+                if token is not None:
+                    self._effects.append(ResolveCall(token, bad))
                 raise
         if left:
             self.leave(request.context.sub_id)
@@ -203,7 +206,7 @@ class PendingCalls:
         placing.answered(sub_id, error)
         self.place_next(placing)
 
-    def flush(self, frame: int, token: object) -> None:
+    def flush(self, frame: int, token: Waiter) -> None:
         """`token` waits until every frame up to `frame`, as `flush` gave it, has its answer."""
         self._flushes.append((frame, token))
         self.settle_flushes()

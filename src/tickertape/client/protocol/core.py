@@ -35,7 +35,9 @@ from tickertape.client.common.effects import (
     ReportError,
     ResolveCall,
     Send,
+    Sink,
     State,
+    Waiter,
 )
 from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.common.subscribe_arguments import check_known, check_sub_ids
@@ -77,7 +79,7 @@ from tickertape.wire.heartbeat import Liveness
 class ConnectionOpened(NamedTuple):
     """A connection to a server stands; `token` is resolved with `LoggedOn` or the error of the logon."""
 
-    token: object
+    token: Waiter
 
 
 class BytesReceived(NamedTuple):
@@ -127,7 +129,7 @@ class ClientProtocol:
         self.heartbeat = ClientHeartbeat()
         """When its driver is to call `look`."""
         self._connection: Connection | None = None
-        self._logon_token: object = None
+        self._logon_token: Waiter | None = None
         self._goodbye: TickertapeError | None = None
         self._calls = PendingCalls(self._frame, self.publishing, self.subscriptions, self._effects)
         self.publishing.hasten = self._calls.hasten
@@ -246,7 +248,7 @@ class ClientProtocol:
         """See `Publisher.publish_bodies`."""
         return self.publishing.publish_bodies(topic, bodies, body_bytes)
 
-    def flush(self, token: object, level: str) -> None:
+    def flush(self, token: Waiter, level: str) -> None:
         """Resolved when everything sent before is `level`; `publishing.rejections` then has what was refused.
         Raises `Disconnected`, `Closed`, `UsageError`, `PublisherTakenOver`."""
         if level not in ("persisted", "processed"):
@@ -264,7 +266,7 @@ class ClientProtocol:
         command = Flush(id=self._calls.new_id(), level=level)
         self._calls.ask(command.id, command, token)
 
-    def subscribe(self, token: object, request: SubscribeRequest, sink: object) -> None:
+    def subscribe(self, token: Waiter, request: SubscribeRequest, sink: Sink) -> None:
         """Resolved with the `Ack` when the subscription stands.
 
         With `replace` one of the same id goes on until then, and ends with the reason `replaced`. Raises
@@ -276,7 +278,7 @@ class ClientProtocol:
         command = coming.command(self._calls.new_id())
         self._calls.ask(command.id, command, token, request, partial(self.subscriptions.begin, coming))
 
-    def resubscribe(self, token: object) -> None:
+    def resubscribe(self, token: Waiter) -> None:
         """Place the subscriptions again that were kept when a connection was lost, in the order in which they
         were placed first.
 
@@ -287,7 +289,7 @@ class ClientProtocol:
         self._calls.place_next(ResubscribeRound(token, self.subscriptions.kept()))
         self._run_errands()
 
-    def unsubscribe(self, token: object, sub_ids: tuple[str, ...]) -> None:
+    def unsubscribe(self, token: Waiter, sub_ids: tuple[str, ...]) -> None:
         """Resolved when the server has ended them; at once for those that only wait to be placed again.
         Raises `Disconnected`, `SubscriptionUnknown`."""
         check_sub_ids("unsubscribe", sub_ids)
@@ -313,23 +315,23 @@ class ClientProtocol:
             self.send_settlements()
             self._calls.leave(request.context.sub_id)
 
-    def pause(self, token: object, sub_ids: tuple[str, ...]) -> None:
+    def pause(self, token: Waiter, sub_ids: tuple[str, ...]) -> None:
         """Resolved when the server sends them no more. Raises `Disconnected`, `SubscriptionUnknown`."""
         self._check_known("pause", sub_ids, "nothing was paused")
         self.ask(token, lambda number: Pause(id=number, sub_ids=sub_ids))
 
-    def resume(self, token: object, sub_ids: tuple[str, ...]) -> None:
+    def resume(self, token: Waiter, sub_ids: tuple[str, ...]) -> None:
         """Resolved when they go on. Raises `Disconnected`, `SubscriptionUnknown`."""
         self._check_known("resume", sub_ids, "nothing was resumed")
         self.ask(token, lambda number: Resume(id=number, sub_ids=sub_ids))
 
-    def resolve(self, token: object, asked: commands.Resolve) -> None:
+    def resolve(self, token: Waiter, asked: commands.Resolve) -> None:
         """Resolved with `Resolved`: what `asked`, given an id, covers now. Raises `Disconnected`."""
         check_filter(asked.filter, self.logon.check_ready().filter_bytes_max)
         self.publishing.flush()
         self.ask(token, lambda number: replace(asked, id=number))
 
-    def ask(self, token: object, make: Callable[[int], Command], batch: MessageBatch | None = None) -> None:
+    def ask(self, token: Waiter, make: Callable[[int], Command], batch: MessageBatch | None = None) -> None:
         """Send the command that `make` gives for an id, resolved with its answer. Raises `Disconnected`."""
         self.logon.check_ready()
         number = self._calls.new_id()
@@ -412,7 +414,7 @@ class ClientProtocol:
 
     # -- inside -----------------------------------------------------------------------------------------
 
-    def _open(self, token: object, now: Now) -> None:
+    def _open(self, token: Waiter, now: Now) -> None:
         assert self._connection is None, "one connection at a time"
         self._connection = Connection("client")
         self.connections += 1
@@ -529,6 +531,7 @@ class ClientProtocol:
             if self._goodbye is not None:
                 return
         token, self._logon_token = self._logon_token, None
+        assert token is not None
         self._effects.append(ResolveCall(token, command))
 
     def _hang_up(self, error: TickertapeError) -> None:

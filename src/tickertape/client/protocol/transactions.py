@@ -34,6 +34,7 @@ from tickertape.base.limits import publish_messages_max, publish_topics_max
 from tickertape.base.names import check_client_name, check_topic, check_transaction
 from tickertape.base.units import parse_size
 from tickertape.batch import BatchBuilder, MessageBatch
+from tickertape.client.common.effects import Waiter
 from tickertape.client.common.subscribe_arguments import extras
 from tickertape.client.common.waiting import no_answer, remaining
 from tickertape.client.limits import client_transaction_bytes_max, commit_retry_seconds, stage_frame_bytes
@@ -88,10 +89,10 @@ class ConnectionPin:
 
 def asking(
     core: ClientProtocol, make: Make, batch: MessageBatch | None, same: ConnectionPin | None
-) -> Callable[[object], None]:
+) -> Callable[[Waiter], None]:
     """What begins a call for a transaction; over the `same` connection as before, if given."""
 
-    def begin(call: object) -> None:
+    def begin(call: Waiter) -> None:
         if same is not None:
             same.check(core.logged_on)
         core.ask(call, make, batch)

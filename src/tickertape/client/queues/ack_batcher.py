@@ -36,8 +36,7 @@ _AT_ONCE: Final = float("-inf")
 
 
 class AckBatcher:
-    """The settling part of the client machine. `settling` is the front: where leases tell what became of
-    messages."""
+    """The settling part of the client machine. Leases report to what was given to `attach`."""
 
     def __init__(self, publishing: Publisher) -> None:
         self._publishing = publishing
@@ -61,6 +60,10 @@ class AckBatcher:
         self.behind = False
         """A settlement is kept until there is an answer to what was published before: what comes meanwhile
         would be kept too, so that it is gathered further, and `answered` sends it."""
+
+    def attach(self, settling: Settling) -> None:
+        """Let leases report to `settling`, the driver of the client."""
+        self.settling = settling
 
     # -- subscriptions ----------------------------------------------------------------------------------
 

@@ -36,6 +36,7 @@ from tickertape.client.common.effects import (
     OrderTogether,
     Part,
     ReportError,
+    Sink,
     Started,
     WillRedeliver,
 )
@@ -105,7 +106,7 @@ class SubscriptionRegistry:
                 )
         self.store = store
 
-    def prepare(self, request: SubscribeRequest, sink: object) -> Subscription:
+    def prepare(self, request: SubscribeRequest, sink: Sink) -> Subscription:
         """What `begin` takes. Raises `SubscriptionExists`, and what the bookmark store raises."""
         sub_id = request.context.sub_id
         present = self._by_id.get(sub_id)

@@ -24,6 +24,7 @@ from tickertape.base.bookmarks import (
 )
 from tickertape.base.errors import BadBookmark, BadCommand, TickertapeError
 from tickertape.base.options import format_options, parse_options
+from tickertape.client.common.effects import Waiter
 from tickertape.client.limits import resubscription_retries_max, resubscriptions_under_way_max
 from tickertape.client.subscriptions.bookmark_tracker import BookmarkTracker
 
@@ -177,7 +178,7 @@ Refusal = tuple[str, TickertapeError]
 class ResubscribeRound:
     """All subscriptions that are placed again on one connection: in order, some at a time."""
 
-    def __init__(self, token: object, sub_ids: Sequence[str]) -> None:
+    def __init__(self, token: Waiter, sub_ids: Sequence[str]) -> None:
         self.token = token
         self.refused: list[Refusal] = []
         self._left = deque(sub_ids)

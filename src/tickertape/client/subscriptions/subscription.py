@@ -13,6 +13,7 @@ import msgspec
 from tickertape.base.errors import BadCommand
 from tickertape.base.limits import combined_subscriptions_max, message_cost_bytes
 from tickertape.batch.queue_lease import Hold, Lease
+from tickertape.client.common.effects import Sink
 from tickertape.client.common.request import SubscribeRequest, SubscriptionContext
 from tickertape.client.subscriptions.bookmark_tracker import BookmarkTracker
 from tickertape.client.subscriptions.resubscribe import ReplayState, ServerTerms
@@ -58,9 +59,7 @@ class Subscription:
         "window",
     )  # fmt: skip
 
-    def __init__(
-        self, request: SubscribeRequest, sink: object, replay: ReplayState | None, order: int
-    ) -> None:
+    def __init__(self, request: SubscribeRequest, sink: Sink, replay: ReplayState | None, order: int) -> None:
         self.request = request
         self.context = request.context
         self.replay = replay

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import tickertape as tt
-from tests.unit.client.peer import Peer, bodies, publish
+from tests.unit.client.peer import Named, Peer, bodies, publish
 from tests.unit.client.socket_server import SocketServer, socket_server
 from tickertape.base.errors import Closed, Disconnected, StoreFull
 from tickertape.client.publish_store import FilePublishStore, MemoryPublishStore
@@ -35,7 +35,7 @@ def test_machine_refuses_messages_and_still_sends_what_it_accepted() -> None:
     with pytest.raises(Closed):
         peer.core.publish_bodies("orders", [b"4"], 1)
     assert peer.core.publishing.unanswered_count() == 3
-    peer.core.flush("f", "persisted")
+    peer.core.flush(Named("f"), "persisted")
     assert bodies(peer.published()) == [[b"1"], [b"2", b"3"]]
     peer.say(Persisted(frame=2))
     assert peer.outcome("f") is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.unit.client.peer import Named
 from tests.unit.client.subscriptions.test_resubscribe import Scene
 from tickertape.base.errors import Disconnected, SubscriptionUnknown
 from tickertape.client.bookmark_store import MemoryBookmarkStore
@@ -16,19 +17,21 @@ def test_what_was_unsubscribed_does_not_come_back() -> None:
     scene = Scene(store)
     for sub_id in ("a", "b", "c"):
         scene.subscribe(sub_id, "0")
-    scene.core.unsubscribe("u", ("a", "c"))
+    scene.core.unsubscribe(Named("u"), ("a", "c"))
     assert [again.sub_id for again in scene.again()] == ["b"]
     assert isinstance(scene.outcome("u"), Disconnected)
-    assert scene.took(End) == [End("a", "unsubscribed", None), End("c", "unsubscribed", None)]
+    assert scene.took(End) == [End(Named("a"), "unsubscribed", None), End(Named("c"), "unsubscribed", None)]
     with pytest.raises(SubscriptionUnknown):
-        scene.core.unsubscribe("v", ("a",))
+        scene.core.unsubscribe(Named("v"), ("a",))
 
 
 def test_what_was_subscribed_again_behind_it_is_not_what_was_unsubscribed() -> None:
     scene = Scene()
     scene.subscribe("a", "0")
-    scene.core.unsubscribe("u", ("a",))
-    scene.core.subscribe("s", make_request("orders", "a", bookmark="0", given={"replace": True}), "new a")
+    scene.core.unsubscribe(Named("u"), ("a",))
+    scene.core.subscribe(
+        Named("s"), make_request("orders", "a", bookmark="0", given={"replace": True}), Named("new a")
+    )
     scene.sent()
     assert scene.again() == []
     assert [(end.sink, end.reason) for end in scene.took(End)] == [
@@ -45,8 +48,8 @@ def test_exact_27_what_was_paused_or_resumed_comes_back_so_unless_the_server_wou
     scene.subscribe("running", "0")
     scene.subscribe("waiting", "0", pause=True)
     scene.subscribe("plain")
-    scene.core.pause("p", ("running", *without))
-    scene.core.resume("r", ("waiting", *without))
+    scene.core.pause(Named("p"), ("running", *without))
+    scene.core.resume(Named("r"), ("waiting", *without))
     paused = [again.sub_id for again in scene.again() if "pause" in again.options.split(",")]
     assert isinstance(scene.outcome("p"), Disconnected)
     assert paused == (["waiting"] if without else ["running"])

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.unit.client.peer import START, Peer
+from tests.unit.client.peer import START, Named, Peer
 from tickertape.base.errors import (
     BadCommand,
     BadFrame,
@@ -44,7 +44,7 @@ from tickertape.wire.commands import Resolve as ResolvePositions
 
 def test_the_first_bytes_are_the_preface_and_a_logon_frame() -> None:
     core = ClientProtocol("a")
-    core.receive(ConnectionOpened("token"), START)
+    core.receive(ConnectionOpened(Named("token")), START)
     state, first, second = core.effects()
     assert state == State(ConnectionState.CONNECTED)
     assert first == Send([b"tktape/0"])
@@ -91,11 +91,11 @@ def test_calls_before_the_logon_raise_disconnected() -> None:
     peer = Peer()
     request = make_request("orders", "s")
     with pytest.raises(Disconnected):
-        peer.core.flush("f", "persisted")
+        peer.core.flush(Named("f"), "persisted")
     with pytest.raises(Disconnected):
-        peer.core.subscribe("s", request, "sink")
+        peer.core.subscribe(Named("s"), request, Named("sink"))
     with pytest.raises(Disconnected):
-        peer.core.resolve("r", resolve_command("orders", bookmark="0"))
+        peer.core.resolve(Named("r"), resolve_command("orders", bookmark="0"))
     with pytest.raises(Disconnected):
         peer.core.publish("orders", b"x")
 
@@ -119,9 +119,9 @@ def test_calls_after_a_loss_say_why_the_connection_ended(
         peer.say(goodbye)
     peer.lose()
     calls: list[Callable[[], object]] = [
-        lambda: peer.core.flush("f", "persisted"),
-        lambda: peer.core.resolve("r", resolve_command("orders", bookmark="0")),
-        lambda: peer.core.unsubscribe("u", ("s",)),
+        lambda: peer.core.flush(Named("f"), "persisted"),
+        lambda: peer.core.resolve(Named("r"), resolve_command("orders", bookmark="0")),
+        lambda: peer.core.unsubscribe(Named("u"), ("s",)),
         lambda: peer.core.publish("orders", b"x"),
     ]
     depths = []
@@ -133,26 +133,26 @@ def test_calls_after_a_loss_say_why_the_connection_ended(
     assert depths[:4] == depths[4:8] == depths[8:], "an error raised again and again does not grow"
     peer.connect()
     peer.core.publish("orders", b"x")
-    peer.core.flush("f", "persisted")
+    peer.core.flush(Named("f"), "persisted")
 
 
 def test_an_unknown_flush_level_is_refused() -> None:
     with pytest.raises(UsageError, match="level='durable'"):
-        Peer().connect().core.flush("f", "durable")
+        Peer().connect().core.flush(Named("f"), "durable")
 
 
 def test_a_command_is_sent_after_what_is_gathered() -> None:
     peer = Peer().connect()
     for body in (b"1", b"2", b"3"):
         peer.core.publish("orders", body)
-    peer.core.subscribe("s", make_request("orders", "sub", bookmark="0"), "sink")
+    peer.core.subscribe(Named("s"), make_request("orders", "sub", bookmark="0"), Named("sink"))
     kinds = [type(command) for command, _ in peer.sent()]
     assert kinds == [Publish, Publish, Subscribe]
 
 
 def test_resolve_gives_the_positions() -> None:
     peer = Peer().connect()
-    peer.core.resolve("r", resolve_command("orders", bookmark="0"))
+    peer.core.resolve(Named("r"), resolve_command("orders", bookmark="0"))
     ((command, _),) = peer.sent()
     assert command == ResolvePositions(id=1, topic="orders", bookmark="0", options="bookmark_not_found=fail")
     answer = Resolved(id=1, journal="j1", start=0, end=9)
@@ -162,7 +162,7 @@ def test_resolve_gives_the_positions() -> None:
 
 def test_a_refused_subscribe_resolves_with_the_error_and_ends_the_sink() -> None:
     peer = Peer().connect()
-    peer.core.subscribe("s", make_request("quotes", "sub", bookmark="0"), "sink")
+    peer.core.subscribe(Named("s"), make_request("quotes", "sub", bookmark="0"), Named("sink"))
     peer.say(Ack(id=1, code="topic_not_recorded", text="quotes is not recorded"))
     assert isinstance(peer.outcome("s"), TopicNotRecorded)
     ((sink, reason, error),) = peer.took(End)
@@ -174,9 +174,9 @@ def test_a_refused_subscribe_resolves_with_the_error_and_ends_the_sink() -> None
 def test_unsubscribe_ends_all_named_when_the_server_has_answered() -> None:
     peer = Peer().connect()
     for sub_id in ("a", "b", "c"):
-        peer.core.subscribe(sub_id, make_request("orders", sub_id), f"sink {sub_id}")
+        peer.core.subscribe(Named(sub_id), make_request("orders", sub_id), Named(f"sink {sub_id}"))
     peer.sent()
-    peer.core.unsubscribe("u", ("a", "c"))
+    peer.core.unsubscribe(Named("u"), ("a", "c"))
     ((command, _),) = peer.sent()
     assert command == Unsubscribe(id=4, sub_ids=("a", "c"))
     assert peer.took(End) == []
@@ -190,10 +190,10 @@ def test_unsubscribe_ends_all_named_when_the_server_has_answered() -> None:
 
 def test_unsubscribe_of_an_unknown_id_sends_nothing() -> None:
     peer = Peer().connect()
-    peer.core.subscribe("a", make_request("orders", "a"), "sink")
+    peer.core.subscribe(Named("a"), make_request("orders", "a"), Named("sink"))
     peer.sent()
     with pytest.raises(SubscriptionUnknown, match="'x'"):
-        peer.core.unsubscribe("u", ("a", "x"))
+        peer.core.unsubscribe(Named("u"), ("a", "x"))
     assert peer.sent() == []
 
 
@@ -201,7 +201,7 @@ def test_a_command_too_large_for_the_wire_leaves_no_trace() -> None:
     peer = Peer().connect()
     request = make_request("o" * header_bytes_max, "sub")
     with pytest.raises(TickertapeError, match="bytes"):
-        peer.core.subscribe("s", request, "sink")
+        peer.core.subscribe(Named("s"), request, Named("sink"))
     assert "sub" not in peer.core.subscriptions
     peer.lose()
     assert peer.took(End) == []
@@ -209,11 +209,11 @@ def test_a_command_too_large_for_the_wire_leaves_no_trace() -> None:
 
 def test_a_lost_connection_resolves_every_call_and_ends_every_subscription() -> None:
     peer = Peer().connect()
-    peer.core.subscribe("s", make_request("orders", "sub"), "sink")
+    peer.core.subscribe(Named("s"), make_request("orders", "sub"), Named("sink"))
     peer.core.publish("orders", b"1")
-    peer.core.flush("f", "persisted")
-    peer.core.flush("p", "processed")
-    peer.core.resolve("r", resolve_command("orders", bookmark="0"))
+    peer.core.flush(Named("f"), "persisted")
+    peer.core.flush(Named("p"), "processed")
+    peer.core.resolve(Named("r"), resolve_command("orders", bookmark="0"))
     peer.took(ResolveCall)
     peer.lose()
     assert sorted((type(end.outcome).__name__, str(end.token)) for end in peer.took(ResolveCall)) == [
@@ -236,7 +236,7 @@ def test_a_connection_is_lost_once() -> None:
 
 def test_goodbye_says_why_the_connection_was_lost() -> None:
     peer = Peer().connect()
-    peer.core.subscribe("s", make_request("orders", "sub"), "sink")
+    peer.core.subscribe(Named("s"), make_request("orders", "sub"), Named("sink"))
     peer.say(Goodbye(code="name_in_use", text="another connection took over"))
     peer.core.receive(ConnectionEnded(Disconnected("closed")), peer.now)
     ((_, reason, error),) = peer.took(End)
@@ -264,7 +264,7 @@ def test_an_answer_to_what_was_never_sent_hangs_up(command: Ack | Resolved | Per
 
 def test_bytes_that_are_no_frame_hang_up_and_nothing_after_them_counts() -> None:
     peer = Peer().connect()
-    peer.core.subscribe("s", make_request("orders", "sub"), "sink")
+    peer.core.subscribe(Named("s"), make_request("orders", "sub"), Named("sink"))
     peer.took(ResolveCall)
     peer.core.receive(b"\x00" * 32, peer.now)
     peer.say(Ack(id=1))
@@ -283,7 +283,7 @@ def test_close_sends_what_is_gathered_and_hangs_up_quietly() -> None:
     peer = Peer().connect()
     peer.core.publish("orders", b"1")
     peer.core.publish("orders", b"2")
-    peer.core.subscribe("s", make_request("orders", "sub"), "sink")
+    peer.core.subscribe(Named("s"), make_request("orders", "sub"), Named("sink"))
     peer.core.publish("orders", b"3")
     peer.core.close()
     assert [batch.bodies_list() for _, batch in peer.sent() if batch] == [[b"1"], [b"2"], [b"3"]]
@@ -295,7 +295,7 @@ def test_close_sends_what_is_gathered_and_hangs_up_quietly() -> None:
     with pytest.raises(Closed):
         peer.core.publish("orders", b"4")
     with pytest.raises(Closed):
-        peer.core.flush("f", "persisted")
+        peer.core.flush(Named("f"), "persisted")
 
 
 def test_close_without_a_connection_ends_the_client() -> None:
@@ -310,7 +310,7 @@ def test_exact_10_flush_waits_for_everything_sent_with_or_without_a_store() -> N
     peer = Peer().connect()
     peer.core.publish("orders", b"1")
     peer.core.publish("orders", b"2")
-    peer.core.flush("f", "persisted")
+    peer.core.flush(Named("f"), "persisted")
     commands = [command for command, _ in peer.sent()]
     assert commands == [Publish(frame=1), Publish(frame=2)]
     peer.took(ResolveCall)
@@ -323,7 +323,7 @@ def test_exact_10_flush_waits_for_everything_sent_with_or_without_a_store() -> N
 def test_exact_10_flush_processed_asks_for_that_level_and_settles_nothing() -> None:
     peer = Peer().connect()
     peer.core.publish("orders", b"1")
-    peer.core.flush("f", "processed")
+    peer.core.flush(Named("f"), "processed")
     assert peer.sent()[-1] == (Flush(id=1, level="processed"), None)
     peer.say(Ack(id=1))
     assert peer.outcome("f") is None
@@ -350,7 +350,8 @@ def test_nothing_wants_waking_without_subscriptions() -> None:
 
 def test_nobody_is_told_of_an_abandoned_call_when_the_connection_is_lost() -> None:
     peer = Peer().connect()
-    peer.core.subscribe("s", make_request("orders", "sub"), "sink")
-    peer.core.unsubscribe(None, ("sub",))
+    request = make_request("orders", "sub")
+    peer.core.subscribe(Named("s"), request, Named("sink"))
+    peer.core.leave(request)
     peer.lose()
     assert [effect.token for effect in peer.took(ResolveCall)] == ["logon", "s"]

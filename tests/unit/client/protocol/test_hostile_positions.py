@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from tests.unit.client.peer import Named
 from tests.unit.client.subscriptions.test_resubscribe import Scene
 from tickertape.base.bookmarks import NOW
 from tickertape.base.errors import BadCommand
@@ -16,7 +17,7 @@ from tickertape.wire.commands import Ack, Ended, Subscribe, Unsubscribe
 def test_a_call_whose_answer_names_no_place_gets_its_outcome_and_is_not_kept() -> None:
     scene = Scene()
     request = make_request("orders", "a", bookmark=NOW)
-    scene.core.subscribe("call", msgspec.structs.replace(request, handled=True), "a")
+    scene.core.subscribe(Named("call"), msgspec.structs.replace(request, handled=True), Named("a"))
     scene.placed(after="garbage|x")
     assert isinstance(scene.outcome("call"), BadCommand)
     (hangup,) = scene.took(EndConnection)
@@ -25,7 +26,7 @@ def test_a_call_whose_answer_names_no_place_gets_its_outcome_and_is_not_kept() -
     assert not [effect for effect in scene.took(ResolveCall) if effect.token == "call"]
     assert [end.sink for end in scene.took(End)] == ["a"]
     scene.connect()
-    scene.core.resubscribe("round")
+    scene.core.resubscribe(Named("round"))
     assert scene.placed() == []
 
 
@@ -37,7 +38,7 @@ def test_a_subscription_whose_place_is_none_when_it_is_placed_again_ends_and_the
         scene.lose()
         scene.took(WillRedeliver)
         scene.connect()
-        scene.core.resubscribe("round")
+        scene.core.resubscribe(Named("round"))
         first, *rest = [command for command, _ in scene.sent()]
         assert isinstance(first, Subscribe)
         scene.say(Ack(id=first.id, start=1, after="garbage|x"))
@@ -60,7 +61,7 @@ def test_one_that_was_left_before_its_answer_named_no_place_is_over_quietly() ->
     scene.subscribe("a", NOW, after="7|9|")
     scene.lose()
     scene.connect()
-    scene.core.resubscribe("round")
+    scene.core.resubscribe(Named("round"))
     ((asked, _),) = scene.sent()
     assert isinstance(asked, Subscribe)
     scene.say(Ended(sub_id="a"))

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from tests.unit.client.peer import Peer
+from tests.unit.client.peer import Named, Peer
 from tickertape.base.errors import BadCommand, Disconnected
 from tickertape.batch.encode import batch_from_bodies
 from tickertape.batch.message_batch import MessageBatch
@@ -26,7 +26,7 @@ def messages(count: int, body: bytes = BODY) -> MessageBatch:
 def subscribed(*sub_ids: str, depth: int = 1000) -> Peer:
     peer = Peer().connect()
     for call_id, sub_id in enumerate(sub_ids, 1):
-        peer.core.subscribe(sub_id, make_request("orders", sub_id, depth=depth), sub_id)
+        peer.core.subscribe(Named(sub_id), make_request("orders", sub_id, depth=depth), Named(sub_id))
         peer.say(Ack(id=call_id))
     peer.sent()
     peer.took(ResolveCall)
@@ -102,13 +102,13 @@ def test_messages_left_from_a_lost_connection_count_on_the_next_one() -> None:
     peer = Peer().connect()
     peer.core.subscriptions.keep = True
     request = msgspec.structs.replace(make_request("orders", "sub", depth=1000), handled=True)
-    peer.core.subscribe("s", request, "sink")
+    peer.core.subscribe(Named("s"), request, Named("sink"))
     peer.say(Ack(id=1))
     peer.say(Deliver(sub_id="sub"), messages(8))
     peer.lose()
     peer.sent()
     peer.connect()
-    peer.core.resubscribe("again")
+    peer.core.resubscribe(Named("again"))
     ((subscribe, _),) = peer.sent()
     assert subscribe.credit == 200  # type: ignore[attr-defined]
     peer.say(Ack(id=subscribe.id))  # type: ignore[attr-defined]
@@ -141,22 +141,22 @@ ASKED: dict[str, type[Command]] = {
 def ask(peer: Peer, what: str) -> None:
     core = peer.core
     if what == "subscribe":
-        core.subscribe("t", make_request("orders", "new", bookmark="0"), "sink")
+        core.subscribe(Named("t"), make_request("orders", "new", bookmark="0"), Named("sink"))
     elif what in ("unsubscribe", "pause", "resume"):
         getattr(core, what)("t", ("sub",))
     elif what == "flush":
-        core.flush("t", "processed")
+        core.flush(Named("t"), "processed")
     elif what == "resolve":
-        core.resolve("t", resolve_command("orders", bookmark="0"))
+        core.resolve(Named("t"), resolve_command("orders", bookmark="0"))
     elif what == "stage":
         made = lambda number: commands.Stage(id=number, transaction=TRANSACTION, part="p")  # noqa: E731
-        core.ask("t", made, batch_from_bodies("orders", [BODY]))
+        core.ask(Named("t"), made, batch_from_bodies("orders", [BODY]))
     elif what == "prepare":
-        core.ask("t", lambda number: commands.Prepare(id=number, transaction=TRANSACTION, part="p"))
+        core.ask(Named("t"), lambda number: commands.Prepare(id=number, transaction=TRANSACTION, part="p"))
     elif what == "commit":
-        core.ask("t", lambda number: commands.Commit(id=number, transaction=TRANSACTION))
+        core.ask(Named("t"), lambda number: commands.Commit(id=number, transaction=TRANSACTION))
     else:
-        core.ask("t", lambda number: commands.Abort(id=number, transaction=TRANSACTION))
+        core.ask(Named("t"), lambda number: commands.Abort(id=number, transaction=TRANSACTION))
 
 
 @pytest.mark.parametrize("answer", ANSWERS, ids=lambda answer: type(answer).__name__)
@@ -192,12 +192,12 @@ def test_resubscription_answered_with_another_kind_ends_connection() -> None:
     peer = Peer().connect()
     peer.core.subscriptions.keep = True
     request = msgspec.structs.replace(make_request("orders", "sub", depth=1000), handled=True)
-    peer.core.subscribe("s", request, "sink")
+    peer.core.subscribe(Named("s"), request, Named("sink"))
     peer.say(Ack(id=1))
     peer.lose()
     peer.sent()
     peer.connect()
-    peer.core.resubscribe("again")
+    peer.core.resubscribe(Named("again"))
     ((command, _),) = peer.sent()
     peer.say(Resolved(id=command.id, journal="j1", start=0, end=1))  # type: ignore[attr-defined]
     assert "Resolved in place of Ack" in hang_up_reason(peer)

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from tests.helpers.publish_batches import held_batches
-from tests.unit.client.peer import FRESH, Peer, bodies, publish
+from tests.unit.client.peer import FRESH, Named, Peer, bodies, publish
 from tickertape.base.errors import Closed, Disconnected, StoreError, StoreFailed
 from tickertape.base.limits import batch_bytes_target, message_cost_bytes
 from tickertape.client.common.connection_state import ConnectionState
@@ -51,9 +51,9 @@ def told(peer: Peer) -> list[tuple[object, str]]:
 @pytest.mark.parametrize("error", [FULL, OSError("boom"), struct.error("out of range")])
 def test_a_put_that_fails_at_the_loss_loses_nothing_and_the_loss_says_so(error: Exception) -> None:
     store, peer = gathering()
-    peer.core.subscribe("s", make_request("orders", "s"), "sink")
+    peer.core.subscribe(Named("s"), make_request("orders", "s"), Named("sink"))
     peer.say(Ack(id=1))
-    peer.core.flush("f", "persisted")
+    peer.core.flush(Named("f"), "persisted")
     publish(peer, b"4")
     store.errors = [error] * 2
     peer.lose()

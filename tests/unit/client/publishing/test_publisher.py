@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from tests.helpers.publish_batches import held_batches
-from tests.unit.client.peer import FRESH, START, Peer, bodies, publish
+from tests.unit.client.peer import FRESH, START, Named, Peer, bodies, publish
 from tickertape.base.errors import (
     BadCommand,
     BadMessage,
@@ -259,7 +259,7 @@ def test_a_persisted_flush_waits_for_what_was_sent_before_it_and_for_nothing_els
     store = MemoryPublishStore()
     peer = Peer(store).connect()
     publish(peer, b"1", b"2")
-    peer.core.flush("f", "persisted")
+    peer.core.flush(Named("f"), "persisted")
     publish(peer, b"3")
     from_client = peer.sent()
     assert [type(command) for command, _ in from_client] == [Publish, Publish], "no command of its own"
@@ -275,7 +275,7 @@ def test_a_persisted_flush_waits_for_unrecorded_frames_too() -> None:
     peer = Peer().connect(recorded=("kept",))
     peer.core.publish("kept", b"1")
     peer.core.publish("gone", b"2")
-    peer.core.flush("f", "persisted")
+    peer.core.flush(Named("f"), "persisted")
     peer.took(ResolveCall)
     peer.say(Persisted(frame=1))
     assert peer.took(ResolveCall) == []
@@ -286,7 +286,7 @@ def test_a_persisted_flush_waits_for_unrecorded_frames_too() -> None:
 def test_a_flush_with_nothing_outstanding_is_done_at_once() -> None:
     peer = Peer().connect()
     peer.took(ResolveCall)
-    peer.core.flush("f", "persisted")
+    peer.core.flush(Named("f"), "persisted")
     assert peer.outcome("f") is None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.helpers.publish_batches import held_batches
-from tests.unit.client.peer import FRESH, Peer, bodies, publish
+from tests.unit.client.peer import FRESH, Named, Peer, bodies, publish
 from tickertape.base.errors import BadBody, BadCommand, Disconnected
 from tickertape.client.common.effects import EndConnection, FailedWrite, ResolveCall
 from tickertape.client.publish_store import MemoryPublishStore
@@ -115,7 +115,7 @@ def test_an_answer_that_does_not_fit_its_frame_ends_the_connection_and_the_store
     if answer.frame == 2:
         peer.say(Persisted(frame=1, sequence=FRESH))
     peer.took(ResolveCall)
-    peer.core.flush("f", "persisted")
+    peer.core.flush(Named("f"), "persisted")
     peer.say(answer)
     (hangup,) = peer.took(EndConnection)
     assert isinstance(hangup.error, BadCommand)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.publish_batches import held_batches
-from tests.unit.client.peer import FRESH, Peer, bodies, publish
+from tests.unit.client.peer import FRESH, Named, Peer, bodies, publish
 from tickertape.base.errors import Disconnected, StoreFailed, TopicNotRecorded
 from tickertape.client.common.effects import ConnectionDown, EndConnection, ReportError
 from tickertape.client.publish_store import FilePublishStore, HybridPublishStore, MemoryPublishStore
@@ -77,7 +77,7 @@ def test_calls_after_such_a_logon_say_why() -> None:
     peer.connect(recorded=("other",))
     peer.lose()
     with pytest.raises(Disconnected, match="does not record topic 'orders'"):
-        peer.core.flush("f", "persisted")
+        peer.core.flush(Named("f"), "persisted")
 
 
 def test_what_lies_before_such_a_message_is_sent_and_what_lies_behind_it_is_not() -> None:

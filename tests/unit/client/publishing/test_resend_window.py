@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.client.peer import Peer
+from tests.unit.client.peer import Named, Peer
 from tickertape.base.errors import StoreCorrupt
 from tickertape.base.limits import KIB, MIB
 from tickertape.batch.encode import batch_from_bodies
@@ -123,7 +123,7 @@ def test_a_flush_waits_for_all_of_it(store: PublishStore, level: str) -> None:
     peer.took(ResolveCall)  # the logon's
     frames = peer.published()
     new = peer.core.publish("orders", b"new")
-    peer.core.flush("flush", level)
+    peer.core.flush(Named("flush"), level)
     came: list[int] = []
     while frames:
         assert peer.took(ResolveCall) == []

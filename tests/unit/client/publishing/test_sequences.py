@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.publish_batches import held_batches
-from tests.unit.client.peer import FRESH, Peer, bodies, publish
+from tests.unit.client.peer import FRESH, Named, Peer, bodies, publish
 from tests.unit.client.socket_server import SocketServer, socket_server
 from tickertape.base.errors import BadCommand, NameInUse, PublisherTakenOver
 from tickertape.base.limits import last_persisted_max
@@ -33,7 +33,7 @@ def test_when_another_process_of_the_name_published_nothing_is_discarded_or_sent
     assert peer.sent() == []
     assert [body for bodies in held_batches(store) for body in bodies] == [b"1", b"2", b"3", b"4"]
     with pytest.raises(PublisherTakenOver, match=f"'pricing-1'.* {FRESH + 10**9},.* 4 message") as told:
-        peer.core.flush("f", "persisted")
+        peer.core.flush(Named("f"), "persisted")
     assert f"sequences {FRESH} to {FRESH + 3}" in str(told.value)
     with pytest.raises(PublisherTakenOver):
         publish(peer, b"5")
@@ -56,7 +56,7 @@ def test_what_was_never_sent_stays_when_the_server_is_beyond_it() -> None:
     assert peer.took(FailedWrite) == []
     assert store.unpersisted_count() == 3
     with pytest.raises(PublisherTakenOver, match="sent none above 0"):
-        peer.core.flush("f", "processed")
+        peer.core.flush(Named("f"), "processed")
 
 
 def test_after_a_takeover_a_fresh_store_publishes_what_the_old_one_held() -> None:

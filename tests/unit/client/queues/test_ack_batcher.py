@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 from msgspec.structs import replace
 
-from tests.unit.client.peer import START
+from tests.unit.client.peer import START, Named
 from tests.unit.client.queue_peer import QueuePeer, read
 from tickertape.base.errors import BadCommand, BadOption, BadTopic, Disconnected, StoreFull, UsageError
 from tickertape.batch import batch_from_bodies
@@ -253,11 +253,11 @@ def test_what_is_gathered_goes_before_what_would_make_it_late(how: str) -> None:
     frames = peer.sent()
     assert [type(command) for command, _ in frames] == [Publish]
     if how == "unsubscribe":
-        peer.core.unsubscribe("call", ("s",))
+        peer.core.unsubscribe(Named("call"), ("s",))
     elif how == "leave":
         peer.core.leave(request)
     elif how == "flush":
-        peer.core.flush("call", "processed")
+        peer.core.flush(Named("call"), "processed")
     else:
         peer.core.close()
     (publish, batch), *rest = peer.sent()
@@ -373,7 +373,7 @@ def test_what_goes_back_to_the_queue_is_gone(end: str) -> None:
     peer = consumer()
     leased, once = peer.deliver(), peer.deliver(once=True)
     if end == "unsubscribed":
-        peer.core.unsubscribe("call", ("s",))
+        peer.core.unsubscribe(Named("call"), ("s",))
         ((command, _),) = peer.sent()
         assert isinstance(command, Unsubscribe)
         peer.say(Ack(id=command.id))
@@ -408,14 +408,14 @@ def test_a_subscription_that_is_placed_again_keeps_its_backlog() -> None:
     peer.core.subscriptions.keep = True
     peer.connect()
     request = replace(make_request("work", "s", options="max_backlog=7"), handled=True)
-    peer.core.subscribe("token", request, "sink")
+    peer.core.subscribe(Named("token"), request, Named("sink"))
     ((command, _),) = peer.sent()
     assert isinstance(command, Subscribe)
     peer.say(Ack(id=command.id, backlog=7))
     before = peer.deliver()
     peer.lose()
     peer.connect()
-    peer.core.resubscribe("again")
+    peer.core.resubscribe(Named("again"))
     ((command, _),) = peer.sent()
     assert isinstance(command, Subscribe)
     assert command.options == "max_backlog=7"
@@ -454,7 +454,7 @@ def test_settlements_wait_for_room_in_the_store_in_their_order() -> None:
     messages[5].cancel()
     assert peer.core.acks.waiting
     with pytest.raises(StoreFull):
-        peer.core.flush("call", "persisted")
+        peer.core.flush(Named("call"), "persisted")
     sent = peer.settled()
     peer.say(Persisted(frame=1, sequence=sequence))
     peer.frames = max(peer.frames, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.client.peer import Peer
+from tests.unit.client.peer import Named, Peer
 from tickertape.base.errors import BookmarkUnknown, CorruptBatch, SubscriptionExists
 from tickertape.batch.encode import batch_from_bodies
 from tickertape.batch.message_batch import MessageBatch
@@ -27,7 +27,9 @@ BODY = b"x" * 68  # with its 32 bytes of cost, 100
 
 def subscribed(depth: int = 1000) -> Peer:
     peer = Peer().connect()
-    peer.core.subscribe("s", make_request("orders", "sub", bookmark="0", timestamp=True, depth=depth), "sink")
+    peer.core.subscribe(
+        Named("s"), make_request("orders", "sub", bookmark="0", timestamp=True, depth=depth), Named("sink")
+    )
     peer.sent()
     peer.say(Ack(id=1, start=0))
     return peer
@@ -43,7 +45,7 @@ def test_the_command_says_what_was_asked_for() -> None:
     request = make_request(
         "orders", "sub", bookmark="1|2|", timestamp=True, bookmark_not_found="epoch", depth=5000
     )
-    peer.core.subscribe("s", request, "sink")
+    peer.core.subscribe(Named("s"), request, Named("sink"))
     assert peer.sent() == [
         (
             Subscribe(
@@ -72,7 +74,7 @@ def test_batches_are_handed_on_with_what_the_subscription_asked_for() -> None:
 def test_exact_08_bookmarks_are_omitted_unless_asked_for() -> None:
     peer = Peer().connect()
     for call_id, (sub_id, options) in enumerate((("plain", ""), ("asked", "bookmark,")), 1):
-        peer.core.subscribe(sub_id, make_request("orders", sub_id, options=options), sub_id)
+        peer.core.subscribe(Named(sub_id), make_request("orders", sub_id, options=options), Named(sub_id))
         peer.say(Ack(id=call_id))
         batch = batch_from_bodies("orders", [BODY], publisher=3, first_sequence=1)
         peer.say(Deliver(sub_id=sub_id), batch)
@@ -138,7 +140,7 @@ def test_completed_and_the_end_of_a_range() -> None:
     peer.say(Completed(sub_id="sub", next=5))
     peer.say(Ended(sub_id="sub"))
     assert [effect.sink for effect in peer.took(CaughtUp)] == ["sink"]
-    assert peer.took(End) == [End("sink", "complete", None)]
+    assert peer.took(End) == [End(Named("sink"), "complete", None)]
 
 
 def test_an_end_with_a_code_carries_the_error() -> None:
@@ -151,7 +153,7 @@ def test_an_end_with_a_code_carries_the_error() -> None:
 
 def test_what_was_on_its_way_when_a_subscription_ended_is_dropped() -> None:
     peer = subscribed()
-    peer.core.unsubscribe("u", ("sub",))
+    peer.core.unsubscribe(Named("u"), ("sub",))
     deliver(peer, 1)
     assert len(peer.took(DeliverBatch)) == 1
     peer.say(Ack(id=2))
@@ -181,7 +183,7 @@ def test_a_batch_that_does_not_match_its_publishers_checksum_ends_the_subscripti
 def test_an_id_in_use_is_refused_before_anything_is_sent() -> None:
     peer = subscribed()
     with pytest.raises(SubscriptionExists, match="'sub'"):
-        peer.core.subscribe("t", make_request("quotes", "sub"), "other")
+        peer.core.subscribe(Named("t"), make_request("quotes", "sub"), Named("other"))
     assert peer.sent() == []
     peer.lose()
     assert [end.sink for end in peer.took(End)] == ["sink"]
@@ -190,4 +192,4 @@ def test_an_id_in_use_is_refused_before_anything_is_sent() -> None:
 def test_a_persisted_notice_reaches_the_subscriptions_it_names() -> None:
     peer = subscribed()
     peer.say(PersistedNotice(sub_ids=("other", "sub"), publisher=3, sequence=17))
-    assert peer.took(Notice) == [Notice("sink", "3|17|")]
+    assert peer.took(Notice) == [Notice(Named("sink"), "3|17|")]

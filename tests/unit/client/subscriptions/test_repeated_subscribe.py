@@ -6,6 +6,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from tests.unit.client.peer import Named
 from tests.unit.client.subscriptions.test_resubscribe import BODY, Scene
 from tickertape.base.bookmarks import MOST_RECENT, Bookmark
 from tickertape.base.errors import BadFilter, StoreFailed, SubscriptionExists
@@ -56,7 +57,7 @@ class Again:
         ((leaving, _),) = self.scene.sent()
         assert isinstance(leaving, Unsubscribe)
         self.leaving = leaving
-        self.scene.core.subscribe("again", ask("a"), "again")
+        self.scene.core.subscribe(Named("again"), ask("a"), Named("again"))
         ((asked, _),) = self.scene.sent()
         assert isinstance(asked, Subscribe)
         self.asked = asked
@@ -112,24 +113,24 @@ def test_the_end_of_one_that_failed_is_not_the_end_of_the_next_one() -> None:
     assert scene.took(End) == []
     scene.deliver("a", 2)
     assert scene.handed() == [("again", 2)]
-    scene.core.unsubscribe("unsubscribe", ("a",))
+    scene.core.unsubscribe(Named("unsubscribe"), ("a",))
     ((asked, _),) = scene.sent()
     assert isinstance(asked, Unsubscribe)
     scene.say(Ack(id=asked.id))
-    assert scene.took(End) == [End("again", "unsubscribed", None)]
+    assert scene.took(End) == [End(Named("again"), "unsubscribed", None)]
 
 
 def test_the_pause_of_one_that_failed_is_not_the_pause_of_the_next_one() -> None:
     scene = Scene(FailingStore())
     scene.subscribe("a", MOST_RECENT, after="0")
-    scene.core.pause("pause", ("a",))
+    scene.core.pause(Named("pause"), ("a",))
     ((pause, _),) = scene.sent()
     assert isinstance(pause, Pause)
     scene.deliver("a", 1)
     scene.deliver("a", 2)
     leaving = scene.sent()[0][0]
     assert isinstance(leaving, Unsubscribe)
-    scene.core.subscribe("again", ask("a"), "again")
+    scene.core.subscribe(Named("again"), ask("a"), Named("again"))
     for command in (pause, leaving):
         scene.say(Ack(id=command.id))
     scene.placed(after="0")
@@ -140,19 +141,19 @@ def test_the_pause_of_one_that_failed_is_not_the_pause_of_the_next_one() -> None
 def test_the_id_of_a_stream_that_was_left_is_free_at_once() -> None:
     store = MemoryBookmarkStore()
     scene = Scene(store)
-    scene.core.subscribe("call", request := ask("a"), "first")
+    scene.core.subscribe(Named("call"), request := ask("a"), Named("first"))
     scene.placed(after="0")
     scene.deliver("a", 1, 2)
     scene.discard(1)
     scene.core.leave(request)
-    scene.core.subscribe("again", again := ask("a"), "second")
+    scene.core.subscribe(Named("again"), again := ask("a"), Named("second"))
     (leaving, _), (asked, _) = scene.sent()
     assert isinstance(leaving, Unsubscribe)
     assert isinstance(asked, Subscribe)
     assert asked.bookmark == "3|1|"
-    assert scene.took(End) == [End("first", "unsubscribed", None)]
+    assert scene.took(End) == [End(Named("first"), "unsubscribed", None)]
     with pytest.raises(SubscriptionExists):
-        scene.core.subscribe("third", ask("a"), "third")
+        scene.core.subscribe(Named("third"), ask("a"), Named("third"))
     scene.core.leave(request)
     scene.deliver("a", 3)
     scene.say(Ack(id=leaving.id))
@@ -167,10 +168,10 @@ def test_the_id_of_a_stream_that_was_left_is_free_at_once() -> None:
 @pytest.mark.parametrize("replace", [False, True])
 def test_one_asked_for_in_place_of_a_stream_that_was_left_may_be_refused(replace: bool) -> None:
     scene = Scene()
-    scene.core.subscribe("call", request := ask("a"), "first")
+    scene.core.subscribe(Named("call"), request := ask("a"), Named("first"))
     scene.placed(after="0")
     scene.core.leave(request)
-    scene.core.subscribe("again", ask("a", given={"replace": replace}), "second")
+    scene.core.subscribe(Named("again"), ask("a", given={"replace": replace}), Named("second"))
     leaving, asked = (command for command, _ in scene.sent())
     assert isinstance(leaving, Unsubscribe)
     scene.say(Ack(id=leaving.id))
@@ -187,7 +188,7 @@ def test_one_asked_for_in_place_of_a_stream_that_was_left_may_be_refused(replace
 
 def test_a_stream_that_was_left_is_not_placed_again_when_its_connection_is_lost() -> None:
     scene = Scene()
-    scene.core.subscribe("call", request := ask("a"), "first")
+    scene.core.subscribe(Named("call"), request := ask("a"), Named("first"))
     scene.placed(after="0")
     scene.core.leave(request)
     scene.sent()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.client.peer import Peer
+from tests.unit.client.peer import Named, Peer
 from tickertape.base.errors import BadFilter, CorruptBatch, StoreFailed, SubscriptionExists
 from tickertape.batch import batch_from_bodies
 from tickertape.batch.message_batch import MessageBatch
@@ -42,9 +42,9 @@ class Replacing:
         self.peer = Peer().connect()
         self.old = request()
         self.new = request(filter="/a = 1", given={"replace": True})
-        self.peer.core.subscribe("old", self.old, "old sink")
+        self.peer.core.subscribe(Named("old"), self.old, Named("old sink"))
         self.peer.say(Ack(id=1))
-        self.peer.core.subscribe("new", self.new, "new sink")
+        self.peer.core.subscribe(Named("new"), self.new, Named("new sink"))
         self.peer.sent()
 
     def deliver(self, count: int = 1) -> None:
@@ -57,7 +57,7 @@ class Replacing:
 
 def test_the_command_says_what_it_is() -> None:
     peer = Peer().connect()
-    peer.core.subscribe("new", request(filter="/a = 1", given={"replace": True}), "sink")
+    peer.core.subscribe(Named("new"), request(filter="/a = 1", given={"replace": True}), Named("sink"))
     ((command, _),) = peer.sent()
     assert command == Subscribe(
         id=1, sub_id="s", topic="orders", filter="/a = 1", options="replace", credit=1000
@@ -70,7 +70,7 @@ def test_exact_20_the_new_one_begins_exactly_where_the_old_one_ends() -> None:
     assert (r.sinks(), r.peer.took(End)) == (["old sink"], [])
     r.peer.say(Ack(id=2))
     r.deliver()
-    assert r.peer.took(End) == [End("old sink", "replaced", None)]
+    assert r.peer.took(End) == [End(Named("old sink"), "replaced", None)]
     assert r.sinks() == ["new sink"]
 
 
@@ -104,7 +104,7 @@ def test_credit_of_the_old_one_is_never_the_new_ones() -> None:
 def test_the_old_one_may_end_first() -> None:
     r = Replacing()
     r.peer.say(Ended(sub_id="s"))
-    assert r.peer.took(End) == [End("old sink", "complete", None)]
+    assert r.peer.took(End) == [End(Named("old sink"), "complete", None)]
     r.peer.say(Ack(id=2))
     r.deliver()
     assert r.sinks() == ["new sink"]
@@ -114,9 +114,9 @@ def test_the_old_one_may_end_first() -> None:
 def test_two_replacements_at_a_time_are_refused() -> None:
     r = Replacing()
     with pytest.raises(SubscriptionExists, match="just being replaced"):
-        r.peer.core.subscribe("third", request(given={"replace": True}), "third sink")
+        r.peer.core.subscribe(Named("third"), request(given={"replace": True}), Named("third sink"))
     with pytest.raises(SubscriptionExists, match="in use"):
-        r.peer.core.subscribe("fourth", request(), "fourth sink")
+        r.peer.core.subscribe(Named("fourth"), request(), Named("fourth sink"))
 
 
 def test_streams_that_are_left_end_what_they_are_of() -> None:
@@ -156,10 +156,10 @@ def test_a_lost_connection_ends_both() -> None:
 
 def test_what_replaces_a_replay_without_a_bookmark_goes_on_as_one() -> None:
     peer = Peer().connect()
-    peer.core.subscribe("old", request(bookmark="0"), "old sink")
+    peer.core.subscribe(Named("old"), request(bookmark="0"), Named("old sink"))
     peer.say(Ack(id=1))
     for number in (2, 3):
-        peer.core.subscribe("new", request(given={"replace": True}), f"sink {number}")
+        peer.core.subscribe(Named("new"), request(given={"replace": True}), Named(f"sink {number}"))
         peer.say(Ack(id=number))
         batch = batch_from_bodies("orders", [BODY], publisher=3, first_sequence=number)
         peer.say(Deliver(sub_id="s"), batch)
@@ -171,9 +171,9 @@ def replacing_a_replay(bookmark: str | None) -> tuple[Peer, FailingStore]:
     """A replay with a store, and what is to replace it on its way."""
     peer, store = Peer().connect(), FailingStore()
     peer.core.subscriptions.use_store(store)
-    peer.core.subscribe("old", request(bookmark="0"), "old sink")
+    peer.core.subscribe(Named("old"), request(bookmark="0"), Named("old sink"))
     peer.say(Ack(id=1, after="0"))
-    peer.core.subscribe("new", request(bookmark=bookmark, given={"replace": True}), "new sink")
+    peer.core.subscribe(Named("new"), request(bookmark=bookmark, given={"replace": True}), Named("new sink"))
     peer.sent()
     return peer, store
 
@@ -202,7 +202,7 @@ def test_when_the_old_one_fails_what_was_to_go_on_from_it_ends_too(*, damaged: b
     peer.say(Ack(id=2))
     deliver(peer, 17)
     assert peer.took(DeliverBatch) == [], "there would be a gap before it"
-    peer.core.subscribe("next", request(bookmark="0"), "next sink")
+    peer.core.subscribe(Named("next"), request(bookmark="0"), Named("next sink"))
     peer.say(Ack(id=3))
     peer.say(Ack(id=4, after="0"))
     deliver(peer, 1)

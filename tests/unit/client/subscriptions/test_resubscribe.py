@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.client.peer import Peer
+from tests.unit.client.peer import Named, Peer
 from tickertape.base.bookmarks import EPOCH, MOST_RECENT, NOW, Bookmark
 from tickertape.base.errors import (
     BookmarkUnknown,
@@ -68,7 +68,9 @@ class Scene(Peer):
             **{name: value for name, value in more.items() if name not in given},  # type: ignore[arg-type]
         )
         fields = {name: getattr(request, name) for name in request.__struct_fields__}
-        self.core.subscribe(f"call-{sub_id}", SubscribeRequest(**fields | {"handled": handled}), sub_id)
+        self.core.subscribe(
+            Named(f"call-{sub_id}"), SubscribeRequest(**fields | {"handled": handled}), Named(sub_id)
+        )
         return self.placed(after=after)[0]
 
     def placed(self, *, after: str = "", code: str = "") -> list[Subscribe]:
@@ -103,7 +105,7 @@ class Scene(Peer):
         """Lose the connection, and place everything again on the next one."""
         self.lose()
         self.connect()
-        self.core.resubscribe("round")
+        self.core.resubscribe(Named("round"))
         return self.placed()
 
     def refused(self) -> list[tuple[str, type[Exception]]]:
@@ -150,7 +152,7 @@ def test_a_client_that_keeps_none_ends_all() -> None:
 
 def test_one_that_was_not_answered_yet_fails_with_its_call() -> None:
     scene = Scene()
-    scene.core.subscribe("call", make_request("orders", "late"), "late")
+    scene.core.subscribe(Named("call"), make_request("orders", "late"), Named("late"))
     assert scene.again() == []
     assert isinstance(scene.outcome("call"), Disconnected)
     assert [end.sink for end in scene.took(End)] == ["late"]
@@ -160,7 +162,7 @@ def test_of_one_that_was_being_replaced_the_answered_one_is_kept() -> None:
     scene = Scene()
     scene.subscribe("a", "0", filter="/old = 1")
     request = make_request("orders", "a", filter="/new = 1", options="replace")
-    scene.core.subscribe("call", request, "new")
+    scene.core.subscribe(Named("call"), request, Named("new"))
     scene.sent()
     assert command(scene.again()).filter == "/old = 1"
     assert isinstance(scene.outcome("call"), Disconnected)
@@ -220,7 +222,7 @@ def test_exact_27_a_resumed_one_runs_again_and_a_paused_one_comes_back_paused() 
         (scene.core.resume, Resume, "resumed"),
         (scene.core.pause, Pause, "paused"),
     ):
-        verb(sub_id, (sub_id,))
+        verb(Named(sub_id), (sub_id,))
         ((asked, _),) = scene.sent()
         assert isinstance(asked, kind)
         scene.say(Ack(id=asked.id))
@@ -255,7 +257,7 @@ def test_exact_28_one_that_the_log_cannot_place_ends_and_the_others_go_on() -> N
         scene.subscribe(sub_id, "0", after="3|1|")
     scene.lose()
     scene.connect()
-    scene.core.resubscribe("round")
+    scene.core.resubscribe(Named("round"))
     for asked, _ in scene.sent():
         assert isinstance(asked, Subscribe)
         code = "bookmark_unknown" if asked.sub_id == "b" else ""
@@ -331,7 +333,7 @@ def test_credit_of_what_was_not_consumed_stays_used_over_a_reconnect() -> None:
     scene.core.consumed("a", 100)
     scene.connect()
     assert scene.sent() == [], "no credit before it is placed again"
-    scene.core.resubscribe("round")
+    scene.core.resubscribe(Named("round"))
     assert command(scene.placed()).credit == 900
     scene.deliver("a", 4, 5, 6, 7)
     for _ in range(5):
@@ -357,24 +359,26 @@ def test_unsubscribing_while_disconnected_takes_it_away() -> None:
     for sub_id in "abcd":
         scene.subscribe(sub_id)
     request = make_request("orders", "e")
-    scene.core.subscribe("e", SubscribeRequest(topic="orders", context=request.context, handled=True), "e")
+    scene.core.subscribe(
+        Named("e"), SubscribeRequest(topic="orders", context=request.context, handled=True), Named("e")
+    )
     scene.placed()
     scene.lose()
-    scene.core.unsubscribe("unsubscribe", ("a", "b"))
+    scene.core.unsubscribe(Named("unsubscribe"), ("a", "b"))
     assert scene.outcome("unsubscribe") is None
     with pytest.raises(Disconnected):
-        scene.core.unsubscribe("unknown", ("c", "x"))
+        scene.core.unsubscribe(Named("unknown"), ("c", "x"))
     for refused in (scene.core.pause, scene.core.resume):
         with pytest.raises(Disconnected):
-            refused("call", ("c",))
+            refused(Named("call"), ("c",))
     scene.connect()
-    scene.core.unsubscribe("unsubscribe", ("c",))
+    scene.core.unsubscribe(Named("unsubscribe"), ("c",))
     assert scene.outcome("unsubscribe") is None, "not placed yet"
     with pytest.raises(SubscriptionUnknown):
-        scene.core.unsubscribe("unknown", ("a",))
+        scene.core.unsubscribe(Named("unknown"), ("a",))
     with pytest.raises(SubscriptionExists, match="placed again first"):
-        scene.core.subscribe("call", make_request("orders", "d", options="replace"), "new")
-    scene.core.resubscribe("round")
+        scene.core.subscribe(Named("call"), make_request("orders", "d", options="replace"), Named("new"))
+    scene.core.resubscribe(Named("round"))
     assert [one.sub_id for one in scene.placed()] == ["d", "e"]
     assert [(end.sink, end.reason) for end in scene.took(End)] == [
         (sub_id, "unsubscribed") for sub_id in "abc"
@@ -384,13 +388,13 @@ def test_unsubscribing_while_disconnected_takes_it_away() -> None:
 def test_a_stream_that_is_closed_while_disconnected_is_not_placed_again() -> None:
     scene = Scene()
     request = SubscribeRequest(topic="orders", context=make_request("orders", "a").context, handled=True)
-    scene.core.subscribe("call", request, "a")
+    scene.core.subscribe(Named("call"), request, Named("a"))
     scene.placed()
     scene.lose()
     scene.core.leave(request)
     assert [end.reason for end in scene.took(End)] == ["unsubscribed"]
     scene.connect()
-    scene.core.resubscribe("round")
+    scene.core.resubscribe(Named("round"))
     assert scene.sent() == []
 
 
@@ -401,7 +405,7 @@ def test_many_are_placed_some_at_a_time_and_a_loss_in_the_middle_keeps_all() -> 
         scene.subscribe(f"s{n}")
     scene.lose()
     scene.connect()
-    scene.core.resubscribe("first")
+    scene.core.resubscribe(Named("first"))
     asked = [one for one, _ in scene.sent()]
     assert len(asked) == resubscriptions_under_way_max
     for one in asked[:3]:
@@ -412,7 +416,7 @@ def test_many_are_placed_some_at_a_time_and_a_loss_in_the_middle_keeps_all() -> 
     scene.lose()
     assert isinstance(scene.outcome("first"), Disconnected)
     scene.connect()
-    scene.core.resubscribe("round")
+    scene.core.resubscribe(Named("round"))
     placed: list[Subscribe] = []
     while some := scene.placed():
         placed += some
@@ -427,7 +431,7 @@ def test_closing_while_disconnected_ends_what_was_kept() -> None:
     scene.core.close()
     assert [(end.sink, end.reason) for end in scene.took(End)] == [("a", "closed")]
     with pytest.raises(Closed):
-        scene.core.resubscribe("round")
+        scene.core.resubscribe(Named("round"))
 
 
 def test_a_server_that_names_a_place_that_is_none_is_hung_up_on() -> None:
@@ -443,9 +447,9 @@ def test_an_id_that_was_made_up_means_nothing_to_the_next_process() -> None:
     scene = Scene(store)
     store.started("made-1", [Bookmark(1, 1)])
     request = make_request("orders", MadeUpId("made-1"), bookmark=MOST_RECENT)
-    scene.core.subscribe("call", request, "made-1")
+    scene.core.subscribe(Named("call"), request, Named("made-1"))
     assert command(scene.placed(after="0")).bookmark == "0"
-    scene.core.unsubscribe("unsubscribe", ("made-1",))
+    scene.core.unsubscribe(Named("unsubscribe"), ("made-1",))
     ((asked, _),) = scene.sent()
     assert isinstance(asked, Unsubscribe)
     assert store.subscriptions() == ["made-1"]
@@ -459,7 +463,7 @@ def test_what_the_server_refuses_for_now_is_asked_for_again() -> None:
         scene.subscribe(sub_id)
     scene.lose()
     scene.connect()
-    scene.core.resubscribe("round")
+    scene.core.resubscribe(Named("round"))
     first, second = (one for one, _ in scene.sent())
     assert isinstance(first, Subscribe)
     assert isinstance(second, Subscribe)
@@ -474,7 +478,7 @@ def test_what_the_server_refuses_for_now_is_asked_for_again() -> None:
     assert isinstance(scene.outcome("round"), Disconnected)
     assert scene.core.next_deadline() is None
     scene.connect()
-    scene.core.resubscribe("round")
+    scene.core.resubscribe(Named("round"))
     for _ in range(resubscription_retries_max + 1):
         assert "a" in [one.sub_id for one in scene.placed(code="not_ready")]
         scene.later(1.1 * resubscription_retry_seconds)

@@ -10,7 +10,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from tests.unit.client.peer import Peer
+from tests.unit.client.peer import Named, Peer
 from tickertape.base.errors import BadCommand, CorruptBatch
 from tickertape.base.limits import combined_subscriptions_max
 from tickertape.batch import BatchBuilder, MessageBatch, Stamp, batch_from_bodies, merge, select
@@ -196,7 +196,7 @@ def subscribed(*sub_ids: str, depth: int = 1000) -> Peer:
     peer = Peer().connect()
     for number, sub_id in enumerate(sub_ids):
         request = make_request("orders", sub_id, bookmark="0", depth=depth)
-        peer.core.subscribe(f"subscribe {sub_id}", request, f"sink {sub_id}")
+        peer.core.subscribe(Named(f"subscribe {sub_id}"), request, Named(f"sink {sub_id}"))
         peer.say(Ack(id=number + 1, start=0))
     peer.sent()
     return peer
@@ -254,8 +254,8 @@ def test_a_damaged_batch_ends_all_it_was_for() -> None:
 
 def test_those_resumed_by_one_command_are_joined_once_the_server_agrees() -> None:
     peer = subscribed("a", "b", "c")
-    peer.core.resume("r", ("a", "c", "a"))
-    peer.core.resume("s", ("b",))
+    peer.core.resume(Named("r"), ("a", "c", "a"))
+    peer.core.resume(Named("s"), ("b",))
     assert [command for command, _ in peer.sent()] == [
         Resume(id=4, sub_ids=("a", "c", "a")),
         Resume(id=5, sub_ids=("b",)),
@@ -263,7 +263,7 @@ def test_those_resumed_by_one_command_are_joined_once_the_server_agrees() -> Non
     assert peer.took(OrderTogether) == []
     peer.say(Ack(id=4))
     peer.say(Ack(id=5))
-    assert peer.took(OrderTogether) == [OrderTogether(["sink a", "sink c"])]
+    assert peer.took(OrderTogether) == [OrderTogether([Named("sink a"), Named("sink c")])]
 
 
 def test_linger_waits_for_quiet_while_messages_keep_coming() -> None:
