@@ -42,7 +42,7 @@ assert len(_body(7)) == 200
 def evaluate(room: Room) -> Reading:
     content = (
         make_compiler()
-        .cover("t", "/symbol = 'S0042' AND /price > 10", None, Subscriber(None, "bench"))
+        .compile("t", "/symbol = 'S0042' AND /price > 10", None, Subscriber(None, "bench"))
         .content
     )
     assert content is not None

@@ -134,7 +134,7 @@ WORLD_MUTATIONS: Final = (
     Mutation(
         "the subscriptions of a connection that is gone go on",
         "engine/broker.py",
-        "            self.subscribing.drop(session)\n",
+        "            self.subscriptions.drop(session)\n",
         "",
         (_LARGE,),
         promise="R11",

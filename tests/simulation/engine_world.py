@@ -242,7 +242,7 @@ class EngineWorld:
         bytes_max = self.rng.choice((9_000, 40_000, 1 << 20))
         for budget in self.broker.reads.budgets:
             budget.bytes_max = bytes_max
-        unrecorded = self.broker.subscribing.unrecorded
+        unrecorded = self.broker.subscriptions.transient
         unrecorded.step_bytes_max = self.rng.choice((1, 20_000, 1 << 20))
         unrecorded.written()
 

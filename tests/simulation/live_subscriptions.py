@@ -26,7 +26,7 @@ class LiveLife:
 
     def __init__(self, step_bytes_max: int, limits: SlowConsumerLimits) -> None:
         self.world = EngineWorld(1, recorded=frozenset(), slow_clients=limits)
-        self.unrecorded: TransientDelivery = self.world.broker.subscribing.unrecorded
+        self.unrecorded: TransientDelivery = self.world.broker.subscriptions.transient
         self.unrecorded.step_bytes_max = step_bytes_max
         self.limits = limits
         self.faults: list[str] = []
@@ -124,7 +124,7 @@ class LiveLife:
 
     def check_accounts(self) -> None:
         """What is counted as held is what is held, in memory and on disk, and within its bounds."""
-        backlogs, spill = self.unrecorded.backlogs, self.unrecorded.backlogs.spill
+        backlogs, spill = self.unrecorded.slow_consumers, self.unrecorded.slow_consumers.spill
         blocks = self.blocks()
         memory = {block: sum(p.batch.nbytes + batch_memory_bytes for p in block.pieces) for block in blocks}
         assert backlogs.held_bytes == sum(memory.values()) + block_memory_bytes * len(blocks)
@@ -164,7 +164,7 @@ class LiveLife:
         self.world.settle()
         self.check_accounts()
         self.check_order()
-        backlogs = self.unrecorded.backlogs
+        backlogs = self.unrecorded.slow_consumers
         assert backlogs.held_bytes == backlogs.dirty_bytes == backlogs.reading.pinned_bytes == 0
         assert backlogs.spill.disk_bytes == backlogs.spill.writing_bytes == backlogs.spill.reading_bytes == 0
         assert not self.world.spilled.files

@@ -43,8 +43,8 @@ def test_what_a_queue_needs_stays_and_is_told(kind: str) -> None:
     world = QueueEngine(DEFINITIONS[kind], segment_bytes=SEGMENT_BYTES, retention=POLICY)
     fill(world, "t", 20)
     fill(world, "other", 200)
-    assert (first(world), world.broker.retaining.held_by) == (0, "queue 'q'")
-    assert world.broker.retaining.held_segments > 3
+    assert (first(world), world.broker.retention.held_by) == (0, "queue 'q'")
+    assert world.broker.retention.held_segments > 3
     (held,) = world.told
     assert (held.name, held.fields["by"]) == ("retention_held", "queue 'q'")
     world.consumed("q", 19)
@@ -58,7 +58,7 @@ def test_what_a_queue_needs_stays_and_is_told(kind: str) -> None:
     assert first(world) > left
     about = [told.name for told in world.told if told.name.startswith("retention")]
     assert (about[0], about[-1]) == ("retention_held", "retention_released")
-    assert world.broker.retaining.held_by == ""
+    assert world.broker.retention.held_by == ""
 
 
 def test_what_is_leased_owed_or_waits_for_its_letter_is_needed() -> None:
@@ -79,7 +79,7 @@ def test_what_is_leased_owed_or_waits_for_its_letter_is_needed() -> None:
     world.settlement(peer, "q", body("t", 0))
     fill(world, "other", 20, 120)
     oldest = world.queue("once").state.oldest()
-    assert world.broker.retaining.held_by == "queue 'once'"
+    assert world.broker.retention.held_by == "queue 'once'"
     world.settlement(peer, "once", body("u", 0))
     fill(world, "other", 20, 140)
     assert oldest is not None
@@ -131,7 +131,7 @@ def test_a_restart_after_removal_knows_what_was_done(clean: bool) -> None:
         world.reopen(clean=clean)
         assert len(world.ready("q")) == 2
         fill(world, "other", 30, 100 + 30 * n)
-        assert world.broker.retaining.held_by == "queue 'q'"
+        assert world.broker.retention.held_by == "queue 'q'"
     world.consumed("q", 2)
     fill(world, "other", 100)
     world.reopen(clean=clean)

@@ -123,7 +123,7 @@ def _count(world: EngineWorld, counts: Counter[str]) -> None:
     broker = world.broker._delivery
     counts["cohorts"] += len(broker.cohorts)
     for peer in world.peers.values():
-        for sub in world.broker.subscribing.of(peer.conn).recorded.values():
+        for sub in world.broker.subscriptions.of(peer.conn).recorded.values():
             counts[sub.phase.name] += 1
             if sub.place is not None and sub.position > sub.place.position:
                 counts["ahead of its place"] += 1

@@ -44,7 +44,7 @@ def _live(seed: int, counts: Counter[str]) -> None:
         if not rng.randrange(8):
             life.check_accounts()
     life.check_end()
-    backlogs = life.unrecorded.backlogs
+    backlogs = life.unrecorded.slow_consumers
     counts["offline"] += backlogs.offline_starts
     counts["blocks read back"] += backlogs.spill.read_bytes > 0
     counts["faults"] += backlogs.spill.failures

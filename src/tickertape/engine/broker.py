@@ -115,31 +115,31 @@ class Broker:
         self._writer = LogWriter(journal, registry, self._clock)
         self._acks = AckTracker(journal)
         validation = BodyValidation(catalog, limits.message_bytes_max)
-        self._pauses = ReadThrottle(self._outbox)
-        self.beats = HeartbeatMonitor(self._outbox, self._clock)
-        self.contents = InterestCompiler(catalog, self._clock, limits)
+        self._throttle = ReadThrottle(self._outbox)
+        self.heartbeats = HeartbeatMonitor(self._outbox, self._clock)
+        self.compiler = InterestCompiler(catalog, self._clock, limits)
         self.reads = LogReads(self._outbox)
-        self.subscribing = SubscribeHandler(
+        self.subscriptions = SubscribeHandler(
             journal,
             catalog,
             self._writer,
             self._outbox,
             self._clock,
             self.reads,
-            self._pauses,
-            self.contents,
+            self._throttle,
+            self.compiler,
             slow_clients or SlowConsumerLimits(),
-            self._too_slow,
+            self._close_slow_consumer,
         )
-        self.queues = self.subscribing.queues
-        self._keeping = CheckpointWriter(self.queues, journal, self._outbox, self._clock)
-        self._delivery = self.subscribing.delivery
-        self._intake = self._make_intake(validation)
-        self._asking = SubscriptionChanges(self.subscribing, self._outbox, lambda: self.draining)
+        self.queues = self.subscriptions.queues
+        self._checkpoints = CheckpointWriter(self.queues, journal, self._outbox, self._clock)
+        self._delivery = self.subscriptions.delivery
+        self._publish_handler = self._make_publish_handler(validation)
+        self._changes = SubscriptionChanges(self.subscriptions, self._outbox, lambda: self.draining)
         self.transactions = self._make_transactions(registry, validation, staging or StagingLimits())
-        self._pins = [self.queues.oldest_needed, self.subscribing.oldest_needed]
-        self.retaining = self._make_retaining(retention or RetentionPolicy())
-        self._strangers: set[int] = set()
+        self._pins = [self.queues.oldest_needed, self.subscriptions.oldest_needed]
+        self.retention = self._make_retention(retention or RetentionPolicy())
+        self._unauthenticated: set[int] = set()
         self._failed = self.draining = False
         self.statistics.name_topics(catalog.recorded_names)
 
@@ -147,7 +147,7 @@ class Broker:
         self, registry: PublisherDirectory, validation: BodyValidation, limits: StagingLimits
     ) -> TransactionCoordinator:
         journal = self.journal
-        staging = StagingArea(journal.journal_id, limits, self._outbox, self._clock, self._pauses)
+        staging = StagingArea(journal.journal_id, limits, self._outbox, self._clock, self._throttle)
         return TransactionCoordinator(
             journal,
             self._writer,
@@ -161,12 +161,12 @@ class Broker:
             self._instance,
         )
 
-    def _make_retaining(self, policy: RetentionPolicy) -> RetentionManager:
+    def _make_retention(self, policy: RetentionPolicy) -> RetentionManager:
         return RetentionManager(
             self.journal, policy, self._outbox, self._clock, self.reads, self.oldest_needed
         )
 
-    def _make_intake(self, validation: BodyValidation) -> PublishHandler:
+    def _make_publish_handler(self, validation: BodyValidation) -> PublishHandler:
         return PublishHandler(
             self.journal,
             self._writer,
@@ -174,9 +174,9 @@ class Broker:
             self.catalog,
             validation,
             self.queues,
-            self.subscribing.unrecorded,
+            self.subscriptions.transient,
             self._outbox,
-            self._pauses,
+            self._throttle,
             self.statistics,
             self.reads,
             self._goodbye,
@@ -186,20 +186,20 @@ class Broker:
 
     def connected(self, conn: int) -> None:
         """The driver accepted a connection and calls it `conn`."""
-        self._strangers.add(conn)
+        self._unauthenticated.add(conn)
 
     def disconnected(self, conn: int) -> None:
         """The connection is gone; its subscriptions end."""
-        self._strangers.discard(conn)
-        self._pauses.forget(conn)
-        self.beats.drop(conn)
+        self._unauthenticated.discard(conn)
+        self._throttle.forget(conn)
+        self.heartbeats.drop(conn)
         self._outbox.conflation.drop(conn)
         session = self._sessions.remove(conn)
         if session is not None:
-            self._intake.drop(session)
+            self._publish_handler.drop(session)
             self.transactions.gone(conn)
-            self.subscribing.drop(session)
-            self._write()
+            self.subscriptions.drop(session)
+            self._submit()
 
     def violated(self, conn: int, error: TickertapeError) -> None:
         """What came from the connection is not the protocol: say so and close."""
@@ -209,7 +209,7 @@ class Broker:
         """The connection has room for more."""
         session = self._sessions.by_conn.get(conn)
         if session is not None:
-            self.subscribing.writable(session)
+            self.subscriptions.writable(session)
 
     def blocked(self, conn: int) -> None:
         """More than `outbox_bytes_max` waits to be written to the connection."""
@@ -225,48 +225,48 @@ class Broker:
             if self.journal.commits.failure is not None:
                 raise self.journal.commits.failure
             if session is None:
-                if conn in self._strangers:
-                    self._first(conn, command)
+                if conn in self._unauthenticated:
+                    self._logon(conn, command)
                 return
             self._dispatch(session, command, batch)
         except TickertapeError as error:
             self._goodbye(conn, error)
-        self._journal_moved()
+        self._after_input()
 
     def probed(self, conn: int, sight: Liveness, now: Now) -> None:
         """The answer to a `ProbeConnection`."""
         self._clock.set(now)
-        error = self.beats.probed(conn, sight)
+        error = self.heartbeats.probed(conn, sight)
         if error is not None:
             self._goodbye(conn, error)
 
     def archive_changed(self, now: Now) -> None:
         """The archive holds more or less of the log than before."""
         self._clock.set(now)
-        self.retaining.freed()
+        self.retention.freed()
 
     def disk_done(self, job: JournalJob, error: OSError | None, salt: int, now: Now) -> None:
         """The disk's answer to a `DiskJob`."""
         self._clock.set(now)
         if isinstance(job, RetireSegments):
-            self.retaining.done(job, error)
+            self.retention.done(job, error)
         elif isinstance(job, WriteQueues):
-            self._keeping.done(error)
+            self._checkpoints.done(error)
         else:
             self.journal.commits.done(job, error, salt, now)
-        self._journal_moved()
+        self._after_input()
 
     def read_done(self, token: int, data: Buffer | TickertapeError, now: Now) -> None:
         """The answer to a `Read`."""
         self._clock.set(now)
         self._hand_out(self.reads.answered(token, data))
-        self._journal_moved()
+        self._after_input()
 
     def archive_done(self, token: int, answer: ArchiveAnswer | TickertapeError, now: Now) -> None:
         """The answer to an `ArchiveRead`."""
         self._clock.set(now)
         self._hand_out(self.reads.answered(token, answer))
-        self._journal_moved()
+        self._after_input()
 
     def run(self, task: ReadTask[Any]) -> None:
         """Run a task of the driver, until `ReadTaskDone`."""
@@ -276,55 +276,55 @@ class Broker:
     def spill_done(self, token: int, data: Buffer | OSError | None, now: Now) -> None:
         """The answer to a `SpillWrite` (None, or an error) or a `SpillRead`."""
         self._clock.set(now)
-        self.subscribing.unrecorded.spill_done(token, data)
-        self._journal_moved()
+        self.subscriptions.transient.spill_done(token, data)
+        self._after_input()
 
     def staging_done(self, token: int, result: list[memoryview] | TickertapeError, now: Now) -> None:
         """The answer to a `StagingJob`: the blocks of an opened file, nothing, or what went wrong."""
         self._clock.set(now)
         self.transactions.done(token, result)
-        self._journal_moved()
+        self._after_input()
 
     def wake(self, now: Now) -> None:
         """A deadline has come."""
         self._clock.set(now)
         self.transactions.wake()
-        self.subscribing.unrecorded.settle()
+        self.subscriptions.transient.settle()
         self.queues.wake()
-        self._keeping.wake()
+        self._checkpoints.wake()
         self.journal.commits.wake(now)
         self._settle_delivery()
-        self.retaining.wake()
-        self.beats.wake()
-        self._journal_moved()
+        self.retention.wake()
+        self.heartbeats.wake()
+        self._after_input()
 
     def work(self, now: Now) -> None:
         """One bounded step of delivery, and of what let others go first."""
         self._clock.set(now)
-        self.subscribing.step()
+        self.subscriptions.step()
         self._hand_out(self.reads.step())
-        self._journal_moved()
+        self._after_input()
 
     def close(self, now: Now) -> None:
         """Begin a clean stop (`draining`): nothing new is taken; all else is persisted, the log sealed."""
         self._clock.set(now)
         self.draining = True
-        self.subscribing.stop()
+        self.subscriptions.stop()
         self.journal.commits.close(now)
-        self._journal_moved()
+        self._after_input()
 
     # -- outputs --------------------------------------------------------------------------------------
 
     def effects(self) -> list[Effect]:
         """Drain the effects, in order."""
         drained = self._outbox.take()
-        self.subscribing.unrecorded.written()
+        self.subscriptions.transient.written()
         return drained
 
     @property
     def has_work(self) -> bool:
         """Whether `work` would do something."""
-        return self.subscribing.has_work or self.reads.has_work
+        return self.subscriptions.has_work or self.reads.has_work
 
     def next_deadline(self, now: Now) -> float | None:
         """Monotonic second at which `wake` is wanted."""
@@ -332,12 +332,12 @@ class Broker:
         deadlines = (
             self.journal.commits.next_deadline(),
             self._delivery.next_deadline(),
-            self.retaining.next_deadline(),
-            self.subscribing.unrecorded.next_deadline(),
-            self.beats.next_deadline(),
+            self.retention.next_deadline(),
+            self.subscriptions.transient.next_deadline(),
+            self.heartbeats.next_deadline(),
             self._outbox.conflation.next_deadline(),
             self.queues.next_deadline(),
-            self._keeping.next_deadline(),
+            self._checkpoints.next_deadline(),
             self.transactions.next_deadline(),
         )
         return min([t for t in deadlines if t is not None], default=None)
@@ -347,7 +347,7 @@ class Broker:
         self._clock.set(now)
         if recovered.begun:
             self.queues.ledger.append(beginnings(recovered.begun))
-            self._journal_moved()
+            self._after_input()
         self.queues.begin()
 
     def begin_staged(self, found: Iterable[PreparedPart], now: Now) -> None:
@@ -376,11 +376,11 @@ class Broker:
     @property
     def connections(self) -> list[int]:
         """All connections, strangers included."""
-        return [*self._strangers, *self._sessions.by_conn]
+        return [*self._unauthenticated, *self._sessions.by_conn]
 
     def subscriptions_of(self, conn: int) -> list[str]:
         """Ids of the subscriptions of a connection."""
-        return list(self.subscribing.of(conn))
+        return list(self.subscriptions.of(conn))
 
     # -- reads ----------------------------------------------------------------------------------------
 
@@ -392,51 +392,51 @@ class Broker:
             elif isinstance(owner, QueueReader):
                 self.queues.read_done(owner, result)
             elif isinstance(owner, SettlementLookup):
-                self._intake.looked_up(owner)
+                self._publish_handler.looked_up(owner)
             elif isinstance(owner, RangeSearch):
-                self.subscribing.searched(owner)
+                self.subscriptions.searched(owner)
             elif isinstance(owner, RetentionTask):
-                self.retaining.task_done()
-            elif owner is self.retaining:
-                self.retaining.checked(result)
+                self.retention.task_done()
+            elif owner is self.retention:
+                self.retention.checked(result)
             else:
                 self._outbox.put(ReadTaskDone(owner))
 
     # -- the journal ----------------------------------------------------------------------------------
 
-    def _journal_moved(self) -> None:
+    def _after_input(self) -> None:
         """Pass on what the journal wants and what became persisted."""
         commits = self.journal.take_persisted()
-        self.transactions.moved()
-        self._write()
+        self.transactions.log_advanced()
+        self._submit()
         self._outbox.reply_all(self._acks.take_due())
         for commit in commits:
             self.statistics.persisted(commit.batch)
             part = LogPart(commit.first_position, commit.batch)
             self._delivery.persisted(part)
-            self.retaining.persisted(part)
-        self.retaining.moved()
-        self._keeping.moved()
+            self.retention.persisted(part)
+        self.retention.log_advanced()
+        self._checkpoints.log_advanced()
         if commits:
             self.queues.persisted()
             self._delivery.dispatch()
             self._settle_delivery()
             self.queues.step()  # an idle consumer need not wait for the next turn
-            self._write()
-        if self._pauses.of("journal") and not self._intake.crowded:
-            self._pauses.lift("journal")
-        if self._pauses.of("unrecorded") and not self.subscribing.unrecorded.congested:
-            self._pauses.lift("unrecorded")
-        self.subscribing.forget_ended()
+            self._submit()
+        if self._throttle.of("journal") and not self._publish_handler.log_backpressure:
+            self._throttle.resume_all("journal")
+        if self._throttle.of("unrecorded") and not self.subscriptions.transient.congested:
+            self._throttle.resume_all("unrecorded")
+        self.subscriptions.forget_ended()
         if self.journal.commits.failure is not None and not self._failed:
             self._fail()
 
     def _settle_delivery(self) -> None:
         for session, why in self._delivery.overdue().items():
-            self._too_slow(session, why)
+            self._close_slow_consumer(session, why)
         self._delivery.settle()
 
-    def _write(self) -> None:
+    def _submit(self) -> None:
         """Accepted messages go to live subscriptions and to the disk."""
         self._delivery.accepted(self.journal.take_accepted())
         self._outbox.submit(self.journal.commits.jobs())
@@ -450,7 +450,7 @@ class Broker:
 
     # -- commands -------------------------------------------------------------------------------------
 
-    def _first(self, conn: int, command: Command) -> None:
+    def _logon(self, conn: int, command: Command) -> None:
         if not isinstance(command, Logon):
             raise LogonRequired(f"{type(command).__name__} before the logon")
         user = self._rights.user_of(command, self._clock.now)  # before anything else of it is looked at
@@ -461,10 +461,10 @@ class Broker:
         if old is not None:
             taken = f"name in use: another connection took over the client name {shown(old.name)}"
             self._goodbye(old.conn, NameInUse(taken))
-        self._strangers.discard(conn)
+        self._unauthenticated.discard(conn)
         self.statistics.logons += 1
         self._outbox.put(LogonAccepted(conn))
-        self.beats.begin(conn, command.heartbeat_ms)
+        self.heartbeats.begin(conn, command.heartbeat_ms)
 
         def logged_on() -> LoggedOn:
             return LoggedOn(
@@ -477,7 +477,7 @@ class Broker:
                 last_persisted=self.journal.persisted_highest.get(session.publisher, 0),
                 recorded=self.catalog.recorded_for_clients,
                 validated=tuple(sorted(self.catalog.validated)),
-                **self.contents.limits._asdict(),
+                **self.compiler.limits._asdict(),
             )
 
         journal, publisher = self.journal, session.publisher
@@ -487,39 +487,39 @@ class Broker:
             self._acks.add_answer(session, logged_on)
 
     def _dispatch(self, session: Session, command: Command, batch: MessageBatch | None) -> None:
-        if session.turned_away and not isinstance(command, Credit | Credits | Heartbeat):
+        if session.draining and not isinstance(command, Credit | Credits | Heartbeat):
             return
         if isinstance(command, Publish):
             if batch is None:
                 raise BadCommand("a publish without its batch")
             self._publish(session, command, batch)
         elif isinstance(command, Credit):
-            self.subscribing.credit(session, command.sub_id, command.bytes)
+            self.subscriptions.credit(session, command.sub_id, command.bytes)
         elif isinstance(command, Credits):
-            self.subscribing.credits(session, command)
+            self.subscriptions.credits(session, command)
         elif isinstance(command, Subscribe | Unsubscribe | Pause | Resume | Resolve):
             # In its turn: settlements that came before it may not end leases that it brings.
-            self._intake.after(session, lambda: self._asking.answer(session, command))
+            self._publish_handler.after(session, lambda: self._changes.answer(session, command))
         elif isinstance(command, Stage | Prepare | Commit | Abort):
             self.transactions.take(session, command, batch)
         elif isinstance(command, Flush):
-            self._intake.flush(session, command)
+            self._publish_handler.flush(session, command)
         elif isinstance(command, Logon):
             raise AlreadyLoggedOn("a second logon on one connection")
         elif not isinstance(command, Heartbeat):
             raise BadCommand(f"{type(command).__name__} does not come from a client")
         elif command.interval_ms is not None:
-            self.beats.begin(session.conn, command.interval_ms)
+            self.heartbeats.begin(session.conn, command.interval_ms)
 
     def _publish(self, session: Session, command: Publish, batch: MessageBatch) -> None:
         if self.draining:
             # Nothing more of it may be taken, lest a later frame or a flush overtakes this one. What it is to
             # get, acknowledgements of earlier frames among them, still goes out before its goodbye.
-            session.turned_away = True
+            session.draining = True
             return
-        self._intake.publish(session, command, batch)
+        self._publish_handler.publish(session, command, batch)
 
-    def _too_slow(self, session: Session, why: str) -> None:
+    def _close_slow_consumer(self, session: Session, why: str) -> None:
         self._goodbye(session.conn, SlowClient(f"it does not read what it subscribed to: {why}"))
 
     def _goodbye(self, conn: int, error: TickertapeError) -> None:

@@ -91,7 +91,7 @@ class RetentionManager:
 
     # -- inputs ---------------------------------------------------------------------------------------
 
-    def moved(self) -> None:
+    def log_advanced(self) -> None:
         """The journal went on: after a seal it is looked whether segments go."""
         if self._journal.commits.sealed_through != self._sealed_through:
             self._sealed_through = self._journal.commits.sealed_through

@@ -130,7 +130,7 @@ class EngineDriver:
         self._outgoing: dict[int, list[Buffer]] = {}
         """What the effects of one flush want written, by connection."""
         self._turns = CommandScheduler(
-            self._take, lambda: self.broker.contents.compiled, self._read_for_turns
+            self._take, lambda: self.broker.compiler.compiled, self._read_for_turns
         )
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -452,7 +452,7 @@ class EngineDriver:
             if (
                 served_only
                 and session is not None
-                and (self.broker.subscribing.owed(conn) or peer.outbox_bytes)
+                and (self.broker.subscriptions.owed(conn) or peer.outbox_bytes)
             ):
                 continue
             self.broker.violated(conn, NotReady("the server stopped: connect again"))

@@ -71,11 +71,11 @@ def test_a_filter_is_read_up_to_the_configured_length() -> None:
     )
     text = "/a = 1 OR /b IN (" + ", ".join(f"'{number:08}'" for number in range(600)) + ")"
     assert filter_bytes_max < len(text) < 9_000
-    assert long.cover("t", text, None, SUBSCRIBER).content is not None
+    assert long.compile("t", text, None, SUBSCRIBER).content is not None
     for contents, most in ((short, "100"), (make_compiler(), "4,096")):
         with pytest.raises(BadFilter, match=rf"at most {most} are read .filter_bytes_max"):
-            contents.cover("t", text, None, SUBSCRIBER)
-    assert short.cover("t", "/a = 1", None, SUBSCRIBER).content is not None
+            contents.compile("t", text, None, SUBSCRIBER)
+    assert short.compile("t", "/a = 1", None, SUBSCRIBER).content is not None
 
 
 @pytest.mark.parametrize("most", [64, 16_384])
@@ -89,4 +89,4 @@ def test_filters_of_queues_are_not_bounded_by_the_limit_of_clients(most: int) ->
     assert content.passing(batch, np.arange(2)).tolist() == [0]
     if most < len(long):
         with pytest.raises(BadFilter, match="at most 64 are read"):
-            contents.cover("u", long, None, SUBSCRIBER)
+            contents.compile("u", long, None, SUBSCRIBER)

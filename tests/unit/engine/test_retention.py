@@ -60,7 +60,7 @@ def test_without_a_policy_nothing_goes() -> None:
     world, _ = world_of(None)
     expire(world)
     assert numbers(world)[0] == 1
-    assert world.broker.retaining.next_deadline() is None
+    assert world.broker.retention.next_deadline() is None
 
 
 def test_by_age_everything_goes_but_the_segment_of_the_last_message() -> None:
@@ -71,7 +71,7 @@ def test_by_age_everything_goes_but_the_segment_of_the_last_message() -> None:
     assert numbers(world) == [last]
     assert [number for number in files(world) if number < last] == []
     assert world.told[-1].name == "segments_removed"
-    assert world.broker.retaining.removed_segments == last - 1
+    assert world.broker.retention.removed_segments == last - 1
 
 
 def test_the_clock_alone_is_a_reason() -> None:
@@ -151,7 +151,7 @@ def test_what_an_earlier_run_did_not_finish_is_finished_without_a_policy_too() -
     world.wake()
     world.settle()
     assert min(files(world)) == 6
-    assert world.broker.retaining.next_deadline() is None
+    assert world.broker.retention.next_deadline() is None
 
 
 # -- who holds ------------------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ def test_a_stalled_subscription_holds_its_segment_and_is_told_once() -> None:
     assert held[0].warning
     assert "'behind'" in str(held[0].fields["by"])
     assert "slow one" in str(held[0].fields["by"])
-    retaining = world.broker.retaining
+    retaining = world.broker.retention
     assert (retaining.held_segments, retaining.held_bytes > 0) == (5, True)
     # It goes on and finds everything; then what it held goes.
     world.settle()
@@ -183,7 +183,7 @@ def test_a_stalled_subscription_holds_its_segment_and_is_told_once() -> None:
     assert reader.heard["behind"] == log
     expire(world)
     assert numbers(world) == [6]
-    assert world.broker.retaining.held_segments == 0
+    assert world.broker.retention.held_segments == 0
     assert "retention_released" in [told.name for told in world.told]
 
 
@@ -194,7 +194,7 @@ def test_a_subscription_that_ends_holds_nothing() -> None:
     for _ in range(30):
         world.step()
     world.wake(3_700)
-    assert world.broker.retaining.held_segments == 5
+    assert world.broker.retention.held_segments == 5
     world.broker.disconnected(reader.conn)
     del world.peers[reader.conn]
     expire(world)
@@ -226,8 +226,8 @@ def test_a_subscription_that_nobody_pinned_is_ended_rather_than_moved() -> None:
     gathered = drive(world.disk, gather(view, world.broker.journal.journal_id, 3))
     view.retire(gathered.retired, gathered.first)
     before = len(reader.heard["s"])
-    sub = world.broker.subscribing.of(reader.conn).recorded["s"]
-    world.broker.subscribing.delivery.cursors._of[sub].let_go()
+    sub = world.broker.subscriptions.of(reader.conn).recorded["s"]
+    world.broker.subscriptions.delivery.cursors._of[sub].let_go()
     world.settle()
     assert reader.marks["s"][-1] == "ended bookmark_expired"
     assert len(reader.heard["s"]) == before
@@ -254,7 +254,7 @@ def test_a_later_pin_is_asked_too() -> None:
     world.broker.pin(lambda: pins[0])
     expire(world)
     assert numbers(world)[0] == 2
-    assert world.broker.retaining.held_by == "the queue 'work'"
+    assert world.broker.retention.held_by == "the queue 'work'"
     pins[0] = None
     expire(world)
     assert numbers(world) == [6]

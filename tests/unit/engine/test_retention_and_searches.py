@@ -135,7 +135,7 @@ def test_searches_without_end_hold_nothing_back() -> None:
         taken = sum(len(data) for name, data in world.disk.contents().items() if "journal/" in name)
         assert taken <= 5 * SEGMENT_BYTES
     world.settle()
-    assert world.broker.retaining.removed_segments > 10
+    assert world.broker.retention.removed_segments > 10
     answered = {command.id for command, _ in reader.received if isinstance(command, Ack | Resolved)}
     assert answered == set(asked)
     assert world.broker.reads.budgets.log.held_bytes == 0

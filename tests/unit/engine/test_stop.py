@@ -56,7 +56,7 @@ def test_new_logons_and_subscriptions_are_refused() -> None:
 
 
 def owes(world: EngineWorld, peer: Peer) -> bool:
-    return world.broker.subscribing.of(peer.conn).owed
+    return world.broker.subscriptions.of(peer.conn).owed
 
 
 def test_a_reader_is_owed_the_log_until_it_has_it_even_when_it_published_late() -> None:
@@ -87,10 +87,10 @@ def test_exact_18_what_conflation_holds_back_is_sent_at_a_stop(unpersisted: bool
         world.settle()
     assert reader.heard["s"] == []
     closing(world)
-    assert world.broker.subscribing.owed(reader.conn)
+    assert world.broker.subscriptions.owed(reader.conn)
     world.settle()
     assert [heard.body for heard in reader.heard["s"]] == [b'{"k":1,"n":3}', b'{"k":2,"n":2}']
-    assert not world.broker.subscribing.owed(reader.conn)
+    assert not world.broker.subscriptions.owed(reader.conn)
 
 
 def test_a_replay_that_conflates_gets_all_of_the_log_at_a_stop_as_far_as_its_credit_goes() -> None:
@@ -107,7 +107,7 @@ def test_a_replay_that_conflates_gets_all_of_the_log_at_a_stop_as_far_as_its_cre
         world.run_job() if world.jobs else world.run_read() if world.reads else world.work()
     assert [heard.body for heard in reader.heard["s"]] == [b"%01000d" % 29]
     assert len(reader.heard["poor"]) == 1
-    assert world.broker.subscribing.owed(reader.conn), "it is for the driver to wait no longer"
+    assert world.broker.subscriptions.owed(reader.conn), "it is for the driver to wait no longer"
 
 
 @pytest.mark.parametrize("options", ["conflation=1h,rate=0.001", "conflation=1h,pause"])
@@ -120,4 +120,4 @@ def test_what_goes_at_a_pace_of_its_own_is_not_waited_for(options: str) -> None:
     world.settle()
     closing(world)
     world.settle()
-    assert not world.broker.subscribing.owed(reader.conn)
+    assert not world.broker.subscriptions.owed(reader.conn)

@@ -66,9 +66,9 @@ class PublishHandler:
         catalog: TopicCatalog,
         validation: BodyValidation,
         queues: QueueRegistry,
-        unrecorded: TransientDelivery,
+        transient: TransientDelivery,
         outbox: Outbox,
-        pauses: ReadThrottle,
+        throttle: ReadThrottle,
         statistics: Statistics,
         reads: LogReads,
         goodbye: Callable[[int, TickertapeError], None],
@@ -80,9 +80,9 @@ class PublishHandler:
         self._checks = PublishChecks(catalog)
         self._validation = validation
         self._queues = queues
-        self._unrecorded = unrecorded
+        self._transient = transient
         self._outbox = outbox
-        self._pauses = pauses
+        self._throttle = throttle
         self._statistics = statistics
         self._reads = reads
         self._goodbye = goodbye
@@ -105,7 +105,7 @@ class PublishHandler:
 
         def persisted() -> None:
             self._acks.add_answer(session, lambda: answer)
-            self.pause_when_crowded(session)
+            self.pause_for_log(session)
 
         def processed() -> None:
             self._outbox.send(session.conn, answer)
@@ -118,10 +118,10 @@ class PublishHandler:
         held = self._held.get(session.conn)
         # What was published to unrecorded topics before may still have to be handed on.
         if held is None:
-            self._unrecorded.after(act)
+            self._transient.after(act)
         else:
-            held.waiting.append(lambda: self._unrecorded.after(act))
-        self.pause_when_congested(session)
+            held.waiting.append(lambda: self._transient.after(act))
+        self.pause_for_transient(session)
 
     def after(self, session: Session, act: Callable[[], None]) -> None:
         """Do something once what the connection published before was taken."""
@@ -158,7 +158,7 @@ class PublishHandler:
 
     def _take(self, session: Session, frame: _PublishFrame, *, look_up: bool = True) -> None:
         command, batch = frame
-        recorded = self._inspected(session, command, batch)
+        recorded = self._checked(session, command, batch)
         if recorded is None:
             return
         numbers: Sequence[int] | None = None
@@ -180,13 +180,13 @@ class PublishHandler:
             known = self._writer.known(session.publisher, batch) if command.sequenced else 0
             settlements = Settlements(self._queues, session, batch, known, numbers)
             if look_up:
-                self._look_up(session, _PublishFrame(command, batch), settlements)
+                self._resolve_settlements(session, _PublishFrame(command, batch), settlements)
             else:
                 self._settle(session, _PublishFrame(command, batch), settlements)
             return
         self._accept(session, command, batch, recorded=recorded)
 
-    def _inspected(self, session: Session, command: Publish, batch: MessageBatch) -> bool | None:
+    def _checked(self, session: Session, command: Publish, batch: MessageBatch) -> bool | None:
         """Whether its topics are recorded; None when it was refused."""
         try:
             recorded = self._checks.check_frame(session, command, batch)
@@ -211,14 +211,14 @@ class PublishHandler:
             why = self._journal.commits.full_reason
             raise JournalFull(f"no room to prepare the next segment: {why}; retried every second")
 
-    def _look_up(self, session: Session, frame: _PublishFrame, settlements: Settlements) -> None:
+    def _resolve_settlements(self, session: Session, frame: _PublishFrame, settlements: Settlements) -> None:
         """Find what its settlements name; what comes after the frame waits meanwhile."""
         lookup = SettlementLookup(session, frame, settlements)
         self._held[session.conn] = lookup
         if self._reads.run(lookup):
             self.looked_up(lookup)
         if session.conn in self._held:
-            self._pauses.pause(session.conn, "settling")
+            self._throttle.pause(session.conn, "settling")
 
     def looked_up(self, lookup: SettlementLookup) -> None:
         """The messages that the settlements of a frame name are found: go on with its connection."""
@@ -228,11 +228,11 @@ class PublishHandler:
             return  # nothing can be written any more: it is not acknowledged, and the client sends it again
         try:
             self._settle(session, lookup.frame, lookup.settlements)
-            self._go_on(session, lookup.waiting)
+            self._resume(session, lookup.waiting)
         except TickertapeError as error:
             self._goodbye(session.conn, error)
 
-    def _go_on(self, session: Session, waiting: deque[_PublishFrame | Callable[[], None]]) -> None:
+    def _resume(self, session: Session, waiting: deque[_PublishFrame | Callable[[], None]]) -> None:
         """What waited is taken, up to the next frame that has to be looked up."""
         while waiting:
             following = waiting.popleft()
@@ -244,7 +244,7 @@ class PublishHandler:
             if held is not None:
                 held.waiting.extend(waiting)
                 return
-        self._pauses.resume(session.conn, "settling")
+        self._throttle.resume(session.conn, "settling")
 
     def _settle(self, session: Session, frame: _PublishFrame, settlements: Settlements) -> None:
         """Carry the settlements of a frame out, and take it with their outcomes."""
@@ -265,13 +265,13 @@ class PublishHandler:
             else:
                 self._writer.append_derived(session.derived, session.name, batch)
             self._acks.add(session, command.frame, last)
-            self.pause_when_crowded(session)
+            self.pause_for_log(session)
             return
         self._statistics.unrecorded(batch)
         self._queues.unrecorded(batch)
         processed = Processed(frame=command.frame)
-        self._unrecorded.publish(batch, lambda: self._outbox.send(session.conn, processed))
-        self.pause_when_congested(session)
+        self._transient.publish(batch, lambda: self._outbox.send(session.conn, processed))
+        self.pause_for_transient(session)
 
     def _refuse(self, session: Session, split: PartialRejection) -> None:
         first, *others = split.rejections
@@ -281,17 +281,17 @@ class PublishHandler:
 
     # -- who brings too much ----------------------------------------------------------------------------
 
-    def pause_when_crowded(self, session: Session) -> None:
+    def pause_for_log(self, session: Session) -> None:
         """Who brings more than the disk takes is not read from until it has caught up."""
-        if self.crowded:
-            self._pauses.pause(session.conn, "journal")
+        if self.log_backpressure:
+            self._throttle.pause(session.conn, "journal")
 
-    def pause_when_congested(self, session: Session) -> None:
+    def pause_for_transient(self, session: Session) -> None:
         """Who publishes more than can be handed on is not read from until it has been."""
-        if self._unrecorded.congested:
-            self._pauses.pause(session.conn, "unrecorded")
+        if self._transient.congested:
+            self._throttle.pause(session.conn, "unrecorded")
 
     @property
-    def crowded(self) -> bool:
+    def log_backpressure(self) -> bool:
         """More waits for the disk than should."""
         return self._journal.commits.congested or self._acks.overloaded

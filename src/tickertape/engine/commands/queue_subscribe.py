@@ -35,14 +35,14 @@ class QueueSubscribeHandler:
     def __init__(
         self,
         queues: QueueRegistry,
-        contents: InterestCompiler,
+        compiler: InterestCompiler,
         outbox: Outbox,
         of: Callable[[int], ConnectionSubscriptions],
         hold: Callable[[Session], ConnectionSubscriptions],
         forget: Callable[[int], None],
     ) -> None:
         self._queues = queues
-        self._contents = contents
+        self._compiler = compiler
         self._outbox = outbox
         self._of = of
         self._hold = hold
@@ -60,7 +60,7 @@ class QueueSubscribeHandler:
         if cover.content is None or cover.literal is None or not works:
             return cover.content
         topic = works[0].queue.definition.topic
-        return self._contents.cover(topic, command.filter, options.select, session.subscriber).content
+        return self._compiler.compile(topic, command.filter, options.select, session.subscriber).content
 
     def consume(
         self,

@@ -100,13 +100,13 @@ class SubscribeHandler:
         outbox: Outbox,
         clock: EngineClock,
         reads: LogReads,
-        pauses: ReadThrottle,
-        contents: InterestCompiler,
+        throttle: ReadThrottle,
+        compiler: InterestCompiler,
         limits: SlowConsumerLimits,
         slow: Callable[[Session, str], None],
     ) -> None:
         self._journal = journal
-        self._contents = contents
+        self._compiler = compiler
         self._catalog = catalog
         self._outbox = outbox
         self._clock = clock
@@ -118,12 +118,12 @@ class SubscribeHandler:
             reads,
             limits.age_seconds,
         )
-        self.unrecorded = TransientDelivery(outbox, clock, limits, slow)
-        self.searches = RangeSearches(reads, pauses)
+        self.transient = TransientDelivery(outbox, clock, limits, slow)
+        self.searches = RangeSearches(reads, throttle)
         access = QueueAccess(journal, outbox, reads)
-        self.queues = QueueRegistry(catalog, access, clock, writer, contents, self._queue_ended)
-        self._consuming = QueueSubscribeHandler(
-            self.queues, contents, outbox, self.of, self._hold, self._forget_if_empty
+        self.queues = QueueRegistry(catalog, access, clock, writer, compiler, self._queue_ended)
+        self._queue_subscriptions = QueueSubscribeHandler(
+            self.queues, compiler, outbox, self.of, self._hold, self._forget_if_empty
         )
 
     def of(self, conn: int) -> ConnectionSubscriptions:
@@ -155,7 +155,7 @@ class SubscribeHandler:
     def owed(self, conn: int) -> bool:
         """Whether something is still to be sent to a connection, as far as is known."""
         held = self.of(conn)
-        return self.unrecorded.passing or held.owed or any(map(self._is_held_back, held.recorded.values()))
+        return self.transient.passing or held.owed or any(map(self._is_held_back, held.recorded.values()))
 
     def _is_held_back(self, sub: LogFeed) -> bool:
         """Whether conflation has something for it that nothing but it holds back."""
@@ -165,9 +165,9 @@ class SubscribeHandler:
 
     def stop(self) -> None:
         """A clean stop has begun: what conflation holds back is sent as soon as everything was considered."""
-        self._contents.conflation_memory.stopping = True
+        self._compiler.conflation_memory.stopping = True
         self.delivery.stop()
-        self.unrecorded.stop()
+        self.transient.stop()
 
     # -- commands -------------------------------------------------------------------------------------
 
@@ -181,11 +181,11 @@ class SubscribeHandler:
         works = [] if replay else self.queues.named(cover)
         check_queue_options(options, queue=bool(works))
         if options.browse:
-            self._consuming.browse(session, command, cover, options, works)
+            self._queue_subscriptions.browse(session, command, cover, options, works)
             self.of(session.conn).coming.pop(command.sub_id, None)
             return
         backlog = self.queues.check(session, works, options.max_backlog)
-        content = self._consuming.content(session, command, cover, options, works)
+        content = self._queue_subscriptions.content(session, command, cover, options, works)
         cover = without_queues(cover, works)
         of_log, of_rest = self._parts(cover, replay) if cover is not NOTHING else (False, False)
         conflating = self._conflating(cover, options, of_log)
@@ -205,11 +205,11 @@ class SubscribeHandler:
         if not replay:
             # An older replace whose start is still searched must not take the place of this one afterwards.
             held.coming.pop(command.sub_id, None)
-            self._consuming.consume(session, command, content, works, backlog, allowance)
+            self._queue_subscriptions.consume(session, command, content, works, backlog, allowance)
         if of_rest:
             self._begin_rest(session, command, cover, allowance, conflating_rest, old_rest)
         elif old_rest is not None and not replay:
-            self.unrecorded.retire(old_rest)
+            self.transient.retire(old_rest)
         if old is not None and not replay:
             self.delivery.credit(old)
             if options.pause:
@@ -233,7 +233,7 @@ class SubscribeHandler:
         """What conflates, where that is asked for and `wanted`. Raises `BadOption`."""
         if options.conflation is None or not wanted:
             return None
-        return self._contents.conflating(cover, options.conflation)
+        return self._compiler.conflating(cover, options.conflation)
 
     def _parts(self, cover: Interest, replay: bool) -> tuple[bool, bool]:
         """Whether a subscription is given messages of the log, and others."""
@@ -255,15 +255,15 @@ class SubscribeHandler:
     ) -> None:
         """What is not recorded, from now on; in the place of `old` if there is one."""
         if conflating is not None:  # what it is made of is looked at whole
-            cover = self._contents.unselected(cover, session.subscriber)
+            cover = self._compiler.without_select(cover, session.subscriber)
         live = TransientFeed(session, command.sub_id, cover, allowance)
         live.conflating = conflating
         self._hold(session).live[command.sub_id] = live
         if old is None:
-            self.unrecorded.add(live)
+            self.transient.add(live)
         else:
-            self.unrecorded.replace(old, live)
-            self.unrecorded.credit(live)
+            self.transient.replace(old, live)
+            self.transient.credit(live)
 
     def _begin(self, sub: LogFeed, command: Subscribe, search: ExtentSearch, backlog: int = 0) -> None:
         """Hold it, and deliver once its start was found. What has its id goes on until then."""
@@ -390,7 +390,7 @@ class SubscribeHandler:
         raise."""
         asked, command = command.topic, of_underlying(self._catalog, command)
         cover, options = self._check(session, command)
-        types = {} if command.filter is None else self._contents.other_types(cover)
+        types = {} if command.filter is None else self._compiler.other_types(cover)
         if command.positions is not None:
             bounds = ScanLimits(command.messages_max or _ANY, command.bytes_max or _ANY)
             search = range_of_limit(self._journal, cover, command.topic, command.positions, bounds)
@@ -413,7 +413,7 @@ class SubscribeHandler:
         if sub is not None:
             self.delivery.credit(sub)
         if live is not None:
-            self.unrecorded.credit(live)
+            self.transient.credit(live)
         if queued is not None:
             self.queues.stir(queued)
 
@@ -438,7 +438,7 @@ class SubscribeHandler:
     def writable(self, session: Session) -> None:
         """A connection has room for more."""
         self.delivery.writable(session)
-        self.unrecorded.writable(session)
+        self.transient.writable(session)
         for queued in self.of(session.conn).of_queues.values():
             self.queues.stir(queued)
 
@@ -454,14 +454,14 @@ class SubscribeHandler:
     @property
     def has_work(self) -> bool:
         """Whether `step` would do something."""
-        return self.delivery.has_work or self.queues.has_work or self.unrecorded.has_work
+        return self.delivery.has_work or self.queues.has_work or self.transient.has_work
 
     def step(self) -> None:
         """One bounded step of delivery."""
         self.delivery.step()
         self.forget_ended()
         self.queues.step()
-        self.unrecorded.step()
+        self.transient.step()
 
     # -- inside ---------------------------------------------------------------------------------------
 
@@ -474,7 +474,7 @@ class SubscribeHandler:
             command,
             self._catalog,
             self._journal,
-            self._contents,
+            self._compiler,
             replaces_replay=old is not None and old.replays,
         )
 
@@ -488,7 +488,7 @@ class SubscribeHandler:
         held.coming.pop(sub_id, None)
         if sub_id in held.of_queues:
             conn = held.of_queues[sub_id].session.conn
-            self._consuming.end(held, sub_id)
+            self._queue_subscriptions.end(held, sub_id)
             self._forget_if_empty(conn)
         sub = held.recorded.get(sub_id)
         if sub is not None:
@@ -496,7 +496,7 @@ class SubscribeHandler:
             self.forget_ended()
         live = held.live.pop(sub_id, None)
         if live is not None:
-            self.unrecorded.remove(live)
+            self.transient.remove(live)
             self._forget_if_empty(live.session.conn)
 
     def forget_ended(self) -> None:
@@ -507,7 +507,7 @@ class SubscribeHandler:
                 self._forget_if_empty(sub.session.conn)
 
     def _queue_ended(self, sub: QueueFeed | QueueBrowser) -> None:
-        self._consuming.ended(sub)
+        self._queue_subscriptions.ended(sub)
 
     def _forget_if_empty(self, conn: int) -> None:
         held = self.of(conn)
@@ -531,8 +531,8 @@ Request: TypeAlias = Subscribe | Unsubscribe | Pause | Resume | Resolve
 class SubscriptionChanges:
     """Answers commands about subscriptions. `draining()`: the server is stopping."""
 
-    def __init__(self, subscribing: SubscribeHandler, outbox: Outbox, draining: Callable[[], bool]) -> None:
-        self._subscribing = subscribing
+    def __init__(self, subscriptions: SubscribeHandler, outbox: Outbox, draining: Callable[[], bool]) -> None:
+        self._subscriptions = subscriptions
         self._outbox = outbox
         self._draining = draining
 
@@ -541,16 +541,16 @@ class SubscriptionChanges:
         try:
             if isinstance(command, Subscribe):
                 self._check_not_stopping()
-                self._subscribing.subscribe(session, command)
+                self._subscriptions.subscribe(session, command)
             elif isinstance(command, Unsubscribe):
-                self._subscribing.unsubscribe(session, command)
+                self._subscriptions.unsubscribe(session, command)
             elif isinstance(command, Pause):
-                self._subscribing.pause(session, command)
+                self._subscriptions.pause(session, command)
             elif isinstance(command, Resume):
-                self._subscribing.resume(session, command)
+                self._subscriptions.resume(session, command)
             else:
                 self._check_not_stopping()
-                self._subscribing.resolve(session, command)
+                self._subscriptions.resolve(session, command)
         except TickertapeError as error:
             self._outbox.reject(session.conn, command.id, error)
 

@@ -37,7 +37,7 @@ def check_subscribe(
     command: Subscribe | Resolve,
     catalog: TopicCatalog,
     journal: Journal,
-    contents: InterestCompiler,
+    compiler: InterestCompiler,
     *,
     replaces_replay: bool = False,
 ) -> tuple[Interest, SubscribeOptions]:
@@ -47,12 +47,12 @@ def check_subscribe(
     replay = isinstance(command, Resolve) or command.bookmark is not None or command.positions is not None
     options = subscribe_options(command.options, replay=replay or replaces_replay)
     if isinstance(command, Subscribe):
-        _check_subscription(held, command, options, journal, contents.limits)
-        cover = contents.cover(command.topic, command.filter, options.select, session.subscriber)
+        _check_subscription(held, command, options, journal, compiler.limits)
+        cover = compiler.compile(command.topic, command.filter, options.select, session.subscriber)
     else:
         if command.positions is not None:
             _check_positions(command, command.positions, journal)
-        cover = contents.cover(command.topic, command.filter, None, session.subscriber)
+        cover = compiler.compile(command.topic, command.filter, None, session.subscriber)
     if replay and cover.literal is not None and not catalog.recorded(cover.literal):
         raise TopicNotRecorded(
             f"topic {shown(command.topic)} is not recorded: subscribe without a bookmark, or record it"

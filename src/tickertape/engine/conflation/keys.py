@@ -32,9 +32,11 @@ class ConflationKeys:
 
     Raises `BadOption` for fields that none of the types can have."""
 
-    def __init__(self, fields: tuple[str, ...], surroundings: FilterContext, expected: Iterable[str]) -> None:
+    def __init__(
+        self, fields: tuple[str, ...], filter_context: FilterContext, expected: Iterable[str]
+    ) -> None:
         self._fields = fields
-        self._surroundings = surroundings
+        self._filter_context = filter_context
         self._readers: dict[str, tuple[FieldReader, Values] | None] = {}
         """By message type; None for one that cannot have the fields: no message of it has a key."""
         misfits = [self._prepare(name) for name in expected]
@@ -72,7 +74,7 @@ class ConflationKeys:
         return keys
 
     def _of_type(self, topic: str) -> tuple[FieldReader, Values] | None:
-        name = self._surroundings.type_of(topic)
+        name = self._filter_context.type_of(topic)
         if name not in self._readers:
             self._prepare(name)
         return self._readers[name]

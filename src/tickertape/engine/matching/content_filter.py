@@ -33,9 +33,9 @@ class ContentFilter:
 
     __slots__ = (
         "_filter",
+        "_filter_context",
         "_projects",
         "_subscriber",
-        "_surroundings",
         "filter",
         "filter_key",
         "key",
@@ -47,20 +47,20 @@ class ContentFilter:
         filter: str | None,
         select: str | None,
         expected: Iterable[str],
-        surroundings: FilterContext,
+        filter_context: FilterContext,
         subscriber: Subscriber,
     ) -> None:
         """`expected` are types of topics that are covered, as far as they are known; `subscriber` is who
         subscribes. Raises `BadFilter`, `BadOption` for what no type of `expected` takes."""
         self.filter = filter
         self.select = select
-        self._surroundings = surroundings
+        self._filter_context = filter_context
         self._subscriber = subscriber
         self._filter: BatchFilter | None = None
         self._projects: dict[str, Project] = {}
         if filter is not None:
-            most = surroundings.filter_bytes_of(subscriber)
-            self._filter = BatchFilter(filter, surroundings.type_of, bytes_max=most)
+            most = filter_context.filter_bytes_of(subscriber)
+            self._filter = BatchFilter(filter, filter_context.type_of, bytes_max=most)
             _refuse_misfits([self._filter.prepare(name) for name in expected])
         if select is not None:
             _refuse_misfits([self._prepare_select(name) for name in expected])
@@ -94,9 +94,9 @@ class ContentFilter:
         if matcher is None:
             return indices
         before = matcher.unreadable
-        constants = self._surroundings.constants_for(self._subscriber) if matcher.needs else None
+        constants = self._filter_context.constants_for(self._subscriber) if matcher.needs else None
         passed = matcher.matching_rows(batch, indices, constants)
-        self._surroundings.unreadable += matcher.unreadable - before
+        self._filter_context.unreadable += matcher.unreadable - before
         return passed
 
     @property
@@ -111,11 +111,11 @@ class ContentFilter:
 
     def count_unreadable(self, bodies: int) -> None:
         """So many could not be read."""
-        self._surroundings.unreadable += bodies
+        self._filter_context.unreadable += bodies
 
     def context(self, needs: frozenset[str], batch: MessageBatch, which: list[int]) -> FilterInputs:
         """What the functions of filters give for some messages."""
-        return filter_inputs(self._surroundings.constants_for(self._subscriber), needs, batch, which)
+        return filter_inputs(self._filter_context.constants_for(self._subscriber), needs, batch, which)
 
     def project(self, batch: MessageBatch) -> MessageBatch:
         """What is sent of a batch that passed: the same messages, with bodies cut to the select list."""
@@ -132,7 +132,7 @@ class ContentFilter:
 
     def by_type(self, batch: MessageBatch, indices: Int64s) -> list[tuple[str, Int64s]]:
         """The messages `indices` by the types of their topics."""
-        return rows_by_type(self._surroundings.type_of, batch, indices)
+        return rows_by_type(self._filter_context.type_of, batch, indices)
 
 
 def _refuse_misfits(errors: list[BadFilter | None] | list[BadOption | None]) -> None:

@@ -36,14 +36,14 @@ class InterestCompiler:
     def __init__(self, catalog: TopicCatalog, clock: EngineClock, limits: ClientLimits = DEFAULT) -> None:
         self.limits = limits
         self.catalog = catalog
-        self.surroundings = FilterContext(catalog, clock, limits.filter_bytes_max)
+        self.filter_context = FilterContext(catalog, clock, limits.filter_bytes_max)
         self.conflation_memory = ConflationBudget()
         self.compiled = 0
         """How often something was compiled so far, or refused then: each may take milliseconds."""
         self._patterns = TopicPatternIndex()
         self._covers: WeakValueDictionary[Hashable, Interest] = WeakValueDictionary()
 
-    def cover(self, topic: str, filter: str | None, select: str | None, subscriber: Subscriber) -> Interest:
+    def compile(self, topic: str, filter: str | None, select: str | None, subscriber: Subscriber) -> Interest:
         """What a subscription to `topic` covers; `subscriber` is who subscribes. Raises
         `BadTopic`, `BadFilter`, `BadOption`."""
         key = (topic, filter, select)
@@ -60,15 +60,15 @@ class InterestCompiler:
         if conflation.fields:
             self.compiled += 1
             fields = conflation.fields
-            keys = self._fitting(cover, lambda types: ConflationKeys(fields, self.surroundings, types))
+            keys = self._fitting(cover, lambda types: ConflationKeys(fields, self.filter_context, types))
         return ConflationBuffer(conflation, keys, cover.content, self.conflation_memory)
 
-    def unselected(self, cover: Interest, subscriber: Subscriber) -> Interest:
+    def without_select(self, cover: Interest, subscriber: Subscriber) -> Interest:
         """`cover` without its select list."""
         content = cover.content
         if content is None or content.select is None:
             return cover
-        return self.cover(cover.topic, content.filter, None, subscriber)
+        return self.compile(cover.topic, content.filter, None, subscriber)
 
     def other_types(self, cover: Interest) -> dict[str, tuple[str, ...]]:
         """By message type the topics that are covered and not of `DEFAULT_TYPE`. Raises `LimitReached` for
@@ -110,7 +110,7 @@ class InterestCompiler:
             return Interest(topic, fits)
         content = self._fitting(
             Interest(topic, fits),
-            lambda types: ContentFilter(filter, select, types, self.surroundings, subscriber),
+            lambda types: ContentFilter(filter, select, types, self.filter_context, subscriber),
         )
         return Interest(topic, fits, content)
 

@@ -241,7 +241,7 @@ class CheckpointWriter:
         self.written = 0
         self.failures = 0
 
-    def moved(self) -> None:
+    def log_advanced(self) -> None:
         """The log has grown."""
         if not self._queues:
             return
@@ -259,7 +259,7 @@ class CheckpointWriter:
         self._at = None
         if not self._journal.commits.stopping:
             self._waiting, self._end = self._queues.snapshot(), self._journal.commits.accepted_end
-            self.moved()
+            self.log_advanced()
 
     def done(self, error: OSError | None) -> None:
         """The disk's answer."""

@@ -56,7 +56,7 @@ class QueueRegistry:
         access: QueueAccess,
         clock: EngineClock,
         writer: LogWriter,
-        contents: InterestCompiler,
+        compiler: InterestCompiler,
         ended: Callable[[QueueFeed | QueueBrowser], None],
     ) -> None:
         """`ended` is told of subscriptions that are over by themselves."""
@@ -64,7 +64,7 @@ class QueueRegistry:
         self._clock = clock
         self._ended = ended
         self._journal = access.journal
-        self._contents = contents
+        self._compiler = compiler
         self._catalog = catalog
         self._outbox: Outbox = access.outbox
         self.ledger = QueueLog(access.journal, writer)
@@ -81,8 +81,8 @@ class QueueRegistry:
         for definition in catalog.queues.values():
             priority = None
             if definition.priority is not None:
-                priority = Priorities(definition.priority, contents.surroundings)
-            entrance = QueueAdmission(definition, contents, priority)
+                priority = Priorities(definition.priority, compiler.filter_context)
+            entrance = QueueAdmission(definition, compiler, priority)
             self._works[definition.name] = QueueWorker(Queue(definition), entrance, hands)
         self._patterned = [work for work in self._works.values() if work.entrance.cover.literal is None]
         self._begun = False
@@ -218,7 +218,7 @@ class QueueRegistry:
         content, persisted = None, self._journal.commits.persisted_end
         if settlement.filter is not None:
             topic = work.queue.definition.topic
-            content = self._contents.cover(topic, settlement.filter, None, session.subscriber).content
+            content = self._compiler.compile(topic, settlement.filter, None, session.subscriber).content
             while work.queue.considered < persisted and work.failure is None:
                 yield None  # what was there when it was asked for has to enter first
         return (yield from look_up(work.queue, self._journal.view, settlement, runs, content, persisted))

@@ -39,7 +39,7 @@ class ReadThrottle:
             paused.discard(conn)
             self._outbox.put(ResumeReading(conn, reason))
 
-    def lift(self, reason: PauseReason) -> None:
+    def resume_all(self, reason: PauseReason) -> None:
         """The reason is over for everybody."""
         for conn in sorted(self._paused[reason]):
             self.resume(conn, reason)

@@ -39,7 +39,7 @@ class Session:
         self.sent_bytes = 0
         self.ack_conflation = 0.0
         """Seconds between two persisted acknowledgements at least; 0: they leave with every commit."""
-        self.turned_away = False
+        self.draining = False
         """It published while the server was stopping: nothing more is taken from it but credit."""
         self.writable = True
         """False while the driver has more to write than it should."""

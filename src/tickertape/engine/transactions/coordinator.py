@@ -271,7 +271,7 @@ class TransactionCoordinator:
             return
         self.staging.done(token, result if isinstance(result, TickertapeError) else None)
 
-    def moved(self) -> None:
+    def log_advanced(self) -> None:
         """The journal went on."""
         self.staging.synced(self._journal.commits.synced_end)
         current = self._current

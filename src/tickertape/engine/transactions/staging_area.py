@@ -103,13 +103,13 @@ class StagingArea:
         limits: StagingLimits,
         outbox: Outbox,
         clock: EngineClock,
-        pauses: ReadThrottle,
+        throttle: ReadThrottle,
     ) -> None:
         self._journal_id = journal_id
         self.limits = limits
         self._outbox = outbox
         self._clock = clock
-        self._pauses = pauses
+        self._throttle = throttle
         self._parts: dict[Transaction, dict[str, StagedPart]] = {}
         self._next_file = 1
         self._under_way: dict[int, tuple[StagedPart, int, Command, int]] = {}
@@ -224,7 +224,7 @@ class StagingArea:
     def _submit(self, part: StagedPart, conn: int, answer: Command, size: int, task: StagingTask) -> None:
         self._under_way[self._outbox.stage(task)] = part, conn, answer, size
         if self.unwritten_bytes > staging_unwritten_bytes_max or self._waiting > staging_jobs_max:
-            self._pauses.pause(conn, "staging")
+            self._throttle.pause(conn, "staging")
 
     @property
     def _waiting(self) -> int:
@@ -266,7 +266,7 @@ class StagingArea:
     def _lift(self) -> None:
         few = self._waiting <= staging_jobs_max // 2
         if few and self.unwritten_bytes <= staging_unwritten_bytes_max // 2:
-            self._pauses.lift("staging")
+            self._throttle.resume_all("staging")
 
     # -- parts ------------------------------------------------------------------------------------------
 
@@ -298,7 +298,7 @@ class StagingArea:
         # Asked of the disk even without files: those of an earlier abort may be on their way.
         self._submit_forget(_Forgetting(files, session.conn, id))
         if self._waiting > staging_jobs_max:
-            self._pauses.pause(session.conn, "staging")
+            self._throttle.pause(session.conn, "staging")
 
     def _submit_forget(self, forgetting: _Forgetting) -> None:
         task = StageForget(tuple([file for _, file in forgetting.files]))

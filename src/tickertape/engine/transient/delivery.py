@@ -71,7 +71,7 @@ class TransientDelivery:
         self.step_bytes_max = step_bytes_max
         """About what is sent between two writes."""
         self.waiting_bytes_max = unrecorded_waiting_bytes_max
-        self.backlogs = SlowConsumerBuffers(outbox, clock, limits, end, self._line)
+        self.slow_consumers = SlowConsumerBuffers(outbox, clock, limits, end, self._line)
         self._outbox = outbox
         self._clock = clock
         self._standing: SubscriptionIndex[TransientFeed, TransientGroup] = SubscriptionIndex(TransientGroup)
@@ -132,7 +132,7 @@ class TransientDelivery:
     def _remove(self, sub: TransientFeed) -> None:
         sub.over = True
         self._holding.drop(sub)
-        self.backlogs.drop(sub)
+        self.slow_consumers.drop(sub)
         self._unline(sub)
         self._standing.discard(sub)
 
@@ -150,18 +150,18 @@ class TransientDelivery:
 
     def spill_done(self, token: int, data: Buffer | OSError | None) -> None:
         """The answer to a `SpillWrite` (None, or an error) or a `SpillRead`."""
-        self.backlogs.spill_done(token, data)
+        self.slow_consumers.spill_done(token, data)
 
     # -- time -----------------------------------------------------------------------------------------
 
     def next_deadline(self) -> float | None:
         """When `settle` is wanted (monotonic seconds), or None."""
-        deadlines = (self.backlogs.next_deadline(), self._holding.next_deadline())
+        deadlines = (self.slow_consumers.next_deadline(), self._holding.next_deadline())
         return min([deadline for deadline in deadlines if deadline is not None], default=None)
 
     def settle(self) -> None:
         """Do what is due by the clock."""
-        self.backlogs.check_age()
+        self.slow_consumers.check_age()
         self._holding.clock(self._clock.mono)
         if self._holding:
             self.step()
@@ -227,7 +227,7 @@ class TransientDelivery:
             self._queue = self._given or self._publishes
         publish = self._queue[0]
         if not self._subs and self._audience is not None:
-            self.backlogs.handed_on(self._audience.backlog)
+            self.slow_consumers.handed_on(self._audience.backlog)
             self._audience = None
         if not self._subs:
             offer = self._next_offer(publish)
@@ -290,7 +290,7 @@ class TransientDelivery:
 
     def _hold(self, sub: TransientFeed, pieces: SharedFrames, reached: tuple[int, int]) -> None:
         first = not sub.waiting
-        self._budget -= max(self.backlogs.hold(sub, pieces, *reached), 0)
+        self._budget -= max(self.slow_consumers.hold(sub, pieces, *reached), 0)
         if first and not sub.over and not sub.session.writable:
             self._line(sub)  # else it waits for credit
 
@@ -357,14 +357,14 @@ class TransientDelivery:
         session = next(iter(self._runnable))
         del self._runnable[session]
         if not session.writable:
-            self.backlogs.reading.unpin_all(session)
+            self.slow_consumers.reading.unpin_all(session)
             return
         sub, budget = next(iter(self._lines[session])), self._budget
         self._unline(sub)
         sub = self._next_to_send(sub)
         self._unline(sub)
         self._send_waiting(sub)
-        self.backlogs.reading.unpin(sub)
+        self.slow_consumers.reading.unpin(sub)
         if not sub.waiting:
             self._line_next(sub)
         if session in self._lines:
@@ -408,13 +408,13 @@ class TransientDelivery:
             assert block is not None
             if not block.pieces:
                 if sub.allowance.credit > 0 or sub.allowance.credit == sub.allowance.window:
-                    self.backlogs.reading.load(sub)  # it comes back to its line then
+                    self.slow_consumers.reading.load(sub)  # it comes back to its line then
                 return
             piece, first = block.piece_at(sub.message)
             batch = self._send_of(sub, piece, sub.message - first, sub.left)
             if batch is None:
                 return  # it waits for credit
-            self.backlogs.advance(sub, batch)
+            self.slow_consumers.advance(sub, batch)
 
     def _send_of(
         self, sub: TransientFeed, piece: SharedFrame, start: int, messages_max: int

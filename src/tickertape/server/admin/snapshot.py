@@ -115,7 +115,7 @@ class InstanceSnapshot:
         state, reason = self.status()
         sessions = instance.broker.sessions
         listed = self._sessions()
-        held = instance.broker.subscribing.of
+        held = instance.broker.subscriptions.of
         count = sum(len(held(conn)) for conn in sessions)
         outbox = sum([peer.outbox_bytes for peer in instance.peers.values()])
         stats = Stats(
@@ -169,18 +169,18 @@ class InstanceSnapshot:
         )
 
     def _retention(self) -> Retention:
-        view, retaining = self._instance.broker.journal.view, self._instance.broker.retaining
+        view, retention = self._instance.broker.journal.view, self._instance.broker.retention
         retired, first = view.retired, view.first
         return Retention(
             first_bookmark=None if first is None else str(first.bookmark),
             first_time=None if first is None else _time(first.timestamp),
             retired_segments=0 if retired is None else retired.through,
             retired_bytes=0 if retired is None else retired.removed_bytes,
-            removed_segments=retaining.removed_segments,
-            held_segments=retaining.held_segments,
-            held_bytes=retaining.held_bytes,
-            held_by=retaining.held_by or None,
-            failures=retaining.failures,
+            removed_segments=retention.removed_segments,
+            held_segments=retention.held_segments,
+            held_bytes=retention.held_bytes,
+            held_by=retention.held_by or None,
+            failures=retention.failures,
         )
 
     def _totals(self) -> Totals:
@@ -194,15 +194,15 @@ class InstanceSnapshot:
             sent_bytes=counts.sent_bytes,
             duplicate_messages=self._instance.broker.duplicates,
             logons=counts.logons,
-            unreadable_messages=self._instance.broker.contents.surroundings.unreadable,
+            unreadable_messages=self._instance.broker.compiler.filter_context.unreadable,
             refused=dict(counts.refused),
             ended=dict(counts.ended),
             ended_subscriptions=dict(counts.ended_subscriptions),
         )
 
     def _slow_clients(self) -> SlowClientsState:
-        subscribing = self._instance.broker.subscribing
-        backlogs = subscribing.unrecorded.backlogs
+        subscriptions = self._instance.broker.subscriptions
+        backlogs = subscriptions.transient.slow_consumers
         spill = backlogs.spill
         return SlowClientsState(
             memory_bytes=backlogs.held_bytes,
@@ -216,7 +216,7 @@ class InstanceSnapshot:
             written_bytes=spill.written_bytes,
             read_bytes=spill.read_bytes,
             failures=spill.failures,
-            live_fallbacks=subscribing.delivery.live.fallbacks,
+            live_fallbacks=subscriptions.delivery.live.fallbacks,
         )
 
     def _transactions(self) -> TransactionsState:
@@ -247,12 +247,12 @@ class InstanceSnapshot:
     def _session(self, session: Session, room: int) -> SessionState:
         peer = self._instance.peers[session.conn]
         end = self._instance.broker.journal.commits.persisted_end
-        subscribing = self._instance.broker.subscribing
-        held, delivery = subscribing.of(session.conn), subscribing.delivery
+        subscriptions = self._instance.broker.subscriptions
+        held, delivery = subscriptions.of(session.conn), subscriptions.delivery
         subs = [_recorded(delivery, sub, end) for sub in islice(held.recorded.values(), room)]
         subs += [_unrecorded(sub) for sub in islice(held.live.values(), room - len(subs))]
         subs += [_of_queues(sub) for sub in islice(held.of_queues.values(), room - len(subs))]
-        waiting = self._instance.broker.subscribing.unrecorded.backlogs.waiting(session)
+        waiting = self._instance.broker.subscriptions.transient.slow_consumers.waiting(session)
         return SessionState(
             client=session.name,
             address=peer.address,
@@ -275,7 +275,7 @@ class InstanceSnapshot:
         if subscription_count <= subscriptions_counted_max:
             subscribed = Counter()
             for conn in self._instance.broker.sessions:
-                held = self._instance.broker.subscribing.of(conn)
+                held = self._instance.broker.subscriptions.of(conn)
                 subscribed.update([sub.cover.topic for sub in held.recorded.values()])
                 subscribed.update([sub.cover.topic for sub in held.live.values()])
                 subscribed.update([sub.topic for sub in held.of_queues.values()])

@@ -47,8 +47,8 @@ def _replace(peer: Peer, sub_id: str, rng: Random, options: str) -> str:
 
 
 def _finish(world: EngineWorld, peer: Peer, ids: list[str]) -> None:
-    known = [sub_id for sub_id in ids if sub_id in world.broker.subscribing.of(peer.conn)]
-    if known and not any(world.broker.subscribing.of(peer.conn).recorded[s].live for s in known):
+    known = [sub_id for sub_id in ids if sub_id in world.broker.subscriptions.of(peer.conn)]
+    if known and not any(world.broker.subscriptions.of(peer.conn).recorded[s].live for s in known):
         peer.resume(*known)
     for _ in range(400):
         world.settle()
@@ -86,7 +86,7 @@ def test_exact_20_of_every_kind_of_replay_nothing_is_lost_or_doubled(kind: str, 
         for _ in range(rng.randrange(4)):
             world.step()
         sub_id = rng.choice(ids)
-        if rng.random() < 0.2 and sub_id in world.broker.subscribing.of(peer.conn):
+        if rng.random() < 0.2 and sub_id in world.broker.subscriptions.of(peer.conn):
             covered[sub_id] |= set(_replace(peer, sub_id, rng, rng.choice(others)))
             replaced += 1
         if rng.random() < 0.3:

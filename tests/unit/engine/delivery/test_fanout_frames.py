@@ -118,7 +118,7 @@ class _Sub:
 def test_a_search_that_is_given_up_leaves_the_index_as_it_should_be() -> None:
     contents = make_compiler()
     standing: SubscriptionIndex[_Sub, InterestGroup[_Sub]] = SubscriptionIndex(InterestGroup)
-    first, second = (_Sub(contents.cover("t", f"/n = {n}", None, Subscriber(None, "me"))) for n in (1, 2))
+    first, second = (_Sub(contents.compile("t", f"/n = {n}", None, Subscriber(None, "me"))) for n in (1, 2))
     standing.add(first)
     builder = BatchBuilder()
     for sequence in range(1, 4):
@@ -151,7 +151,7 @@ def test_a_connection_is_given_no_more_of_a_commit_than_it_may_queue() -> None:
     assert sum(len(heard) for heard in peer.heard.values()) < 8
     world.broker.blocked(peer.conn)  # it is not written as fast
     world.work()
-    assert {sub.phase for sub in world.broker.subscribing.of(peer.conn).recorded.values()} == {
+    assert {sub.phase for sub in world.broker.subscriptions.of(peer.conn).recorded.values()} == {
         Phase.AT_END,
         Phase.BEHIND,
     }, "those that were not given theirs read on by themselves"

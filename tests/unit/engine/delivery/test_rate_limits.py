@@ -370,7 +370,7 @@ def test_what_cannot_be_is_refused_and_nothing_begins(options: str, text: str) -
     assert isinstance(answer, Ack)
     assert answer.code == "bad_option"
     assert text in answer.text
-    assert "s" not in world.broker.subscribing.of(peer.conn)
+    assert "s" not in world.broker.subscriptions.of(peer.conn)
 
 
 @pytest.mark.parametrize("options", ["rate=10", "pause", "fully_durable", "rate_max_gap=1s"])
@@ -426,7 +426,7 @@ def test_a_large_commit_is_conflated_a_piece_at_a_time() -> None:
 def test_all_conflation_together_has_a_bound() -> None:
     world = EngineWorld(17)
     publisher, peer = world.connect("publisher"), world.connect("reader")
-    memory = world.broker.contents.conflation_memory
+    memory = world.broker.compiler.conflation_memory
     memory.bytes_max = 20_000
     ids = [f"s{number}" for number in range(4)]
     for sub_id in ids:

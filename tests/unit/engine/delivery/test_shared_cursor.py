@@ -35,7 +35,7 @@ def _publish(peer: Peer, count: int, topic: str = "a") -> None:
 
 
 def _everybody(world: EngineWorld) -> list[LogFeed]:
-    return [sub for conn in world.peers for sub in world.broker.subscribing.of(conn).recorded.values()]
+    return [sub for conn in world.peers for sub in world.broker.subscriptions.of(conn).recorded.values()]
 
 
 def _crowd(world: EngineWorld, count: int, connections: int = 4) -> list[Peer]:
@@ -167,7 +167,7 @@ def test_nothing_that_a_cohort_still_needs_may_be_removed() -> None:
         world.step()
     world.reads.clear()  # nothing more is read: the cohort stays where it is
     oldest = min(sub.reached for sub in _everybody(world))
-    pin = world.broker.subscribing.oldest_needed()
+    pin = world.broker.subscriptions.oldest_needed()
     assert pin is not None
     assert pin.position == oldest < world.broker.journal.commits.persisted_end
 

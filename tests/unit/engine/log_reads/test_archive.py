@@ -155,18 +155,18 @@ def test_what_is_not_archived_stays_and_is_told(tmp_path: Path) -> None:
     scene = Scene(tmp_path / "archive", archive=False)
     world = scene.world
     assert scene.first == 0
-    assert world.broker.retaining.held_by == "", "nobody has looked yet: it is not worth telling"
+    assert world.broker.retention.held_by == "", "nobody has looked yet: it is not worth telling"
     world.older.cover(ArchiveCoverage(None))
     world.expire()
     world.settle()
-    assert world.broker.retaining.held_by == "archive"
+    assert world.broker.retention.held_by == "archive"
     assert [t.fields["by"] for t in world.told if t.name == "retention_held"] == ["archive"]
     world.archive_to(world._known_end)
     world.look()
     world.wake(0.01)
     world.settle()
     assert world.broker.journal.view.first_position > 0
-    assert world.broker.retaining.held_by == ""
+    assert world.broker.retention.held_by == ""
 
 
 @pytest.mark.parametrize("spoil", ["remove", "cut"])
@@ -187,7 +187,7 @@ def test_a_segment_stays_while_a_file_of_the_archive_is_missing_or_cut_short(
     world.expire()
     world.settle()
     assert world.broker.journal.view.first_position == 0
-    assert world.broker.retaining.removed_segments == 0
+    assert world.broker.retention.removed_segments == 0
     found = "is missing" if spoil == "remove" else f"has {len(whole) - 1} bytes instead of {len(whole)}"
     texts = [str(t.fields["text"]) for t in world.told if t.name == "retention_failed"]
     assert texts

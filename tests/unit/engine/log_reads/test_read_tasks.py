@@ -96,7 +96,7 @@ def test_who_has_many_bookmarks_looked_up_is_not_read_from_until_they_are_found(
     world.settle()
     assert world.pauses[1:] == [ResumeReading(peer.conn, "searches")]
     assert [len(peer.heard[f"s{number}"]) for number in range(3)] == [44, 44, 44]
-    assert world.broker.subscribing.searches.bookmarks == 0
+    assert world.broker.subscriptions.searches.bookmarks == 0
 
 
 def test_all_connections_together_have_no_more_looked_up_than_the_bound(
@@ -110,7 +110,7 @@ def test_all_connections_together_have_no_more_looked_up_than_the_bound(
     assert _code(other, second) == "not_ready"
     assert first not in peer.answers
     world.broker.disconnected(peer.conn)
-    assert world.broker.subscribing.searches.bookmarks == 0
+    assert world.broker.subscriptions.searches.bookmarks == 0
     third = other.subscribe("s", "t", bookmark=_list(world, 200), credit=1 << 20)
     world.settle()
     assert _code(other, third) == ""

@@ -154,7 +154,7 @@ def test_a_publish_of_many_topics_is_looked_at_in_steps_and_others_have_their_tu
         reader.subscribe(f"s{number}", f"^t/(x|y)*{number}$")
     reader.subscribe("f", "^t/.*", filter="/n = 1", credit=1 << 20)
     world.settle()
-    everything = world.broker.contents._patterns
+    everything = world.broker.compiler._patterns
     builder = BatchBuilder()
     for number in range(1_000):
         builder.add(f"t/{number}", b'{"n":%d}' % (number % 2))
@@ -177,7 +177,7 @@ def test_the_subscriptions_of_a_pattern_share_what_is_known_of_it() -> None:
     for number in range(5):
         publisher.publish("t1", [b'{"n":%d}' % number])
         world.settle()
-    everything = world.broker.contents._patterns
+    everything = world.broker.compiler._patterns
     assert (len(everything), everything.searches) == (1, 2)  # of t1, and of the server's own topic
     assert [len(reader.heard[name]) for name in "abc"] == [5, 4, 5]
 

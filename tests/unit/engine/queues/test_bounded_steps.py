@@ -132,4 +132,4 @@ def test_checkpoint_of_deep_queues_engine_step_encodes_no_set(monkeypatch: pytes
     assert not encoded, "an encoded set is work for the disk job: the engine serves nobody meanwhile"
     world.settle()
     assert encoded
-    assert (world.broker._keeping.written, world.broker._keeping.failures) == (1, 0)
+    assert (world.broker._checkpoints.written, world.broker._checkpoints.failures) == (1, 0)

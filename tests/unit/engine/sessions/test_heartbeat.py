@@ -24,25 +24,25 @@ class Engine:
         self.clock = EngineClock()
         self.outbox = make_outbox(self.clock)
         self.ended: dict[int, TickertapeError] = {}
-        self.beats = HeartbeatMonitor(self.outbox, self.clock)
+        self.heartbeats = HeartbeatMonitor(self.outbox, self.clock)
 
     def begin(self, conn: int, interval_ms: int, now: float) -> None:
         self.clock.set(Now(now, 0))
-        self.beats.begin(conn, interval_ms)
+        self.heartbeats.begin(conn, interval_ms)
 
     def wake(self, now: float) -> list[int]:
         """Whom it wants to be told of."""
         self.clock.set(Now(now, 0))
-        self.beats.wake()
+        self.heartbeats.wake()
         return [effect.conn for effect in self.outbox.take() if isinstance(effect, ProbeConnection)]
 
     def looked(self, conn: int, sight: Liveness, now: float) -> int:
         """Beats that were sent for it."""
         self.clock.set(Now(now, 0))
-        error = self.beats.probed(conn, sight)
+        error = self.heartbeats.probed(conn, sight)
         if error is not None:
             self.ended[conn] = error
-            self.beats.drop(conn)
+            self.heartbeats.drop(conn)
         taken = self.outbox.take()
         for effect in taken:
             assert isinstance(effect, Send)
@@ -55,38 +55,38 @@ class Engine:
 def test_a_connection_that_asked_for_none_is_never_looked_at() -> None:
     engine = Engine()
     engine.begin(1, 0, 100.0)
-    assert len(engine.beats) == 0
-    assert engine.beats.next_deadline() is None
+    assert len(engine.heartbeats) == 0
+    assert engine.heartbeats.next_deadline() is None
     assert engine.wake(1e9) == []
 
 
 def test_it_beats_and_ends_who_is_silent_for_two_intervals() -> None:
     engine = Engine()
     engine.begin(1, 3000, 100.0)
-    assert engine.beats.next_deadline() == pytest.approx(103.0, abs=1e-5)
+    assert engine.heartbeats.next_deadline() == pytest.approx(103.0, abs=1e-5)
     assert engine.wake(102.9) == []
     assert engine.wake(103.00001) == [1]
     assert engine.looked(1, Liveness(100.0, 0, 100.0), 103.00001) == 1
-    assert engine.beats.next_deadline() == pytest.approx(106.0, abs=1e-5)
+    assert engine.heartbeats.next_deadline() == pytest.approx(106.0, abs=1e-5)
     assert engine.wake(106.00002) == [1]
     assert engine.looked(1, Liveness(100.0, 0, 103.0), 106.00002) == 0
     assert isinstance(engine.ended[1], HeartbeatMissed)
     assert "6 seconds" in str(engine.ended[1])
-    assert engine.beats.next_deadline() is None
+    assert engine.heartbeats.next_deadline() is None
 
 
 def test_an_interval_may_be_changed_and_given_up() -> None:
     engine = Engine()
     engine.begin(1, 3000, 100.0)
     engine.begin(1, 500, 101.0)
-    assert engine.beats.next_deadline() == pytest.approx(101.5, abs=1e-5)
+    assert engine.heartbeats.next_deadline() == pytest.approx(101.5, abs=1e-5)
     engine.begin(1, 0, 101.2)
-    assert engine.beats.next_deadline() is None
+    assert engine.heartbeats.next_deadline() is None
     assert engine.looked(1, Liveness(0, 0, 0), 500.0) == 0
     engine.begin(1, 10_000, 600.0)
-    assert engine.beats.next_deadline() == pytest.approx(610.0, abs=1e-5)
-    engine.beats.drop(1)
-    engine.beats.drop(1)
+    assert engine.heartbeats.next_deadline() == pytest.approx(610.0, abs=1e-5)
+    engine.heartbeats.drop(1)
+    engine.heartbeats.drop(1)
     assert engine.wake(1e9) == []
 
 
@@ -95,7 +95,7 @@ def test_an_interval_has_bounds(interval_ms: int) -> None:
     engine = Engine()
     with pytest.raises(BadOption, match=r"0\.1 to 3600 seconds"):
         engine.begin(1, interval_ms, 100.0)
-    assert len(engine.beats) == 0
+    assert len(engine.heartbeats) == 0
 
 
 def test_a_step_for_ten_thousand_connections_is_bounded() -> None:
@@ -110,7 +110,7 @@ def test_a_step_for_ten_thousand_connections_is_bounded() -> None:
             assert engine.looked(conn, Liveness(100.9, 32, 100.0), 101.00001) == 1
         seen += looks
     assert sorted(seen) == list(range(10_000))
-    assert engine.beats.next_deadline() == pytest.approx(102.0, abs=1e-4)
+    assert engine.heartbeats.next_deadline() == pytest.approx(102.0, abs=1e-4)
 
 
 # -- the whole engine ---------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ def test_a_logon_with_a_heartbeat_begins_it_and_a_bad_one_is_refused() -> None:
     closed = [effect for effect in world.broker.effects() if isinstance(effect, CloseConnection)]
     assert [(close.conn, close.reason) for close in closed] == [(51, "bad_option")]
     assert list(world.broker.sessions) == [50]
-    assert len(world.broker.beats) == 1
+    assert len(world.broker.heartbeats) == 1
     deadline = world.broker.next_deadline(world.now())
     assert deadline is not None
     assert deadline <= world.mono + 2.0
@@ -134,14 +134,14 @@ def test_a_heartbeat_command_changes_the_interval_and_a_bad_one_ends_the_connect
     world = EngineWorld(2)
     peer = world.connect("c")
     peer.send(Heartbeat())
-    assert len(world.broker.beats) == 0
+    assert len(world.broker.heartbeats) == 0
     peer.send(Heartbeat(interval_ms=200))
-    assert len(world.broker.beats) == 1
+    assert len(world.broker.heartbeats) == 1
     peer.send(Heartbeat(interval_ms=7))
     world.settle()
     assert peer.goodbye is not None
     assert peer.goodbye.code == "bad_option"
-    assert len(world.broker.beats) == 0
+    assert len(world.broker.heartbeats) == 0
 
 
 def test_the_silent_are_told_counted_and_forgotten() -> None:

@@ -24,11 +24,11 @@ def _world(seed: int = 1, limits: SlowConsumerLimits | None = None) -> EngineWor
 
 
 def _unrecorded(world: EngineWorld) -> TransientDelivery:
-    return world.broker.subscribing.unrecorded
+    return world.broker.subscriptions.transient
 
 
 def _held_bytes(world: EngineWorld) -> int:
-    return world.broker.contents.conflation_memory.bytes
+    return world.broker.compiler.conflation_memory.bytes
 
 
 def _publish(peer: Peer, topic: str, *messages: tuple[object, int]) -> None:
@@ -96,7 +96,7 @@ def test_each_interval_gives_its_last_in_the_order_of_the_firsts(seed: int) -> N
         assert heard == wanted[: len(heard)]
     _pass(world, 1.5)
     assert _numbers(peer) == wanted
-    assert _held_bytes(world) == unrecorded.backlogs.held_bytes == 0
+    assert _held_bytes(world) == unrecorded.slow_consumers.held_bytes == 0
     assert not unrecorded.has_work
     assert unrecorded.next_deadline() is None
 
@@ -138,7 +138,7 @@ def test_exact_20_replaced_again_and_again_with_and_without_conflation(seed: int
     world.broker.writable(peer.conn)
     _pass(world, 1.5)
     assert heard + _numbers(peer) == wanted
-    assert _held_bytes(world) == unrecorded.backlogs.held_bytes == 0
+    assert _held_bytes(world) == unrecorded.slow_consumers.held_bytes == 0
     assert not unrecorded.has_work
 
 
@@ -216,11 +216,11 @@ def test_what_leaves_waits_like_everything_else_for_a_slow_reader() -> None:
         world.wake(0.02)
         while world.broker.has_work or world.spilled.jobs:
             world.run_spill() if world.spilled.jobs else world.work()
-    assert unrecorded.backlogs.offline_connections == 1
+    assert unrecorded.slow_consumers.offline_connections == 1
     world.broker.writable(peer.conn)
     _pass(world, 0.1)
     assert _numbers(peer) == wanted
-    assert unrecorded.backlogs.held_bytes == 0
+    assert unrecorded.slow_consumers.held_bytes == 0
 
 
 def test_one_who_never_reads_is_ended_by_age() -> None:
@@ -240,7 +240,7 @@ def test_one_who_never_reads_is_ended_by_age() -> None:
 
 def test_all_conflation_shares_one_bound() -> None:
     world = _world()
-    world.broker.contents.conflation_memory.bytes_max = 20_000
+    world.broker.compiler.conflation_memory.bytes_max = 20_000
     publisher, peer = world.connect("p"), world.connect("s")
     for number in range(4):
         peer.subscribe(f"s{number}", "u", options=KEYED, credit=1 << 20)
@@ -277,7 +277,7 @@ def test_no_step_looks_at_more_than_a_bounded_piece(way: str) -> None:
 
 
 def _conflater(world: EngineWorld, peer: Peer) -> Conflater:
-    conflating = world.broker.subscribing.of(peer.conn).live["s"].conflating
+    conflating = world.broker.subscriptions.of(peer.conn).live["s"].conflating
     assert conflating is not None
     return conflating._conflater
 
@@ -289,7 +289,7 @@ def test_what_cannot_be_a_key_is_refused_and_nothing_begins() -> None:
     answer = peer.answers[command]
     assert isinstance(answer, Ack)
     assert answer.code == "bad_option"
-    assert not world.broker.subscribing.of(peer.conn)
+    assert not world.broker.subscriptions.of(peer.conn)
 
 
 def test_at_a_stop_nothing_is_held_back() -> None:
@@ -299,7 +299,7 @@ def test_at_a_stop_nothing_is_held_back() -> None:
     _publish(publisher, "u", ("a", 1), ("b", 2), ("a", 3))
     world.broker.close(world.now())
     world.collect()
-    assert world.broker.subscribing.owed(peer.conn) or _numbers(peer)
+    assert world.broker.subscriptions.owed(peer.conn) or _numbers(peer)
     world.settle()
     assert _numbers(peer) == [3, 2]
-    assert not world.broker.subscribing.owed(peer.conn)
+    assert not world.broker.subscriptions.owed(peer.conn)

@@ -24,7 +24,7 @@ def _world(slow_clients: SlowConsumerLimits | None = None) -> EngineWorld:
 
 
 def _unrecorded(world: EngineWorld) -> TransientDelivery:
-    return world.broker.subscribing.unrecorded
+    return world.broker.subscriptions.transient
 
 
 def _steps_of(world: EngineWorld, size: int) -> None:
@@ -146,7 +146,7 @@ def test_between_two_writes_a_bounded_amount_is_queued_however_many_subscription
         world.broker.work(world.now())
         assert not _bytes_to(world.broker.effects(), peer)
     once = 3 * 2 * (20_000 * 4 + 10 * batch_memory_bytes)
-    assert 0 < _unrecorded(world).backlogs.held_bytes < once, "what all wait for is held once"
+    assert 0 < _unrecorded(world).slow_consumers.held_bytes < once, "what all wait for is held once"
 
 
 def test_one_subscription_is_sent_no_more_than_a_step_between_two_writes() -> None:
@@ -185,11 +185,11 @@ def test_a_large_publish_to_who_takes_it_is_no_backlog() -> None:
     peer.subscribe("s", "u", credit=1 << 30)
     for number in range(3):
         _publish(world, publisher, batch_from_bodies("u", [bytes([number]) * 500_000] * 12))
-        assert not _unrecorded(world).backlogs.held_bytes
+        assert not _unrecorded(world).slow_consumers.held_bytes
     world.collect()
     while world.broker.has_work:
         world.work()
-        assert not _unrecorded(world).backlogs.held_bytes
+        assert not _unrecorded(world).slow_consumers.held_bytes
     assert [body[0] for body in _bodies(peer)] == [0] * 12 + [1] * 12 + [2] * 12
 
 
@@ -230,9 +230,9 @@ def test_a_stop_waits_until_what_was_published_is_handed_on() -> None:
     publisher = world.connect("p")
     _steps_of(world, 1)
     publisher.publish("u", [b"1"], sequenced=False)
-    assert all(world.broker.subscribing.owed(peer.conn) for peer in [publisher, *peers])
+    assert all(world.broker.subscriptions.owed(peer.conn) for peer in [publisher, *peers])
     world.settle()
-    assert not any(world.broker.subscribing.owed(peer.conn) for peer in [publisher, *peers])
+    assert not any(world.broker.subscriptions.owed(peer.conn) for peer in [publisher, *peers])
 
 
 # -- publishers faster than the handing on ------------------------------------------------------------
@@ -286,12 +286,12 @@ def test_each_reason_not_to_read_is_told_once_and_ends_by_itself() -> None:
         PauseReading(2, "journal"),
         PauseReading(3, "journal"),
     ]
-    pauses.lift("journal")
+    pauses.resume_all("journal")
     assert outbox.take() == [ResumeReading(1, "journal"), ResumeReading(2, "journal")]
     pauses.resume(2, "unrecorded")
     pauses.resume(1, "unrecorded")
-    pauses.lift("journal")
-    pauses.lift("unrecorded")
+    pauses.resume_all("journal")
+    pauses.resume_all("unrecorded")
     assert outbox.take() == [ResumeReading(1, "unrecorded")]
     assert not pauses.of("unrecorded")
 
@@ -310,14 +310,14 @@ def test_the_connection_that_waits_for_most_is_ended_first_and_the_others_get_ev
     for number in range(20):
         publisher.publish("b", [b"%d" % number + bytes(8_000)], sequenced=False)
         world.settle()
-        assert _unrecorded(world).backlogs.held_bytes <= 100_000
+        assert _unrecorded(world).slow_consumers.held_bytes <= 100_000
     assert _is_slow(most)
     assert little.goodbye is None
     assert len(_bodies(reading)) == 20
     world.broker.writable(little.conn)
     world.settle()
     assert _bodies(little) == [b"%d" % number * 2_000 for number in range(5)]
-    assert _unrecorded(world).backlogs.held_bytes == 0
+    assert _unrecorded(world).slow_consumers.held_bytes == 0
 
 
 def test_a_connection_that_waits_for_too_much_is_ended_whoever_else_waits_for_it() -> None:
@@ -341,7 +341,7 @@ def test_a_connection_that_waits_for_too_much_is_ended_whoever_else_waits_for_it
     assert slow.goodbye is not None
     assert "connection_limit (16777216 bytes)" in slow.goodbye.text
     assert len(_bodies(reading)) == 6
-    assert _unrecorded(world).backlogs.held_bytes == 0
+    assert _unrecorded(world).slow_consumers.held_bytes == 0
 
 
 def test_who_waits_for_credit_does_not_keep_the_step_going() -> None:
@@ -382,7 +382,7 @@ def test_names_that_are_remembered_have_a_bound_in_bytes(monkeypatch: pytest.Mon
     monkeypatch.setattr(publish_checks, "known_topics_bytes_max", 20_000)
     world = _world()
     publisher = world.connect("p")
-    known = world.broker._intake._checks._good_topics
+    known = world.broker._publish_handler._checks._good_topics
     most = 0
     for number in range(100):
         publisher.publish(f"{number:04}" + "x" * 900, [b""], sequenced=False)

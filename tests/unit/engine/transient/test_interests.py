@@ -48,7 +48,7 @@ def test_a_pattern_covers_recorded_and_unrecorded_topics_under_one_id() -> None:
     _publish(publisher, "rest/a", 1)
     world.settle()
     assert len(peer.heard["s"]) == 4
-    assert not len(world.broker.subscribing.of(peer.conn))
+    assert not len(world.broker.subscriptions.of(peer.conn))
 
 
 def test_a_replay_by_pattern_gives_recorded_topics_only_then_and_later() -> None:
@@ -118,7 +118,7 @@ def test_exact_20_of_every_kind_replaced_again_and_again(seed: int) -> None:
 
 def test_a_pattern_of_both_kinds_counts_once_and_a_limit_says_what_it_is() -> None:
     world = EngineWorld(4, recorded=RECORDED)
-    world.broker.contents.limits = ClientLimits(subscriptions_per_connection_max=3)
+    world.broker.compiler.limits = ClientLimits(subscriptions_per_connection_max=3)
     peer = world.connect("reader")
     topics = ["/a$", ".*", "log/a", "rest/a"]
     commands = [peer.subscribe(f"s{number}", topic) for number, topic in enumerate(topics)]

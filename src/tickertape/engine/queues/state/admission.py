@@ -58,12 +58,12 @@ class QueueAdmission:
     """What enters a queue."""
 
     def __init__(
-        self, definition: QueueDefinition, contents: InterestCompiler, priority: PriorityValues | None
+        self, definition: QueueDefinition, compiler: InterestCompiler, priority: PriorityValues | None
     ) -> None:
-        self.cover = contents.cover(definition.topic, definition.filter, None, QUEUE_ITSELF)
+        self.cover = compiler.compile(definition.topic, definition.filter, None, QUEUE_ITSELF)
         self._filter = self.cover.content
         barrier = definition.barrier_expression
-        self._barrier = _content(contents, definition.topic, barrier)
+        self._barrier = _content(compiler, definition.topic, barrier)
         self._priority = priority
         self.plain = self._filter is None and self._barrier is None and priority is None
         """No body is looked at."""
@@ -114,17 +114,17 @@ class QueueAdmission:
         return high
 
 
-def _content(contents: InterestCompiler, topic: str, text: str | None) -> ContentFilter | None:
-    return None if text is None else contents.cover(topic, text, None, QUEUE_ITSELF).content
+def _content(compiler: InterestCompiler, topic: str, text: str | None) -> ContentFilter | None:
+    return None if text is None else compiler.compile(topic, text, None, QUEUE_ITSELF).content
 
 
 class Priorities:
     """One expression, over messages of any type."""
 
-    def __init__(self, text: str, surroundings: FilterContext) -> None:
+    def __init__(self, text: str, filter_context: FilterContext) -> None:
         """Raises `BadFilter` for what is no expression."""
         self._text = text
-        self._surroundings = surroundings
+        self._filter_context = filter_context
         self._values: dict[str, NumericExpression] = {}
 
     def reach(self, batch: MessageBatch, low: int) -> int:
@@ -136,7 +136,7 @@ class Priorities:
         if not len(indices):
             return []
         found = [0] * len(indices)
-        for name, rows in rows_by_type(self._surroundings.type_of, batch, indices):
+        for name, rows in rows_by_type(self._filter_context.type_of, batch, indices):
             at = np.searchsorted(indices, rows).tolist()
             for place, value in zip(at, self._of_type(name)(bodies_of(batch, rows)), strict=True):
                 found[place] = value or 0
