@@ -13,7 +13,7 @@ from tests.bench.registry import Reading, Room, bench
 from tests.bench.stage import A_CALL, FLUSH_SECONDS, fill, publisher, stage, timed, workers
 from tests.helpers.engine_parts import make_compiler
 from tickertape.batch import batch_from_bodies
-from tickertape.engine.matching.filter_context import Subscriber
+from tickertape.engine.sessions.session import Subscriber
 
 SYMBOLS = 10_000
 CONNECTIONS = 100

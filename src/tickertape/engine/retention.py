@@ -153,7 +153,7 @@ class RetentionManager:
         }
         if view.first is not None:
             fields["first_bookmark"] = str(view.first.bookmark)
-        self._outbox.log_event("segments_removed", fields)
+        self._outbox.log_event("segments_removed", False, fields)
         self._at = self._clock.mono if self._policy.active else None  # there may be more
 
     # -- outputs --------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ class RetentionManager:
             fields: dict[str, str | int] = {}
             if segments:
                 fields = {"segments": segments, "bytes": size, "by": who}
-            self._outbox.log_event(name, fields, warning=bool(segments))
+            self._outbox.log_event(name, bool(segments), fields)
         self.held_segments, self.held_bytes, self.held_by = segments, size, who
 
     def _run(self, steps: Steps[RetiredFacts | int]) -> None:
@@ -271,5 +271,5 @@ class RetentionManager:
 
     def _failed(self, text: str) -> None:
         self.failures += 1
-        self._outbox.log_event("retention_failed", {"text": text}, warning=True)
+        self._outbox.log_event("retention_failed", True, {"text": text})
         self._at = self._clock.mono + retention_check_seconds

@@ -10,9 +10,9 @@ from tickertape.base.client_limits import ClientLimits
 from tickertape.base.errors import BadFilter, MessageTooLarge
 from tickertape.base.limits import filter_bytes_max
 from tickertape.batch import BatchBuilder, MessageBatch
-from tickertape.engine.matching.filter_context import Subscriber
 from tickertape.engine.queues.state.admission import QueueAdmission
 from tickertape.engine.runtime.queue_definition import QueueDefinition
+from tickertape.engine.sessions.session import Subscriber
 from tickertape.wire.commands import Publish
 from tickertape.wire.settlement import QUEUE_TOPIC
 

@@ -17,7 +17,7 @@ from tickertape.engine.commands.queue_subscribe import QueueSubscribeHandler, of
 from tickertape.engine.commands.range_searches import RangeSearch, RangeSearches
 from tickertape.engine.commands.subscribe_checks import bookmarks_in, check_subscribe, range_search
 from tickertape.engine.commands.subscription_registry import ConnectionSubscriptions
-from tickertape.engine.conflation.buffer import ConflationBuffer
+from tickertape.engine.conflation.buffer import ConflationBuffer, ConflationBuffers
 from tickertape.engine.delivery.log_delivery import LogDelivery
 from tickertape.engine.limits import replaces_waiting_max
 from tickertape.engine.log_reads.log_reads import LogReads
@@ -107,6 +107,7 @@ class SubscribeHandler:
     ) -> None:
         self._journal = journal
         self._compiler = compiler
+        self.conflation = ConflationBuffers(compiler)
         self._catalog = catalog
         self._outbox = outbox
         self._clock = clock
@@ -165,7 +166,7 @@ class SubscribeHandler:
 
     def stop(self) -> None:
         """A clean stop has begun: what conflation holds back is sent as soon as everything was considered."""
-        self._compiler.conflation_memory.stopping = True
+        self.conflation.stop()
         self.delivery.stop()
         self.transient.stop()
 
@@ -233,7 +234,7 @@ class SubscribeHandler:
         """What conflates, where that is asked for and `wanted`. Raises `BadOption`."""
         if options.conflation is None or not wanted:
             return None
-        return self._compiler.conflating(cover, options.conflation)
+        return self.conflation.make(cover, options.conflation)
 
     def _parts(self, cover: Interest, replay: bool) -> tuple[bool, bool]:
         """Whether a subscription is given messages of the log, and others."""

@@ -8,6 +8,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 from typing import Final
 
 from tickertape.batch import MessageBatch
@@ -16,10 +17,20 @@ from tickertape.engine.conflation.keys import ConflationKeys
 from tickertape.engine.limits import conflation_all_bytes_max, conflation_piece_messages_max
 from tickertape.engine.log_reads.selection import Selection
 from tickertape.engine.matching.content_filter import ContentFilter
-from tickertape.engine.subscriptions.options import ConflationOptions
+from tickertape.engine.matching.interest import Interest
+from tickertape.engine.matching.interest_compiler import InterestCompiler
 
 _PATIENCE: Final = 2
 """So many times its interval something is held at the most, whatever the wall clock does."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConflationOptions:
+    """Messages of one key within an interval of the recorded timeline are delivered as one."""
+
+    interval_micros: int
+    fields: tuple[str, ...] = ()
+    """Identifiers that make the key, as they were written; none = the whole topic."""
 
 
 class ConflationBudget:
@@ -164,3 +175,22 @@ class ConflationBuffer:
     def interval_seconds(self) -> float:
         """How long an interval is."""
         return self._conflater.interval_micros / 1e6
+
+
+class ConflationBuffers:
+    """Creates buffers, all under one budget."""
+
+    def __init__(self, compiler: InterestCompiler) -> None:
+        self._compiler = compiler
+        self.budget = ConflationBudget()
+
+    def make(self, interest: Interest, options: ConflationOptions) -> ConflationBuffer:
+        """Return a new buffer. Raises `BadOption` for a key that messages of `interest` cannot have."""
+        keys, fields, context = None, options.fields, self._compiler.filter_context
+        if fields:
+            keys = self._compiler.for_types(interest, lambda types: ConflationKeys(fields, context, types))
+        return ConflationBuffer(options, keys, interest.content, self.budget)
+
+    def stop(self) -> None:
+        """Hold nothing back any more once everything was considered."""
+        self.budget.stopping = True

@@ -13,7 +13,8 @@ import numpy as np
 from tickertape.base.errors import BadFilter, BadOption, BadPath
 from tickertape.batch import MessageBatch, with_bodies
 from tickertape.batch.format import I8, Int64s
-from tickertape.engine.matching.filter_context import FilterContext, Subscriber
+from tickertape.engine.matching.filter_context import FilterContext
+from tickertape.engine.sessions.session import Subscriber
 from tickertape.filter import Filter, FilterInputs
 from tickertape.filter.batch_filter import (
     SUBSCRIBER_INPUTS,

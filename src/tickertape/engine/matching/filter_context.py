@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from tickertape.base.limits import filter_bytes_max
 from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.topic_catalog import DEFAULT_TYPE, TopicCatalog
+from tickertape.engine.sessions.session import Subscriber
 from tickertape.filter import FilterInputs
-
-
-class Subscriber(NamedTuple):
-    """User, client name and client software of a subscriber."""
-
-    user: str | None
-    name: str
-    software: str = ""
-    """Name and version of its client software, as it says; empty when it does not."""
 
 
 class FilterContext:

@@ -11,23 +11,21 @@ from tickertape.base.errors import BadFilter, BadOption, BadTopic, LimitReached
 from tickertape.base.limits import topic_bytes_max
 from tickertape.base.names import check_topic, is_pattern
 from tickertape.base.text_format import shown
-from tickertape.engine.conflation.buffer import ConflationBudget, ConflationBuffer
-from tickertape.engine.conflation.keys import ConflationKeys
 from tickertape.engine.limits import topic_names_bytes_max
 from tickertape.engine.matching.content_filter import ContentFilter
-from tickertape.engine.matching.filter_context import FilterContext, Subscriber
+from tickertape.engine.matching.filter_context import FilterContext
 from tickertape.engine.matching.interest import Interest
 from tickertape.engine.matching.topic_patterns import TopicPatternIndex
 from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.topic_catalog import DEFAULT_TYPE, TopicCatalog
-from tickertape.engine.subscriptions.options import ConflationOptions
+from tickertape.engine.sessions.session import Subscriber
 from tickertape.journal.format.segment import CONTROL_TOPIC
 from tickertape.wire.settlement import QUEUE_TOPIC
 
 _NAME_OVERHEAD_BYTES: Final = 3
 """What MessagePack adds to a name, at most."""
 
-Made = TypeVar("Made", ContentFilter, ConflationKeys)
+Made = TypeVar("Made")
 
 
 class InterestCompiler:
@@ -37,7 +35,6 @@ class InterestCompiler:
         self.limits = limits
         self.catalog = catalog
         self.filter_context = FilterContext(catalog, clock, limits.filter_bytes_max)
-        self.conflation_memory = ConflationBudget()
         self.compiled = 0
         """How often something was compiled so far, or refused then: each may take milliseconds."""
         self._patterns = TopicPatternIndex()
@@ -54,14 +51,10 @@ class InterestCompiler:
                 self._covers[key] = cover
         return cover
 
-    def conflating(self, cover: Interest, conflation: ConflationOptions) -> ConflationBuffer:
-        """What conflates messages of `cover`. Raises `BadOption` for a key that they cannot have."""
-        keys = None
-        if conflation.fields:
-            self.compiled += 1
-            fields = conflation.fields
-            keys = self._fitting(cover, lambda types: ConflationKeys(fields, self.filter_context, types))
-        return ConflationBuffer(conflation, keys, cover.content, self.conflation_memory)
+    def for_types(self, cover: Interest, make: Callable[[list[str]], Made]) -> Made:
+        """Return what `make` compiles for the message types of a cover; count it."""
+        self.compiled += 1
+        return self._for_types(cover, make)
 
     def without_select(self, cover: Interest, subscriber: Subscriber) -> Interest:
         """`cover` without its select list."""
@@ -108,15 +101,14 @@ class InterestCompiler:
             check_topic(topic)
         if filter is None and select is None:
             return Interest(topic, fits)
-        content = self._fitting(
+        content = self._for_types(
             Interest(topic, fits),
             lambda types: ContentFilter(filter, select, types, self.filter_context, subscriber),
         )
         return Interest(topic, fits, content)
 
-    def _fitting(self, cover: Interest, make: Callable[[list[str]], Made]) -> Made:
-        """What `make` makes for the message types that `cover` covers. What only the type of its one topic
-        does not take is refused with the name of that topic."""
+    def _for_types(self, cover: Interest, make: Callable[[list[str]], Made]) -> Made:
+        """Return what `make` compiles; an error that only the type of one topic causes names the topic."""
         types = self._expected(cover)
         try:
             return make(types)

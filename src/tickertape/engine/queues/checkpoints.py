@@ -268,7 +268,7 @@ class CheckpointWriter:
             self.written += 1
             return
         self.failures += 1
-        self._outbox.log_event("queue_checkpoint_failed", {"text": str(error)}, warning=True)
+        self._outbox.log_event("queue_checkpoint_failed", True, {"text": str(error)})
 
     def next_deadline(self) -> float | None:
         """Monotonic second at which `wake` is wanted."""

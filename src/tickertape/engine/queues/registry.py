@@ -364,7 +364,7 @@ class QueueRegistry:
     def _failed(self, work: QueueWorker, error: TickertapeError) -> None:
         """A queue cannot read what it needs: nobody is served by it any more."""
         fields: dict[str, str | int] = {"queue": work.queue.name, "code": error.code, "text": str(error)}
-        self._outbox.log_event("queue_stopped", fields, warning=True)
+        self._outbox.log_event("queue_stopped", True, fields)
         subs: list[QueueFeed | QueueBrowser] = [*work.queue.consumers, *self._early.pop(work.queue.name, {})]
         for sub in subs:
             self._outbox.end_subscription(sub.session.conn, sub.sub_id, sub.topic, error)

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
-from typing import Final
+from typing import Final, Protocol
 
 from tickertape.base.errors import BadOption
 from tickertape.base.limits import conflation_seconds_max, conflation_seconds_min
 from tickertape.base.units import parse_interval
 from tickertape.engine.limits import ack_conflation_frames_max
-from tickertape.engine.sessions.session import Session
 from tickertape.wire.commands import Command, Persisted
 
 _SWEEP_MIN: Final = 64
@@ -33,12 +32,20 @@ def ack_conflation_of(value: str | None) -> float:
     return seconds
 
 
+class Recipient(Protocol):
+    """A session: what an acknowledgement needs of it."""
+
+    conn: int
+    ack_conflation: float
+    """Seconds between two acknowledgements; 0: they are not held back."""
+
+
 class AckConflation:
     """Held acknowledgements of sessions with an `ack_conflation`; `send(conn, command)` sends one."""
 
     def __init__(self, send: Callable[[int, Command], None]) -> None:
         self._send = send
-        self._held: dict[int, tuple[Session, Persisted, float]] = {}
+        self._held: dict[int, tuple[Recipient, Persisted, float]] = {}
         """By connection: the one that waits, and when it leaves (monotonic seconds)."""
         self._free: dict[int, float] = {}
         """By connection: from when on the next one leaves at once."""
@@ -47,7 +54,7 @@ class AckConflation:
         self._deadlines: list[tuple[float, int]] = []
         """A heap of times and connections; some of them hold nothing any more, or until a later time."""
 
-    def persisted(self, session: Session, command: Persisted, mono: float) -> None:
+    def persisted(self, session: Recipient, command: Persisted, mono: float) -> None:
         """An acknowledgement is due, which covers every earlier one."""
         conn = session.conn
         if not session.ack_conflation:
@@ -70,7 +77,7 @@ class AckConflation:
         else:
             self._say(session, command, mono)
 
-    def _say(self, session: Session, command: Persisted, mono: float) -> None:
+    def _say(self, session: Recipient, command: Persisted, mono: float) -> None:
         self._free[session.conn] = mono + session.ack_conflation
         self._said[session.conn] = command.frame
         self._send(session.conn, command)

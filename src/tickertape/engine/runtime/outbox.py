@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from tickertape.base.errors import BookmarkExpired, TickertapeError
-from tickertape.engine.runtime.ack_conflation import AckConflation
+from tickertape.engine.runtime.ack_conflation import AckConflation, Recipient
 from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.effects import (
     ArchiveRead,
@@ -26,7 +26,6 @@ from tickertape.engine.runtime.effects import (
     SubscriptionEnded,
 )
 from tickertape.engine.runtime.statistics import Statistics
-from tickertape.engine.sessions.session import Session
 from tickertape.journal.commit.jobs import JournalJob
 from tickertape.journal.format.staging_file import StagingTask
 from tickertape.journal.reading.archive_reader import ArchiveRequest
@@ -68,7 +67,7 @@ class Outbox:
     def _put(self, conn: int, command: Command) -> None:
         self.put(Send(conn, encode_frame(command)))
 
-    def reply_all(self, answers: Iterable[tuple[Session, Command]]) -> None:
+    def reply_all(self, answers: Iterable[tuple[Recipient, Command]]) -> None:
         """Send answers that became due with a commit, and acknowledgements that were held back until now."""
         mono = self._clock.mono
         for session, command in answers:
@@ -130,6 +129,6 @@ class Outbox:
 
     # -- log of the server ------------------------------------------------------------------------------
 
-    def log_event(self, name: str, fields: dict[str, str | int], *, warning: bool = False) -> None:
+    def log_event(self, name: str, warning: bool, fields: dict[str, str | int]) -> None:
         """Log an event that concerns no single connection."""
         self.put(LogEvent(name, warning, fields))

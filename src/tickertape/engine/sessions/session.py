@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from tickertape.batch import MessageBatch
-from tickertape.engine.matching.filter_context import Subscriber
 from tickertape.engine.runtime.statistics import Statistics
+
+
+class Subscriber(NamedTuple):
+    """User, client name and client software of a subscriber."""
+
+    user: str | None
+    name: str
+    software: str = ""
+    """Name and version of its client software, as it says; empty when it does not."""
 
 
 class Session:

@@ -18,6 +18,7 @@ from tickertape.base.limits import conflation_seconds_max, conflation_seconds_mi
 from tickertape.base.options import list_value, parse_options
 from tickertape.base.text_format import shown
 from tickertape.base.units import SIZE_UNITS, parse_interval
+from tickertape.engine.conflation.buffer import ConflationOptions
 from tickertape.engine.limits import (
     conflation_fields_max,
     rate_bytes_max,
@@ -69,15 +70,6 @@ class ReplayRate:
         return (
             str(self.rate) if self.max_gap is None else f"{self.rate}, gaps of {self.max_gap:.12g} s at most"
         )
-
-
-@dataclass(frozen=True, slots=True)
-class ConflationOptions:
-    """Messages of one key within an interval of the recorded timeline are delivered as one."""
-
-    interval_micros: int
-    fields: tuple[str, ...] = ()
-    """Identifiers that make the key, as they were written; none = the whole topic."""
 
 
 def parse_rate(text: str) -> Rate:

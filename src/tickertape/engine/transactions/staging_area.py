@@ -409,7 +409,7 @@ class StagingArea:
         if transaction.space:
             fields["space"] = transaction.space
         fields |= {"parts": len(parts), "bytes": sum([part.offset for part in parts])}
-        self._outbox.log_event("transaction_expired", fields, warning=True)
+        self._outbox.log_event("transaction_expired", True, fields)
 
 
 def describe(transaction: Transaction, part: str | None = None) -> str:

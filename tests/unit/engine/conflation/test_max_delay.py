@@ -110,7 +110,7 @@ def test_for_who_takes_nothing_it_stays_held_and_counted() -> None:
     world.settle()
     world.wall -= HOUR
     world.broker.blocked(reader.conn)
-    memory = world.broker.compiler.conflation_memory
+    memory = world.broker.subscriptions.conflation.budget
     counted = memory.bytes
     assert counted > 10_000
     for _ in range(10):

@@ -13,9 +13,9 @@ from tickertape.base.limits import message_cost_bytes
 from tickertape.batch import BatchBuilder
 from tickertape.engine.delivery import fanout_frames as sharing
 from tickertape.engine.limits import outbox_bytes_max
-from tickertape.engine.matching.filter_context import Subscriber
 from tickertape.engine.matching.interest import Interest
 from tickertape.engine.matching.subscription_index import InterestGroup, SubscriptionIndex
+from tickertape.engine.sessions.session import Subscriber
 from tickertape.engine.subscriptions.log_feed import Phase
 from tickertape.wire.commands import Deliver
 

@@ -426,7 +426,7 @@ def test_a_large_commit_is_conflated_a_piece_at_a_time() -> None:
 def test_all_conflation_together_has_a_bound() -> None:
     world = EngineWorld(17)
     publisher, peer = world.connect("publisher"), world.connect("reader")
-    memory = world.broker.compiler.conflation_memory
+    memory = world.broker.subscriptions.conflation.budget
     memory.bytes_max = 20_000
     ids = [f"s{number}" for number in range(4)]
     for sub_id in ids:

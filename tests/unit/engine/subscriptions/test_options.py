@@ -6,8 +6,8 @@ import pytest
 
 from tickertape.base.errors import BadOption
 from tickertape.base.options import parse_options
+from tickertape.engine.conflation.buffer import ConflationOptions
 from tickertape.engine.subscriptions.options import (
-    ConflationOptions,
     Rate,
     RateUnit,
     ReplayRate,

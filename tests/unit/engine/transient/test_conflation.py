@@ -28,7 +28,7 @@ def _unrecorded(world: EngineWorld) -> TransientDelivery:
 
 
 def _held_bytes(world: EngineWorld) -> int:
-    return world.broker.compiler.conflation_memory.bytes
+    return world.broker.subscriptions.conflation.budget.bytes
 
 
 def _publish(peer: Peer, topic: str, *messages: tuple[object, int]) -> None:
@@ -240,7 +240,7 @@ def test_one_who_never_reads_is_ended_by_age() -> None:
 
 def test_all_conflation_shares_one_bound() -> None:
     world = _world()
-    world.broker.compiler.conflation_memory.bytes_max = 20_000
+    world.broker.subscriptions.conflation.budget.bytes_max = 20_000
     publisher, peer = world.connect("p"), world.connect("s")
     for number in range(4):
         peer.subscribe(f"s{number}", "u", options=KEYED, credit=1 << 20)

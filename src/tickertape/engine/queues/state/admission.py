@@ -16,11 +16,12 @@ from tickertape.batch import MessageBatch
 from tickertape.batch.format import I8, Int64s
 from tickertape.engine.limits import queue_step_messages_max
 from tickertape.engine.matching.content_filter import ContentFilter
-from tickertape.engine.matching.filter_context import FilterContext, Subscriber
+from tickertape.engine.matching.filter_context import FilterContext
 from tickertape.engine.matching.interest import rows_of_topics
 from tickertape.engine.matching.interest_compiler import InterestCompiler
 from tickertape.engine.queues.state.records import bitmap_of
 from tickertape.engine.runtime.queue_definition import QueueDefinition
+from tickertape.engine.sessions.session import Subscriber
 from tickertape.filter.batch_filter import bodies_of, piece_end, rows_by_type
 from tickertape.filter.compiler.numeric import NumericExpression, compile_value
 from tickertape.journal.reading.log_view import LogPart
