@@ -13,9 +13,9 @@ from tests.simulation.journal_world import drive
 from tickertape.base.interfaces import Now
 from tickertape.engine.broker import Broker
 from tickertape.engine.queues.checkpoints import recover_queues
+from tickertape.engine.queues.consumer import FeedQueue
 from tickertape.engine.queues.snapshot import QueueSnapshot
 from tickertape.engine.queues.state.checkpoint import decode_covered
-from tickertape.engine.queues.state.queue import Queue
 from tickertape.engine.runtime.publisher_ids import load_publishers
 from tickertape.engine.runtime.queue_definition import QueueDefinition
 from tickertape.engine.runtime.topic_catalog import TopicCatalog
@@ -88,7 +88,7 @@ class QueueEngine(EngineWorld):
         self.settle()
         assert not any(isinstance(job, WriteQueues) for job in self.jobs)
 
-    def queue(self, name: str) -> Queue:
+    def queue(self, name: str) -> FeedQueue:
         """One queue."""
         (found,) = [work.queue for work in self.broker.queues.works if work.queue.name == name]
         return found

@@ -123,9 +123,9 @@ QUEUE_MUTATIONS: Final = (
     ),
     Mutation(
         "a consumer of several queues with room again is served by one of them only",
-        "engine/queues/state/queue.py",
-        "            if work.queue is not self:\n",
-        "            if work.queue is None:\n",
+        "engine/queues/registry.py",
+        "            if queue is not work.queue:\n",
+        "            if queue is None:\n",
         (f"{_DELIVERING}::test_room_that_one_queue_gives_back_serves_the_others_of_a_pattern",),
         promise="R11",
         tier="unit",

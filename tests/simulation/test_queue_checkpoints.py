@@ -14,13 +14,13 @@ import pytest
 from tests.helpers.queue_engine import QueueEngine
 from tests.helpers.tiers import parts
 from tests.simulation.engine_peer import Peer
+from tickertape.engine.queues.consumer import FeedQueue
 from tickertape.engine.queues.state.checkpoint import (
     CheckpointSnapshot,
     decode_covered,
     encode_covered,
     encode_snapshots,
 )
-from tickertape.engine.queues.state.queue import Queue
 from tickertape.engine.runtime.queue_definition import QueueDefinition
 from tickertape.journal.format.queue_checkpoint import QUEUES_FILE, read_queues, write_queues
 
@@ -45,7 +45,7 @@ def definitions(*, file_backed: bool) -> list[QueueDefinition]:
     ]
 
 
-def shown(world: QueueEngine, queue: Queue) -> dict[str, object]:
+def shown(world: QueueEngine, queue: FeedQueue) -> dict[str, object]:
     """What of a state must be the same however it was recovered; counts begin with a start."""
     state, inside = queue.state, queue.state.has(queue.state.ready | queue.state.inactive)
     assert not state.leased
@@ -61,7 +61,7 @@ def shown(world: QueueEngine, queue: Queue) -> dict[str, object]:
     }
 
 
-def in_order(queue: Queue) -> list[int]:
+def in_order(queue: FeedQueue) -> list[int]:
     """What is ready in the order in which one after the other would be delivered, up to a barrier."""
     found: list[int] = []
     left = queue.state.ready.copy()

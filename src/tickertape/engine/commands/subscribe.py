@@ -23,8 +23,7 @@ from tickertape.engine.limits import replaces_waiting_max
 from tickertape.engine.log_reads.log_reads import LogReads
 from tickertape.engine.matching.interest import NOTHING, Interest
 from tickertape.engine.matching.interest_compiler import InterestCompiler
-from tickertape.engine.queues.browser import QueueBrowser
-from tickertape.engine.queues.consumer import QueueFeed
+from tickertape.engine.queues.log_records import QueueLog
 from tickertape.engine.queues.message_reader import QueueAccess
 from tickertape.engine.queues.registry import QueueRegistry
 from tickertape.engine.retention import RetentionPin
@@ -121,8 +120,8 @@ class SubscribeHandler:
         )
         self.transient = TransientDelivery(outbox, clock, limits, slow)
         self.searches = RangeSearches(reads, throttle)
-        access = QueueAccess(journal, outbox, reads)
-        self.queues = QueueRegistry(catalog, access, clock, writer, compiler, self._queue_ended)
+        access = QueueAccess(journal, outbox, clock, reads, QueueLog(journal, writer))
+        self.queues = QueueRegistry(catalog, access, compiler)
         self._queue_subscriptions = QueueSubscribeHandler(
             self.queues, compiler, outbox, self.of, self._hold, self._forget_if_empty
         )
@@ -460,8 +459,8 @@ class SubscribeHandler:
     def step(self) -> None:
         """One bounded step of delivery."""
         self.delivery.step()
-        self.forget_ended()
         self.queues.step()
+        self.forget_ended()
         self.transient.step()
 
     # -- inside ---------------------------------------------------------------------------------------
@@ -506,9 +505,8 @@ class SubscribeHandler:
             if self._is_held(sub):
                 del self._held[sub.session.conn].recorded[sub.sub_id]
                 self._forget_if_empty(sub.session.conn)
-
-    def _queue_ended(self, sub: QueueFeed | QueueBrowser) -> None:
-        self._queue_subscriptions.ended(sub)
+        for queued in self.queues.take_ended():
+            self._queue_subscriptions.ended(queued)
 
     def _forget_if_empty(self, conn: int) -> None:
         held = self.of(conn)

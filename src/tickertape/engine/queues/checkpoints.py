@@ -79,30 +79,15 @@ def recover_queues(
     for work in queues.works:
         definition = work.queue.definition
         begun = known.get((definition.name, definition.recovery_point))
-        checkpoint = covered.get(definition.name)
+        checkpoint = None
         if begun is None or latest[definition.name] is not begun:
             position = yield from _beginning(journal, definition, now)
             begun = QueueBegun(
                 queue=definition.name, recovery_point=definition.recovery_point, position=position
             )
             new.append(begun)
-            checkpoint = None
-        elif checkpoint is not None and checkpoint.fingerprint == NO_FINGERPRINT:
-            checkpoint = None
-        elif checkpoint is not None and checkpoint.fingerprint != queues.fingerprint(work):
-            report.append(
-                f"queue {definition.name}: its definition has changed, it is read anew from the log"
-            )
-            checkpoint = None
-        if (
-            checkpoint is not None
-            and max(checkpoint.messages, checkpoint.records) > journal.commits.persisted_end
-        ):
-            # What was not synced is gone, and its positions will be given again.
-            report.append(
-                f"queue {definition.name}: its checkpoint goes beyond the log, which is read instead"
-            )
-            checkpoint = None
+        elif (known_state := covered.get(definition.name)) is not None:
+            checkpoint = _usable(queues, work, known_state, journal, report)
         try:
             fold = _begin(work, begun, checkpoint, journal.view.first_position)
         except ValueError as error:
@@ -123,6 +108,27 @@ def recover_queues(
     for fold in folds:
         fold.work.queue.considered = max(fold.work.queue.considered, journal.commits.persisted_end)
     return RecoveredQueues(read_from, new, report)
+
+
+def _usable(
+    queues: QueueRegistry,
+    work: QueueWorker,
+    checkpoint: QueueCheckpoint,
+    journal: Journal,
+    report: list[str],
+) -> QueueCheckpoint | None:
+    """The checkpoint of a queue, unless it does not fit its definition or the log."""
+    if checkpoint.fingerprint == NO_FINGERPRINT:
+        return None
+    name = work.queue.definition.name
+    if checkpoint.fingerprint != queues.fingerprint(work):
+        report.append(f"queue {name}: its definition has changed, it is read anew from the log")
+        return None
+    if max(checkpoint.messages, checkpoint.records) > journal.commits.persisted_end:
+        # What was not synced is gone, and its positions will be given again.
+        report.append(f"queue {name}: its checkpoint goes beyond the log, which is read instead")
+        return None
+    return checkpoint
 
 
 def beginnings(begun: Sequence[QueueBegun]) -> MessageBatch:

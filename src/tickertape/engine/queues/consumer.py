@@ -6,16 +6,14 @@ Must never know what it holds: that is leases.py.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TypeAlias
 
 from tickertape.batch import MessageBatch
 from tickertape.engine.limits import outbox_bytes_max
 from tickertape.engine.matching.content_filter import ContentFilter
+from tickertape.engine.queues.state.queue import Queue
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.credit import CreditWindow, affordable_rows
-
-if TYPE_CHECKING:
-    from tickertape.engine.queues.worker import QueueWorker
 
 
 class QueueFeed:
@@ -36,9 +34,9 @@ class QueueFeed:
         """As it was asked for: a name, or a pattern."""
         self.content = content
         self.allowance = allowance
-        self.works: list[QueueWorker] = []
+        self.queues: list[FeedQueue] = []
         """The queues that it is served by."""
-        self.former: list[QueueWorker] = []
+        self.previous_queues: list[FeedQueue] = []
         """Those of which it may hold messages from before it was replaced."""
         self.limit = limit
         """Messages that it may hold unacknowledged."""
@@ -64,3 +62,7 @@ class QueueFeed:
         """`batch` was sent."""
         self.allowance.credit -= batch.cost
         self.session.sent(batch.count, batch.body_bytes)
+
+
+FeedQueue: TypeAlias = Queue[QueueFeed]
+"""A queue whose messages are leased to feeds."""

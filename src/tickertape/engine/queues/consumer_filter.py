@@ -18,9 +18,8 @@ from tickertape.engine.limits import queue_filter_scans_max, queue_step_messages
 from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.matching.filter_groups import TopicFilters
 from tickertape.engine.matching.interest import Interest
-from tickertape.engine.queues.consumer import QueueFeed
+from tickertape.engine.queues.consumer import FeedQueue, QueueFeed
 from tickertape.engine.queues.message_reader import LogScan, QueueAccess
-from tickertape.engine.queues.state.queue import Queue
 from tickertape.engine.queues.state.records import array_of, bitmap_of
 from tickertape.filter.batch_filter import piece_end
 from tickertape.filter.limits import filter_piece_bytes_max
@@ -32,7 +31,7 @@ _SWEEP_MIN: Final = 4_096
 class ConsumerFilter:
     """One filter: the messages that pass it, for `users` consumers."""
 
-    def __init__(self, queue: Queue, content: ContentFilter, cover: Interest) -> None:
+    def __init__(self, queue: FeedQueue, content: ContentFilter, cover: Interest) -> None:
         self._queue = queue
         self.content = content
         self.cover = cover
@@ -53,7 +52,7 @@ class FilterScan:
     """Reads the queue's part of the log forward for the filters that it has."""
 
     def __init__(
-        self, queue: Queue, start: int, cover: Interest, access: QueueAccess, holder: object
+        self, queue: FeedQueue, start: int, cover: Interest, access: QueueAccess, holder: object
     ) -> None:
         self._queue = queue
         self.reached = start
@@ -199,7 +198,7 @@ _SMALLEST_STEP_BYTES: Final = 64
 class ConsumerFilters:
     """All filters of the consumers of one queue, which is the holder of what they read."""
 
-    def __init__(self, queue: Queue, access: QueueAccess, cover: Interest, holder: object) -> None:
+    def __init__(self, queue: FeedQueue, access: QueueAccess, cover: Interest, holder: object) -> None:
         self._queue = queue
         self._access = access
         self._cover = cover

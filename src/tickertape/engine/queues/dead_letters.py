@@ -13,20 +13,19 @@ from pyroaring import BitMap64
 from tickertape.base.errors import TickertapeError
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.engine.limits import dead_letter_label_bytes_max, queue_frame_messages_max
-from tickertape.engine.queues.log_records import QueueLog
+from tickertape.engine.queues.consumer import FeedQueue
 from tickertape.engine.queues.message_reader import Fetched, MessageReader, QueueAccess
 from tickertape.engine.queues.state.bit_sliced_index import first_places
 from tickertape.engine.queues.state.messages import PendingDeadLetter
-from tickertape.engine.queues.state.queue import Queue
 from tickertape.engine.queues.state.records import Outcome, OutcomeKind, bitmap_of, ranges_of
 
 
 class DeadLetterPublisher:
     """Publishes dead letters."""
 
-    def __init__(self, queue: Queue, access: QueueAccess, ledger: QueueLog, holder: object) -> None:
+    def __init__(self, queue: FeedQueue, access: QueueAccess, holder: object) -> None:
         self._queue = queue
-        self._ledger = ledger
+        self._ledger = access.log
         self._topic = queue.definition.dead_letter
         self._fetching = MessageReader(access, None, holder)
         self._room = 0

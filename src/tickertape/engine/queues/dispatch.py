@@ -7,7 +7,6 @@ message to two, or to one without room, or beyond a credit.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -18,14 +17,11 @@ from tickertape.batch import MessageBatch, select, slice_batch
 from tickertape.batch.format import I8, Int64s
 from tickertape.engine.limits import queue_frame_messages_max, queue_step_choices_max, queue_step_messages_max
 from tickertape.engine.matching.interest import Interest
-from tickertape.engine.queues.consumer import QueueFeed
+from tickertape.engine.queues.consumer import FeedQueue, QueueFeed
 from tickertape.engine.queues.consumer_filter import ConsumerFilter, ConsumerFilters
-from tickertape.engine.queues.log_records import QueueLog
 from tickertape.engine.queues.message_reader import Fetched, MessageReader, QueueAccess
 from tickertape.engine.queues.state.fairness import Load, distribute, next_consumer
-from tickertape.engine.queues.state.queue import Queue
 from tickertape.engine.queues.state.records import Outcome, OutcomeKind, bitmap_of, ranges_of
-from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.effects import Send
 from tickertape.wire.commands import Deliver
 from tickertape.wire.frames import encode_frame
@@ -44,23 +40,20 @@ class DeferredDelivery(NamedTuple):
 
 
 class QueueDispatch:
-    """Deliveries of one queue. `later(due)` keeps those that must wait."""
+    """Deliveries of one queue."""
 
     def __init__(
         self,
-        queue: Queue,
+        queue: FeedQueue,
         access: QueueAccess,
-        clock: EngineClock,
         cover: Interest,
-        ledger: QueueLog,
-        later: Callable[[DeferredDelivery], None],
         holder: object,
     ) -> None:
         self._queue = queue
-        self._ledger = ledger
-        self._later = later
+        self._ledger = access.log
+        self._deferred: list[DeferredDelivery] = []
         self._outbox = access.outbox
-        self._clock = clock
+        self._clock = access.clock
         self._fetching = MessageReader(access, cover.literal, holder)
         self.filters = ConsumerFilters(queue, access, cover, holder)
         self._short: dict[QueueFeed, int] = {}
@@ -103,6 +96,11 @@ class QueueDispatch:
             return bool(queue.state.ready) and (bool(self._short) or any(c.room for c in queue.consumers))
         # Who would have got something has not the credit for it: it is for others then.
         return self._fell_short or self._over()
+
+    def take_deferred(self) -> list[DeferredDelivery]:
+        """Deliveries that wait until the log is persisted."""
+        taken, self._deferred = self._deferred, []
+        return taken
 
     def _lacks_credit(self, consumer: QueueFeed) -> None:
         self._short[consumer] = consumer.allowance.credit
@@ -233,7 +231,7 @@ class QueueDispatch:
             command = Deliver(sub_id=consumer.sub_id, queue=queue.name, lease=expires, once=once)
             send = Send(consumer.session.conn, encode_frame(command, shown))
             if once:
-                self._later(DeferredDelivery(end, consumer, send))
+                self._deferred.append(DeferredDelivery(end, consumer, send))
             else:
                 self._outbox.put(send)
 

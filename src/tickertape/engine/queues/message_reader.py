@@ -17,6 +17,8 @@ from tickertape.batch import MessageBatch, merge, reorder, select, slice_batch
 from tickertape.batch.format import I8, Int64s
 from tickertape.engine.limits import delivery_bytes_max
 from tickertape.engine.log_reads.log_reads import LogReads
+from tickertape.engine.queues.log_records import QueueLog
+from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.journal.journal import Journal
 from tickertape.journal.reading.log_reader import LogReader
@@ -34,11 +36,13 @@ class Fetched(NamedTuple):
 
 
 class QueueAccess(NamedTuple):
-    """What queues read the log and send messages with."""
+    """What all queues read the log, write to it and send messages with."""
 
     journal: Journal
     outbox: Outbox
+    clock: EngineClock
     reads: LogReads
+    log: QueueLog
 
 
 class QueueReader:

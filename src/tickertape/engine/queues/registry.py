@@ -7,7 +7,7 @@ does not allow it, or leave a lease behind of one that is gone.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from pyroaring import BitMap64
 
@@ -21,7 +21,6 @@ from tickertape.engine.matching.interest_compiler import InterestCompiler
 from tickertape.engine.queues.browser import QueueBrowser
 from tickertape.engine.queues.consumer import QueueFeed
 from tickertape.engine.queues.dispatch import DeferredDelivery
-from tickertape.engine.queues.log_records import QueueLog
 from tickertape.engine.queues.message_reader import QueueAccess, QueueReader
 from tickertape.engine.queues.settlement import Found, look_up, settle
 from tickertape.engine.queues.snapshot import QueueSnapshot, snapshot
@@ -35,11 +34,8 @@ from tickertape.engine.queues.state.checkpoint import (
     stopped_of,
 )
 from tickertape.engine.queues.state.queue import Queue
-from tickertape.engine.queues.worker import QueueWorker, QueueWorkerCallbacks
+from tickertape.engine.queues.worker import QueueTransition, QueueWorker, RoomFreed
 from tickertape.engine.retention import RetentionPin
-from tickertape.engine.runtime.clock import EngineClock
-from tickertape.engine.runtime.log_writer import LogWriter
-from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.runtime.topic_catalog import TopicCatalog
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.credit import CreditWindow
@@ -54,36 +50,30 @@ class QueueRegistry:
         self,
         catalog: TopicCatalog,
         access: QueueAccess,
-        clock: EngineClock,
-        writer: LogWriter,
         compiler: InterestCompiler,
-        ended: Callable[[QueueFeed | QueueBrowser], None],
     ) -> None:
-        """`ended` is told of subscriptions that are over by themselves."""
         self._access = access
-        self._clock = clock
-        self._ended = ended
+        self._clock = access.clock
+        self._ended: list[QueueFeed | QueueBrowser] = []
+        """Subscriptions that are over by themselves, until they are taken."""
         self._journal = access.journal
         self._compiler = compiler
         self._catalog = catalog
-        self._outbox: Outbox = access.outbox
-        self.ledger = QueueLog(access.journal, writer)
+        self._outbox = access.outbox
+        self.ledger = access.log
         self._due: deque[DeferredDelivery] = deque()
         """Deliveries that wait for the disk, in order."""
         self._active: dict[QueueWorker | QueueBrowser, None] = {}
         """Those that may have something to do, in turn."""
         self._early: dict[str, dict[QueueBrowser, None]] = {}
         """Those whose queue has not come so far, by its name, in the order in which they asked."""
-        hands = QueueWorkerCallbacks(
-            access, self.ledger, clock, self._due.append, self._stirred, self._failed
-        )
         self._works: dict[str, QueueWorker] = {}
         for definition in catalog.queues.values():
             priority = None
             if definition.priority is not None:
                 priority = Priorities(definition.priority, compiler.filter_context)
             entrance = QueueAdmission(definition, compiler, priority)
-            self._works[definition.name] = QueueWorker(Queue(definition), entrance, hands)
+            self._works[definition.name] = QueueWorker(Queue(definition), entrance, access)
         self._patterned = [work for work in self._works.values() if work.entrance.cover.literal is None]
         self._begun = False
         self._at_start: dict[str, QueueSnapshot] = {}
@@ -129,41 +119,48 @@ class QueueRegistry:
         limits = [work.queue.definition.max_per_subscription_backlog for work in works]
         return min([asked or 1, *(limit for limit in limits if limit is not None)]) if works else 0
 
-    @staticmethod
-    def subscribe(consumer: QueueFeed, works: list[QueueWorker]) -> None:
+    def subscribe(self, consumer: QueueFeed, works: list[QueueWorker]) -> None:
         """A consumer begins."""
-        consumer.works = works
+        consumer.queues = [work.queue for work in works]
         for work in works:
             work.add(consumer)
+            self._wake(work)
 
-    @staticmethod
     def replace(
-        consumer: QueueFeed, topic: str, content: ContentFilter | None, works: list[QueueWorker], limit: int
+        self,
+        consumer: QueueFeed,
+        topic: str,
+        content: ContentFilter | None,
+        works: list[QueueWorker],
+        limit: int,
     ) -> None:
         """A consumer becomes another one; what it holds it still holds."""
-        for work in consumer.works:
+        for queue in consumer.queues:
+            work = self._works[queue.name]
             if work in works:
                 work.delivering.discard(consumer)
             else:
                 work.leave(consumer)
-                if work not in consumer.former:
-                    consumer.former.append(work)
-        kept, consumer.works = consumer.works, works
+                if queue not in consumer.previous_queues:
+                    consumer.previous_queues.append(queue)
+        kept, consumer.queues = consumer.queues, [work.queue for work in works]
         consumer.topic, consumer.content, consumer.limit = topic, content, limit
         for work in works:
-            if work in kept:
+            if work.queue in kept:
                 work.delivering.filters.add(consumer)
-                work.stir()
             else:
                 work.add(consumer)
+            self._wake(work)
 
     def drop(self, consumer: QueueFeed) -> None:
         """A consumer is over: what it holds goes back."""
-        for work in consumer.works:
-            work.leave(consumer)
-        for work in dict.fromkeys([*consumer.works, *consumer.former]):
-            work.take_back(consumer)
-        consumer.works, consumer.former = [], []
+        for queue in consumer.queues:
+            self._works[queue.name].leave(consumer)
+        for queue in dict.fromkeys([*consumer.queues, *consumer.previous_queues]):
+            work = self._works[queue.name]
+            self._apply(work, work.take_back(consumer))
+            self._wake(work)
+        consumer.queues, consumer.previous_queues = [], []
 
     def browse(
         self,
@@ -193,8 +190,8 @@ class QueueRegistry:
         if isinstance(sub, QueueBrowser):
             self._stir_browsing(sub)
             return
-        for work in sub.works:
-            work.stir()
+        for queue in sub.queues:
+            self._wake(self._works[queue.name])
 
     # -- settlements ------------------------------------------------------------------------------------
 
@@ -226,9 +223,12 @@ class QueueRegistry:
     def settle(self, session: Session, settlement: Settlement, runs: Runs, found: BitMap64) -> bytes:
         """Carry a settlement out; the body of its record, which is the last. Raises `NotAQueue`."""
         work = self.work_of(session, settlement)
-        *before, body = settle(work.queue, session, settlement, runs, found, self._clock.now)
+        settled = settle(work.queue, session, settlement, runs, found, self._clock.now)
+        for holder in settled.holders:
+            self._room_freed(work, holder)
+        *before, body = settled.bodies
         self.ledger.write_bodies(before)
-        work.stir()
+        self._wake(work)
         return body
 
     # -- time and disk ----------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ class QueueRegistry:
         end = self._journal.commits.persisted_end
         while self._due and self._due[0].end <= end:
             due = self._due.popleft()
-            if due.consumer.works:
+            if due.consumer.queues:
                 self._outbox.put(due.send)
         if self._begun:
             for work in self._works.values():
@@ -261,6 +261,12 @@ class QueueRegistry:
             self._stir_browsing(holder)
         elif isinstance(holder, QueueWorker):
             holder.read_done()
+            self._wake(holder)
+
+    def take_ended(self) -> list[QueueFeed | QueueBrowser]:
+        """Subscriptions that ended by themselves since the last call."""
+        ended, self._ended = self._ended, []
+        return ended
 
     @property
     def has_work(self) -> bool:
@@ -275,7 +281,7 @@ class QueueRegistry:
             if isinstance(first, QueueBrowser):
                 self._browse_on(first)
             else:
-                first.step()
+                self._apply(first, first.step())
                 self._begin_browsing(first.queue.name)
                 if first.has_work:
                     self._active[first] = None
@@ -284,7 +290,9 @@ class QueueRegistry:
         """Leases and messages whose time has come."""
         if self._begun and not self._journal.commits.stopping:
             for work in self._works.values():
-                work.wake()
+                self._apply(work, work.wake())
+                if work.is_stirred:
+                    self._active[work] = None
 
     def next_deadline(self) -> float | None:
         """Monotonic second at which `wake` is wanted."""
@@ -324,7 +332,7 @@ class QueueRegistry:
 
     def looks(self, now: Now) -> list[QueueSnapshot]:
         """All queues as they are now."""
-        return [snapshot(work, self._journal, now) for work in self._works.values()]
+        return [snapshot(work.queue, work.failure, self._journal, now) for work in self._works.values()]
 
     def looks_of_run(self, now: Now) -> list[QueueSnapshot]:
         """As `looks`, with counts that begin where the queues began to work; none before that."""
@@ -351,21 +359,38 @@ class QueueRegistry:
         elif browsing.failure is not None:
             topic = browsing.queue.name
             self._outbox.end_subscription(browsing.session.conn, browsing.sub_id, topic, browsing.failure)
-            self._ended(browsing)
+            self._ended.append(browsing)
         elif browsing.over:
             self._outbox.send(browsing.session.conn, Completed(sub_id=browsing.sub_id, next=browsing.end))
             self._outbox.send(browsing.session.conn, Ended(sub_id=browsing.sub_id))
-            self._ended(browsing)
+            self._ended.append(browsing)
 
-    def _stirred(self, work: QueueWorker) -> None:
+    def _wake(self, work: QueueWorker) -> None:
+        """There may be something to do for a queue."""
+        work.stir()
         if self._begun:
             self._active[work] = None
 
-    def _failed(self, work: QueueWorker, error: TickertapeError) -> None:
+    def _apply(self, work: QueueWorker, transitions: list[QueueTransition]) -> None:
+        for transition in transitions:
+            if isinstance(transition, DeferredDelivery):
+                self._due.append(transition)
+            elif isinstance(transition, RoomFreed):
+                self._room_freed(work, transition.holder)
+            else:
+                self._stopped(work, transition.error)
+
+    def _room_freed(self, work: QueueWorker, holder: QueueFeed) -> None:
+        """A consumer holds fewer messages of a queue: its other queues have something to do, too."""
+        for queue in holder.queues:
+            if queue is not work.queue:
+                self._wake(self._works[queue.name])
+
+    def _stopped(self, work: QueueWorker, error: TickertapeError) -> None:
         """A queue cannot read what it needs: nobody is served by it any more."""
         fields: dict[str, str | int] = {"queue": work.queue.name, "code": error.code, "text": str(error)}
         self._outbox.log_event("queue_stopped", True, fields)
         subs: list[QueueFeed | QueueBrowser] = [*work.queue.consumers, *self._early.pop(work.queue.name, {})]
         for sub in subs:
             self._outbox.end_subscription(sub.session.conn, sub.sub_id, sub.topic, error)
-            self._ended(sub)
+            self._ended.append(sub)

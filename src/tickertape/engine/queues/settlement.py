@@ -8,7 +8,7 @@ the lease of another by bookmark, or touch a message twice.
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Final
+from typing import Final, NamedTuple
 
 from pyroaring import BitMap64
 
@@ -16,7 +16,8 @@ from tickertape.base.interfaces import Buffer, Now
 from tickertape.batch.format import I8
 from tickertape.engine.limits import step_bytes_max
 from tickertape.engine.matching.content_filter import ContentFilter
-from tickertape.engine.queues.state.queue import Held, Queue
+from tickertape.engine.queues.consumer import FeedQueue, QueueFeed
+from tickertape.engine.queues.state.queue import Held
 from tickertape.engine.queues.state.records import Outcome, Reason, array_of, bitmap_of, record_bodies
 from tickertape.engine.sessions.session import Session
 from tickertape.journal.reading.log_reader import LogReader
@@ -33,7 +34,12 @@ _RUNS_A_STEP: Final = 64
 
 
 def look_up(
-    queue: Queue, view: LogView, settlement: Settlement, runs: Runs, content: ContentFilter | None, end: int
+    queue: FeedQueue,
+    view: LogView,
+    settlement: Settlement,
+    runs: Runs,
+    content: ContentFilter | None,
+    end: int,
 ) -> Found:
     """The messages of the queue that a settlement names, but for those that only a lease may name; by a
     filter (`content`) those below position `end`, which were there when it was asked for."""
@@ -57,10 +63,19 @@ def look_up(
     return found
 
 
+class Settled(NamedTuple):
+    """What a settlement did."""
+
+    bodies: list[bytes]
+    """Of the records that say it."""
+    holders: list[QueueFeed]
+    """Consumers that have room again."""
+
+
 def settle(
-    queue: Queue, session: Session, settlement: Settlement, runs: Runs, found: BitMap64, now: Now
-) -> list[bytes]:
-    """Carry a settlement out; the bodies of the records that say what it did. `found` is from `look_up`."""
+    queue: FeedQueue, session: Session, settlement: Settlement, runs: Runs, found: BitMap64, now: Now
+) -> Settled:
+    """Carry a settlement out. `found` is from `look_up`."""
     held, waiting = _named(queue, session, settlement, runs, found)
     if queue.definition.at_most_once:
         if settlement.action == "ack":
@@ -73,11 +88,12 @@ def settle(
         outcomes = _outcomes(queue, settlement, _release(queue, held), waiting, now)
     for outcome in outcomes:
         queue.apply(outcome)
-    return record_bodies(queue.name, outcomes, settlement.runs)
+    holders = [] if settlement.action == "extend" else [lease.holder for lease, _ in held]
+    return Settled(record_bodies(queue.name, outcomes, settlement.runs), [*dict.fromkeys(holders)])
 
 
 def _outcomes(
-    queue: Queue, settlement: Settlement, held: BitMap64, waiting: BitMap64, now: Now
+    queue: FeedQueue, settlement: Settlement, held: BitMap64, waiting: BitMap64, now: Now
 ) -> list[Outcome]:
     if settlement.action == "ack":
         done = held | waiting
@@ -93,8 +109,8 @@ def _outcomes(
 
 
 def _named(
-    queue: Queue, session: Session, settlement: Settlement, runs: Runs, found: BitMap64
-) -> tuple[Held, BitMap64]:
+    queue: FeedQueue, session: Session, settlement: Settlement, runs: Runs, found: BitMap64
+) -> tuple[Held[QueueFeed], BitMap64]:
     """The leased messages that a settlement may settle, and those that wait."""
     lenient = queue.definition.leasing == "lenient"
     by_filter = settlement.filter is not None
@@ -108,7 +124,7 @@ def _named(
     return held, waiting
 
 
-def _release(queue: Queue, held: Held) -> BitMap64:
+def _release(queue: FeedQueue, held: Held[QueueFeed]) -> BitMap64:
     released = BitMap64()
     for lease, positions in held:
         queue.release(lease, positions)
@@ -116,13 +132,13 @@ def _release(queue: Queue, held: Held) -> BitMap64:
     return released
 
 
-def _extend(queue: Queue, held: Held, deadline: float) -> None:
+def _extend(queue: FeedQueue, held: Held[QueueFeed], deadline: float) -> None:
     if queue.definition.lease_period is not None:
         for lease, positions in held:
             queue.leases.extend(lease, positions, deadline)
 
 
-def _passing(queue: Queue, view: LogView, content: ContentFilter, before: int) -> Found:
+def _passing(queue: FeedQueue, view: LogView, content: ContentFilter, before: int) -> Found:
     """Messages of the queue below a position that pass a filter; those of at-most-once queues that are owed,
     too."""
     state = queue.state

@@ -6,13 +6,12 @@ Must never hold anything of the queue itself, which goes on changing.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
+from tickertape.base.errors import TickertapeError
 from tickertape.base.interfaces import Now
+from tickertape.engine.queues.state.queue import Queue
 from tickertape.journal.journal import Journal
-
-if TYPE_CHECKING:
-    from tickertape.engine.queues.worker import QueueWorker
 
 
 class QueueSnapshot(NamedTuple):
@@ -83,9 +82,8 @@ def _more(now: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:
 _MICROS = 1e6
 
 
-def snapshot(work: QueueWorker, journal: Journal, now: Now) -> QueueSnapshot:
+def snapshot(queue: Queue[Any], failure: TickertapeError | None, journal: Journal, now: Now) -> QueueSnapshot:
     """A queue as it is now."""
-    queue = work.queue
     state, definition = queue.state, queue.definition
     oldest = state.oldest_inside()
     granted = queue.leases.oldest_granted()
@@ -113,7 +111,7 @@ def snapshot(work: QueueWorker, journal: Journal, now: Now) -> QueueSnapshot:
         seconds_behind=_age(journal, queue.considered, now) or 0.0,
         target_queue_depth=definition.target_queue_depth,
         max_backlog=definition.max_backlog,
-        failure=None if work.failure is None else str(work.failure),
+        failure=None if failure is None else str(failure),
     )
 
 

@@ -5,23 +5,19 @@ Each `step` is bounded. Must never skip a message that it cannot read: then the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from pyroaring import BitMap64
 
 from tickertape.base.errors import TickertapeError
 from tickertape.engine.limits import queue_step_messages_max, queue_step_outcomes_max, step_bytes_max
-from tickertape.engine.queues.consumer import QueueFeed
+from tickertape.engine.queues.consumer import FeedQueue, QueueFeed
 from tickertape.engine.queues.dead_letters import DeadLetterPublisher
 from tickertape.engine.queues.dispatch import DeferredDelivery, QueueDispatch
-from tickertape.engine.queues.log_records import QueueLog
 from tickertape.engine.queues.message_reader import LogScan, QueueAccess
 from tickertape.engine.queues.state.admission import QueueAdmission
 from tickertape.engine.queues.state.leases import Lease
-from tickertape.engine.queues.state.queue import Queue
 from tickertape.engine.queues.state.records import Outcome, Reason
-from tickertape.engine.runtime.clock import EngineClock
 from tickertape.journal.reading.log_view import LogPart
 
 _RETRY_SECONDS: Final = 1.0
@@ -32,34 +28,35 @@ _CLOCK_CHECK_SECONDS: Final = 1.0
 """The wall clock may be set forward: what depends on it is looked at so often."""
 
 
-class QueueWorkerCallbacks(NamedTuple):
-    """What a queue at work needs of the others."""
+class RoomFreed(NamedTuple):
+    """A consumer holds fewer messages: its other queues may deliver to it."""
 
-    access: QueueAccess
-    ledger: QueueLog
-    clock: EngineClock
-    later: Callable[[DeferredDelivery], None]
-    stirred: Callable[[QueueWorker], None]
-    """There is something to do."""
-    failed: Callable[[QueueWorker, TickertapeError], None]
-    """It cannot go on."""
+    holder: QueueFeed
+
+
+class QueueStopped(NamedTuple):
+    """The queue cannot read what it needs."""
+
+    error: TickertapeError
+
+
+QueueTransition: TypeAlias = DeferredDelivery | RoomFreed | QueueStopped
+"""What the step of a queue is to others, which the registry applies."""
 
 
 class QueueWorker:
     """One queue at work."""
 
-    def __init__(self, queue: Queue, entrance: QueueAdmission, hands: QueueWorkerCallbacks) -> None:
+    def __init__(self, queue: FeedQueue, entrance: QueueAdmission, access: QueueAccess) -> None:
         self.queue = queue
         self.entrance = entrance
-        self._hands = hands
-        access = hands.access
-        self._clock = hands.clock
+        self._access = access
+        self._clock = access.clock
+        self._ledger = access.log
         self._journal = access.journal
         self._topic = entrance.cover.literal
-        self.delivering = QueueDispatch(
-            queue, access, self._clock, entrance.cover, hands.ledger, hands.later, self
-        )
-        self._burying = DeadLetterPublisher(queue, access, hands.ledger, self)
+        self.delivering = QueueDispatch(queue, access, entrance.cover, self)
+        self._burying = DeadLetterPublisher(queue, access, self)
         self._log = LogScan(access, queue.considered, self._topic, self)
         self._parts: list[LogPart] = []
         self._low = 0
@@ -69,24 +66,23 @@ class QueueWorker:
         self._retry_at: float | None = None
         self._gone: dict[QueueFeed, None] = {}
         """Consumers that have gone, whose leases go back."""
+        self._transitions: list[QueueTransition] = []
         self.failure: TickertapeError | None = None
 
     def begin(self) -> None:
         """The queue was recovered: go on from where it is."""
-        self._log = LogScan(self._hands.access, self.queue.considered, self._topic, self)
+        self._log = LogScan(self._access, self.queue.considered, self._topic, self)
 
     # -- inputs -----------------------------------------------------------------------------------------
 
     def stir(self) -> None:
         """Something changed: there may be something to deliver."""
         self._stirred = True
-        self._hands.stirred(self)
 
     def add(self, consumer: QueueFeed) -> None:
         """A consumer came."""
         self.queue.consumers.append(consumer)
         self.delivering.filters.add(consumer)
-        self.stir()
 
     def leave(self, consumer: QueueFeed) -> None:
         """A consumer is served no more; what it holds it still holds."""
@@ -97,18 +93,22 @@ class QueueWorker:
             queue.turn -= 1
         self.delivering.discard(consumer)
 
-    def take_back(self, consumer: QueueFeed) -> None:
+    def take_back(self, consumer: QueueFeed) -> list[QueueTransition]:
         """A consumer has gone: what it holds goes back, in steps."""
         self._gone[consumer] = None
         self._take_back_some()
         while self.failure is not None and self._gone:  # there are no steps any more
             self._take_back_some()
-        self.stir()
+        return self._taken()
+
+    def _taken(self) -> list[QueueTransition]:
+        taken, self._transitions = self._transitions, []
+        return taken
 
     def _take_back_some(self) -> None:
         consumer = next(iter(self._gone))
         leases = _some(self.queue.leases.of_holder(consumer))
-        self._end_leases(leases, Reason.HOLDER_GONE, counted=self._hands.ledger.can_write())
+        self._end_leases(leases, Reason.HOLDER_GONE, counted=self._ledger.can_write())
         if not self.queue.leases.of_holder(consumer):
             del self._gone[consumer]
 
@@ -116,10 +116,12 @@ class QueueWorker:
         """Leases end without success. `counted`: the log is told."""
         queue = self.queue
         ended = BitMap64()
+        holders: dict[QueueFeed, None] = {}
         for lease in leases:
             positions = lease.positions.copy()
-            queue.release(lease, positions)
+            holders[queue.release(lease, positions)] = None
             ended |= positions
+        self._transitions += map(RoomFreed, holders)
         if not ended or queue.definition.at_most_once:
             return  # what was delivered at most once has left the queue
         if counted:
@@ -139,8 +141,17 @@ class QueueWorker:
 
     # -- time -------------------------------------------------------------------------------------------
 
-    def wake(self) -> None:
-        """Leases that have ended, and messages that are too old."""
+    def wake(self) -> list[QueueTransition]:
+        """Leases that have ended, and messages that are too old; `is_stirred` says whether there were any."""
+        self._wake()
+        return self._taken()
+
+    @property
+    def is_stirred(self) -> bool:
+        """Whether there may be something to deliver."""
+        return self._stirred
+
+    def _wake(self) -> None:
         if self.failure is not None:
             return
         if self._retry_at is not None:
@@ -154,7 +165,7 @@ class QueueWorker:
         expires = at is not None and at <= self._clock.wall
         if not due and not expires:
             return
-        if not self._hands.ledger.can_write():
+        if not self._ledger.can_write():
             self._retry_at = self._clock.mono + _RETRY_SECONDS
             return
         self._end_leases(_some(due), Reason.LEASE_EXPIRED, counted=True)
@@ -181,7 +192,7 @@ class QueueWorker:
         of it, for the next steps."""
         at = self.queue.next_due()
         if at is not None and at <= self._clock.wall:
-            self.wake()
+            self._wake()
         return not self.queue.late or self._retry_at is not None
 
     # -- steps ------------------------------------------------------------------------------------------
@@ -205,10 +216,10 @@ class QueueWorker:
             self.queue.considered < self._journal.commits.persisted_end and not self._log.waiting
         )
 
-    def step(self) -> None:
+    def step(self) -> list[QueueTransition]:
         """One bounded step."""
         if self.failure is not None:
-            return
+            return []
         queue = self.queue
         if self._entering:
             self._enter()
@@ -223,7 +234,7 @@ class QueueWorker:
             self._burying.rest()
         if self._journal.commits.closing:
             self._stirred = False  # who got something now could not acknowledge it any more
-        elif queue.definition.at_most_once and not self._hands.ledger.can_write():
+        elif queue.definition.at_most_once and not self._ledger.can_write():
             self._retry_soon()
             self._stirred = False
         elif self._burying.stuck:
@@ -236,7 +247,9 @@ class QueueWorker:
         if failure is not None:
             self.failure = failure
             self._rest()
-            self._hands.failed(self, failure)
+            self._transitions.append(QueueStopped(failure))
+        self._transitions += self.delivering.take_deferred()
+        return self._taken()
 
     def _retry_soon(self) -> None:
         if self._retry_at is None:
@@ -282,7 +295,7 @@ class QueueWorker:
             return
         for outcome in outcomes:
             self.queue.apply(outcome)
-        self._hands.ledger.write(self.queue.name, outcomes)
+        self._ledger.write(self.queue.name, outcomes)
 
 
 def _some(leases: list[Lease[QueueFeed]]) -> list[Lease[QueueFeed]]:

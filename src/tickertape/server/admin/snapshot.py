@@ -380,10 +380,10 @@ def _of_queues(sub: QueueFeed | QueueBrowser) -> SubscriptionState:
         position=None,
         lag_messages=None,
         credit_bytes=sub.allowance.credit,
-        caught_up=consumer is not None and not any(work.queue.state.ready for work in consumer.works),
+        caught_up=consumer is not None and not any(queue.state.ready for queue in consumer.queues),
         blocked=consumer is not None and not consumer.room,
         backlog_bytes=0,
-        queues=[work.queue.name for work in consumer.works] if consumer is not None else [sub.topic],
+        queues=[queue.name for queue in consumer.queues] if consumer is not None else [sub.topic],
         unsettled=None if consumer is None else consumer.unsettled,
         max_backlog=None if consumer is None else consumer.limit,
     )

@@ -7,6 +7,7 @@ import pytest
 from tests.helpers.queue_engine import QueueEngine
 from tests.simulation.engine_peer import Peer
 from tickertape.batch.format import AnyArray
+from tickertape.engine.queues.consumer import FeedQueue
 from tickertape.engine.queues.state import position_set_format as sets
 from tickertape.engine.queues.state.queue import Queue
 from tickertape.engine.queues.state.records import Outcome
@@ -25,7 +26,7 @@ def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     apply = Queue.apply
 
-    def counted(queue: Queue, outcome: Outcome) -> object:
+    def counted(queue: FeedQueue, outcome: Outcome) -> object:
         found.append(len(outcome.positions))
         return apply(queue, outcome)
 

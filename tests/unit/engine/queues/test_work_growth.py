@@ -25,6 +25,7 @@ from tickertape.engine.limits import (
     queue_step_outcomes_max,
 )
 from tickertape.engine.queues import worker as work_module
+from tickertape.engine.queues.consumer import FeedQueue
 from tickertape.engine.queues.state.queue import Queue
 from tickertape.engine.queues.state.records import Outcome, OutcomeKind
 from tickertape.engine.runtime.queue_definition import QueueDefinition
@@ -53,11 +54,11 @@ class Counted:
     def __enter__(self) -> Counted:
         apply, grant = Queue.apply, Queue.grant
 
-        def applied(queue: Queue, outcome: Outcome) -> Any:
+        def applied(queue: FeedQueue, outcome: Outcome) -> Any:
             self._met(outcome.what.name, len(outcome.positions))
             return apply(queue, outcome)
 
-        def granted(queue: Queue, consumer: Any, batch: MessageBatch, *more: Any) -> Any:
+        def granted(queue: FeedQueue, consumer: Any, batch: MessageBatch, *more: Any) -> Any:
             self._met("delivered", batch.count)
             return grant(queue, consumer, batch, *more)
 

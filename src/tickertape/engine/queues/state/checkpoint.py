@@ -8,7 +8,7 @@ used. docs/formats/queue-checkpoint.md shows the bytes.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from pyroaring import BitMap64
@@ -90,7 +90,7 @@ class StateSnapshot(NamedTuple):
     expiry: ExpirySnapshot
 
     @classmethod
-    def of(cls, queue: Queue) -> StateSnapshot:
+    def of(cls, queue: Queue[Any]) -> StateSnapshot:
         """Copy the state of a queue."""
         state = queue.state
         barriers, levels = queue.order.snapshot()
@@ -209,7 +209,7 @@ def fingerprint(definition: QueueDefinition, types: Iterable[tuple[str, str]]) -
     )
 
 
-def snapshot_of(queue: Queue, mark: bytes, accepted_end: int) -> CheckpointSnapshot:
+def snapshot_of(queue: Queue[Any], mark: bytes, accepted_end: int) -> CheckpointSnapshot:
     """What may be said of a queue once the log is persisted up to `accepted_end`."""
     if queue.definition.file_backed_metadata:
         return CheckpointSnapshot(queue.name, mark, queue.considered, accepted_end, StateSnapshot.of(queue))
@@ -217,14 +217,14 @@ def snapshot_of(queue: Queue, mark: bytes, accepted_end: int) -> CheckpointSnaps
     return CheckpointSnapshot(queue.name, mark, needed, needed)
 
 
-def stopped_of(queue: Queue) -> CheckpointSnapshot:
+def stopped_of(queue: Queue[Any]) -> CheckpointSnapshot:
     """What is said of a queue that cannot go on, whose state is not known: from where on it needs the log. No
     start uses it."""
     needed = needed_by(queue)
     return CheckpointSnapshot(queue.name, NO_FINGERPRINT, needed, needed)
 
 
-def needed_by(queue: Queue) -> int:
+def needed_by(queue: Queue[Any]) -> int:
     """Below which position a queue needs nothing of the log."""
     oldest = queue.state.oldest()
     return queue.considered if oldest is None else min(oldest, queue.considered)
@@ -243,7 +243,7 @@ def needed_from(covered: QueueCheckpoint) -> int:
     return min(position for position in lowest if position is not None)
 
 
-def restore(queue: Queue, covered: QueueCheckpoint) -> None:
+def restore(queue: Queue[Any], covered: QueueCheckpoint) -> None:
     """Bring a queue to a stored state, of positions below `covered.messages`. Raises `ValueError` for what is
     none."""
     stored, end = covered.state, covered.messages

@@ -7,13 +7,14 @@ once; whoever asks for it writes it to the log. Must never read a clock or the l
 
 from __future__ import annotations
 
+from typing import Generic, Protocol, TypeAlias, TypeVar
+
 import numpy as np
 from pyroaring import BitMap64
 
 from tickertape.batch import MessageBatch
 from tickertape.batch.format import Int64s
 from tickertape.engine.limits import queue_step_outcomes_max
-from tickertape.engine.queues.consumer import QueueFeed
 from tickertape.engine.queues.state.admission import Admitted
 from tickertape.engine.queues.state.bit_sliced_index import first_of
 from tickertape.engine.queues.state.delivery_order import DeliveryOrder
@@ -23,11 +24,24 @@ from tickertape.engine.queues.state.messages import QueueMessages
 from tickertape.engine.queues.state.records import Outcome, OutcomeKind, Reason, bitmap_of, ranges_of
 from tickertape.engine.runtime.queue_definition import QueueDefinition
 
-Held = list[tuple[Lease[QueueFeed], BitMap64]]
+
+class QueueHolder(Protocol):
+    """Holds messages of queues."""
+
+    unsettled: int
+    """Messages that it holds, out of all its queues."""
+
+    def __hash__(self) -> int:
+        """Each holder is itself."""
+
+
+H = TypeVar("H", bound=QueueHolder)
+
+Held: TypeAlias = list[tuple[Lease[H], BitMap64]]
 """Leased messages, by lease."""
 
 
-class Queue:
+class Queue(Generic[H]):
     """One queue, but for how it reads and who is served next."""
 
     def __init__(self, definition: QueueDefinition) -> None:
@@ -35,9 +49,9 @@ class Queue:
         self.name = definition.name
         self.state = QueueMessages(definition.target_queue_depth)
         self.order = DeliveryOrder(self.state, prioritised=definition.priority is not None)
-        self.leases: LeaseTable[QueueFeed] = LeaseTable()
+        self.leases: LeaseTable[H] = LeaseTable()
         self.expiry = Expiry(definition.expiration, definition.expiration_model)
-        self.consumers: list[QueueFeed] = []
+        self.consumers: list[H] = []
         self.turn = 0
         """With whom round-robin goes on."""
         self.considered = 0
@@ -96,9 +110,7 @@ class Queue:
 
     # -- what consumers hold ----------------------------------------------------------------------------
 
-    def grant(
-        self, consumer: QueueFeed, batch: MessageBatch, positions: Int64s, mono: float
-    ) -> Lease[QueueFeed]:
+    def grant(self, consumer: H, batch: MessageBatch, positions: Int64s, mono: float) -> Lease[H]:
         """Messages are about to be delivered to a consumer."""
         chosen = bitmap_of(np.sort(positions))
         period = self.definition.lease_period
@@ -112,15 +124,14 @@ class Queue:
         self.order.delivered(chosen)
         return lease
 
-    def release(self, lease: Lease[QueueFeed], positions: BitMap64) -> None:
-        """A consumer holds them no longer; what becomes of them is said by an outcome."""
+    def release(self, lease: Lease[H], positions: BitMap64) -> H:
+        """A consumer holds them no longer; what becomes of them is said by an outcome. Return the consumer:
+        it has room again, in its other queues too."""
         self.leases.release(lease, positions)
         lease.holder.unsettled -= len(positions)
-        for work in lease.holder.works:
-            if work.queue is not self:
-                work.stir()  # it has room again, for what waits in its other queues too
         if self.definition.at_most_once:
             self.state.owed -= positions
+        return lease.holder
 
     def went_to(self, turn: int, given: bool) -> None:
         """Whose turn it is now, after messages were `given` out: behind the last consumer there is room for

@@ -15,6 +15,7 @@ import pytest
 from crc32c import crc32c
 from pyroaring import BitMap64
 
+from tickertape.engine.queues.consumer import FeedQueue
 from tickertape.engine.queues.state.admission import Admitted
 from tickertape.engine.queues.state.checkpoint import (
     decode_covered,
@@ -25,7 +26,6 @@ from tickertape.engine.queues.state.checkpoint import (
     snapshot_of,
 )
 from tickertape.engine.queues.state.messages import Attempts, PendingDeadLetter
-from tickertape.engine.queues.state.queue import Queue
 from tickertape.engine.queues.state.records import (
     Outcome,
     OutcomeKind,
@@ -63,9 +63,9 @@ def record() -> QueueRecord:
     )
 
 
-def filled(definition: QueueDefinition) -> Queue:
+def filled(definition: QueueDefinition) -> FeedQueue:
     """A queue with something in every part of its state."""
-    queue = Queue(definition)
+    queue = FeedQueue(definition)
     positions = np.arange(10, 20)
     priorities = [n % 2 for n in range(10)]
     lives = np.array([0, 5_000] + [0] * 8)
@@ -96,7 +96,7 @@ DEFINITIONS = [
 
 
 def checkpoint() -> bytes:
-    queues = [filled(DEFINITIONS[0]), Queue(DEFINITIONS[1])]
+    queues = [filled(DEFINITIONS[0]), FeedQueue(DEFINITIONS[1])]
     queues[1].considered = 25
     body = encode_snapshots(
         snapshot_of(queue, fingerprint(queue.definition, [("orders", "fix")]), 30) for queue in queues
@@ -164,7 +164,7 @@ def test_golden_checkpoints_of_all_versions_are_read(name: str) -> None:
     assert (plain.queue, plain.messages, plain.records, plain.state) == ("plain", 25, 25, None)
     assert (work.queue, work.messages, work.records) == ("work", 25, 30)
     assert needed_from(work) == 11
-    queue = Queue(DEFINITIONS[0])
+    queue = FeedQueue(DEFINITIONS[0])
     restore(queue, work)
     assert queue.state.ready == BitMap64([11, 12, 14, 15, 16, 17])
     assert queue.state.inactive == BitMap64([18, 19])
@@ -198,7 +198,7 @@ def read_anyhow(body: bytes) -> None:
             needed_from(one)
             # As a start does: what goes beyond the log is not used.
             if one.state is not None and max(one.messages, one.records) < 1 << 20:
-                restore(Queue(DEFINITIONS[0]), one)
+                restore(FeedQueue(DEFINITIONS[0]), one)
         except ValueError:
             continue
 
