@@ -8,7 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
+from tests.helpers.filter_texts import FilterTexts
+from tickertape.base.errors import BadFilter
 from tickertape.base.limits import filter_bytes_max
+from tickertape.filter import Filter, compile_filter
+from tickertape.payload import message_type
 
 BODY_BYTES = 64 * 1024
 
@@ -114,3 +118,13 @@ def costly_filters() -> dict[str, str]:
         "nested": "length(upper(replace(upper(replace(upper(lower(/a)), 'A', 'BB')), 'B', 'AA'))) = 3",
         "null": _chain("/a is null", " or ", 145),
     }
+
+
+def accepted_filter(rng: Random, texts: FilterTexts) -> Filter:
+    """A filter made by chance that is accepted."""
+    while True:
+        joined = rng.choice([" AND ", " OR "]).join(texts.filter() for _ in range(rng.randrange(1, 9)))
+        try:
+            return compile_filter(joined, message_type("json"))
+        except BadFilter:
+            continue
