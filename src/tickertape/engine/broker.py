@@ -29,6 +29,7 @@ from tickertape.batch import MessageBatch
 from tickertape.engine.commands.ack_tracker import AckTracker
 from tickertape.engine.commands.body_validation import BodyValidation
 from tickertape.engine.commands.publish import PublishHandler, SettlementLookup
+from tickertape.engine.commands.publish_checks import PublishChecks
 from tickertape.engine.commands.range_searches import RangeSearch
 from tickertape.engine.commands.subscribe import SubscribeHandler, SubscriptionChanges
 from tickertape.engine.delivery.cursor import Cursor
@@ -114,7 +115,7 @@ class Broker:
         self._sessions = SessionRegistry(instance, registry, self.statistics, exclusive=exclusive)
         self._writer = LogWriter(journal, registry, self._clock)
         self._acks = AckTracker(journal)
-        validation = BodyValidation(catalog, limits.message_bytes_max)
+        checks = PublishChecks(catalog, BodyValidation(catalog, limits.message_bytes_max))
         self._throttle = ReadThrottle(self._outbox)
         self.heartbeats = HeartbeatMonitor(self._outbox, self._clock)
         self.compiler = InterestCompiler(catalog, self._clock, limits)
@@ -134,9 +135,9 @@ class Broker:
         self.queues = self.subscriptions.queues
         self._checkpoints = CheckpointWriter(self.queues, journal, self._outbox, self._clock)
         self._delivery = self.subscriptions.delivery
-        self._publish_handler = self._make_publish_handler(validation)
+        self._publish_handler = self._make_publish_handler(checks)
         self._changes = SubscriptionChanges(self.subscriptions, self._outbox, lambda: self.draining)
-        self.transactions = self._make_transactions(registry, validation, staging or StagingLimits())
+        self.transactions = self._make_transactions(registry, checks, staging or StagingLimits())
         self._pins = [self.queues.oldest_needed, self.subscriptions.oldest_needed]
         self.retention = self._make_retention(retention or RetentionPolicy())
         self._unauthenticated: set[int] = set()
@@ -144,7 +145,7 @@ class Broker:
         self.statistics.name_topics(catalog.recorded_names)
 
     def _make_transactions(
-        self, registry: PublisherDirectory, validation: BodyValidation, limits: StagingLimits
+        self, registry: PublisherDirectory, checks: PublishChecks, limits: StagingLimits
     ) -> TransactionCoordinator:
         journal = self.journal
         staging = StagingArea(journal.journal_id, limits, self._outbox, self._clock, self._throttle)
@@ -152,8 +153,7 @@ class Broker:
             journal,
             self._writer,
             registry,
-            self.catalog,
-            validation,
+            checks,
             staging,
             self._outbox,
             self._clock,
@@ -166,20 +166,16 @@ class Broker:
             self.journal, policy, self._outbox, self._clock, self.reads, self.oldest_needed
         )
 
-    def _make_publish_handler(self, validation: BodyValidation) -> PublishHandler:
+    def _make_publish_handler(self, checks: PublishChecks) -> PublishHandler:
         return PublishHandler(
-            self.journal,
             self._writer,
             self._acks,
-            self.catalog,
-            validation,
+            checks,
             self.queues,
             self.subscriptions.transient,
             self._outbox,
             self._throttle,
-            self.statistics,
             self.reads,
-            self._goodbye,
         )
 
     # -- inputs ---------------------------------------------------------------------------------------
@@ -392,7 +388,7 @@ class Broker:
             elif isinstance(owner, QueueReader):
                 self.queues.read_done(owner, result)
             elif isinstance(owner, SettlementLookup):
-                self._publish_handler.looked_up(owner)
+                self._settle(owner)
             elif isinstance(owner, RangeSearch):
                 self.subscriptions.searched(owner)
             elif isinstance(owner, RetentionTask):
@@ -401,6 +397,12 @@ class Broker:
                 self.retention.checked(result)
             else:
                 self._outbox.put(ReadTaskDone(owner))
+
+    def _settle(self, lookup: SettlementLookup) -> None:
+        try:
+            self._publish_handler.looked_up(lookup)
+        except TickertapeError as error:
+            self._goodbye(lookup.session.conn, error)
 
     # -- the journal ----------------------------------------------------------------------------------
 

@@ -9,30 +9,24 @@ Invariant: no sequence of a publisher overtakes an earlier one.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 from tickertape.base.errors import BadBatch, BadCommand, BadTopic, CorruptBatch, JournalFull, TickertapeError
 from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch
 from tickertape.engine.commands.ack_tracker import AckTracker
-from tickertape.engine.commands.body_validation import BodyValidation, PartialRejection
+from tickertape.engine.commands.body_validation import PartialRejection
 from tickertape.engine.commands.publish_checks import PublishChecks
-from tickertape.engine.commands.queue_routing import redirect, reject_unroutable
 from tickertape.engine.commands.settlements import Settlements
-from tickertape.engine.limits import binding_bytes_max
 from tickertape.engine.log_reads.log_reads import LogReads
 from tickertape.engine.log_reads.read_tasks import ReadTask
 from tickertape.engine.queues.registry import QueueRegistry
 from tickertape.engine.runtime.log_writer import LogWriter, last_sequence
 from tickertape.engine.runtime.outbox import Outbox
-from tickertape.engine.runtime.statistics import Statistics
-from tickertape.engine.runtime.topic_catalog import TopicCatalog
 from tickertape.engine.sessions.read_throttle import ReadThrottle
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.transient.delivery import TransientDelivery
-from tickertape.journal.commit.accumulator import encoded_size
-from tickertape.journal.journal import Journal
 from tickertape.wire.commands import Ack, Flush, Processed, Publish, Rejected
 from tickertape.wire.settlement import QUEUE_TOPIC
 
@@ -56,36 +50,27 @@ class SettlementLookup(ReadTask[None]):
 
 
 class PublishHandler:
-    """Handles publish frames and flushes. `goodbye(conn, error)` closes a connection."""
+    """Handles publish frames and flushes."""
 
     def __init__(
         self,
-        journal: Journal,
         writer: LogWriter,
         acks: AckTracker,
-        catalog: TopicCatalog,
-        validation: BodyValidation,
+        checks: PublishChecks,
         queues: QueueRegistry,
         transient: TransientDelivery,
         outbox: Outbox,
         throttle: ReadThrottle,
-        statistics: Statistics,
         reads: LogReads,
-        goodbye: Callable[[int, TickertapeError], None],
     ) -> None:
-        self._journal = journal
         self._writer = writer
         self._acks = acks
-        self._catalog = catalog
-        self._checks = PublishChecks(catalog)
-        self._validation = validation
+        self._checks = checks
         self._queues = queues
         self._transient = transient
         self._outbox = outbox
         self._throttle = throttle
-        self._statistics = statistics
         self._reads = reads
-        self._goodbye = goodbye
         self._held: dict[int, SettlementLookup] = {}
         """By connection."""
 
@@ -140,7 +125,7 @@ class PublishHandler:
         if held is None:
             return
         self._reads.drop(held)
-        if self._journal.commits.failure is not None or self._journal.commits.closing:
+        if self._writer.stopping:
             return
         try:
             if held.frame.command.sequenced:
@@ -161,37 +146,27 @@ class PublishHandler:
         recorded = self._checked(session, command, batch)
         if recorded is None:
             return
-        numbers: Sequence[int] | None = None
-        if self._catalog.queues:
-            split = reject_unroutable(self._catalog, command, batch)
-            if split is not None:
-                self._refuse(session, split)
-                if split.rest is None:
-                    return
-                batch, numbers = split.rest, split.numbers
-            batch = redirect(self._catalog, batch)
-        split = self._validation.split(command, batch, numbers)
-        if split is not None:
-            self._refuse(session, split)
-            if split.rest is None:
-                return
-            batch, numbers = split.rest, split.numbers
-        if recorded and QUEUE_TOPIC in batch.topics:
-            known = self._writer.known(session.publisher, batch) if command.sequenced else 0
-            settlements = Settlements(self._queues, session, batch, known, numbers)
-            if look_up:
-                self._resolve_settlements(session, _PublishFrame(command, batch), settlements)
-            else:
-                self._settle(session, _PublishFrame(command, batch), settlements)
+        good, numbers, rejections = self._checks.admit(command, batch)
+        for split in rejections:
+            self._reject(session, split)
+        if good is None:
             return
-        self._accept(session, command, batch, recorded=recorded)
+        if not recorded or QUEUE_TOPIC not in good.topics:
+            self._accept(session, command, good, recorded=recorded)
+            return
+        known = self._writer.known(session.publisher, good) if command.sequenced else 0
+        settlements = Settlements(self._queues, session, good, known, numbers)
+        if look_up:
+            self._resolve_settlements(session, _PublishFrame(command, good), settlements)
+        else:
+            self._settle(session, _PublishFrame(command, good), settlements)
 
     def _checked(self, session: Session, command: Publish, batch: MessageBatch) -> bool | None:
         """Whether its topics are recorded; None when it was refused."""
         try:
             recorded = self._checks.check_frame(session, command, batch)
             if recorded:
-                self._check_room(batch)
+                self._writer.check_room(batch)
         except (BadBatch, CorruptBatch, BadCommand):
             raise
         except (BadTopic, JournalFull) as error:
@@ -204,13 +179,6 @@ class PublishHandler:
             return None
         return recorded
 
-    def _check_room(self, batch: MessageBatch) -> None:
-        if self._journal.commits.full and not self._journal.commits.can_accept(
-            encoded_size(batch) + binding_bytes_max
-        ):
-            why = self._journal.commits.full_reason
-            raise JournalFull(f"no room to prepare the next segment: {why}; retried every second")
-
     def _resolve_settlements(self, session: Session, frame: _PublishFrame, settlements: Settlements) -> None:
         """Find what its settlements name; what comes after the frame waits meanwhile."""
         lookup = SettlementLookup(session, frame, settlements)
@@ -221,16 +189,14 @@ class PublishHandler:
             self._throttle.pause(session.conn, "settling")
 
     def looked_up(self, lookup: SettlementLookup) -> None:
-        """The messages that the settlements of a frame name are found: go on with its connection."""
+        """Go on with a connection: the messages that the settlements of its frame name are found. Raises what
+        ends the connection."""
         session = lookup.session
         del self._held[session.conn]
-        if self._journal.commits.failure is not None or self._journal.commits.closing:
+        if self._writer.stopping:
             return  # nothing can be written any more: it is not acknowledged, and the client sends it again
-        try:
-            self._settle(session, lookup.frame, lookup.settlements)
-            self._resume(session, lookup.waiting)
-        except TickertapeError as error:
-            self._goodbye(session.conn, error)
+        self._settle(session, lookup.frame, lookup.settlements)
+        self._resume(session, lookup.waiting)
 
     def _resume(self, session: Session, waiting: deque[_PublishFrame | Callable[[], None]]) -> None:
         """What waited is taken, up to the next frame that has to be looked up."""
@@ -249,15 +215,15 @@ class PublishHandler:
     def _settle(self, session: Session, frame: _PublishFrame, settlements: Settlements) -> None:
         """Carry the settlements of a frame out, and take it with their outcomes."""
         command, batch = frame
-        self._check_room(batch)
+        self._writer.check_room(batch)
         settled, refusals = settlements.settle(command)
         for split in refusals:
-            self._refuse(session, split)
+            self._reject(session, split)
         if settled is not None:
             self._accept(session, command, settled, recorded=True)
 
     def _accept(self, session: Session, command: Publish, batch: MessageBatch, *, recorded: bool) -> None:
-        session.published(batch)
+        session.published(batch, recorded=recorded)
         if recorded:
             last = 0
             if command.sequenced:
@@ -267,13 +233,12 @@ class PublishHandler:
             self._acks.add(session, command.frame, last)
             self.pause_for_log(session)
             return
-        self._statistics.unrecorded(batch)
         self._queues.unrecorded(batch)
         processed = Processed(frame=command.frame)
         self._transient.publish(batch, lambda: self._outbox.send(session.conn, processed))
         self.pause_for_transient(session)
 
-    def _refuse(self, session: Session, split: PartialRejection) -> None:
+    def _reject(self, session: Session, split: PartialRejection) -> None:
         first, *others = split.rejections
         self._outbox.reject_with(session.conn, first, split.error)
         for rejection in others:
@@ -294,4 +259,4 @@ class PublishHandler:
     @property
     def log_backpressure(self) -> bool:
         """More waits for the disk than should."""
-        return self._journal.commits.congested or self._acks.overloaded
+        return self._writer.congested or self._acks.overloaded

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
 
 from tickertape.base.errors import BadBatch, BadCommand, BadTopic
 from tickertape.base.limits import last_persisted_max, publish_messages_max, publish_topics_max
 from tickertape.base.names import check_topic
 from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch
+from tickertape.engine.commands.body_validation import BodyValidation, PartialRejection
+from tickertape.engine.commands.queue_routing import redirect, reject_unroutable
 from tickertape.engine.limits import known_topics_bytes_max
 from tickertape.engine.runtime.log_writer import last_sequence
 from tickertape.engine.runtime.topic_catalog import TopicCatalog
@@ -20,11 +23,22 @@ _NAME_BYTES: Final = 128
 """Memory of a remembered name beside its text: its entry in the set, which has room to grow."""
 
 
+class Admission(NamedTuple):
+    """What becomes of a batch."""
+
+    batch: MessageBatch | None
+    """The good messages under the topics that they go to; None: there are none."""
+    numbers: Sequence[int] | None
+    """Their numbers in the frame; None: all."""
+    rejections: list[PartialRejection]
+
+
 class PublishChecks:
     """Checks against the topic catalog. Valid names are remembered."""
 
-    def __init__(self, catalog: TopicCatalog) -> None:
+    def __init__(self, catalog: TopicCatalog, validation: BodyValidation) -> None:
         self._catalog = catalog
+        self._validation = validation
         self._good_topics: set[str] = set()
         self._good_topics_bytes = 0
 
@@ -66,6 +80,31 @@ class PublishChecks:
             check_topic(topic)
             if not self._catalog.recorded(topic):
                 raise BadTopic(f"{shown(topic)} is not recorded: a transaction is part of the log")
+
+    def check_still_recorded(self, topics: Iterable[str]) -> None:
+        """Raise `BadTopic` for topics of an earlier run that the log does not take any more."""
+        for topic in topics:
+            if not self._catalog.recorded(topic):
+                raise BadTopic(f"{shown(topic)} is not recorded any more: the configuration has changed")
+            if self._catalog.publish_target(topic) != topic:
+                raise BadTopic(f"{shown(topic)} is a queue over other topics now: stage and commit again")
+
+    def admit(self, command: Publish, batch: MessageBatch) -> Admission:
+        """Split off the messages that cannot be stored, and move those for queues to the topics of these."""
+        numbers: Sequence[int] | None = None
+        rejections: list[PartialRejection] = []
+        if self._catalog.queues:
+            split = reject_unroutable(self._catalog, command, batch)
+            if split is not None:
+                rejections.append(split)
+                if split.rest is None:
+                    return Admission(None, None, rejections)
+                batch, numbers = split.rest, split.numbers
+            batch = redirect(self._catalog, batch)
+        split = self._validation.split(command, batch, numbers)
+        if split is None:
+            return Admission(batch, numbers, rejections)
+        return Admission(split.rest, split.numbers, [*rejections, split])
 
     def _check_batch(self, batch: MessageBatch) -> None:
         if batch.run_count != 1 or batch.kinds is not None:

@@ -11,9 +11,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tickertape.base.errors import JournalFull
 from tickertape.batch import MessageBatch, Stamp, slice_batch
+from tickertape.engine.limits import binding_bytes_max
 from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER, PublisherDirectory
+from tickertape.journal.commit.accumulator import encoded_size
 from tickertape.journal.journal import Journal
 
 
@@ -36,7 +39,8 @@ class LogWriter:
     def append_from(self, publisher: int, name: str, batch: MessageBatch) -> int:
         """Append messages with sequences of a client's own, but for those that the log has; return the last
         sequence."""
-        self._bind(publisher, name, derived=False)
+        if not self._registry.is_bound(publisher):
+            self._bind(publisher, name, derived=False)
         last = last_sequence(batch)
         highest = self._journal.highest.get(publisher, 0)
         if last <= highest:
@@ -53,7 +57,8 @@ class LogWriter:
 
     def append_derived(self, publisher: int, name: str, batch: MessageBatch) -> None:
         """Append messages without sequences: they get the next ones of a client's derived publisher id."""
-        self._bind(publisher, name, derived=True)
+        if not self._registry.is_bound(publisher):
+            self._bind(publisher, name, derived=True)
         self._append(publisher, batch)
 
     def append_control(self, batch: MessageBatch) -> None:
@@ -65,7 +70,8 @@ class LogWriter:
     ) -> int:
         """Append the messages of a transaction and the record that commits it, all or nothing; return the
         last sequence of the messages."""
-        self._bind(publisher, name, derived=True)
+        if not self._registry.is_bound(publisher):
+            self._bind(publisher, name, derived=True)
         time = self._journal.log_time(self._clock.now)
         sequence = self._next_sequence(publisher)
         chain: list[tuple[MessageBatch, Stamp]] = []
@@ -81,6 +87,23 @@ class LogWriter:
         highest = self._journal.highest.get(publisher, 0)
         return int(np.searchsorted(batch.sequences, np.uint64(highest), side="right"))
 
+    @property
+    def stopping(self) -> bool:
+        """Whether nothing can be appended any more."""
+        return self._journal.commits.stopping
+
+    @property
+    def congested(self) -> bool:
+        """Whether more waits for the disk than should."""
+        return self._journal.commits.congested
+
+    def check_room(self, batch: MessageBatch) -> None:
+        """Raise `JournalFull` when the disk has no room for a batch."""
+        commits = self._journal.commits
+        if commits.full and not commits.can_accept(encoded_size(batch) + binding_bytes_max):
+            why = commits.full_reason
+            raise JournalFull(f"no room to prepare the next segment: {why}; retried every second")
+
     def _append(self, publisher: int, batch: MessageBatch) -> None:
         first = self._next_sequence(publisher)
         stamp = Stamp(publisher, first, self._journal.log_time(self._clock.now))
@@ -88,8 +111,7 @@ class LogWriter:
 
     def _bind(self, publisher: int, name: str, *, derived: bool) -> None:
         """Record in the log whose a publisher id is, before its first message."""
-        if not self._registry.is_bound(publisher):
-            self._append(CONTROL_PUBLISHER, self._registry.bind(publisher, name, derived=derived))
+        self._append(CONTROL_PUBLISHER, self._registry.bind(publisher, name, derived=derived))
 
     def _next_sequence(self, publisher: int) -> int:
         """Return the next sequence of a publisher whose sequences the server assigns."""

@@ -54,8 +54,10 @@ class Session:
         self.writable = True
         """False while the driver has more to write than it should."""
 
-    def published(self, batch: MessageBatch) -> None:
-        """A publish frame of it was taken."""
+    def published(self, batch: MessageBatch, *, recorded: bool) -> None:
+        """Count a publish frame that was accepted."""
+        if not recorded:
+            self._statistics.unrecorded(batch)
         self.published_messages += batch.count
         self.published_bytes += batch.body_bytes
 

@@ -33,9 +33,7 @@ from tickertape.base.limits import transaction_name_bytes_max, transaction_parts
 from tickertape.base.names import check_client_name, check_transaction, derived_publisher_id
 from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch
-from tickertape.engine.commands.body_validation import BodyValidation
 from tickertape.engine.commands.publish_checks import PublishChecks
-from tickertape.engine.commands.queue_routing import redirect, reject_unroutable
 from tickertape.engine.limits import (
     binding_bytes_max,
     commits_waiting_each_max,
@@ -46,7 +44,6 @@ from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.log_writer import LogWriter
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.runtime.publisher_ids import PublisherDirectory
-from tickertape.engine.runtime.topic_catalog import TopicCatalog
 from tickertape.engine.sessions.registry import LogonPolicy
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.transactions.records import (
@@ -97,8 +94,7 @@ class TransactionCoordinator:
         journal: Journal,
         writer: LogWriter,
         registry: PublisherDirectory,
-        catalog: TopicCatalog,
-        validation: BodyValidation,
+        checks: PublishChecks,
         staging: StagingArea,
         outbox: Outbox,
         clock: EngineClock,
@@ -108,9 +104,7 @@ class TransactionCoordinator:
         self._journal = journal
         self._writer = writer
         self._registry = registry
-        self._catalog = catalog
-        self._checks = PublishChecks(catalog)
-        self._validation = validation
+        self._checks = checks
         self.staging = staging
         self._outbox = outbox
         self._clock = clock
@@ -190,20 +184,16 @@ class TransactionCoordinator:
         if QUEUE_TOPIC in batch.topics:
             raise BadTopic("acknowledgements of queues are no part of a transaction")
         self._check_free(command.transaction)
-        batch = self._addressed(batch)
+        batch = self._admitted(batch)
         self.staging.write(session, command.transaction, command.part, batch, command.id)
 
-    def _addressed(self, batch: MessageBatch) -> MessageBatch:
-        """A batch as the log takes it: to the topics of queues, and valid."""
-        as_published = Publish(frame=0)
-        queues = self._catalog.queues
-        refused = reject_unroutable(self._catalog, as_published, batch) if queues else None
-        if refused is None:
-            batch = redirect(self._catalog, batch) if queues else batch
-            refused = self._validation.split(as_published, batch)
-        if refused is not None:
-            raise refused.error
-        return batch
+    def _admitted(self, batch: MessageBatch) -> MessageBatch:
+        """Return a batch as the log takes it. Raises what is wrong with it."""
+        admitted, _, rejections = self._checks.admit(Publish(frame=0), batch)
+        if rejections:
+            raise rejections[0].error
+        assert admitted is not None
+        return admitted
 
     def _commit(self, session: Session, command: Commit) -> None:
         transaction = command.transaction
@@ -339,7 +329,7 @@ class TransactionCoordinator:
         """Everything is at hand: how much room it takes is known."""
         batches = [batch for name in current.parts for batch in current.opened[name]]
         try:
-            self._check_topics({topic for batch in batches for topic in batch.topics})
+            self._checks.check_still_recorded({topic for batch in batches for topic in batch.topics})
         except BadTopic as error:
             self._refuse(error)
             return
@@ -347,14 +337,6 @@ class TransactionCoordinator:
         # The record that binds the publisher's id may have to go before it.
         current.room = sum([commit_bytes_of(batch) for batch in (*batches, record)]) + binding_bytes_max
         self._write(current)
-
-    def _check_topics(self, topics: Iterable[str]) -> None:
-        """Raise `BadTopic`: what was staged before a start may not go into the log of this configuration."""
-        for topic in topics:
-            if not self._catalog.recorded(topic):
-                raise BadTopic(f"{shown(topic)} is not recorded any more: the configuration has changed")
-            if self._catalog.publish_target(topic) != topic:
-                raise BadTopic(f"{shown(topic)} is a queue over other topics now: stage and commit again")
 
     def _write(self, current: _CommitInProgress) -> None:
         """Hand it to the journal, once there is room for all of it."""
