@@ -30,15 +30,18 @@ from tickertape.engine.commands.ack_tracker import AckTracker
 from tickertape.engine.commands.body_validation import BodyValidation
 from tickertape.engine.commands.publish import PublishHandler, SettlementLookup
 from tickertape.engine.commands.publish_checks import PublishChecks
-from tickertape.engine.commands.range_searches import RangeSearch
-from tickertape.engine.commands.subscribe import SubscribeHandler, SubscriptionChanges
+from tickertape.engine.commands.range_searches import RangeSearch, RangeSearches
+from tickertape.engine.commands.subscribe import SubscribeHandler
 from tickertape.engine.delivery.cursor import Cursor
+from tickertape.engine.delivery.log_delivery import LogDelivery
 from tickertape.engine.delivery.shared_cursor import SharedCursor
 from tickertape.engine.log_reads.log_reads import LogReads, ReadResult
 from tickertape.engine.log_reads.read_tasks import ReadTask
 from tickertape.engine.matching.interest_compiler import InterestCompiler
 from tickertape.engine.queues.checkpoints import CheckpointWriter, RecoveredQueues, beginnings
-from tickertape.engine.queues.message_reader import QueueReader
+from tickertape.engine.queues.log_records import QueueLog
+from tickertape.engine.queues.message_reader import QueueAccess, QueueReader
+from tickertape.engine.queues.registry import QueueRegistry
 from tickertape.engine.retention import RetentionManager, RetentionPin, RetentionTask
 from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.effects import Effect, Fatal, LogonAccepted, ReadTaskDone
@@ -53,6 +56,7 @@ from tickertape.engine.sessions.registry import AllowAll, LogonPolicy, SessionRe
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.transactions.coordinator import TransactionCoordinator
 from tickertape.engine.transactions.staging_area import StagingArea, StagingLimits
+from tickertape.engine.transient.delivery import TransientDelivery
 from tickertape.engine.transient.slow_consumers import SlowConsumerLimits
 from tickertape.journal.commit.jobs import JournalJob, RetireSegments, WriteQueues
 from tickertape.journal.format.staging_file import PreparedPart
@@ -120,23 +124,22 @@ class Broker:
         self.heartbeats = HeartbeatMonitor(self._outbox, self._clock)
         self.compiler = InterestCompiler(catalog, self._clock, limits)
         self.reads = LogReads(self._outbox)
+        slow = slow_clients or SlowConsumerLimits()
+        self._delivery = LogDelivery(journal, self._outbox, self._clock, self.reads, slow.age_seconds)
+        access = QueueAccess(journal, self._outbox, self._clock, self.reads, QueueLog(journal, self._writer))
+        self.queues = QueueRegistry(catalog, access, self.compiler)
         self.subscriptions = SubscribeHandler(
             journal,
-            catalog,
-            self._writer,
+            self.compiler,
             self._outbox,
             self._clock,
-            self.reads,
-            self._throttle,
-            self.compiler,
-            slow_clients or SlowConsumerLimits(),
-            self._close_slow_consumer,
+            self._delivery,
+            TransientDelivery(self._outbox, self._clock, slow, self._close_slow_consumer),
+            self.queues,
+            RangeSearches(self.reads, self._throttle),
         )
-        self.queues = self.subscriptions.queues
         self._checkpoints = CheckpointWriter(self.queues, journal, self._outbox, self._clock)
-        self._delivery = self.subscriptions.delivery
         self._publish_handler = self._make_publish_handler(checks)
-        self._changes = SubscriptionChanges(self.subscriptions, self._outbox, lambda: self.draining)
         self.transactions = self._make_transactions(registry, checks, staging or StagingLimits())
         self._pins = [self.queues.oldest_needed, self.subscriptions.oldest_needed]
         self.retention = self._make_retention(retention or RetentionPolicy())
@@ -501,7 +504,7 @@ class Broker:
             self.subscriptions.credits(session, command)
         elif isinstance(command, Subscribe | Unsubscribe | Pause | Resume | Resolve):
             # In its turn: settlements that came before it may not end leases that it brings.
-            self._publish_handler.after(session, lambda: self._changes.answer(session, command))
+            self._publish_handler.after(session, lambda: self.subscriptions.answer(session, command))
         elif isinstance(command, Stage | Prepare | Commit | Abort):
             self.transactions.take(session, command, batch)
         elif isinstance(command, Flush):

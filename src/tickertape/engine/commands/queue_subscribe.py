@@ -5,13 +5,12 @@ Invariant: a subscription that is over has no lease.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
 
 from tickertape.base.errors import BadOption
-from tickertape.engine.commands.subscription_registry import ConnectionSubscriptions
+from tickertape.engine.commands.subscription_registry import ConnectionSubscriptions, SubscriptionRegistry
 from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.matching.interest import NOTHING, Interest
 from tickertape.engine.matching.interest_compiler import InterestCompiler
@@ -30,23 +29,19 @@ Asking = TypeVar("Asking", Subscribe, Resolve)
 
 
 class QueueSubscribeHandler:
-    """Subscriptions to queues. `of`, `hold` and `forget` find, make and drop those of a connection."""
+    """Subscriptions to queues, beside others in the registry."""
 
     def __init__(
         self,
         queues: QueueRegistry,
         compiler: InterestCompiler,
         outbox: Outbox,
-        of: Callable[[int], ConnectionSubscriptions],
-        hold: Callable[[Session], ConnectionSubscriptions],
-        forget: Callable[[int], None],
+        registry: SubscriptionRegistry,
     ) -> None:
         self._queues = queues
         self._compiler = compiler
         self._outbox = outbox
-        self._of = of
-        self._hold = hold
-        self._forget = forget
+        self._registry = registry
 
     def content(
         self,
@@ -72,7 +67,7 @@ class QueueSubscribeHandler:
         allowance: CreditWindow,
     ) -> None:
         """Begin to consume queues, or something else in the place of what did."""
-        held = self._of(session.conn)
+        held = self._registry.of(session.conn)
         old = held.of_queues.get(command.sub_id)
         if not works:
             if old is not None:
@@ -84,7 +79,7 @@ class QueueSubscribeHandler:
         if old is not None:
             self.end(held, command.sub_id)
         consumer = QueueFeed(session, command.sub_id, command.topic, content, allowance, backlog)
-        self._hold(session).of_queues[command.sub_id] = consumer
+        self._registry.hold(session).of_queues[command.sub_id] = consumer
         self._queues.subscribe(consumer, works)
 
     def browse(
@@ -103,14 +98,14 @@ class QueueSubscribeHandler:
         allowance = CreditWindow(command.credit)
         self._outbox.send(session.conn, Ack(id=command.id))
         browsing = self._queues.browse(session, command.sub_id, works[0], content, allowance)
-        self._hold(session).of_queues[command.sub_id] = browsing
+        self._registry.hold(session).of_queues[command.sub_id] = browsing
 
     def ended(self, sub: QueueFeed | QueueBrowser) -> None:
         """A subscription to queues ended by itself."""
-        held = self._of(sub.session.conn)
+        held = self._registry.of(sub.session.conn)
         if held.of_queues.get(sub.sub_id) is sub:
             self.end(held, sub.sub_id)
-            self._forget(sub.session.conn)
+            self._registry.forget_if_empty(sub.session.conn)
 
     def end(self, held: ConnectionSubscriptions, sub_id: str) -> None:
         """A subscription is over; nothing when it is to no queue."""

@@ -7,7 +7,6 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TypeAlias
 
 from tickertape.base.errors import BadCommand, BadOption, NotReady, SubscriptionUnknown, TickertapeError
@@ -16,22 +15,16 @@ from tickertape.base.text_format import shown
 from tickertape.engine.commands.queue_subscribe import QueueSubscribeHandler, of_underlying, without_queues
 from tickertape.engine.commands.range_searches import RangeSearch, RangeSearches
 from tickertape.engine.commands.subscribe_checks import bookmarks_in, check_subscribe, range_search
-from tickertape.engine.commands.subscription_registry import ConnectionSubscriptions
+from tickertape.engine.commands.subscription_registry import ConnectionSubscriptions, SubscriptionRegistry
 from tickertape.engine.conflation.buffer import ConflationBuffer, ConflationBuffers
 from tickertape.engine.delivery.log_delivery import LogDelivery
 from tickertape.engine.limits import replaces_waiting_max
-from tickertape.engine.log_reads.log_reads import LogReads
 from tickertape.engine.matching.interest import NOTHING, Interest
 from tickertape.engine.matching.interest_compiler import InterestCompiler
-from tickertape.engine.queues.log_records import QueueLog
-from tickertape.engine.queues.message_reader import QueueAccess
 from tickertape.engine.queues.registry import QueueRegistry
 from tickertape.engine.retention import RetentionPin
 from tickertape.engine.runtime.clock import EngineClock
-from tickertape.engine.runtime.log_writer import LogWriter
 from tickertape.engine.runtime.outbox import Outbox
-from tickertape.engine.runtime.topic_catalog import TopicCatalog
-from tickertape.engine.sessions.read_throttle import ReadThrottle
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.credit import CreditWindow
 from tickertape.engine.subscriptions.log_feed import LogFeed, Phase
@@ -40,11 +33,11 @@ from tickertape.engine.subscriptions.position_limits import ScanLimits, range_of
 from tickertape.engine.subscriptions.start_position import ExtentSearch, ReplayRange, close_range
 from tickertape.engine.transient.backlog import TransientFeed
 from tickertape.engine.transient.delivery import TransientDelivery
-from tickertape.engine.transient.slow_consumers import SlowConsumerLimits
 from tickertape.journal.journal import Journal
 from tickertape.wire.commands import Ack, Credits, Pause, Resolve, Resolved, Resume, Subscribe, Unsubscribe
 
-_NOTHING = ConnectionSubscriptions()
+Request: TypeAlias = Subscribe | Unsubscribe | Pause | Resume | Resolve
+
 _ANY = 1 << 62
 """More than any reading takes."""
 
@@ -89,52 +82,41 @@ class _RangeLookup(RangeSearch):
 
 
 class SubscribeHandler:
-    """All subscriptions, by connection. `slow(session, why)` closes a slow consumer."""
+    """All subscriptions, by connection."""
 
     def __init__(
         self,
         journal: Journal,
-        catalog: TopicCatalog,
-        writer: LogWriter,
+        compiler: InterestCompiler,
         outbox: Outbox,
         clock: EngineClock,
-        reads: LogReads,
-        throttle: ReadThrottle,
-        compiler: InterestCompiler,
-        limits: SlowConsumerLimits,
-        slow: Callable[[Session, str], None],
+        delivery: LogDelivery,
+        transient: TransientDelivery,
+        queues: QueueRegistry,
+        searches: RangeSearches,
     ) -> None:
         self._journal = journal
         self._compiler = compiler
         self.conflation = ConflationBuffers(compiler)
-        self._catalog = catalog
         self._outbox = outbox
         self._clock = clock
-        self._held: dict[int, ConnectionSubscriptions] = {}
-        self.delivery = LogDelivery(
-            journal,
-            outbox,
-            clock,
-            reads,
-            limits.age_seconds,
-        )
-        self.transient = TransientDelivery(outbox, clock, limits, slow)
-        self.searches = RangeSearches(reads, throttle)
-        access = QueueAccess(journal, outbox, clock, reads, QueueLog(journal, writer))
-        self.queues = QueueRegistry(catalog, access, compiler)
-        self._queue_subscriptions = QueueSubscribeHandler(
-            self.queues, compiler, outbox, self.of, self._hold, self._forget_if_empty
-        )
+        self.delivery = delivery
+        self.transient = transient
+        self.queues = queues
+        self.searches = searches
+        self._registry = SubscriptionRegistry()
+        self._queue_subscriptions = QueueSubscribeHandler(queues, compiler, outbox, self._registry)
+        self._stopping = False
 
     def of(self, conn: int) -> ConnectionSubscriptions:
         """What a connection subscribed to; not to be changed."""
-        return self._held.get(conn, _NOTHING)
+        return self._registry.of(conn)
 
     def oldest_needed(self) -> RetentionPin | None:
         """What of the log subscriptions still need: the one farthest behind."""
         oldest: LogFeed | None = None
         end = least = self.delivery.dispatcher.position
-        for held in self._held.values():
+        for held in self._registry.all():
             for sub in held.recorded.values():
                 if sub.phase in (Phase.BEHIND, Phase.TOGETHER):
                     needed = self._needed(sub)
@@ -154,7 +136,7 @@ class SubscribeHandler:
 
     def owed(self, conn: int) -> bool:
         """Whether something is still to be sent to a connection, as far as is known."""
-        held = self.of(conn)
+        held = self._registry.of(conn)
         return self.transient.passing or held.owed or any(map(self._is_held_back, held.recorded.values()))
 
     def _is_held_back(self, sub: LogFeed) -> bool:
@@ -165,24 +147,47 @@ class SubscribeHandler:
 
     def stop(self) -> None:
         """A clean stop has begun: what conflation holds back is sent as soon as everything was considered."""
+        self._stopping = True
         self.conflation.stop()
         self.delivery.stop()
         self.transient.stop()
 
     # -- commands -------------------------------------------------------------------------------------
 
+    def answer(self, session: Session, command: Request) -> None:
+        """Carry out a command; answer what is wrong with it."""
+        try:
+            if isinstance(command, Subscribe):
+                self._check_not_stopping()
+                self.subscribe(session, command)
+            elif isinstance(command, Unsubscribe):
+                self.unsubscribe(session, command)
+            elif isinstance(command, Pause):
+                self.pause(session, command)
+            elif isinstance(command, Resume):
+                self.resume(session, command)
+            else:
+                self._check_not_stopping()
+                self.resolve(session, command)
+        except TickertapeError as error:
+            self._outbox.reject(session.conn, command.id, error)
+
+    def _check_not_stopping(self) -> None:
+        if self._stopping:
+            raise NotReady("the server is stopping: subscribe again after reconnecting")
+
     def subscribe(self, session: Session, command: Subscribe) -> None:
         """Begin a subscription; the answer comes when its start was found. Raises what `check_subscribe` and
         `range_search` raise."""
         replay = command.bookmark is not None or command.positions is not None
         if replay:
-            command = of_underlying(self._catalog, command)
+            command = of_underlying(self._compiler.catalog, command)
         cover, options = self._check(session, command)
         works = [] if replay else self.queues.named(cover)
         check_queue_options(options, queue=bool(works))
         if options.browse:
             self._queue_subscriptions.browse(session, command, cover, options, works)
-            self.of(session.conn).coming.pop(command.sub_id, None)
+            self._registry.of(session.conn).coming.pop(command.sub_id, None)
             return
         backlog = self.queues.check(session, works, options.max_backlog)
         content = self._queue_subscriptions.content(session, command, cover, options, works)
@@ -193,7 +198,7 @@ class SubscribeHandler:
         search = range_search(
             self._journal, command, options, self._clock.now
         )  # what it refuses leaves no trace
-        held = self.of(session.conn)
+        held = self._registry.of(session.conn)
         old, old_rest = held.recorded.get(command.sub_id), held.live.get(command.sub_id)
         _check_replaces(old, old_rest)
         before = old or old_rest or held.of_queues.get(command.sub_id)
@@ -240,8 +245,8 @@ class SubscribeHandler:
         if replay:
             return True, False
         if cover.literal is None:
-            return True, not self._catalog.records_everything
-        recorded = self._catalog.recorded(cover.literal)
+            return True, not self._compiler.catalog.records_everything
+        recorded = self._compiler.catalog.recorded(cover.literal)
         return recorded, not recorded
 
     def _begin_rest(
@@ -258,7 +263,7 @@ class SubscribeHandler:
             cover = self._compiler.without_select(cover, session.subscriber)
         live = TransientFeed(session, command.sub_id, cover, allowance)
         live.conflating = conflating
-        self._hold(session).live[command.sub_id] = live
+        self._registry.hold(session).live[command.sub_id] = live
         if old is None:
             self.transient.add(live)
         else:
@@ -267,7 +272,7 @@ class SubscribeHandler:
 
     def _begin(self, sub: LogFeed, command: Subscribe, search: ExtentSearch, backlog: int = 0) -> None:
         """Hold it, and deliver once its start was found. What has its id goes on until then."""
-        held = self._hold(sub.session)
+        held = self._registry.hold(sub.session)
         replay = command.bookmark is not None or command.positions is not None
         place = held.coming if replay and sub.sub_id in held else held.recorded
         place[sub.sub_id] = sub
@@ -300,13 +305,13 @@ class SubscribeHandler:
     def _not_found(self, search: _StartSearch | _RangeLookup, error: TickertapeError) -> None:
         if isinstance(search, _StartSearch) and search.place.get(search.sub.sub_id) is search.sub:
             del search.place[search.sub.sub_id]
-            self._forget_if_empty(search.conn)
+            self._registry.forget_if_empty(search.conn)
         self._outbox.reject(search.conn, search.command.id, error)
 
     def _start(self, search: _StartSearch, extent: ReplayRange) -> None:
         """Deliver from the start that was found on."""
         sub, command, place = search.sub, search.command, search.place
-        held = self.of(search.conn)
+        held = self._registry.of(search.conn)
         is_held = place is held.recorded or place is held.coming
         if not is_held or place.get(sub.sub_id) is not sub:
             text = f"subscription {shown(sub.sub_id)} was ended before it began"
@@ -314,7 +319,7 @@ class SubscribeHandler:
             return
         if place is held.coming:
             self._end(held, sub.sub_id)
-            self._hold(sub.session).recorded[sub.sub_id] = sub
+            self._registry.hold(sub.session).recorded[sub.sub_id] = sub
         if command.until_caught_up:
             stop = search.target if extent.stop is None else min(extent.stop, search.target)
             extent = extent._replace(stop=stop)
@@ -353,7 +358,7 @@ class SubscribeHandler:
         self._outbox.send(session.conn, Ack(id=command.id))
 
     def _replays(self, session: Session, sub_ids: tuple[str, ...]) -> list[LogFeed]:
-        held = self.of(session.conn)
+        held = self._registry.of(session.conn)
         self._check_known(held, sub_ids, "nothing was changed")
         for sub_id in sub_ids:
             sub = held.recorded.get(sub_id)
@@ -379,7 +384,7 @@ class SubscribeHandler:
 
     def unsubscribe(self, session: Session, command: Unsubscribe) -> None:
         """End subscriptions. Raises `SubscriptionUnknown`: then none was ended."""
-        held = self.of(session.conn)
+        held = self._registry.of(session.conn)
         self._check_known(held, command.sub_ids, "nothing was ended")
         for sub_id in command.sub_ids:
             self._end(held, sub_id)
@@ -388,7 +393,7 @@ class SubscribeHandler:
     def resolve(self, session: Session, command: Resolve) -> None:
         """Look up which positions a range covers now. Raises what `check_subscribe` and `range_search`
         raise."""
-        asked, command = command.topic, of_underlying(self._catalog, command)
+        asked, command = command.topic, of_underlying(self._compiler.catalog, command)
         cover, options = self._check(session, command)
         types = {} if command.filter is None else self._compiler.other_types(cover)
         if command.positions is not None:
@@ -405,7 +410,7 @@ class SubscribeHandler:
         `BadCommand`."""
         if not 0 < size <= credit_bytes_max:
             raise BadCommand(f"a credit of {size} bytes; 1 to {credit_bytes_max} may be given back")
-        held = self.of(session.conn)
+        held = self._registry.of(session.conn)
         sub, live, queued = held.recorded.get(sub_id), held.live.get(sub_id), held.of_queues.get(sub_id)
         first = sub or live or queued
         if first is not None:
@@ -424,7 +429,7 @@ class SubscribeHandler:
                 f"credits of {len(command.bytes)} numbers for {len(command.sub_ids)} subscriptions; "
                 f"as many of each, 1 to {combined_subscriptions_max}"
             )
-        held = self.of(session.conn)
+        held = self._registry.of(session.conn)
         for sub_id, size in zip(command.sub_ids, command.bytes, strict=True):
             sub = held.recorded.get(sub_id)
             several = sub_id in held.live or sub_id in held.of_queues
@@ -439,13 +444,13 @@ class SubscribeHandler:
         """A connection has room for more."""
         self.delivery.writable(session)
         self.transient.writable(session)
-        for queued in self.of(session.conn).of_queues.values():
+        for queued in self._registry.of(session.conn).of_queues.values():
             self.queues.stir(queued)
 
     def drop(self, session: Session) -> None:
         """A connection is gone."""
         self.searches.drop(session.conn)
-        held = self.of(session.conn)
+        held = self._registry.of(session.conn)
         for sub_id in list(held):
             self._end(held, sub_id)
 
@@ -466,30 +471,27 @@ class SubscribeHandler:
     # -- inside ---------------------------------------------------------------------------------------
 
     def _check(self, session: Session, command: Subscribe | Resolve) -> tuple[Interest, SubscribeOptions]:
-        held = self.of(session.conn)
+        held = self._registry.of(session.conn)
         old = None if isinstance(command, Resolve) else held.recorded.get(command.sub_id)
         return check_subscribe(
             session,
             held,
             command,
-            self._catalog,
+            self._compiler.catalog,
             self._journal,
             self._compiler,
             replaces_replay=old is not None and old.replays,
         )
 
-    def _hold(self, session: Session) -> ConnectionSubscriptions:
-        return self._held.setdefault(session.conn, ConnectionSubscriptions())
-
     def _is_held(self, sub: LogFeed) -> bool:
-        return self.of(sub.session.conn).recorded.get(sub.sub_id) is sub
+        return self._registry.of(sub.session.conn).recorded.get(sub.sub_id) is sub
 
     def _end(self, held: ConnectionSubscriptions, sub_id: str) -> None:
         held.coming.pop(sub_id, None)
         if sub_id in held.of_queues:
             conn = held.of_queues[sub_id].session.conn
             self._queue_subscriptions.end(held, sub_id)
-            self._forget_if_empty(conn)
+            self._registry.forget_if_empty(conn)
         sub = held.recorded.get(sub_id)
         if sub is not None:
             self.delivery.remove(sub)
@@ -497,21 +499,16 @@ class SubscribeHandler:
         live = held.live.pop(sub_id, None)
         if live is not None:
             self.transient.remove(live)
-            self._forget_if_empty(live.session.conn)
+            self._registry.forget_if_empty(live.session.conn)
 
     def forget_ended(self) -> None:
         """Let go of subscriptions that are over, whoever ended them."""
         for sub in self.delivery.take_ended():
             if self._is_held(sub):
-                del self._held[sub.session.conn].recorded[sub.sub_id]
-                self._forget_if_empty(sub.session.conn)
+                del self._registry.of(sub.session.conn).recorded[sub.sub_id]
+                self._registry.forget_if_empty(sub.session.conn)
         for queued in self.queues.take_ended():
             self._queue_subscriptions.ended(queued)
-
-    def _forget_if_empty(self, conn: int) -> None:
-        held = self.of(conn)
-        if not held and not held.coming:
-            self._held.pop(conn, None)
 
 
 def _check_replaces(old: LogFeed | None, rest: TransientFeed | None) -> None:
@@ -522,37 +519,3 @@ def _check_replaces(old: LogFeed | None, rest: TransientFeed | None) -> None:
         raise NotReady(
             f"{waiting} replaces of this subscription wait until what came before them was taken: consume it"
         )
-
-
-Request: TypeAlias = Subscribe | Unsubscribe | Pause | Resume | Resolve
-
-
-class SubscriptionChanges:
-    """Answers commands about subscriptions. `draining()`: the server is stopping."""
-
-    def __init__(self, subscriptions: SubscribeHandler, outbox: Outbox, draining: Callable[[], bool]) -> None:
-        self._subscriptions = subscriptions
-        self._outbox = outbox
-        self._draining = draining
-
-    def answer(self, session: Session, command: Request) -> None:
-        """Do what a command asks."""
-        try:
-            if isinstance(command, Subscribe):
-                self._check_not_stopping()
-                self._subscriptions.subscribe(session, command)
-            elif isinstance(command, Unsubscribe):
-                self._subscriptions.unsubscribe(session, command)
-            elif isinstance(command, Pause):
-                self._subscriptions.pause(session, command)
-            elif isinstance(command, Resume):
-                self._subscriptions.resume(session, command)
-            else:
-                self._check_not_stopping()
-                self._subscriptions.resolve(session, command)
-        except TickertapeError as error:
-            self._outbox.reject(session.conn, command.id, error)
-
-    def _check_not_stopping(self) -> None:
-        if self._draining():
-            raise NotReady("the server is stopping: subscribe again after reconnecting")

@@ -1,11 +1,12 @@
-"""Subscription registry: the subscriptions of one connection by id."""
+"""Subscription registry: subscriptions by connection and id."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from tickertape.engine.queues.browser import QueueBrowser
 from tickertape.engine.queues.consumer import QueueFeed
+from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.log_feed import LogFeed
 from tickertape.engine.transient.backlog import TransientFeed
 
@@ -52,3 +53,31 @@ class ConnectionSubscriptions:
         return any(sub.owed for sub in self.recorded.values()) or any(
             live.waiting for live in self.live.values()
         )
+
+
+_NONE = ConnectionSubscriptions()
+
+
+class SubscriptionRegistry:
+    """The subscriptions of all connections."""
+
+    def __init__(self) -> None:
+        self._by_conn: dict[int, ConnectionSubscriptions] = {}
+
+    def all(self) -> Iterable[ConnectionSubscriptions]:
+        """Return those of each connection that has any."""
+        return self._by_conn.values()
+
+    def of(self, conn: int) -> ConnectionSubscriptions:
+        """Return those of a connection; not to be changed."""
+        return self._by_conn.get(conn, _NONE)
+
+    def hold(self, session: Session) -> ConnectionSubscriptions:
+        """Return those of a connection, to add one."""
+        return self._by_conn.setdefault(session.conn, ConnectionSubscriptions())
+
+    def forget_if_empty(self, conn: int) -> None:
+        """Forget a connection without subscriptions."""
+        held = self.of(conn)
+        if not held and not held.coming:
+            self._by_conn.pop(conn, None)
