@@ -88,13 +88,8 @@ def open_on(
     settings, archive = config.journal, config.archive
     tier = None if archive is None else ArchiveTier(archive.location)
     fresh = IDENTITY_FILE not in disk.names(".")
-    identity = open_identity(
-        disk,
-        owner=owner,
-        create=settings.create,
-        new_id=new_id,
-        instance=config.instance.name,
-    )
+    name = config.instance.name
+    identity = open_identity(disk, owner=owner, create=settings.create, new_id=new_id, instance=name)
     spill = _spill_files(config, owner, disk)
     recovered = recover_journal(disk, identity.journal_id)
     journal = Journal(
@@ -115,7 +110,7 @@ def open_on(
     broker = Broker(
         journal,
         registry,
-        instance=config.instance.name,
+        instance=name,
         software=f"tickertape {__version__}",
         catalog=_catalog(config),
         retention=RetentionPolicy(
