@@ -142,7 +142,7 @@ WORLD_MUTATIONS: Final = (
     ),
     Mutation(
         "a start forgets which transactions were committed",
-        "engine/transactions/coordinator.py",
+        "engine/broker.py",
         "CommittedTransactions(registry.latest.values())",
         "CommittedTransactions(())",
         (_KEPT,),

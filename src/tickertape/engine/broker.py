@@ -55,6 +55,7 @@ from tickertape.engine.sessions.read_throttle import ReadThrottle
 from tickertape.engine.sessions.registry import AllowAll, LogonPolicy, SessionRegistry
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.transactions.coordinator import TransactionCoordinator
+from tickertape.engine.transactions.records import CommittedTransactions
 from tickertape.engine.transactions.staging_area import StagingArea, StagingLimits
 from tickertape.engine.transient.delivery import TransientDelivery
 from tickertape.engine.transient.slow_consumers import SlowConsumerLimits
@@ -108,15 +109,19 @@ class Broker:
         limits: ClientLimits = DEFAULT,
     ) -> None:
         self.journal = journal
-        self._rights = rights or AllowAll()
         self.statistics = Statistics()
         self._instance = instance
         self._software = software
         self.catalog = catalog = catalog or TopicCatalog()
         self._clock = EngineClock()
         self._outbox = Outbox(self.statistics, self._clock)
-        exclusive = not catalog.records_nothing
-        self._sessions = SessionRegistry(instance, registry, self.statistics, exclusive=exclusive)
+        self._sessions = SessionRegistry(
+            instance,
+            registry,
+            rights or AllowAll(),
+            self.statistics,
+            exclusive=not catalog.records_nothing,
+        )
         self._writer = LogWriter(journal, registry, self._clock)
         self._acks = AckTracker(journal)
         checks = PublishChecks(catalog, BodyValidation(catalog, limits.message_bytes_max))
@@ -155,13 +160,11 @@ class Broker:
         return TransactionCoordinator(
             journal,
             self._writer,
-            registry,
+            self._sessions,
             checks,
             staging,
             self._outbox,
-            self._clock,
-            self._rights,
-            self._instance,
+            CommittedTransactions(registry.latest.values()),
         )
 
     def _make_retention(self, policy: RetentionPolicy) -> RetentionManager:
@@ -458,7 +461,7 @@ class Broker:
     def _logon(self, conn: int, command: Command) -> None:
         if not isinstance(command, Logon):
             raise LogonRequired(f"{type(command).__name__} before the logon")
-        user = self._rights.user_of(command, self._clock.now)  # before anything else of it is looked at
+        user = self._sessions.user_of(command, self._clock.now)  # before anything else of it is looked at
         if self.draining:
             raise NotReady("the server is stopping: connect again later")
         heartbeat_seconds(command.heartbeat_ms)

@@ -97,6 +97,14 @@ class LogWriter:
         """Whether more waits for the disk than should."""
         return self._journal.commits.congested
 
+    def reserve(self, nbytes: int) -> None:
+        """Have a segment begin that has room for `nbytes`; 0: no longer."""
+        self._journal.commits.reserve_segment(nbytes, self._clock.now)
+
+    def sync_soon(self) -> None:
+        """Sync what was persisted without a sync."""
+        self._journal.commits.sync_soon(self._clock.now)
+
     def check_room(self, batch: MessageBatch) -> None:
         """Raise `JournalFull` when the disk has no room for a batch."""
         commits = self._journal.commits

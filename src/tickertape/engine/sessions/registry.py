@@ -47,11 +47,18 @@ class SessionRegistry:
     """All sessions. `exclusive`: one connection a client name."""
 
     def __init__(
-        self, instance: str, registry: PublisherDirectory, statistics: Statistics, *, exclusive: bool = True
+        self,
+        instance: str,
+        publishers: PublisherDirectory,
+        policy: LogonPolicy,
+        statistics: Statistics,
+        *,
+        exclusive: bool = True,
     ) -> None:
         self._instance = instance
         self._statistics = statistics
-        self._registry = registry
+        self._publishers = publishers
+        self._policy = policy
         self._exclusive = exclusive
         self.by_conn: dict[int, Session] = {}
         self._by_name: dict[str, Session] = {}
@@ -72,7 +79,7 @@ class SessionRegistry:
         check_client_name(command.name)
         publisher = publisher_id(command.name)
         derived = derived_publisher_id(command.name, self._instance)
-        if self._registry.collides(publisher, command.name) or self._registry.collides(
+        if self._publishers.collides(publisher, command.name) or self._publishers.collides(
             derived, command.name, derived=True
         ):
             raise PublisherCollision(
@@ -85,6 +92,23 @@ class SessionRegistry:
         session.ack_conflation = conflation
         self.by_conn[conn] = self._by_name[command.name] = session
         return session, old
+
+    def user_of(self, command: Logon, now: Now) -> str | None:
+        """Return the user of a logon. Raises `AuthenticationFailed`."""
+        return self._policy.user_of(command, now)
+
+    def check_name(self, session: Session, name: str) -> None:
+        """Raise unless a session may publish under a client name."""
+        check_client_name(name)
+        if name != session.name:
+            self._policy.check_name(session.user, name)
+
+    def derived_id(self, name: str) -> int:
+        """Return the derived publisher id of a client name. Raises `PublisherCollision`."""
+        derived = derived_publisher_id(name, self._instance)
+        if self._publishers.collides(derived, name, derived=True):
+            raise PublisherCollision(f"{shown(name)} has the publisher id of another: choose another name")
+        return derived
 
     def remove(self, conn: int) -> Session | None:
         """Forget a connection; returns its session."""

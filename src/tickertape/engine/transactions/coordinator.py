@@ -23,15 +23,13 @@ from tickertape.base.errors import (
     JournalFull,
     LimitReached,
     NotReady,
-    PublisherCollision,
     StagingFailed,
     TickertapeError,
     TransactionBusy,
     TransactionUnknown,
 )
 from tickertape.base.limits import transaction_name_bytes_max, transaction_parts_max
-from tickertape.base.names import check_client_name, check_transaction, derived_publisher_id
-from tickertape.base.text_format import shown
+from tickertape.base.names import check_transaction
 from tickertape.batch import MessageBatch
 from tickertape.engine.commands.publish_checks import PublishChecks
 from tickertape.engine.limits import (
@@ -40,11 +38,9 @@ from tickertape.engine.limits import (
     commits_waiting_max,
     transaction_empty_number_max,
 )
-from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.log_writer import LogWriter
 from tickertape.engine.runtime.outbox import Outbox
-from tickertape.engine.runtime.publisher_ids import PublisherDirectory
-from tickertape.engine.sessions.registry import LogonPolicy
+from tickertape.engine.sessions.registry import SessionRegistry
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.transactions.records import (
     CommittedTransactions,
@@ -93,24 +89,19 @@ class TransactionCoordinator:
         self,
         journal: Journal,
         writer: LogWriter,
-        registry: PublisherDirectory,
+        sessions: SessionRegistry,
         checks: PublishChecks,
         staging: StagingArea,
         outbox: Outbox,
-        clock: EngineClock,
-        rights: LogonPolicy,
-        instance: str,
+        committed: CommittedTransactions,
     ) -> None:
         self._journal = journal
         self._writer = writer
-        self._registry = registry
+        self._sessions = sessions
         self._checks = checks
         self.staging = staging
         self._outbox = outbox
-        self._clock = clock
-        self._rights = rights
-        self._instance = instance
-        self._committed = CommittedTransactions(registry.latest.values())
+        self._committed = committed
         self._current: _CommitInProgress | None = None
         self._next: deque[_CommitInProgress] = deque()
         self._under_way: dict[Transaction, _CommitInProgress] = {}
@@ -160,15 +151,9 @@ class TransactionCoordinator:
             self._outbox.reject(session.conn, command.id, error)
 
     def _check(self, session: Session, transaction: Transaction) -> None:
-        check_client_name(transaction.publisher)
-        if transaction.publisher != session.name:
-            self._rights.check_name(session.user, transaction.publisher)
+        self._sessions.check_name(session, transaction.publisher)
         check_transaction(transaction.space, transaction.name)
-        derived = derived_publisher_id(transaction.publisher, self._instance)
-        if self._registry.collides(derived, transaction.publisher, derived=True):
-            raise PublisherCollision(
-                f"{shown(transaction.publisher)} has the publisher id of another: choose another name"
-            )
+        self._sessions.derived_id(transaction.publisher)
 
     def _check_free(self, transaction: Transaction) -> None:
         """Raise `TransactionBusy` while it is on its way into the log."""
@@ -346,15 +331,15 @@ class TransactionCoordinator:
         elif journal.commits.has_room(current.room):
             self._append(current)
         elif journal.commits.full:
-            journal.commits.reserve_segment(0, self._clock.now)
+            self._writer.reserve(0)
             why = journal.commits.full_reason
             self._refuse(JournalFull(f"no room for {describe(current.transaction)}: {why}"))
         else:
-            journal.commits.reserve_segment(current.room, self._clock.now)
+            self._writer.reserve(current.room)
 
     def _append(self, current: _CommitInProgress) -> None:
         transaction = current.transaction
-        publisher = derived_publisher_id(transaction.publisher, self._instance)
+        publisher = self._sessions.derived_id(transaction.publisher)
         batches = [batch for name in current.parts for batch in current.opened[name]]
         messages = sum([batch.count for batch in batches])
         current.record = self._committed.record(transaction, messages)
@@ -381,7 +366,7 @@ class TransactionCoordinator:
         self.staging.committed(current.transaction, current.end)
         self.staging.synced(self._journal.commits.synced_end)
         if self.staging.wants_sync:
-            self._journal.commits.sync_soon(self._clock.now)
+            self._writer.sync_soon()
         self._answer(current, answer)
         self._advance()
 

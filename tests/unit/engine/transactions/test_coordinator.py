@@ -226,7 +226,7 @@ def test_bounds_of_what_is_staged(world: EngineWorld, sink: Sink, monkeypatch: p
 
 def test_a_publisher_id_of_another_name_is_refused(world: EngineWorld, sink: Sink) -> None:
     derived = "sink"
-    registry = world.broker.transactions._registry
+    registry = world.broker._sessions._publishers
     registry.collides = lambda *_, **__: True  # type: ignore[method-assign]
     assert sink.stage(b"1", transaction=Transaction(publisher=derived, name="x")) == "publisher_collision"
 
