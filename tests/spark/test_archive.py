@@ -75,7 +75,7 @@ def test_everything_recorded_is_there_once_as_it_was_published(
     publish(log, "first", 2000)
     seen: list[int] = []
     asked = wish(log, location, batch_messages_max=1500)
-    report = archive_log(spark, asked, told=lambda now: seen.append(now.end))
+    report = archive_log(spark, asked, on_commit=lambda now: seen.append(now.end))
     rows = log_rows(log.data)
     assert archived(location) == rows
     assert {row["topic"] for row in rows} == {"flights", "weather of/today %", "rare"}
@@ -318,7 +318,7 @@ def test_a_batch_that_spark_repeats_is_committed_once(log: RunningServer, locati
     publish(log, "one", 10)
     ready = prepare(wish(log, location))
     report = ArchiveJobReport(0, 0, 0)
-    commits = Commits(ready.archive, report, compacting=False, told=None)
+    commits = Commits(ready.archive, report, compacting=False, on_commit=None)
     commits(_frame((0, 4, "[]"), (4, 7, "[]")), 0)
     commits(_frame((0, 4, "[]"), (4, 7, "[]")), 0)
     commits(_frame(), 1)

@@ -122,7 +122,12 @@ def archive(
         stop_on_signals() as stop,
     ):
         report = archive_log(
-            spark, options, interval_seconds=every, compacting=compacting, told=_report_progress, stop=stop
+            spark,
+            options,
+            interval_seconds=every,
+            compacting=compacting,
+            on_commit=_report_progress,
+            stop=stop,
         )
     if as_json:
         click.echo(msgspec.json.encode(report))

@@ -85,7 +85,7 @@ class ArchiveJobReport(msgspec.Struct):
     compacted: Compacted = msgspec.field(default_factory=Compacted)
 
 
-Told = Callable[[ArchiveJobReport], object]
+OnCommit = Callable[[ArchiveJobReport], object]
 """Called after each commit."""
 
 
@@ -102,47 +102,47 @@ class PreparedJob(msgspec.Struct):
         return self.log_end - self.archive.coverage.end
 
 
-def prepare(wish: ArchiveJobOptions) -> PreparedJob:
+def prepare(wanted: ArchiveJobOptions) -> PreparedJob:
     """Look at the log and the archive, which is made where there is none: it begins with the first message
     that the log has.
 
     Raises `Disconnected`, `TopicNotRecorded`, `WrongJournal` (the archive is of another log), `ArchiveFailed`
     (it is none, it is of other topics, what comes next in the log is gone, or the log has other messages than
     those that were archived)."""
-    client, _ = connect(wish.servers, wish.timeout_seconds)
+    client, _ = connect(wanted.servers, wanted.timeout_seconds)
     with client:
-        journal, first, end = client.resolve(wish.pattern, "0", timeout=wish.timeout_seconds)
-    place = wish.place
+        journal, first, end = client.resolve(wanted.pattern, "0", timeout=wanted.timeout_seconds)
+    place = wanted.place
     if ArchiveWriter.exists(place):
         archive = ArchiveWriter(place, journal)
     else:
-        archive = ArchiveWriter.create(place, journal, first, wish.topics)
+        archive = ArchiveWriter.create(place, journal, first, wanted.topics)
     coverage = archive.coverage
-    if coverage.topics != wish.topics:
+    if coverage.topics != wanted.topics:
         raise ArchiveFailed(
-            f"{place.location} is the archive of {_named(coverage.topics)}, not of {_named(wish.topics)}: "
+            f"{place.location} is the archive of {_named(coverage.topics)}, not of {_named(wanted.topics)}: "
             "ask for the same, or name another place"
         )
     if coverage.end < first:
         raise gap(place, coverage.end, first)
     if coverage.end > end:
         raise shortened(place, coverage.end, end)
-    _check_last(wish, coverage)
+    _check_last(wanted, coverage)
     return PreparedJob(archive, end)
 
 
-def _check_last(wish: ArchiveJobOptions, coverage: Coverage) -> None:
+def _check_last(wanted: ArchiveJobOptions, coverage: Coverage) -> None:
     """The last message that was archived must be where it was: a log that has lost its end gives the
     positions again, and may have grown beyond the archive since. Raises `ArchiveFailed`."""
-    last = Stored(wish.place.location, coverage.journal, wish.place.options).last_before(coverage.end)
+    last = Stored(wanted.place.location, coverage.journal, wanted.place.options).last_before(coverage.end)
     if last is None:
         return
     position, bookmark, _ = last
-    client, _ = connect(wish.servers, wish.timeout_seconds)
+    client, _ = connect(wanted.servers, wanted.timeout_seconds)
     with client:
         try:
             _, found, _ = client.resolve(
-                wish.pattern, f"[{bookmark}:{bookmark}]", timeout=wish.timeout_seconds
+                wanted.pattern, f"[{bookmark}:{bookmark}]", timeout=wanted.timeout_seconds
             )
         except BookmarkExpired:
             return  # the log has it no more: there is nothing to compare
@@ -151,7 +151,7 @@ def _check_last(wish: ArchiveJobOptions, coverage: Coverage) -> None:
     if found != position:
         what = "does not have it" if found is None else f"has it at {found}"
         raise ArchiveFailed(
-            f"{wish.place.location} has the message {bookmark} at position {position}, and the log {what}: "
+            f"{wanted.place.location} has the message {bookmark} at position {position}, and the log {what}: "
             "it has lost messages that were archived and gave their positions to others, perhaps it was "
             "restored from a copy. Nothing was added; begin a new archive at another place"
         )
@@ -159,11 +159,11 @@ def _check_last(wish: ArchiveJobOptions, coverage: Coverage) -> None:
 
 def archive_log(
     spark: SparkSession,
-    wish: ArchiveJobOptions,
+    wanted: ArchiveJobOptions,
     *,
     interval_seconds: float | None = None,
     compacting: bool = False,
-    told: Told | None = None,
+    on_commit: OnCommit | None = None,
     stop: Stop | None = None,
 ) -> ArchiveJobReport:
     """Archive what the log has: up to its end as it stands now, or, with `interval_seconds`, again and again
@@ -172,12 +172,12 @@ def archive_log(
     With `compacting` small files are merged on the way. Raises as `prepare`, and what ends the query."""
     if interval_seconds is not None and stop is None:
         raise BadOption("archiving that goes on needs an event that stops it")
-    ready = prepare(wish)
+    ready = prepare(wanted)
     coverage = ready.archive.coverage
     report = ArchiveJobReport(coverage.begin, coverage.end, coverage.end)
-    commits = Commits(ready.archive, report, compacting=compacting, told=told)
+    commits = Commits(ready.archive, report, compacting=compacting, on_commit=on_commit)
     if ready.behind or interval_seconds is not None:
-        _run(spark, wish, coverage, commits, interval_seconds, stop or threading.Event())
+        _run(spark, wanted, coverage, commits, interval_seconds, stop or threading.Event())
     return report
 
 
@@ -185,12 +185,17 @@ class Commits:
     """What is done with each batch, on the driver."""
 
     def __init__(
-        self, archive: ArchiveWriter, report: ArchiveJobReport, *, compacting: bool, told: Told | None
+        self,
+        archive: ArchiveWriter,
+        report: ArchiveJobReport,
+        *,
+        compacting: bool,
+        on_commit: OnCommit | None,
     ) -> None:
         self._archive = archive
         self._report = report
         self._compacting = compacting
-        self._told = told
+        self._on_commit = on_commit
         self.at_work = threading.Lock()
         """Held while a batch is committed, on a thread of Spark's."""
         self.failure: Exception | None = None
@@ -218,8 +223,8 @@ class Commits:
         report.files += len(files)
         report.rows += sum(file.rows for file in files)
         report.bytes += sum(file.bytes for file in files)
-        if self._told is not None:
-            self._told(report)
+        if self._on_commit is not None:
+            self._on_commit(report)
 
     def _compact(self) -> None:
         if self._compacting:
@@ -234,17 +239,17 @@ def whole(parts: Sequence[tuple[int, int, str]]) -> tuple[int, int, list[Added]]
     ordered = sorted(parts)
     files: list[Added] = []
     end = ordered[0][0]
-    for first, after, told in ordered:
+    for first, after, encoded in ordered:
         if first != end:
             raise ArchiveFailed(f"a task read positions {first} to {after}, the one before ended at {end}")
-        files += _FILES.decode(told)
+        files += _FILES.decode(encoded)
         end = after
     return ordered[0][0], end, files
 
 
 def _run(
     spark: SparkSession,
-    wish: ArchiveJobOptions,
+    wanted: ArchiveJobOptions,
     coverage: Coverage,
     commits: Commits,
     interval_seconds: float | None,
@@ -254,8 +259,8 @@ def _run(
 
     spark.dataSource.register(ArchiveSource)
     tasks = max(1, spark.sparkContext.defaultParallelism)
-    order = ArchiveScanOptions(wish.place, coverage.journal, coverage.end, tasks)
-    reader = spark.readStream.format(FORMAT).options(**_options(wish, order))
+    order = ArchiveScanOptions(wanted.place, coverage.journal, coverage.end, tasks)
+    reader = spark.readStream.format(FORMAT).options(**_options(wanted, order))
     trigger: dict[str, Any] = {"availableNow": True}
     if interval_seconds is not None:
         trigger = {"processingTime": f"{max(1, round(interval_seconds * 1000))} milliseconds"}
@@ -282,16 +287,16 @@ def _run(
                 pass
 
 
-def _options(wish: ArchiveJobOptions, order: ArchiveScanOptions) -> Mapping[str, str]:
-    apart = [server.partition("#") for server in wish.servers]
+def _options(wanted: ArchiveJobOptions, order: ArchiveScanOptions) -> Mapping[str, str]:
+    apart = [server.partition("#") for server in wanted.servers]
     options = dict(parse_qsl(apart[0][2])) | {
         "servers": ",".join(uri for uri, _, _ in apart),
-        "topicPattern" if is_pattern(wish.pattern) else "topic": wish.pattern,
-        "maxRowsPerTrigger": str(wish.batch_messages_max),
-        "timeout": f"{wish.timeout_seconds}s",
+        "topicPattern" if is_pattern(wanted.pattern) else "topic": wanted.pattern,
+        "maxRowsPerTrigger": str(wanted.batch_messages_max),
+        "timeout": f"{wanted.timeout_seconds}s",
         ORDER: msgspec.json.encode(order).decode(),
     }
-    return options if wish.directory is None else options | {"journal": wish.directory}
+    return options if wanted.directory is None else options | {"journal": wanted.directory}
 
 
 def _named(topics: str) -> str:

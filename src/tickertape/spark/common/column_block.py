@@ -69,7 +69,7 @@ class ColumnBlock(NamedTuple):
         return self.body_bytes + sum(len(some.text) for some in labels if some is not None)
 
 
-def piece_of_batch(batch: MessageBatch, positions: int | AnyArray | None = None) -> ColumnBlock:
+def block_of_batch(batch: MessageBatch, positions: int | AnyArray | None = None) -> ColumnBlock:
     """A batch as a piece, whose messages stand at `positions`; nothing is copied."""
     return ColumnBlock(
         batch.count,
@@ -87,7 +87,7 @@ def piece_of_batch(batch: MessageBatch, positions: int | AnyArray | None = None)
     )
 
 
-def plain_piece(encoded: memoryview, position: int) -> ColumnBlock | None:
+def plain_block(encoded: memoryview, position: int) -> ColumnBlock | None:
     """An encoded batch of one topic and no optional columns as a piece whose first message stands at
     `position`; None for what must be parsed.
 

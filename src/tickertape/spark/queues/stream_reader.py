@@ -25,7 +25,7 @@ from pyspark.sql.streaming.datasource import (
 
 from tickertape.base.errors import UsageError
 from tickertape.batch import MessageBatch, slice_batch
-from tickertape.spark.common.column_block import piece_of_batch
+from tickertape.spark.common.column_block import block_of_batch
 from tickertape.spark.common.schema import POSITION, ColumnSelection, record_batches
 from tickertape.spark.limits import source_part_bytes_max
 from tickertape.spark.queues.consumer import QueueConsumer
@@ -107,7 +107,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """The run ends when the queue is empty, or a micro-batch has only messages accepted from now on."""
-        self._target = self._asked().end_of_log()
+        self._target = self._connected().end_of_log()
 
     def partitions(self, start: Written, end: Written) -> list[InputPartition]:
         """The tasks of a micro-batch: none when another driver has planned it."""
@@ -142,12 +142,12 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The record batches of a task."""
         assert isinstance(partition, QueuePartition)
-        pieces = (piece_of_batch(MessageBatch.parse(batch)) for batch in partition.batches)
+        pieces = (block_of_batch(MessageBatch.parse(batch)) for batch in partition.batches)
         yield from record_batches(pieces, self._columns)
 
     # -- inside -------------------------------------------------------------------------------------------
 
-    def _asked(self) -> QueueConsumer:
+    def _connected(self) -> QueueConsumer:
         if self._consumer is None:
             self._consumer = QueueConsumer(self._wanted)
         return self._consumer
@@ -155,11 +155,11 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _acknowledge(self, end: int) -> None:
         batch = self._batch
         if batch is not None and batch.end == end:
-            self._asked().acknowledge(batch.messages)
+            self._connected().acknowledge(batch.messages)
             self._batch = None
 
     def _take(self) -> list[MessageBatch]:
-        consumer, target = self._asked(), self._target
+        consumer, target = self._connected(), self._target
         messages = consumer.take()
         if target is None:
             return messages

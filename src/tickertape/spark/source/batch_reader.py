@@ -39,12 +39,12 @@ class TickertapeReader(DataSourceReader):
         client, uri = connect(wanted.servers, wanted.timeout_seconds)
         with client:
             try:
-                answer = client.locate(wanted.topic, wanted.asked.whole, filter=wanted.filter)
+                answer = client.locate(wanted.topic, wanted.log_range.whole, filter=wanted.filter)
             except BookmarkExpired as error:
                 if wanted.fail_on_data_loss:
                     raise BookmarkExpired(f"{error}; {LOSS_HINT}", available=error.available) from error
                 log.warning("%s; the query goes on with the first message there is", error)
-                answer = client.locate(wanted.topic, wanted.asked.rest, filter=wanted.filter)
+                answer = client.locate(wanted.topic, wanted.log_range.rest, filter=wanted.filter)
         return [*parts_of(wanted, ResolvedRange(uri, answer), answer.start, answer.end, self._columns)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

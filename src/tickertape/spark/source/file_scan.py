@@ -20,7 +20,7 @@ from tickertape.filter import FilterInputs, Pattern, compile_topic_pattern
 from tickertape.filter.batch_filter import SUBSCRIBER_INPUTS, BatchFilter
 from tickertape.filter.functions.registry import SUBSCRIBER_FUNCTIONS
 from tickertape.journal.offline.range_reader import StoredCommit
-from tickertape.spark.common.column_block import ColumnBlock, piece_of_batch, plain_piece
+from tickertape.spark.common.column_block import ColumnBlock, block_of_batch, plain_block
 
 _DEFAULT_TYPE: Final = "json"
 
@@ -43,11 +43,11 @@ class FileScan:
             )
             _check_inputs(self._filter.needs)
 
-    def piece(self, commit: StoredCommit) -> ColumnBlock | None:
+    def block(self, commit: StoredCommit) -> ColumnBlock | None:
         """What of a commit is handed on; None when nothing is."""
         first, count = commit.header.first_position, commit.header.messages
         if self._filter is None and self._start <= first and first + count <= self._end:
-            piece = plain_piece(commit.body, first)
+            piece = plain_block(commit.body, first)
             if piece is not None and piece.messages == count:
                 return piece if self._fits(piece.topics[0]) else None
         batch = commit.batch()
@@ -63,7 +63,7 @@ class FileScan:
         rows = wanted.nonzero()[0]
         if self._filter is not None:
             rows = self._filter.matching_rows(batch, rows, FilterInputs(now=time.time()))
-        return piece_of_batch(select(batch, rows), rows + first) if len(rows) else None
+        return block_of_batch(select(batch, rows), rows + first) if len(rows) else None
 
     def _fits(self, topic: str) -> bool:
         known = self._fitting.get(topic)

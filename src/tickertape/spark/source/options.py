@@ -17,7 +17,7 @@ from tickertape.base.errors import BadOption, BadTopic
 from tickertape.base.names import check_topic, is_pattern
 from tickertape.base.units import parse_interval, parse_size
 from tickertape.spark.common.servers import ACCESS, server_text
-from tickertape.spark.source.ranges import ENDS, STARTS, RangeText, asked_range, asked_start
+from tickertape.spark.source.ranges import ENDS, STARTS, RangeText, range_text, start_text
 
 OF_BOTH: Final = (
     "servers",
@@ -59,7 +59,7 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     """A name, or a pattern of names, as the server takes it."""
     filter: str | None
     """What of a body must be true, in the language of filters; None: nothing."""
-    asked: RangeText
+    log_range: RangeText
     partitions_min: int | None
     """None: as many as the range is worth."""
     rows_per_partition_max: int
@@ -87,7 +87,7 @@ def read_options(given: Mapping[str, str], query: Query = Query.BATCH) -> Source
         servers=read_servers(options),
         topic=_topic(options),
         filter=read_filter(options.get("filter")),
-        asked=asked_start(options) if query is Query.STREAM else asked_range(options),
+        log_range=start_text(options) if query is Query.STREAM else range_text(options),
         partitions_min=read_number(options, "minPartitions", 2**31 - 1),
         rows_per_partition_max=read_number(options, "maxRowsPerPartition", 2**63 - 1)
         or ROWS_PER_PARTITION_DEFAULT,

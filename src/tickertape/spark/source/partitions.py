@@ -40,7 +40,7 @@ class LogPartition(InputPartition):
     numbered: bool = False
     """Whether it is to be known where each message stands."""
     fail_on_data_loss: bool = True
-    patience_seconds: float = 0.0
+    connect_seconds: float = 0.0
     """How long a task waits for a server to answer at all."""
 
 
@@ -79,7 +79,7 @@ def parts_of(
     end: int,
     columns: ColumnSelection,
     *,
-    patience_seconds: float = 0.0,
+    connect_seconds: float = 0.0,
 ) -> list[LogPartition]:
     """The parts of the positions `start` to `end` (not included) of the log found, in order.
 
@@ -101,7 +101,7 @@ def parts_of(
             types=tuple((topic, kind) for kind, topics in answer.types.items() for topic in topics),
             numbered=columns.numbered,
             fail_on_data_loss=wanted.fail_on_data_loss,
-            patience_seconds=patience_seconds,
+            connect_seconds=connect_seconds,
         )
         for first, after in edges
     ]

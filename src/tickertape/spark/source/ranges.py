@@ -46,7 +46,7 @@ class RangeText(NamedTuple):
     """The same range from the first message on that the log has."""
 
 
-def asked_range(options: Mapping[str, str]) -> RangeText:
+def range_text(options: Mapping[str, str]) -> RangeText:
     """The range that `STARTS` and `ENDS` together ask for. Raises `BadBookmark`, `BadOption`."""
     whole = _whole(options)
     if isinstance(whole, Range):
@@ -55,9 +55,9 @@ def asked_range(options: Mapping[str, str]) -> RangeText:
     return RangeText(str(whole), EPOCH)
 
 
-def asked_start(options: Mapping[str, str]) -> RangeText:
-    """As `asked_range`, of a streaming query, which has no end."""
-    asked = asked_range(options)
+def start_text(options: Mapping[str, str]) -> RangeText:
+    """As `range_text`, of a streaming query, which has no end."""
+    asked = range_text(options)
     if any(name in options for name in ENDS):
         raise BadOption(f"a streaming query has no end: leave out {' and '.join(_present(options, ENDS))}")
     if isinstance(parse_bookmark(asked.whole), Range):

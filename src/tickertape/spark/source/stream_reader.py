@@ -56,12 +56,12 @@ class TickertapeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         """Where a new query begins: `startingBookmark` or `startingTimestamp`. Raises as a batch does."""
         wanted = self._wanted
         try:
-            answer = self._locate(wanted.asked.whole)
+            answer = self._locate(wanted.log_range.whole)
         except BookmarkExpired as error:
             if wanted.fail_on_data_loss:
                 raise BookmarkExpired(f"{error}; {LOSS_HINT}", available=error.available) from error
             log.warning("%s; the query begins with the first message there is", error)
-            answer = self._locate(wanted.asked.rest)
+            answer = self._locate(wanted.log_range.rest)
         return Offset(answer.journal, answer.start).written()
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -130,7 +130,7 @@ class TickertapeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             begin,
             after.position,
             self._columns,
-            patience_seconds=self._wanted.timeout_seconds,
+            connect_seconds=self._wanted.timeout_seconds,
         )
         return [*parts]
 

@@ -22,7 +22,7 @@ from tickertape.base.errors import (
     WrongJournal,
 )
 from tickertape.base.names import is_pattern
-from tickertape.spark.common.column_block import ColumnBlock, piece_of_batch
+from tickertape.spark.common.column_block import ColumnBlock, block_of_batch
 from tickertape.spark.common.servers import client_of
 from tickertape.spark.source.partitions import LogPartition
 
@@ -50,7 +50,7 @@ def pieces(part: LogPartition) -> Iterator[ColumnBlock]:
 
 
 def _from_server(part: LogPartition) -> Iterator[ColumnBlock]:
-    client, _ = connect(part.servers, part.timeout_seconds, part.patience_seconds)
+    client, _ = connect(part.servers, part.timeout_seconds, part.connect_seconds)
     with client:
         at = part.start
         while at < part.end:
@@ -65,7 +65,7 @@ def _from_server(part: LogPartition) -> Iterator[ColumnBlock]:
                     depth=DEPTH_BYTES,
                 )
                 for batch in stream.batches():
-                    yield piece_of_batch(batch, batch.positions)
+                    yield block_of_batch(batch, batch.positions)
                     if batch.positions is not None:
                         at = int(batch.positions[-1]) + 1
                 return
@@ -93,7 +93,7 @@ def _from_files(part: LogPartition, directory: str) -> Iterator[ColumnBlock]:
     from tickertape.spark.source.file_scan import FileScan
 
     disk = SystemDisk(directory)
-    sieve = FileScan(part.topic, part.start, part.end, part.filter, dict(part.types))
+    scan = FileScan(part.topic, part.start, part.end, part.filter, dict(part.types))
     indexed = None if is_pattern(part.topic) else part.topic
     at = part.start
     try:
@@ -101,7 +101,7 @@ def _from_files(part: LogPartition, directory: str) -> Iterator[ColumnBlock]:
             try:
                 for commit in read_range(disk, part.journal, at, part.end, indexed):
                     at = commit.header.first_position + commit.header.messages
-                    piece = sieve.piece(commit)
+                    piece = scan.block(commit)
                     if piece is not None:
                         yield piece
                 return
@@ -123,15 +123,15 @@ def _from_files(part: LogPartition, directory: str) -> Iterator[ColumnBlock]:
 
 
 def connect(
-    servers: tuple[str, ...], timeout_seconds: float, patience_seconds: float = 0.0
+    servers: tuple[str, ...], timeout_seconds: float, connect_seconds: float = 0.0
 ) -> tuple[Client, str]:
     """A client of the first server that answers, and its URI. Its name is its own: tasks never clash.
 
-    All are asked once more until `patience_seconds` are over. Raises `Disconnected` with the reason of each
+    All are asked once more until `connect_seconds` are over. Raises `Disconnected` with the reason of each
     when none answers, `AuthenticationFailed` when all refuse the token.
     """
     name = f"spark-{uuid4().hex}"
-    until = time.monotonic() + patience_seconds
+    until = time.monotonic() + connect_seconds
     while True:
         errors: list[TickertapeError] = []
         for uri in servers:

@@ -17,7 +17,7 @@ from tickertape.spark.archive.source import (
     gap,
     shortened,
 )
-from tickertape.spark.common.column_block import piece_of_batch
+from tickertape.spark.common.column_block import block_of_batch
 from tickertape.spark.common.servers import server_text
 
 PLACE = location_of("/srv/archive")
@@ -27,7 +27,7 @@ def test_sequences_above_what_spark_has_keep_their_bits() -> None:
     builder = BatchBuilder()
     for sequence in (2**63 - 1, 2**63, 2**64 - 2):
         builder.add("a", b"x", sequence=sequence)
-    batch = archive_batch([piece_of_batch(builder.build(publisher=7, timestamp=5), np.array([3, 5, 9]))])
+    batch = archive_batch([block_of_batch(builder.build(publisher=7, timestamp=5), np.array([3, 5, 9]))])
     found = batch.column("sequence").to_pylist()
     assert found == [2**63 - 1, -(2**63), -2]
     assert [sequence % 2**64 for sequence in found] == [2**63 - 1, 2**63, 2**64 - 2]
@@ -39,7 +39,7 @@ def test_labels_are_kept_and_missing_ones_are_null() -> None:
     builder.add("a", b"one", expiration_ms=60_000, key="k")
     builder.add("b", b"", correlation_id="c")
     batch = archive_batch(
-        [piece_of_batch(builder.build(publisher=2**64 - 1, first_sequence=1, timestamp=5), 40)]
+        [block_of_batch(builder.build(publisher=2**64 - 1, first_sequence=1, timestamp=5), 40)]
     )
     assert set(batch.schema.names) == set(SCHEMA.names)
     assert [batch.schema.field(name).type for name in SCHEMA.names] == SCHEMA.types
@@ -55,7 +55,7 @@ def test_pieces_are_gathered() -> None:
     for at in range(200):
         builder = BatchBuilder()
         builder.add("a", b"%d" % at)
-        pieces.append(piece_of_batch(builder.build(publisher=1, first_sequence=at + 1), at))
+        pieces.append(block_of_batch(builder.build(publisher=1, first_sequence=at + 1), at))
     (batch,) = archive_batches(pieces)
     assert batch.column("position").to_pylist() == list(range(200))
     assert list(archive_batches([])) == []

@@ -11,7 +11,7 @@ from tests.unit.spark.common.test_schema import many_runs, one_run, several_topi
 from tickertape.base.errors import BadBatch
 from tickertape.batch import BatchBuilder, MessageBatch, batch_from_bodies
 from tickertape.batch.format import RUN_DTYPE
-from tickertape.spark.common.column_block import ColumnBlock, ColumnBlocks, piece_of_batch, plain_piece
+from tickertape.spark.common.column_block import ColumnBlock, ColumnBlocks, block_of_batch, plain_block
 
 
 def labelled() -> MessageBatch:
@@ -25,7 +25,7 @@ def labelled() -> MessageBatch:
 )
 def test_a_plain_batch_gives_the_piece_that_parsing_gives(batch: MessageBatch) -> None:
     encoded = memoryview(batch.encode())
-    plain, parsed = plain_piece(encoded, 7), piece_of_batch(MessageBatch.parse(encoded), 7)
+    plain, parsed = plain_block(encoded, 7), block_of_batch(MessageBatch.parse(encoded), 7)
     assert plain is not None
     assert [bytes(field) for field in plain[2:5]] == [bytes(field) for field in parsed[2:5]]
     assert (plain[:2], plain[5:]) == (parsed[:2], parsed[5:])
@@ -33,7 +33,7 @@ def test_a_plain_batch_gives_the_piece_that_parsing_gives(batch: MessageBatch) -
 
 @pytest.mark.parametrize("batch", [several_topics(), with_gaps(), labelled()])
 def test_what_is_not_plain_is_left_to_parsing(batch: MessageBatch) -> None:
-    assert plain_piece(memoryview(batch.encode()), 0) is None
+    assert plain_block(memoryview(batch.encode()), 0) is None
 
 
 def test_damaged_bytes_give_no_piece_or_one_that_is_found_out_or_the_same_shape() -> None:
@@ -45,11 +45,11 @@ def test_damaged_bytes_give_no_piece_or_one_that_is_found_out_or_the_same_shape(
             damaged = bytearray(encoded)
             at = rng.randrange(batch.head_bytes)
             damaged[at : at + 4] = rng.choice((bytes(4), b"\xff" * 4, rng.randbytes(4)))
-            piece = plain_piece(memoryview(bytes(damaged[: len(encoded)])), 0)
+            piece = plain_block(memoryview(bytes(damaged[: len(encoded)])), 0)
             if piece is None:
                 continue
             try:
-                rows = ColumnBlocks([piece_of_batch(batch), piece])
+                rows = ColumnBlocks([block_of_batch(batch), piece])
                 offsets, count = rows.offsets, len(rows.sequences)
             except BadBatch:
                 continue
@@ -57,7 +57,7 @@ def test_damaged_bytes_give_no_piece_or_one_that_is_found_out_or_the_same_shape(
             assert offsets[0] == 0
             assert offsets[-1] == len(rows.bodies)
             assert (np.diff(offsets) >= 0).all()
-    assert plain_piece(memoryview(b""), 0) is None
+    assert plain_block(memoryview(b""), 0) is None
 
 
 def spoiled(piece: ColumnBlock, offsets: list[int] | None = None, count: int | None = None) -> ColumnBlock:
@@ -73,7 +73,7 @@ def spoiled(piece: ColumnBlock, offsets: list[int] | None = None, count: int | N
 @pytest.mark.parametrize("offsets", [[0, 1, 0, 3], [1, 1, 1, 3], [0, 1, 2, 4], [0, 9, -3, 3]])
 @pytest.mark.parametrize("at", [0, 1])
 def test_offsets_that_do_not_rise_to_the_end_are_refused(offsets: list[int], at: int) -> None:
-    good = piece_of_batch(batch_from_bodies("flights", [b"a", b"b", b"c"]))
+    good = block_of_batch(batch_from_bodies("flights", [b"a", b"b", b"c"]))
     assert ColumnBlocks([good, good]).offsets.tolist() == [0, 1, 2, 3, 4, 5, 6]
     pieces = [good, good]
     pieces[at] = spoiled(good, offsets)
@@ -83,7 +83,7 @@ def test_offsets_that_do_not_rise_to_the_end_are_refused(offsets: list[int], at:
 
 
 def test_runs_that_count_other_messages_are_refused_even_when_the_sum_is_right() -> None:
-    good = piece_of_batch(one_run())
+    good = block_of_batch(one_run())
     for pieces in ([spoiled(good, count=2)], [spoiled(good, count=2), spoiled(good, count=4)]):
         with pytest.raises(BadBatch, match="as many messages"):
             _ = ColumnBlocks(pieces).runs

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.unit.spark.common.test_schema import struct
 from tickertape.base.errors import BadMessage
 from tickertape.batch import batch_from_bodies
-from tickertape.spark.common.column_block import piece_of_batch
+from tickertape.spark.common.column_block import block_of_batch
 from tickertape.spark.common.schema import columns_of, record_batch
 
 DDL = (
@@ -26,7 +26,7 @@ DDL = (
 
 def read(bodies: list[bytes], ddl: str = DDL, *, strict: bool = False) -> list[dict[str, Any]]:
     pieces = [
-        piece_of_batch(batch_from_bodies("flights", [body], publisher=7, first_sequence=n + 1))
+        block_of_batch(batch_from_bodies("flights", [body], publisher=7, first_sequence=n + 1))
         for n, body in enumerate(bodies)
     ]
     columns = pickle.loads(pickle.dumps(columns_of(struct(ddl), strict=strict)))

@@ -17,7 +17,7 @@ from tests.helpers.processes import source_environment
 from tickertape.base.errors import BadBatch, UsageError
 from tickertape.batch import BatchBuilder, MessageBatch, Stamp, batch_from_bodies, merge
 from tickertape.spark.common import schema as columns
-from tickertape.spark.common.column_block import piece_of_batch
+from tickertape.spark.common.column_block import block_of_batch
 from tickertape.spark.common.schema import (
     DEFAULT_SCHEMA,
     FURTHER_SCHEMA,
@@ -98,7 +98,7 @@ def several_topics() -> MessageBatch:
     ids=["one run", "one message", "many runs", "gaps", "topics", "several of one publisher", "several"],
 )
 def test_every_column_has_the_values_of_the_messages(batches: list[MessageBatch]) -> None:
-    made = record_batch([piece_of_batch(batch) for batch in batches], ALL)
+    made = record_batch([block_of_batch(batch) for batch in batches], ALL)
     made.validate(full=True)
     assert made.to_pylist() == expected(batches)
 
@@ -114,7 +114,7 @@ def labelled() -> MessageBatch:
 def test_further_columns_are_made_when_they_are_named() -> None:
     wanted = columns_of(struct(FURTHER_SCHEMA))
     places = np.array([5, 9, 2**40])
-    made = record_batch([piece_of_batch(one_run(count=2), 3), piece_of_batch(labelled(), places)], wanted)
+    made = record_batch([block_of_batch(one_run(count=2), 3), block_of_batch(labelled(), places)], wanted)
     made.validate(full=True)
     assert made.to_pydict() == {
         "position": [3, 4, 5, 9, 2**40],
@@ -124,13 +124,13 @@ def test_further_columns_are_made_when_they_are_named() -> None:
         "expiration_ms": [None, None, 5, None, None],
     }
     assert to_arrow_schema(struct(FURTHER_SCHEMA), timezone="UTC") == wanted.schema
-    plain = record_batch([piece_of_batch(one_run(), 0)], wanted)
+    plain = record_batch([block_of_batch(one_run(), 0)], wanted)
     assert [plain.column(name).null_count for name in ("key", "correlation_id", "expiration_ms")] == [3] * 3
 
 
 def test_places_that_nobody_told_are_no_places() -> None:
     with pytest.raises(BadBatch, match="does not say where"):
-        record_batch([piece_of_batch(one_run())], columns_of(struct("position long")))
+        record_batch([block_of_batch(one_run())], columns_of(struct("position long")))
 
 
 @pytest.mark.parametrize("publisher", [0, 7, PUBLISHER])
@@ -153,7 +153,7 @@ def test_places_that_nobody_told_are_no_places() -> None:
 )
 def test_bookmarks_are_written_digit_for_digit(firsts: list[int], publisher: int) -> None:
     batches = [one_run(first, publisher=publisher) for first in firsts]
-    made = record_batch([piece_of_batch(b) for b in batches], columns_of(struct("bookmark string")))
+    made = record_batch([block_of_batch(b) for b in batches], columns_of(struct("bookmark string")))
     made.validate(full=True)
     wanted = [f"{publisher}|{first + i}|" for first in firsts for i in range(3)]
     assert made.column(0).to_pylist() == wanted
@@ -174,14 +174,14 @@ def test_only_the_wanted_columns_are_made_in_the_wanted_order(monkeypatch: pytes
             return make(rows)
 
         monkeypatch.setitem(columns._COLUMNS, name, (kind, arrow, recorded))
-    table = record_batch([piece_of_batch(one_run())], columns_of(struct("data binary, publisher string")))
+    table = record_batch([block_of_batch(one_run())], columns_of(struct("data binary, publisher string")))
     assert table.schema.names == ["data", "publisher"]
     assert made == ["data", "publisher"]
 
 
 def test_bodies_of_a_single_batch_are_not_copied() -> None:
     batch = MessageBatch.parse(one_run().encode())
-    data = record_batch([piece_of_batch(batch)], ALL).column("data")
+    data = record_batch([block_of_batch(batch)], ALL).column("data")
     assert data.buffers()[2].address == pa.py_buffer(batch.bodies).address
     assert data.buffers()[1].address == pa.py_buffer(batch.offsets).address
 
@@ -189,7 +189,7 @@ def test_bodies_of_a_single_batch_are_not_copied() -> None:
 def test_small_batches_are_gathered_and_none_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns, "ROWS_TARGET", 10)
     batches = [one_run(FIRST + 3 * i) for i in range(9)]
-    tables = list(record_batches(map(piece_of_batch, batches), ALL))
+    tables = list(record_batches(map(block_of_batch, batches), ALL))
     assert [table.num_rows for table in tables] == [12, 12, 3]
     assert [row for table in tables for row in table.to_pylist()] == expected(batches)
 
@@ -197,22 +197,22 @@ def test_small_batches_are_gathered_and_none_is_lost(monkeypatch: pytest.MonkeyP
 def test_large_bodies_are_not_gathered_beyond_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns, "TEXT_BYTES_TARGET", 100)
     batches = [batch_from_bodies("flights", [b"x" * 60]) for _ in range(5)]
-    assert [table.num_rows for table in record_batches(map(piece_of_batch, batches), ALL)] == [2, 2, 1]
+    assert [table.num_rows for table in record_batches(map(block_of_batch, batches), ALL)] == [2, 2, 1]
     assert list(record_batches([], ALL)) == []
     labelled = []
     for _ in range(5):
         builder = BatchBuilder()
         builder.add("flights", b"", key="k" * 40, correlation_id="c" * 20)
         labelled.append(builder.build())
-    assert [table.num_rows for table in record_batches(map(piece_of_batch, labelled), ALL)] == [2, 2, 1]
+    assert [table.num_rows for table in record_batches(map(block_of_batch, labelled), ALL)] == [2, 2, 1]
 
 
 def test_a_sequence_that_no_spark_long_holds_is_refused_and_not_wrapped() -> None:
     batch = one_run(2**63 - 1)
     with pytest.raises(UsageError, match="above what a Spark long holds"):
-        record_batch([piece_of_batch(batch)], ALL)
+        record_batch([block_of_batch(batch)], ALL)
     bookmarks = (
-        record_batch([piece_of_batch(batch)], columns_of(struct("bookmark string"))).column(0).to_pylist()
+        record_batch([block_of_batch(batch)], columns_of(struct("bookmark string"))).column(0).to_pylist()
     )
     assert bookmarks == [f"{PUBLISHER}|{2**63 - 1 + i}|" for i in range(3)]
 
@@ -241,12 +241,12 @@ def test_nothing_slow_is_imported_for_a_column() -> None:
     code = (
         "import sys; from pyspark.sql.types import StructType;"
         "from tickertape.batch import batch_from_bodies; from tickertape.spark.common.schema import *;"
-        "from tickertape.spark.common.column_block import piece_of_batch;"
+        "from tickertape.spark.common.column_block import block_of_batch;"
         "kinds = {'data': 'binary', 'sequence': 'long', 'timestamp': 'timestamp'};"
         "names = ['topic', 'bookmark', 'publisher', 'sequence', 'timestamp', 'data'];"
         "schema = StructType(); [schema.add(name, kinds.get(name, 'string')) for name in names];"
         "batches = [batch_from_bodies('a', [b'x']), batch_from_bodies('b', [b'y'])];"
-        "record_batch(list(map(piece_of_batch, batches)), columns_of(schema));"
+        "record_batch(list(map(block_of_batch, batches)), columns_of(schema));"
         "print([name for name in ('pandas', 'uvloop', 'asyncio', 'rich') if name in sys.modules])"
     )
     done = subprocess.run(

@@ -22,7 +22,7 @@ def commit_of(first: int, *messages: tuple[str, bytes]) -> StoredCommit:
 
 
 def positions_of(scan: FileScan, commit: StoredCommit) -> list[int]:
-    block = scan.piece(commit)
+    block = scan.block(commit)
     if block is None:
         return []
     if isinstance(block.positions, int):

@@ -11,14 +11,14 @@ NEEDED = {"servers": "tcp://127.0.0.1:9007", "topic": "flights"}
 
 
 def bookmark(**options: str) -> str:
-    return read_options(NEEDED | options).asked.whole
+    return read_options(NEEDED | options).log_range.whole
 
 
 def test_the_defaults_are_the_whole_log_as_it_stands() -> None:
     wanted = read_options(NEEDED)
     assert wanted.servers == ("tcp://127.0.0.1:9007",)
     assert wanted.topic == "flights"
-    assert wanted.asked.whole == "0"
+    assert wanted.log_range.whole == "0"
     assert wanted.partitions_min is None
 
 
@@ -190,4 +190,4 @@ def test_a_pattern_of_topics_is_one_whatever_is_in_it(given: str, topic: str) ->
     ],
 )
 def test_the_rest_of_a_range_begins_with_the_log(options: dict[str, str], whole: str, rest: str) -> None:
-    assert read_options(NEEDED | options).asked == (whole, rest)
+    assert read_options(NEEDED | options).log_range == (whole, rest)
