@@ -115,7 +115,7 @@ class Range(msgspec.Struct, frozen=True):
 
 
 def parse_bookmark(text: str, allowed: str = _ALLOWED) -> StartPoint | Range:
-    """Read what a subscription gives as its bookmark. `str()` of the result reads back to an equal value.
+    """Parse the bookmark of a subscription. `str()` of the result parses to an equal value.
 
     Raises `BadBookmark` with the offending part, its position in `text` (from 0) and what is `allowed`, for
     callers who take less or more; and for lists of more than `bookmarks_per_list_max` members. Bookmarks that
@@ -144,8 +144,8 @@ def _parse(text: str) -> StartPoint | Range:
 
 
 def bookmark_text(value: str | datetime | Bookmark | Sequence[str | Bookmark]) -> str:
-    """The text of a start point: text is returned as it is, a `datetime` is a time (naive = UTC), a list or
-    tuple is a list of bookmarks.
+    """Return the text of a start point: text as it is, a `datetime` as a time (naive = UTC), a list or tuple
+    as a list of bookmarks.
 
     Raises `BadBookmark` for what is none of these.
     """

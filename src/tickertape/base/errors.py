@@ -20,7 +20,7 @@ class TickertapeError(Exception):
 
 
 class UsageError(TickertapeError):
-    """The caller asked for something that cannot be done."""
+    """The caller requested an impossible operation."""
 
     code = "usage"
 
@@ -79,7 +79,7 @@ class MessageTooLarge(UsageError, ValueError):
 
 
 class BadMessage(UsageError, ValueError):
-    """A body that cannot be encoded, or cannot be read as what was asked for."""
+    """A body that cannot be encoded, or cannot be decoded as requested."""
 
     code = "bad_message"
 
@@ -122,7 +122,7 @@ class BookmarkExpired(UsageError):
     def __init__(self, message: str = "", *, available: str = "") -> None:
         super().__init__(message)
         self.available = available
-        """The first bookmark that the log still has; empty when it has no message, or nobody said."""
+        """The first bookmark in the log; empty if the log has no message, or the server did not report it."""
 
 
 class SubscriptionExists(UsageError):
@@ -156,7 +156,7 @@ class TransactionTooLarge(UsageError, ValueError):
 
 
 class TransactionUnknown(UsageError):
-    """What was to be committed is not staged: it never was, was aborted, expired, or is not whole."""
+    """The transaction to commit is not staged: it never was, was aborted, expired, or is incomplete."""
 
     code = "transaction_unknown"
 
@@ -198,13 +198,13 @@ class Forked(UsageError):
 
 
 class StoreFull(UsageError):
-    """The publish store is at its bound and was told to raise instead of to wait."""
+    """The publish store is full and is configured to raise instead of waiting."""
 
     code = "store_full"
 
 
 class Disconnected(TickertapeError, ConnectionError):
-    """There is no connection, or it was lost; what was in flight has an unknown outcome."""
+    """Not connected, or the connection was lost; the outcome of calls in flight is unknown."""
 
     code = "disconnected"
 
@@ -216,7 +216,7 @@ class HeartbeatMissed(Disconnected):
 
 
 class TlsFailed(Disconnected):
-    """There is no secure connection: a certificate is not accepted, or the other side speaks no TLS."""
+    """The TLS connection failed: a certificate was not accepted, or the peer does not use TLS."""
 
     code = "tls_failed"
 
@@ -258,7 +258,7 @@ class NotReady(Refused):
 
 
 class SlowClient(Refused):
-    """The connection was ended because it did not read what it subscribed to."""
+    """The connection was closed because it did not read its subscriptions."""
 
     code = "slow_client"
 
@@ -267,7 +267,7 @@ class SlowClient(Refused):
 
 
 class PeerError(TickertapeError):
-    """What came from the other side is not what the protocol allows."""
+    """The peer violated the protocol."""
 
     code = "peer"
 
@@ -389,19 +389,19 @@ class SpillFailed(JournalError):
 
 
 class StagingFull(JournalError):
-    """There is no room for more that is staged for transactions."""
+    """The space for staged transactions is full."""
 
     code = "staging_full"
 
 
 class StagingFailed(JournalError):
-    """A file of what is staged for a transaction could not be written or read."""
+    """A file of a staged transaction could not be written or read."""
 
     code = "staging_failed"
 
 
 class JournalFull(JournalError):
-    """There is no room to prepare the next segment; publishes are refused until there is."""
+    """The next segment cannot be allocated; publishes are rejected until there is space."""
 
     code = "journal_full"
 
@@ -427,7 +427,7 @@ class StoreError(TickertapeError):
 
 
 class NotAStore(StoreError):
-    """The path holds something that is no store."""
+    """The path does not hold a store."""
 
     code = "not_a_store"
 
@@ -451,7 +451,7 @@ class StoreVersion(StoreError):
 
 
 class StoreCorrupt(StoreError):
-    """What was once stored cannot be read back."""
+    """Stored data cannot be read back."""
 
     code = "store_corrupt"
 

@@ -14,11 +14,11 @@ SECONDS_BUCKETS: Final = (
 
 
 class Histogram:
-    """Durations in seconds. One thread adds, others may look: what they see is at most one duration old."""
+    """Counts of durations in seconds. One thread adds; readers in other threads miss at most one duration."""
 
     def __init__(self) -> None:
         self.counts = [0] * (len(SECONDS_BUCKETS) + 1)
-        """Durations in each bucket; the last one has what is above all bounds."""
+        """Durations in each bucket; the last one counts those above all bounds."""
         self.total = 0.0
         """Sum of all durations."""
         self.highest = 0.0

@@ -15,7 +15,7 @@ class Now(NamedTuple):
     """A moment, handed to every machine: `mono` for leases, rates, idleness; `wall` for stamps and ranges."""
 
     mono: float
-    """Seconds of a clock that never goes back."""
+    """Seconds of a monotonic clock."""
     wall: int
     """Microseconds since 1970 UTC; may step either way."""
 
@@ -48,9 +48,10 @@ class Disk(Protocol):
     def size(self, handle: int) -> int: ...
 
     def preallocate(self, handle: int, size: int) -> None:
-        """Reserve the first `size` bytes, new ones reading as zeros; never shortens.
+        """Reserve the first `size` bytes; new ones read as zeros. Never shortens the file.
 
-        `OSError(ENOSPC)` when there is no room."""
+        `OSError(ENOSPC)` when there is no room.
+        """
 
     def truncate(self, handle: int, size: int) -> None: ...
 

@@ -79,13 +79,13 @@ heartbeat_seconds_min: Final = 0.1
 heartbeat_seconds_max: Final = 3_600.0
 """The longest."""
 heartbeat_missed_intervals: Final = 2
-"""A server ends a connection on which nothing came for so many intervals."""
+"""Heartbeat intervals without a received byte after which a server closes a connection."""
 unread_bytes_unsure: Final = 32 * KIB
-"""With so many unread bytes a socket may have no room: that no more come then says nothing about the peer."""
+"""Unread bytes with which a socket may be full. Then missing bytes do not prove that the peer is dead."""
 
 # archive
 archive_answer_bytes_max: Final = MIB
-"""What a server reads for one request, or one message."""
+"""Bytes that a server reads for one request or one message."""
 
 # queue
 queue_backlog_max: Final = 1_000_000

@@ -17,7 +17,7 @@ from tickertape.base.limits import option_bytes_max, option_parts_max
 from tickertape.base.text_format import shown
 
 NO_OPTIONS: Final = "none"
-"""The text that stands for no options at all."""
+"""The option text without any option."""
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _BLANKS: Final = " \t"

@@ -27,7 +27,7 @@ def shown_number(value: float) -> str:
 
 
 def is_finite(value: float) -> bool:
-    """Whether a float can stand for `value`, and it is not infinite."""
+    """Return whether `value` fits a float and is not infinite."""
     try:
         return math.isfinite(value)
     except OverflowError:
@@ -35,14 +35,13 @@ def is_finite(value: float) -> bool:
 
 
 said_characters_max: Final = 2000
-"""Above this what a library says of an error is cut."""
+"""Length above which a library's error text is cut."""
 
 _ESCAPES: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
 def said(error: BaseException, characters_max: int = said_characters_max) -> str:
-    """What a library says of an error, in one line, cut when it is long, without colours and other bytes that
-    move a terminal."""
+    """Return a library's error text in one line, shortened, without colours and control characters."""
     text = " ".join(_ESCAPES.sub("", str(error)).split())
     text = "".join(character for character in text if character.isprintable())
     return text if len(text) <= characters_max else text[: characters_max - 3] + "..."

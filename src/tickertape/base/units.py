@@ -31,7 +31,7 @@ _AMOUNT: Final = re.compile(r"[ \t]*([0-9]{1,18}(?:\.[0-9]{1,9})?)[ \t]*([A-Za-z
 
 
 def parse_size(value: str | int) -> int:
-    """Bytes of `value`: an int (taken as it is) or text such as `"64MB"`, `"1.5 KB"`, `"4096"`.
+    """Return the bytes of `value`: an int (taken as it is) or text such as `"64MB"`, `"1.5 KB"`, `"4096"`.
 
     Raises `BadOption` for anything else, what is negative or no whole number of bytes included.
     """
@@ -54,7 +54,8 @@ def parse_size(value: str | int) -> int:
 
 
 def parse_interval(value: str | float) -> float:
-    """Seconds of `value`: a number (taken as it is) or text such as `"500ms"`, `"10s"`, `"5m"`, `"1d"`.
+    """Return the seconds of `value`: a number (taken as it is) or text such as `"500ms"`, `"10s"`, `"5m"`,
+    `"1d"`.
 
     Raises `BadOption` for anything else, what is negative or infinite included.
     """

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from tickertape.batch.message_batch import MessageBatch
 
 COLUMNS_DEFAULT: Final = ("topic", "publisher", "sequence", "timestamp", "data")
-"""What `to_arrow` gives when it is not told."""
+"""Columns of `to_arrow` by default."""
 _TOPICS_CACHED: Final = 1024
 _SCHEMAS_CACHED: Final = 64
 _INVALID_ARRAY_CURE: Final = "Call validate(full=True) where the array comes from."
 
 
 def to_arrow(batch: MessageBatch, columns: Sequence[str] | None = None) -> pa.RecordBatch:
-    """The messages of `batch` as an Arrow record batch that keeps the batch's memory; bodies are not copied.
+    """Return `batch` as an Arrow record batch that keeps the batch's memory; bodies are not copied.
 
     `columns` names what is wanted, in order; by default `topic` (dictionary of strings), `publisher` and
     `sequence` (uint64), `timestamp` (microseconds, UTC) and `data` (binary). There are also `expiration_ms`
@@ -43,7 +43,7 @@ def to_arrow(batch: MessageBatch, columns: Sequence[str] | None = None) -> pa.Re
 
 
 class _Kit:
-    """What of pyarrow is needed for every batch, looked up once."""
+    """Functions and types of pyarrow, looked up once."""
 
     def __init__(self) -> None:
         import pyarrow as pa
@@ -166,8 +166,8 @@ def table_of(batches: Iterable[MessageBatch], columns: Sequence[str] | None = No
 
 
 def body_arrays(source: object, column: str | None = None) -> Iterator[pa.Array]:
-    """The arrays of bodies of `source`: an array, a chunked array, or the column `column` of a table, of a
-    record batch, of a reader of them, or of anything else that hands out an Arrow stream.
+    """Yield the arrays of bodies of `source`: an array, a chunked array, or the column `column` of a table,
+    of a record batch, of a reader of them, or of any other Arrow stream.
 
     Without `column` it is `data`, or the only column. Raises `UsageError` for anything else.
     """

@@ -20,7 +20,7 @@ class BatchHead:
     """Header and columns of a batch of `nbytes`."""
 
     def __init__(self, head: Buffer, nbytes: int) -> None:
-        """Checks everything that can be told without the bodies. Raises `BadBatch`."""
+        """Check everything that does not need the bodies. Raises `BadBatch`."""
         source, count, run_count, head_bytes, body_bytes, columns, topics, places = check_head(head, nbytes)
         self._batch = MessageBatch(count, run_count, head_bytes, body_bytes, columns, topics, places)
         self._batch._table = source

@@ -54,7 +54,7 @@ Checked = tuple[memoryview, int, int, int, int, int, tuple[str, ...], Places]
 
 
 def check(buffer: Buffer) -> Checked:
-    """The parts of the batch that fills `buffer`; raises `BadBatch` saying what is wrong and where."""
+    """Return the parts of the batch that fills `buffer`. Raises `BadBatch` with the error and its place."""
     source = _settled(buffer)
     return _check(source, len(source))
 

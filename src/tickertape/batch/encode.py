@@ -132,7 +132,7 @@ def _columns(at: int, optional: Columns) -> tuple[int, Places, list[Buffer]]:
 
 
 def label_bytes(text: str, noun: str) -> bytes:
-    """A label as it is stored. `noun` says in errors what it is. Raises `BadMessage`."""
+    """Encode a label. `noun` names it in errors. Raises `BadMessage`."""
     try:
         encoded = text.encode()
     except UnicodeEncodeError as error:

@@ -44,7 +44,7 @@ _STAMP_END: Final = HEADER_BYTES + _STAMP.size
 
 
 class Stamp(NamedTuple):
-    """What the server gives a run when it accepts it. `timestamp` is in microseconds since 1970 UTC."""
+    """Values that the server sets when it accepts a run. `timestamp` is in microseconds since 1970 UTC."""
 
     publisher: int
     first_sequence: int
@@ -52,7 +52,7 @@ class Stamp(NamedTuple):
 
 
 def merge(batches: Sequence[MessageBatch], stamps: Sequence[Stamp] | None = None) -> MessageBatch:
-    """One batch of all runs of `batches`, in order; a single batch without stamps is returned as it is.
+    """Merge all runs of `batches`, in order; a single batch without stamps is returned as it is.
 
     With `stamps`, one for each batch, every batch has exactly one run, whose row gets the stamp. Its sequence
     column, if it has one, is kept when the stamp says the publisher and first sequence that the run has;

@@ -103,8 +103,8 @@ class MessageBatch:
     context: DeliveryContext | None
     """Set by a client on delivered batches; kept by slices and selections."""
     positions: UInt64s | None = None
-    """Where the messages stand in the log, set by a client on batches of a reading that asked for it; slices
-    and selections do not keep it."""
+    """Positions of the messages in the log, set by a client on batches of a read that requested them; slices
+    and selections do not keep them."""
 
     def __init__(
         self,
@@ -129,7 +129,8 @@ class MessageBatch:
 
     @staticmethod
     def parse(buffer: Buffer) -> MessageBatch:
-        """The batch that fills `buffer`, as views on it (on a copy only if its address is no multiple of 8).
+        """Parse the batch that fills `buffer`, as views on it (on a copy only if its address is not a
+        multiple of 8).
 
         Checks everything about the structure, not the checksums (`verify`). The memory must not change
         while the batch lives. Raises `BadBatch`.
@@ -213,9 +214,8 @@ class MessageBatch:
 
     @_Lazy
     def cost(self) -> int:
-        """What the batch costs against credit: bytes of its bodies and labels, and `message_cost_bytes` a
-        message.
-        """
+        """Cost of the batch against credit: bytes of its bodies and labels, and `message_cost_bytes` for each
+        message."""
         cost = self.body_bytes + message_cost_bytes * self.count
         if self.columns & (CORRELATION_IDS | KEYS):
             cost = self.cost_between(0, self.count)
@@ -529,7 +529,7 @@ class Message(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def timestamp(self) -> datetime | None:
-        """When the server accepted it, aware, UTC; None unless the subscription asked for timestamps."""
+        """Time at which the server accepted it, aware, UTC; None unless the subscription has timestamps."""
         context = self.batch.context
         if context is None or not context.with_timestamp:
             return None
@@ -547,7 +547,7 @@ class Message(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def correlation_id(self) -> str | None:
-        """What the publisher gave as correlation id, or None."""
+        """Correlation id of the publisher, or None."""
         return self.batch.correlation_id(self.index)
 
     @property
@@ -561,7 +561,7 @@ class Message(msgspec.Struct, frozen=True, eq=False):
         return self.batch.expiration(self.index)
 
     def discard(self) -> bool:
-        """The application is done with it: a bookmark store does not let it come again.
+        """Discard the message: the bookmark store does not let it be redelivered.
 
         False when it was discarded before, and where there is nothing to do: the subscription has no
         bookmark, or its client no bookmark store. Raises what the store raises (`StoreFailed`, `Closed`).
@@ -578,7 +578,7 @@ class Message(msgspec.Struct, frozen=True, eq=False):
         return self.batch.lease_expires
 
     def ack(self) -> None:
-        """It is processed: the queue it came out of is done with it.
+        """Acknowledge the message: it is processed and leaves its queue.
 
         Any thread may say so, a handler too. It is sent at once, or gathered as `ack_batch_size` and
         `ack_timeout` of the client say, and never waits for an answer; saying it twice changes nothing. With
@@ -609,7 +609,7 @@ class Message(msgspec.Struct, frozen=True, eq=False):
         self._settle("expire")
 
     def extend(self, seconds: float | str) -> None:
-        """Let its lease end so long from now: seconds, or text such as `"60s"`.
+        """Extend its lease to this time from now: seconds, or text such as `"60s"`.
 
         Sent at once; no effect in an at-most-once queue. Raises `BadOption`, and as `ack`.
         """

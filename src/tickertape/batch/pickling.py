@@ -52,7 +52,7 @@ class CopiedLease(msgspec.Struct, frozen=True):
 
 
 class CopiedContext(msgspec.Struct, frozen=True):
-    """What a copy knows of the subscription of the original."""
+    """Context of a copy: the readable part of the original's subscription."""
 
     sub_id: str
     with_bookmark: bool

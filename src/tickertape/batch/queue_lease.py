@@ -25,7 +25,7 @@ Gathered = tuple[str, int, int]
 
 
 class AckAccumulator:
-    """Acknowledgements that are to travel together: of one subscription, which has so many granted.
+    """Acknowledgements of one subscription that are sent together.
 
     Any thread appends to `items`; who takes some from the front holds the client's lock.
     """
@@ -39,7 +39,7 @@ class AckAccumulator:
         self.limit = 1
         """How many are gathered at most."""
         self.timed = False
-        """Whether somebody sees to it that what is gathered is sent in time."""
+        """Whether a timer sends the gathered acknowledgements in time."""
         self.dropped = False
         """Whether a lost connection took some that may not have been reported to the client yet."""
 
@@ -54,13 +54,13 @@ class Hold:
 
 
 class Settling(Protocol):
-    """A client, to which is told what became of messages."""
+    """Receiver of settlements: the client."""
 
     def acknowledged(self, gathering: AckAccumulator) -> None:
         """As many as allowed are gathered, or the first one is."""
 
     def settled(self, queue: str, action: Action, marks: Marks, extend_ms: int = 0) -> None:
-        """This became of messages: it is to be sent at once, behind what was gathered."""
+        """Send a settlement at once, after the gathered acknowledgements."""
 
 
 class Lease:
@@ -89,11 +89,11 @@ class Lease:
         """Where acknowledgements of its messages go."""
         self._settling = settling
         self.touched: set[tuple[int, int]] | None = set() if automatic else None
-        """Publisher and sequence of what was settled; None unless the rest is to be settled by itself."""
+        """Publisher and sequence of settled messages; None unless the rest is settled automatically."""
 
     @property
     def gone(self) -> bool:
-        """Whether its messages have gone back to the queue, so that they are to be handed to nobody here."""
+        """Whether its messages have returned to the queue and must not be delivered here."""
         return self._hold.over and not self.once
 
     @property
@@ -139,7 +139,7 @@ class BrowseLease(Lease):
 
     @property
     def gone(self) -> bool:
-        """Nobody holds them, so they cannot go back."""
+        """Always false: browsed messages are not leased."""
         return False
 
     def ack(self, publisher: int, sequence: int) -> None:

@@ -59,7 +59,8 @@ def slice_batch(batch: MessageBatch, start: int, stop: int) -> MessageBatch:
 
 
 def select(batch: MessageBatch, mask_or_indices: AnyArray) -> MessageBatch:
-    """The messages of a mask (a bool for each message) or of rising indices; the batch itself when all.
+    """Select the messages of a mask (a bool for each message) or of rising indices; the batch itself when
+    all.
 
     Runs are kept, with a sequence column where they have gaps now. Runs that lost messages get a new
     checksum, flagged as the server's. Topics and columns that are not used any more are dropped. Raises
@@ -81,10 +82,11 @@ def select(batch: MessageBatch, mask_or_indices: AnyArray) -> MessageBatch:
 
 
 def reorder(batch: MessageBatch, order: Int64s) -> MessageBatch:
-    """All messages in another order: `order` has the index of each, once.
+    """Reorder all messages: `order` has the index of each, once.
 
     Runs are taken apart where their messages are no longer neighbours that rise, and get new checksums,
-    flagged as the server's. Raises `UsageError` when `order` does not have each index once."""
+    flagged as the server's. Raises `UsageError` when `order` does not have each index once.
+    """
     if not np.array_equal(np.sort(order), np.arange(batch.count)):
         raise UsageError(f"an order of {len(order)} messages for a batch of {batch.count}")
     of_run = np.arange(batch.run_count).repeat(batch.runs["count"])[order]
@@ -123,7 +125,7 @@ def select_topic(batch: MessageBatch, topic: str) -> MessageBatch | None:
 
 
 def split_topics(batch: MessageBatch, topics: Sequence[str]) -> Iterator[tuple[str, MessageBatch]]:
-    """What `select_topic` gives for each of the batch's `topics` that has something, made when asked for.
+    """Yield the result of `select_topic` for each of `topics` that has messages, made when it is needed.
 
     The batch is gone through once, however many topics there are.
     """

@@ -10,4 +10,4 @@ watch_seconds_min: Final = 0.1
 
 # archive
 keep_seconds_default: Final = 7 * 86_400.0
-"""Files that are no part of the archive any more are kept so long: who reads an older version finds them."""
+"""Time for which unused files of an archive are kept, for readers of older versions."""

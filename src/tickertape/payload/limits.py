@@ -21,6 +21,6 @@ walk through the same arrays again."""
 select_entries_max: Final = 256
 """Entries of one select list."""
 fix_searched_tags_max: Final = 8
-"""Up to so many tags are sought one by one in a FIX message; for more it is taken apart as a whole."""
+"""Tags of a FIX message that are searched for one by one; for more the whole message is split."""
 readers_remembered_max: Final = 512
-"""Sets of paths of one message type whose compiled readers are kept for the next who asks for the same."""
+"""Sets of paths of one message type whose compiled readers are cached."""

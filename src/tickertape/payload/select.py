@@ -19,7 +19,7 @@ _BLANKS: Final = " \t"
 
 @dataclass(slots=True)
 class Choice:
-    """What becomes of a value, and of what is named below it. Read only, once `parse_select` gave it."""
+    """Decision for a value and for the names below it. Read only, once `parse_select` returned it."""
 
     keep: bool
     """Whether the value stays; fields named in `below` decide for themselves."""
@@ -39,7 +39,8 @@ class Select:
 
 
 def parse_select(text: str) -> Select:
-    """The select list in `text`, with or without brackets: entries `+/path` and `-/path`, where `/` is all.
+    """Parse the select list in `text`, with or without brackets: entries `+/path` and `-/path`, where `/` is
+    everything.
 
     The first entry sets what is begun with: `-/` or `+/field` with nothing, `+/` or `-/field` with all.
     Later entries win over earlier ones, for all below their path. Raises `BadOption`, with the position in

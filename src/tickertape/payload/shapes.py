@@ -20,8 +20,8 @@ _Wanted = list[tuple[Sequence[str | int], int]]
 
 
 class FoundShape:
-    """What a walk below one field finds, by the slot of each path that goes through it. The walk is taken
-    when something is asked for: a field that comes often in one body is looked into once, the last time."""
+    """Result of a walk below one field, by the slot of each path through it. The walk is done at the first
+    access, so a field that is repeated in a body is walked once, the last time."""
 
     __slots__ = ("_found", "_value")
 
@@ -63,7 +63,7 @@ class PathShape(NamedTuple):
 def shape_of(
     paths: Sequence[Path], plain: Callable[[Any], Any] | None = None, *, nested: bool = True
 ) -> PathShape:
-    """The shape of `paths`, each of which begins with a name. `plain` is as for `Walker`.
+    """Return the shape of `paths`, each of which starts with a name. `plain` is as for `Walker`.
 
     With `nested=False` whatever is below a field at the top is found by a walk, so that every object fits.
     """
@@ -75,7 +75,8 @@ def shape_of(
 def _structure(
     wanted: _Wanted, prefix: str, access: dict[int, str], plain: Callable[[Any], Any] | None, nested: bool
 ) -> tuple[type[Any], Values]:
-    """A structure for what is wanted of one object, and how it is made from values; fills in `access`."""
+    """Return a structure for the needed fields of one object, and how it is made from values; fills in
+    `access`."""
     by_name: dict[str, _Wanted] = {}
     for steps, n in wanted:
         by_name.setdefault(str(steps[0]), []).append((steps[1:], n))

@@ -14,7 +14,7 @@ from tickertape.payload.paths import Path
 from tickertape.payload.select import Select
 
 unreadable_characters_max: Final = 200
-"""Of what is told of a body that is not of its type."""
+"""Characters of the text for a body that is not of its type."""
 
 
 class Unreadable(ValueError):
@@ -22,7 +22,7 @@ class Unreadable(ValueError):
 
 
 def unreadable(error: Exception) -> Unreadable:
-    """What a decoder raised, in few words: the path to a deep place in a body may be long."""
+    """Return a shortened decoder error: the path to a deep position in a body may be long."""
     return Unreadable(said(error, unreadable_characters_max))
 
 
@@ -31,8 +31,8 @@ class FieldReader(Protocol):
 
     @property
     def access(self) -> tuple[str, ...]:
-        """For each path in its order: what to append, as Python source, to what `decode` gave: `.f0`, `[3]`,
-        `.f1.f0[2]`. Only attributes and constant subscripts, none of which raises."""
+        """For each path in order, the Python source that reads it from the result of `decode`: `.f0`, `[3]`,
+        `.f1.f0[2]`. Only attributes and constant subscripts; none raises."""
 
     @property
     def decode(self) -> Callable[[bytes], Any]:
@@ -65,7 +65,7 @@ class MessageType(Protocol):
         """Indexes of the bodies that `check` refuses, and the reason of the first; quicker for many."""
 
     def projector(self, select: Select) -> Callable[[bytes], bytes]:
-        """A function that leaves of a body what `select` selects.
+        """Return a function that keeps the fields of a body that `select` selects.
 
         What it leaves keeps its order and its values exactly. A body that is not of the type, or has no
         fields at all, comes back unchanged. Raises `BadPath` for paths that this type cannot have.

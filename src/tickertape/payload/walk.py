@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 FEW: Final = 4
-"""Up to so many names, subscripts or paths are looked up one by one."""
+"""Names, subscripts or paths that are looked up one by one."""
 
 
 class WalkedNode:
-    """What is wanted of one value: the value itself, what is at names below it, and what at subscripts."""
+    """Requests for one value: the value itself, names below it, and subscripts."""
 
     __slots__ = ("names", "slot", "subscripts")
 
@@ -25,7 +25,7 @@ class WalkedNode:
         self.subscripts: dict[int, WalkedNode] = {}
 
     def add(self, steps: Sequence[str | int], slot: int) -> int:
-        """Ask for the value at `steps`; gives its slot, an earlier one when it was asked for before."""
+        """Request the value at `steps` and return its slot; equal requests share a slot."""
         node = self
         for step in steps:
             children: dict[Any, WalkedNode] = node.subscripts if isinstance(step, int) else node.names
@@ -108,9 +108,9 @@ def _gather(node: WalkedNode, values: list[Any], found: list[Any]) -> None:
 
 
 def _ask(names: dict[str, WalkedNode], members: list[dict[Any, Any]], found: list[Any]) -> None:
-    """Gather what is below `names` in all of these objects: a member that is null is an element, one that is
-    missing is none. Few names are looked up in each of them; many are
-    met while going through what the objects have, so that the work does not grow with their number."""
+    """Gather the values of `names` in all of these objects: a null member is an element, a missing one is
+    not. Few names are looked up in each object. Many are matched while iterating over the members, so the
+    work does not grow with their number."""
     if len(names) <= FEW:
         for name, child in names.items():
             values = [member[name] for member in members if name in member]

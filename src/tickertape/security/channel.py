@@ -19,14 +19,14 @@ from tickertape.security.limits import encrypted_at_once_bytes_max
 HANDSHAKE_BYTE: Final = 0x16
 """The first byte of every TLS connection: a record of the handshake."""
 _AT_ONCE_BYTES: Final = 64 * KIB
-"""What is encrypted while the lock is held: who reads waits for it."""
+"""Bytes encrypted while the lock is held; readers wait for it."""
 _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST", "PACKET_LENGTH_TOO_LONG")
-"""What the library says of bytes that are no TLS at all."""
+"""Error text of the library for bytes that are not TLS."""
 
 
 class Channel:
-    """TLS as a machine: `feed` what came, `take` what is to be sent. One thread may read while another
-    writes.
+    """One end of a TLS connection: `feed` received bytes, `take` bytes to send. One thread may read while
+    another writes.
 
     `server_name`: for a client, the name or address that the certificate of the server must have.
     """
@@ -54,7 +54,7 @@ class Channel:
             self._incoming.write(data)
 
     def take(self) -> bytes:
-        """What is to be sent now: of a handshake, or an alert; empty when there is nothing."""
+        """Return the bytes to send now, of a handshake or an alert; empty if there are none."""
         with self._lock:
             return self._outgoing.read()
 
@@ -69,9 +69,10 @@ class Channel:
         return not self._incoming.pending and not self._tls.pending()
 
     def shake(self) -> bool:
-        """Go on with the handshake; whether it is done. `take` afterwards in any case.
+        """Continue the handshake and return whether it is complete. Call `take` afterwards in any case.
 
-        Raises `TlsFailed`: then what there is to send tells the other side."""
+        Raises `TlsFailed`: then what there is to send tells the other side.
+        """
         try:
             with self._lock:
                 self._tls.do_handshake()
@@ -115,7 +116,7 @@ class Channel:
         return self.take()
 
     def farewell(self) -> bytes:
-        """What tells the other side that nothing more comes; nothing may be encrypted after it."""
+        """Return the closing alert; nothing may be encrypted after it."""
         if self.established:
             try:
                 with self._lock:
@@ -125,7 +126,7 @@ class Channel:
         return self.take()
 
     def _failed(self, error: ssl.SSLError) -> TlsFailed:
-        """The error for one of the library: the first one, of which others are only consequences."""
+        """Return the error for an error of the library; the first one is the cause of all others."""
         if self._failure is None:
             self._failure = TlsFailed(_explained(error, self._peer))
         return self._failure

@@ -116,6 +116,6 @@ def _identify(
 
 
 def _in_words(error: ssl.SSLError) -> str:
-    """What the library says of a certificate or key."""
+    """Return the library's error text for a certificate or key."""
     reason = error.reason or str(error)
     return _CURES.get(reason, reason.replace("_", " ").lower())

@@ -29,7 +29,7 @@ def check_private(path: str | Path, what: str, refuse: type[UsageError]) -> None
 
 
 def read_private(path: str | Path, what: str, refuse: type[UsageError]) -> bytes:
-    """What a file holds, checked as by `check_private`. Raises `refuse`."""
+    """Return the contents of a file, checked as by `check_private`. Raises `refuse`."""
     check_private(path, what, refuse)  # before it is opened: to open a pipe may wait for ever
     try:
         with open(path, "rb") as file:

@@ -27,7 +27,7 @@ _SECRET_BYTES: Final = 32
 
 
 class Token(NamedTuple):
-    """A new token: its text, which is told once, and the hash that is kept of it."""
+    """Create a token: its text, which is shown once, and the hash to store."""
 
     text: str
     sha256: str
@@ -57,7 +57,7 @@ def name_in(text: str) -> str | None:
 
 
 def hash_of(text: str) -> bytes:
-    """What a server keeps. One round of SHA-256 is enough for 256 random bits: there is nothing to guess."""
+    """Return the hash that a server stores. One round of SHA-256 is enough for 256 random bits."""
     return hashlib.sha256(text.encode(errors="replace")).digest()
 
 

@@ -57,7 +57,7 @@ class Publish(Command, tag="p", frozen=True, kw_only=True):
 
 
 class Subscribe(Command, tag="sub", frozen=True, kw_only=True):
-    """Begin a subscription. With `bookmark` (or `positions`) it reads the log, without it only what comes.
+    """Start a subscription. With `bookmark` (or `positions`) it reads the log, without it only new messages.
 
     `options` is the comma-separated option string of the reference. `credit` is the number of cost bytes the
     server may send at first. `until_caught_up` ends it at the last message accepted when the command arrived.
@@ -86,16 +86,16 @@ class Unsubscribe(Command, tag="unsub", frozen=True, kw_only=True):
 
 
 class Pause(Command, tag="pause", frozen=True, kw_only=True):
-    """Send nothing more to bookmark subscriptions, and keep their places; an unknown id refuses the whole
-    command. What was sent before still arrives."""
+    """Pause bookmark subscriptions and keep their positions. An unknown id rejects the whole command.
+    Messages sent before still arrive."""
 
     id: Count
     sub_ids: tuple[str, ...]
 
 
 class Resume(Command, tag="resume", frozen=True, kw_only=True):
-    """Go on with bookmark subscriptions that were paused. Those that stand at the same place and go at the
-    same rate read the log together: messages come in its order across them."""
+    """Resume paused bookmark subscriptions. Those at the same position and rate share reads of the log:
+    messages arrive in log order across them."""
 
     id: Count
     sub_ids: tuple[str, ...]
@@ -180,7 +180,7 @@ class Commit(Command, tag="cmt", frozen=True, kw_only=True):
 
 
 class Abort(Command, tag="abt", frozen=True, kw_only=True):
-    """Drop what is staged for a transaction. Answered with `Ack`."""
+    """Discard the staged parts of a transaction. Answered with `Ack`."""
 
     id: Count
     transaction: Transaction
@@ -209,7 +209,7 @@ class LoggedOn(Command, tag="logged_on", frozen=True, kw_only=True):
 
 
 class Ack(Command, tag="ack", frozen=True, kw_only=True):
-    """The outcome of the command with that `id`; `code` is empty for success, else an error code of ours.
+    """Result of the command with that `id`; `code` is empty for success, else an error code.
 
     For a subscribe with a bookmark `start` says where it really begins: the position of the first message it
     may deliver, and `found` whether the bookmark asked for was known.
@@ -230,10 +230,11 @@ class Ack(Command, tag="ack", frozen=True, kw_only=True):
 
 
 class Resolved(Command, tag="resolved", frozen=True, kw_only=True):
-    """Answer to `Resolve`: positions `start` (first) and `end` (first not covered) of journal `journal`.
+    """Answer to `Resolve`: positions `start` (inclusive) and `end` (exclusive) of journal `journal`.
 
     `topic`: the one that the messages were published to, when that is another than was asked for. `types`: by
-    message type the topics that are not JSON, as far as they are known."""
+    message type the topics that are not JSON, as far as they are known.
+    """
 
     id: Count
     journal: str
@@ -244,7 +245,7 @@ class Resolved(Command, tag="resolved", frozen=True, kw_only=True):
 
 
 class Staged(Command, tag="stgd", frozen=True, kw_only=True):
-    """The outcome of `Prepare`: the part is durable, with so many messages."""
+    """Result of `Prepare`: the part is durable and has this number of messages."""
 
     id: Count
     messages: Count
@@ -357,11 +358,12 @@ class Goodbye(Command, tag="bye", frozen=True, kw_only=True):
 
 
 class Heartbeat(Command, tag="hb", frozen=True, kw_only=True):
-    """Shows that the sender is alive.
+    """Heartbeat: proves that the sender is alive.
 
     From a client with `interval_ms`: from now on each side sends a beat when it has sent nothing else for so
     many milliseconds, and the server ends the connection when nothing came for two such intervals. 0: no
-    more beats, and nobody waits for any."""
+    more beats, and nobody waits for any.
+    """
 
     interval_ms: Count | None = None
 

@@ -69,7 +69,7 @@ _TEXT: Final = b"\t\r\n" + bytes(range(32, 127))
 _JUDGED_BYTES: Final = 4
 _SHOWN_BYTES: Final = 24
 _BEFORE_LOGGED_ON: Final = (LoggedOn, Goodbye, Heartbeat)
-"""What a server may send to a client that is not logged on."""
+"""Commands that a server may send before the client is logged on."""
 
 
 class Connection:
@@ -132,7 +132,7 @@ class Connection:
     # -- receiving ------------------------------------------------------------------------------------
 
     def logged_on(self) -> None:
-        """The peer is no stranger any more: frames up to `frame_bytes_max` are taken from now on."""
+        """Accept frames up to `frame_bytes_max` from now on: the peer is logged on."""
         self._reader.frame_bytes_max = frame_bytes_max
 
     def buffer(self) -> memoryview:
@@ -212,7 +212,8 @@ class Connection:
         return [self._violation(error)]
 
     def _judge_server(self, first: bytes) -> PeerError | None:
-        """What is wrong with a peer whose first bytes these are: four characters do not begin a frame."""
+        """Return the error of a peer that sent these first bytes; four characters are not the start of a
+        frame."""
         if len(first) < _JUDGED_BYTES:
             self._first = first
             return None
@@ -248,7 +249,7 @@ class Connection:
             return self._violation(error)
 
     def _order_error(self, command: Command) -> PeerError | None:
-        """What is wrong with `command` before, or as, the logon; notes that the logon has come."""
+        """Return the error of `command` before or as the logon; record the logon."""
         name = _name(command)
         if isinstance(command, Logon | LoggedOn):
             if self._begun:
@@ -275,8 +276,8 @@ def _foresee_from_server(header: bytes, total: int | None, size: int) -> PeerErr
 
 
 def _foresee(role: Role, decoder: _Decoder, header: bytes, total: int | None, size: int) -> PeerError | None:
-    """What is wrong with a frame of which `header` has come, and which has `size` bytes for a batch that says
-    it has `total`; None while that is not known, and there may be a batch."""
+    """Return the error of a frame whose `header` was received and which has `size` bytes for a batch that
+    claims `total` bytes; None while that is unknown and there may be a batch."""
     try:
         command = decoder.decode(header)
     except _DECODE_ERRORS as error:
@@ -287,7 +288,7 @@ def _foresee(role: Role, decoder: _Decoder, header: bytes, total: int | None, si
 
 
 def _header_error(role: Role, header: bytes, error: Exception) -> PeerError:
-    """Why `header` is no command for this `role`: of the other side, or of nobody."""
+    """Return why `header` is not a command for this `role`: it belongs to the other role, or is unknown."""
     other = _FROM_SERVER if role == "server" else _FROM_CLIENT
     try:
         command = other.decode(header)

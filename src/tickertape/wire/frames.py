@@ -83,13 +83,12 @@ def encode_frame(
 
 
 Foresee = Callable[[bytes, int | None, int], PeerError | None]
-"""What is wrong with a frame that is not complete: its header, the size that its batch says it has, and the
-bytes that are left for it, which are another number. With None for that size, which has not come yet: whether
-there may be a batch at all."""
+"""An incomplete frame: its header, the size its batch claims, and the different number of bytes left for it.
+With None for the size, which has not arrived: whether the frame may have a batch."""
 
 
 class FrameReader:
-    """Cuts a stream of bytes into frames. Never raises for what a peer sends: see `error`.
+    """Splits a stream of bytes into frames. It does not raise for invalid input: see `error`.
 
     Use: read into `buffer()`, tell `received(n)` how much came, take the frames before the next `buffer()`.
     Bytes are parsed where they were read, and each batch is copied once into memory of its own. A frame above
@@ -271,8 +270,8 @@ class FrameReader:
         return total is not None
 
     def _wrong_length(self, header: bytes, header_crc: int, batch: Buffer | None) -> PeerError | None:
-        """What is wrong with a complete frame whose batch has another length than it says: the same as when
-        that was seen before all of it had come, however it was cut."""
+        """Return the error of a complete frame whose batch has another length than it claims. It is the same
+        error as for an incomplete frame, however the bytes were split."""
         if self._foresee is None or batch is None or len(batch) < TOTAL.size:
             return None
         (total,) = TOTAL.unpack_from(batch)
@@ -328,8 +327,8 @@ class FrameReader:
 
 
 def _header_that_ends(part: memoryview, header_bytes: int, header_crc: int) -> BadFrame | None:
-    """The error for a header of which `part` has come, when that already holds a whole one that matches the
-    checksum: its sender has nothing more to send for this frame."""
+    """Return the error for an incomplete header that already contains a whole one with a matching checksum:
+    its sender has nothing more to send for this frame."""
     end = len(part)
     try:
         _decode_header(part)

@@ -15,7 +15,7 @@ Verdict = Literal["alive", "beat", "silent"]
 
 
 class Liveness(NamedTuple):
-    """What the driver of a connection sees of it. Times are monotonic seconds."""
+    """State of a connection as its driver sees it. Times are monotonic seconds."""
 
     heard_at: float
     """When bytes of the peer were last read."""
@@ -50,7 +50,7 @@ class HeartbeatState:
         return min(self._said_at + self._interval, self._heard_at + self._idle)
 
     def look(self, sight: Liveness, now: float) -> Verdict:
-        """How the connection stands, as its driver sees it now."""
+        """State of the connection, as its driver sees it now."""
         # Reading late what had arrived at the last look is no new sign of life.
         arrived = sight.read_bytes + sight.unread_bytes
         if sight.excused or sight.unread_bytes >= unread_bytes_unsure:

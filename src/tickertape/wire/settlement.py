@@ -56,7 +56,7 @@ def encode_settlement(settlement: Settlement) -> bytes:
 
 
 def decode_settlement(body: bytes) -> tuple[Settlement, Runs]:
-    """A settlement and its runs. Raises `BadCommand` for what is none, or is larger than allowed."""
+    """Return a settlement and its runs. Raises `BadCommand` for an invalid or too large one."""
     if len(body) > settlement_bytes_max:
         raise BadCommand(f"a settlement of {len(body):,} bytes: {settlement_bytes_max:,} are allowed")
     try:

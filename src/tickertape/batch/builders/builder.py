@@ -100,7 +100,7 @@ class BatchBuilder:
         self._fixed_bytes = _EMPTY_BYTES
 
     def repair(self) -> None:
-        """Put right what an exception (a signal handler that raises) in the middle of `add` left behind.
+        """Repair the builder after an exception in the middle of `add`, such as one of a signal handler.
 
         A message counts once its body is there; what was noted for one that never came is forgotten.
         """
@@ -233,7 +233,7 @@ class BatchBuilder:
             self._fixed_bytes += 4
 
     def build(self, publisher: int = 0, first_sequence: int = 0, timestamp: int = 0) -> MessageBatch:
-        """All messages as one run. What was gathered stays (`clear` forgets it).
+        """Return all messages as one run. They stay in the builder until `clear`.
 
         `first_sequence` numbers messages that were added without a sequence. Raises `UsageError` when there
         is no message or numbers do not fit, `MessageTooLarge` when bodies have 2 GiB or more.

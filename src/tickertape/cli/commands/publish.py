@@ -114,7 +114,7 @@ class _BadLineError(ValueError):
 
 
 def _reason(error: TickertapeError, server: str) -> str:
-    """The server and what it did; not what a program should do about a lost connection."""
+    """Return the server and its error, without the advice for programs about lost connections."""
     from tickertape.client.common.address import parse_uri
 
     text, lost = str(error), error.__cause__

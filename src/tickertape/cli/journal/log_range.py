@@ -49,7 +49,7 @@ directory_argument = click.argument("directory", type=click.Path(exists=True, fi
 
 
 class Role(Enum):
-    """What a point is for."""
+    """Use of a point."""
 
     FIRST = "first"
     LAST = "last"
@@ -125,7 +125,7 @@ def extent_options(command: F) -> F:
 
 
 class LogExtent(NamedTuple):
-    """What the options of a command say."""
+    """Range that the options of a command select."""
 
     directory: str
     first: int | StartPoint | Range | None
@@ -194,7 +194,7 @@ def _position(reader: SnapshotReader, point: int | StartPoint, *, after: bool) -
 
 
 def _tell_removed(reader: SnapshotReader, first: int | StartPoint | Range | None) -> None:
-    """Say that what is asked for may begin in what is gone."""
+    """Report that the start of the range may have been removed."""
     view = reader.view
     begins_before = not isinstance(first, int) or first < view.first_position
     if view.retired is not None and begins_before:
@@ -202,7 +202,7 @@ def _tell_removed(reader: SnapshotReader, first: int | StartPoint | Range | None
 
 
 def _refuse_removed(reader: SnapshotReader, begin: int | StartPoint | None) -> None:
-    """Of a list the earliest counts: nobody knows where one that is gone was."""
+    """Of a list the earliest bookmark counts: the position of a removed one is unknown."""
     from tickertape.journal.format.retired_state import is_expired
 
     bookmarks = begin.bookmarks if isinstance(begin, AtBookmarks) else ()

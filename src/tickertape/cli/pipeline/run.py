@@ -28,7 +28,7 @@ INSTALL: Final = "pip install 'tickertape[pipelines]'"
 _PROGRESS: Final = re.compile(r"\d{4}-\d\d-\d\d[ T][\d:.]+:? ")
 """How the runner begins a line about its progress."""
 _ERROR: Final = re.compile(r"(?:[\w.]+: )?(\[[A-Z][A-Z0-9_.]+\].*)")
-"""How Spark tells an error: perhaps its class, its condition in brackets, and the text."""
+"""Form of Spark's errors: an optional class, a condition in brackets, and the text."""
 _KEPT_LINES: Final = 500
 _STOP_SECONDS: Final = 20.0
 """How long the runner has for its end before it is killed."""

@@ -29,7 +29,7 @@ _BACKLOG: Final = 1_000
 
 
 class DeadLetterLabel(msgspec.Struct):
-    """What the correlation id of a dead letter says of the message that it was."""
+    """Identity of the original message, from the correlation id of a dead letter."""
 
     topic: str
     correlation_id: str | None = None

@@ -50,9 +50,10 @@ json_option = click.option("--json", "as_json", is_flag=True, help="JSON instead
 
 
 def stats_of(url: str) -> tuple[bytes, Stats]:
-    """Return what the server at `url` reports about itself: as it arrived, and decoded.
+    """Return the statistics of the server at `url`: as received, and decoded.
 
-    Raises `Failure` when no server of this version answers there, `TimedOutFailure` when not in time."""
+    Raises `Failure` when no server of this version answers there, `TimedOutFailure` when not in time.
+    """
     _, body = fetch(url, "/stats", {200})
     try:
         return body, msgspec.json.decode(body, type=Stats)

@@ -30,7 +30,7 @@ DEBUG_VARIABLE: Final = "TICKERTAPE_DEBUG"
 
 
 class Failure(click.ClickException):
-    """An error told in one line on standard error."""
+    """An error that is printed as one line on standard error."""
 
     exit_code = EXIT_ERROR
 
@@ -81,7 +81,7 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; what goes wrong is told in one line and an exit code."""
+        """Run the command; errors become one line and an exit code."""
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()

@@ -24,7 +24,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class Server(NamedTuple):
-    """A server as a command was told of it."""
+    """A server as the options of a command describe it."""
 
     uri: str
     token: str | None
@@ -33,9 +33,10 @@ class Server(NamedTuple):
     """The files that the options name, by the names of Spark's options."""
 
     def for_spark(self) -> str:
-        """The server as Spark's tasks are told of it: they read the files themselves.
+        """Return the server as Spark tasks use it: they read the files themselves.
 
-        Raises `BadOption` when it is not files that say all."""
+        Raises `BadOption` when it is not files that say all.
+        """
         from tickertape.spark.common.servers import server_text
 
         if self.token is not None and "tokenFile" not in self.files:

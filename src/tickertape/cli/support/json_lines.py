@@ -55,7 +55,7 @@ def json_lines(batch: MessageBatch) -> Iterator[bytes]:
 
 
 def _topic(batch: MessageBatch, topic: str) -> bytes:
-    """What stands behind `"topic":` of messages of `topic`: as of a message, of one out of a queue that."""
+    """Return the JSON after `"topic":` of messages of `topic`; a queue message has the name of its queue."""
     if batch.queue is None:
         return _json_text(topic)
     lease = b"" if batch.lease_expires is None else b',"lease_expires":%b' % _lease_end(batch.lease_expires)
@@ -92,7 +92,7 @@ def _body(data: bytes) -> tuple[bytes, bytes]:
 
 
 Written = Callable[["MessageBatch", int], object]
-"""Told of a batch how many of its messages, from its first on, were written and flushed."""
+"""Callback with a batch and the number of its leading messages that were written and flushed."""
 
 output_option = click.option(
     "--output",
@@ -110,7 +110,7 @@ class Output(Protocol):
         """Write `data`, which ends at the end of a line."""
 
     def flush(self) -> object:
-        """Hand on what was written."""
+        """Flush the output."""
 
 
 class TerminalOutput:

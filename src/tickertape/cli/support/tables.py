@@ -27,7 +27,7 @@ def number(value: int | float | None) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """`count` with separators and what is counted, in the plural unless there is one."""
+    """Return `count` with separators and `noun`, in the plural unless it is one."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 

@@ -21,7 +21,7 @@ _SHOW_SECONDS: Final = 0.05
 
 @contextlib.contextmanager
 def progress(what: str, total_bytes: int | None) -> Iterator[Advance]:
-    """Show how many bytes of `what` are done, of `total_bytes` (None: nobody knows how many there are)."""
+    """Show progress of `what` in bytes, of `total_bytes` if known."""
     if not sys.stderr.isatty():
         yield _nothing
         return
@@ -86,17 +86,17 @@ def timed_progress(what: str, total_seconds: float) -> Iterator[Callable[[float]
 
 
 def remark(text: str) -> None:
-    """Tell a person at the terminal something that a script need not know."""
+    """Print a remark for a person at the terminal; scripts do not see it."""
     if sys.stderr.isatty():
         print(text, file=sys.stderr)
 
 
 def confirmed(question: str) -> bool | None:
-    """What a person at the terminal says to `question`; None where there is nobody to be asked."""
+    """Ask `question` at the terminal and return the answer; None without a terminal."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return None
     return click.confirm(question, err=True)
 
 
 def _nothing(more: float) -> None:
-    """Progress that nobody sees."""
+    """Progress that is not shown."""

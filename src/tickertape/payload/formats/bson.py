@@ -112,7 +112,7 @@ def _decode(body: bytes) -> dict[str, Any]:
 
 
 def _convert(value: Any) -> Any:
-    """What a value of a type of BSON's own is shown as."""
+    """Return the plain value for a value of a BSON type."""
     if isinstance(value, int):  # Int64
         return int(value)
     if isinstance(value, DatetimeMS):

@@ -80,7 +80,7 @@ class MessagePackReader:
 
 
 class _MessagePackDocuments:
-    """MessagePack taken apart for `prune`: the first byte of a value says what it is."""
+    """Splits MessagePack for `prune`: the first byte of a value has its type."""
 
     def opened(self, body: bytes) -> msgspec.Raw:
         taken_apart(_document, body)

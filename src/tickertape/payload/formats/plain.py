@@ -14,7 +14,7 @@ _PLAIN: Final = SCALARS | {list, dict}
 
 
 def plain_by(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A function that gives plain values as they are, and what `convert` makes of others, in lists too.
+    """Return a function that keeps plain values and applies `convert` to others, also in lists.
 
     Lists within lists are left as they are: only what a path ends at, and its elements, is looked at.
     """
