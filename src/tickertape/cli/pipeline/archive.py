@@ -117,17 +117,9 @@ def archive(
     remark(f"{location} has {ready.archive.coverage}; {ready.behind:,} are not archived yet")
     every = None if once else _INTERVAL_SECONDS_DEFAULT if interval_seconds is None else interval_seconds
     # Signals last: Spark brings a handler of its own for Ctrl-C.
-    with (
-        spark_session("archive", master=master, driver_memory=driver_memory) as spark,
-        stop_on_signals() as stop,
-    ):
+    with spark_session("archive", master=master, driver_memory=driver_memory) as spark, stop_flag() as stop:
         report = archive_log(
-            spark,
-            options,
-            interval_seconds=every,
-            compacting=compacting,
-            on_commit=_report_progress,
-            stop=stop,
+            spark, options, interval_seconds=every, compacting=compacting, on_commit=_show_commit, stop=stop
         )
     if as_json:
         click.echo(msgspec.json.encode(report))
@@ -139,7 +131,7 @@ def archive(
     click.echo(f"{location} has positions {report.begin} to below {report.end}")
 
 
-def _report_progress(report: ArchiveJobReport) -> None:
+def _show_commit(report: ArchiveJobReport) -> None:
     remark(f"archived to position {report.end:,}: {counted(report.rows, 'message')} by this run")
 
 
@@ -163,7 +155,7 @@ class StopFlag:
 
 
 @contextlib.contextmanager
-def stop_on_signals() -> Iterator[StopFlag]:
+def stop_flag() -> Iterator[StopFlag]:
     """Set the returned flag on Ctrl-C and SIGTERM instead of their usual effect."""
     stop = StopFlag()
     before = [signal.signal(number, stop.note) for number in _SIGNALS]

@@ -16,7 +16,7 @@ from tests.helpers.archive_rows import JOURNAL, archived, batch_of
 from tickertape.archive.commit import ArchiveWriter
 from tickertape.archive.location import ArchiveLocation, location_of
 from tickertape.archive.parquet_writer import write_files
-from tickertape.cli.pipeline.archive import stop_on_signals
+from tickertape.cli.pipeline.archive import stop_flag
 from tickertape.cli.support.archive_options import archive_location
 from tickertape.cli.support.command_group import cli
 
@@ -106,7 +106,7 @@ def test_a_place_is_told_with_its_options() -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_stop_it_and_then_mean_what_they_did(number: signal.Signals) -> None:
     before = signal.getsignal(number)
-    with stop_on_signals() as stop:
+    with stop_flag() as stop:
         assert not stop.is_set()
         signal.raise_signal(number)
         assert stop.is_set()
@@ -119,7 +119,7 @@ def test_a_signal_may_come_while_another_one_is_noted() -> None:
         if event == "call":
             signal.raise_signal(signal.SIGTERM)
 
-    with stop_on_signals() as stop:
+    with stop_flag() as stop:
         sys.setprofile(again)
         try:
             signal.raise_signal(signal.SIGINT)
