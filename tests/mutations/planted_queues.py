@@ -95,6 +95,15 @@ QUEUE_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
+        "messages stay held up when the filter that they waited for is gone",
+        "engine/queues/worker.py",
+        "        self.stir()  # its filter may have held up messages for the others\n",
+        "",
+        (f"{_FILTERS}::test_messages_that_a_filter_held_up_are_delivered_when_its_consumer_is_replaced",),
+        promise="R11",
+        tier="unit",
+    ),
+    Mutation(
         "one delivery more than allowed",
         "engine/queues/state/queue.py",
         "at_least(left, deliveries_max - 1)",

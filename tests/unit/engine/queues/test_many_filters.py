@@ -153,3 +153,19 @@ def test_filter_of_consumers_that_left_is_forgotten() -> None:
     peer.send(Unsubscribe(id=100, sub_ids=("s4",)))
     world.settle()
     assert not scans(world)
+
+
+def test_messages_that_a_filter_held_up_are_delivered_when_its_consumer_is_replaced() -> None:
+    """The scan of the filter ends with it, and nothing else will happen in the queue."""
+    world = QueueEngine(QueueDefinition("q", priority="/p"), QueueDefinition("other"))
+    large = b'{"k":1,"x":"' + b"y" * 60_000 + b'"}'
+    world.connect("publisher").publish("q", [large] * 40)
+    world.settle()
+    picky, plain = world.connect("picky"), world.connect("plain")
+    picky.subscribe("s", "q", filter="/k = 2")
+    plain.subscribe("s", "q", options="max_backlog=100", credit=8 << 20)
+    world.work()
+    assert not plain.heard["s"], "the message that comes first may be for the filter"
+    picky.subscribe("s", "other", options="replace")
+    world.settle()
+    assert len(plain.heard["s"]) == 40
