@@ -187,11 +187,11 @@ class Broker:
     # -- inputs ---------------------------------------------------------------------------------------
 
     def connected(self, conn: int) -> None:
-        """The driver accepted a connection and calls it `conn`."""
+        """Take in a connection that the driver accepted."""
         self._unauthenticated.add(conn)
 
     def disconnected(self, conn: int) -> None:
-        """The connection is gone; its subscriptions end."""
+        """Forget a connection that is closed, and end its subscriptions."""
         self._unauthenticated.discard(conn)
         self._throttle.forget(conn)
         self.heartbeats.drop(conn)
@@ -204,23 +204,23 @@ class Broker:
             self._submit()
 
     def violated(self, conn: int, error: TickertapeError) -> None:
-        """What came from the connection is not the protocol: say so and close."""
+        """Close a connection that broke the protocol."""
         self._goodbye(conn, error)
 
     def writable(self, conn: int) -> None:
-        """The connection has room for more."""
+        """Go on sending to a connection that has room again."""
         session = self._sessions.by_conn.get(conn)
         if session is not None:
             self.subscriptions.writable(session)
 
     def blocked(self, conn: int) -> None:
-        """More than `outbox_bytes_max` waits to be written to the connection."""
+        """Stop sending to a connection with more than `outbox_bytes_max` to write."""
         session = self._sessions.by_conn.get(conn)
         if session is not None:
             session.writable = False
 
     def received(self, conn: int, command: Command, batch: MessageBatch | None, now: Now) -> None:
-        """A command of the connection."""
+        """Handle a command."""
         self._clock.set(now)
         session = self._sessions.by_conn.get(conn)
         try:
@@ -236,19 +236,19 @@ class Broker:
         self._after_input()
 
     def probed(self, conn: int, sight: Liveness, now: Now) -> None:
-        """The answer to a `ProbeConnection`."""
+        """Take the answer to a `ProbeConnection`."""
         self._clock.set(now)
         error = self.heartbeats.probed(conn, sight)
         if error is not None:
             self._goodbye(conn, error)
 
     def archive_changed(self, now: Now) -> None:
-        """The archive holds more or less of the log than before."""
+        """Look again which segments retention may remove: the archive has changed."""
         self._clock.set(now)
         self.retention.freed()
 
     def disk_done(self, job: JournalJob, error: OSError | None, salt: int, now: Now) -> None:
-        """The disk's answer to a `DiskJob`."""
+        """Take the answer to a `DiskJob`."""
         self._clock.set(now)
         if isinstance(job, RetireSegments):
             self.retention.done(job, error)
@@ -259,13 +259,13 @@ class Broker:
         self._after_input()
 
     def read_done(self, token: int, data: Buffer | TickertapeError, now: Now) -> None:
-        """The answer to a `Read`."""
+        """Take the answer to a `ReadLog`."""
         self._clock.set(now)
         self._hand_out(self.reads.answered(token, data))
         self._after_input()
 
     def archive_done(self, token: int, answer: ArchiveAnswer | TickertapeError, now: Now) -> None:
-        """The answer to an `ArchiveRead`."""
+        """Take the answer to an `ArchiveRead`."""
         self._clock.set(now)
         self._hand_out(self.reads.answered(token, answer))
         self._after_input()
@@ -276,19 +276,19 @@ class Broker:
             self._outbox.put(ReadTaskDone(task))
 
     def spill_done(self, token: int, data: Buffer | OSError | None, now: Now) -> None:
-        """The answer to a `SpillWrite` (None, or an error) or a `SpillRead`."""
+        """Take the answer to a `SpillWrite` (None, or an error) or a `SpillRead`."""
         self._clock.set(now)
         self.subscriptions.transient.spill_done(token, data)
         self._after_input()
 
     def staging_done(self, token: int, result: list[memoryview] | TickertapeError, now: Now) -> None:
-        """The answer to a `StagingJob`: the blocks of an opened file, nothing, or what went wrong."""
+        """Take the answer to a `StagingJob`: the blocks of an opened file, nothing, or an error."""
         self._clock.set(now)
         self.transactions.done(token, result)
         self._after_input()
 
     def wake(self, now: Now) -> None:
-        """A deadline has come."""
+        """Do what is due."""
         self._clock.set(now)
         self.transactions.wake()
         self.subscriptions.transient.settle()
@@ -301,14 +301,14 @@ class Broker:
         self._after_input()
 
     def work(self, now: Now) -> None:
-        """One bounded step of delivery, and of what let others go first."""
+        """Do one bounded step of delivery and of reads."""
         self._clock.set(now)
         self.subscriptions.step()
         self._hand_out(self.reads.step())
         self._after_input()
 
     def close(self, now: Now) -> None:
-        """Begin a clean stop (`draining`): nothing new is taken; all else is persisted, the log sealed."""
+        """Start a clean stop (`draining`): accept nothing new, persist the rest, seal the log."""
         self._clock.set(now)
         self.draining = True
         self.subscriptions.stop()
@@ -345,7 +345,7 @@ class Broker:
         return min([t for t in deadlines if t is not None], default=None)
 
     def begin_queues(self, recovered: RecoveredQueues, now: Now) -> None:
-        """The queues were recovered: they begin to work. Called once, before anything else."""
+        """Start the recovered queues. Called once, before any other input."""
         self._clock.set(now)
         if recovered.begun:
             self.queues.ledger.append(beginnings(recovered.begun))
@@ -358,36 +358,36 @@ class Broker:
         self.transactions.restore(found)
 
     def pin(self, needed: Callable[[], RetentionPin | None]) -> None:
-        """Ask `needed` too what of the log may not be removed, each time before something is."""
+        """Ask `needed` for a pin each time before segments are removed."""
         self._pins.append(needed)
 
     def oldest_needed(self) -> RetentionPin | None:
-        """The lowest position that somebody needs, and who; None: nobody needs anything."""
+        """Return the pin with the lowest position; None: there is none."""
         return min([pin for ask in self._pins if (pin := ask()) is not None], default=None)
 
     @property
     def sessions(self) -> Mapping[int, Session]:
-        """Sessions by their connection, in the order of their logons."""
+        """Sessions by connection, in the order of their logons."""
         return self._sessions.by_conn
 
     @property
     def duplicates(self) -> int:
-        """Messages that were published again and dropped, since the start."""
+        """Messages dropped as duplicates since the start."""
         return self._writer.duplicates
 
     @property
     def connections(self) -> list[int]:
-        """All connections, strangers included."""
+        """All connections, those before their logon included."""
         return [*self._unauthenticated, *self._sessions.by_conn]
 
     def subscriptions_of(self, conn: int) -> list[str]:
-        """Ids of the subscriptions of a connection."""
+        """Return the ids of the subscriptions of a connection."""
         return list(self.subscriptions.of(conn))
 
     # -- reads ----------------------------------------------------------------------------------------
 
     def _hand_out(self, results: list[ReadResult]) -> None:
-        """Give each owner what was read for it."""
+        """Give each result to its owner."""
         for owner, result in results:
             if isinstance(owner, Cursor | SharedCursor):
                 self._delivery.read_done(owner, result)
@@ -413,7 +413,7 @@ class Broker:
     # -- the journal ----------------------------------------------------------------------------------
 
     def _after_input(self) -> None:
-        """Pass on what the journal wants and what became persisted."""
+        """Do the steps that follow each input, in this order."""
         commits = self.journal.take_persisted()
         self.transactions.log_advanced()
         self._submit()
@@ -445,7 +445,7 @@ class Broker:
         self._delivery.settle()
 
     def _submit(self) -> None:
-        """Accepted messages go to live subscriptions and to the disk."""
+        """Hand accepted messages to live subscriptions and to the disk."""
         self._delivery.accepted(self.journal.take_accepted())
         self._outbox.submit(self.journal.commits.jobs())
 
@@ -531,6 +531,6 @@ class Broker:
         self._goodbye(session.conn, SlowClient(f"it does not read what it subscribed to: {why}"))
 
     def _goodbye(self, conn: int, error: TickertapeError) -> None:
-        """Say why, close, and forget the connection now: nothing more is taken from it."""
+        """Close a connection with an error and forget it at once."""
         self._outbox.close(conn, error)
         self.disconnected(conn)

@@ -32,14 +32,14 @@ from tickertape.wire.settlement import QUEUE_TOPIC
 
 
 class _PublishFrame(NamedTuple):
-    """A publish frame that waits for the one before it."""
+    """A publish frame."""
 
     command: Publish
     batch: MessageBatch
 
 
 class SettlementLookup(ReadTask[None]):
-    """Finds what the settlements of a frame name; what its connection sent after it waits."""
+    """Look-up of the messages that the settlements of a frame name; later frames of the connection wait."""
 
     def __init__(self, session: Session, frame: _PublishFrame, settlements: Settlements) -> None:
         super().__init__(settlements.look_up(), session.conn)
@@ -72,12 +72,12 @@ class PublishHandler:
         self._throttle = throttle
         self._reads = reads
         self._held: dict[int, SettlementLookup] = {}
-        """By connection."""
+        """Look-ups under way, by connection."""
 
     # -- inputs -----------------------------------------------------------------------------------------
 
     def publish(self, session: Session, command: Publish, batch: MessageBatch) -> None:
-        """Take a frame, now or in its turn. Raises what ends the connection."""
+        """Handle a publish frame, now or in its turn. Raises what ends the connection."""
         held = self._held.get(session.conn)
         if held is None:
             self._take(session, _PublishFrame(command, batch))
@@ -85,7 +85,7 @@ class PublishHandler:
             held.waiting.append(_PublishFrame(command, batch))
 
     def flush(self, session: Session, command: Flush) -> None:
-        """Answer once everything that the connection sent before is processed, or persisted."""
+        """Answer once everything that the connection published is processed, or persisted."""
         answer = Ack(id=command.id)
 
         def persisted() -> None:
@@ -109,7 +109,7 @@ class PublishHandler:
         self.pause_for_transient(session)
 
     def after(self, session: Session, act: Callable[[], None]) -> None:
-        """Do something once what the connection published before was taken."""
+        """Call `act` once earlier publishes of the connection are handled."""
         held = self._held.get(session.conn)
         if held is None:
             act()
@@ -117,10 +117,10 @@ class PublishHandler:
             held.waiting.append(act)
 
     def drop(self, session: Session) -> None:
-        """The connection is gone: what it sent is taken, without what would have to be looked up.
+        """Handle waiting frames of a connection that is gone, without look-ups.
 
-        A settlement with a sequence is not, nor what follows it: its client would send it again, and the log
-        would know it and do nothing."""
+        Frames from the first settlement with a sequence on are dropped: the client sends them again, and the
+        duplicate filter would drop them then."""
         held = self._held.pop(session.conn, None)
         if held is None:
             return
@@ -162,7 +162,7 @@ class PublishHandler:
             self._settle(session, _PublishFrame(command, good), settlements)
 
     def _checked(self, session: Session, command: Publish, batch: MessageBatch) -> bool | None:
-        """Whether its topics are recorded; None when it was refused."""
+        """Return whether the topics are recorded; None: the frame was rejected."""
         try:
             recorded = self._checks.check_frame(session, command, batch)
             if recorded:
@@ -180,7 +180,7 @@ class PublishHandler:
         return recorded
 
     def _resolve_settlements(self, session: Session, frame: _PublishFrame, settlements: Settlements) -> None:
-        """Find what its settlements name; what comes after the frame waits meanwhile."""
+        """Look up the messages that settlements name."""
         lookup = SettlementLookup(session, frame, settlements)
         self._held[session.conn] = lookup
         if self._reads.run(lookup):
@@ -189,8 +189,7 @@ class PublishHandler:
             self._throttle.pause(session.conn, "settling")
 
     def looked_up(self, lookup: SettlementLookup) -> None:
-        """Go on with a connection: the messages that the settlements of its frame name are found. Raises what
-        ends the connection."""
+        """Go on after a look-up. Raises what ends the connection."""
         session = lookup.session
         del self._held[session.conn]
         if self._writer.stopping:
@@ -199,7 +198,7 @@ class PublishHandler:
         self._resume(session, lookup.waiting)
 
     def _resume(self, session: Session, waiting: deque[_PublishFrame | Callable[[], None]]) -> None:
-        """What waited is taken, up to the next frame that has to be looked up."""
+        """Handle waiting frames, up to the next one that needs a look-up."""
         while waiting:
             following = waiting.popleft()
             if isinstance(following, _PublishFrame):
@@ -213,7 +212,7 @@ class PublishHandler:
         self._throttle.resume(session.conn, "settling")
 
     def _settle(self, session: Session, frame: _PublishFrame, settlements: Settlements) -> None:
-        """Carry the settlements of a frame out, and take it with their outcomes."""
+        """Settle, and append the frame with the outcomes."""
         command, batch = frame
         self._writer.check_room(batch)
         settled, refusals = settlements.settle(command)
@@ -247,16 +246,16 @@ class PublishHandler:
     # -- who brings too much ----------------------------------------------------------------------------
 
     def pause_for_log(self, session: Session) -> None:
-        """Who brings more than the disk takes is not read from until it has caught up."""
+        """Stop reading from a publisher that is ahead of the disk."""
         if self.log_backpressure:
             self._throttle.pause(session.conn, "journal")
 
     def pause_for_transient(self, session: Session) -> None:
-        """Who publishes more than can be handed on is not read from until it has been."""
+        """Stop reading from a publisher that is ahead of transient delivery."""
         if self._transient.congested:
             self._throttle.pause(session.conn, "unrecorded")
 
     @property
     def log_backpressure(self) -> bool:
-        """More waits for the disk than should."""
+        """Whether more waits for the disk than should."""
         return self._writer.congested or self._acks.overloaded

@@ -51,7 +51,7 @@ class QueueSubscribeHandler:
         options: SubscribeOptions,
         works: list[QueueWorker],
     ) -> ContentFilter | None:
-        """What of the messages of some queues a subscription is sent: a filter is on what its topics hold."""
+        """Return the content filter for messages of queues, compiled for their topics."""
         if cover.content is None or cover.literal is None or not works:
             return cover.content
         topic = works[0].queue.definition.topic
@@ -66,7 +66,7 @@ class QueueSubscribeHandler:
         backlog: int,
         allowance: CreditWindow,
     ) -> None:
-        """Begin to consume queues, or something else in the place of what did."""
+        """Start to consume queues, or replace what a subscription consumes."""
         held = self._registry.of(session.conn)
         old = held.of_queues.get(command.sub_id)
         if not works:
@@ -90,7 +90,7 @@ class QueueSubscribeHandler:
         options: SubscribeOptions,
         works: list[QueueWorker],
     ) -> None:
-        """Read what a queue has ready."""
+        """Start to browse a queue."""
         if cover.literal is None:
             raise BadOption("browse reads one queue: name it")
         self._queues.check(session, works, None)
@@ -101,14 +101,14 @@ class QueueSubscribeHandler:
         self._registry.hold(session).of_queues[command.sub_id] = browsing
 
     def ended(self, sub: QueueFeed | QueueBrowser) -> None:
-        """A subscription to queues ended by itself."""
+        """Forget a subscription that ended by itself."""
         held = self._registry.of(sub.session.conn)
         if held.of_queues.get(sub.sub_id) is sub:
             self.end(held, sub.sub_id)
             self._registry.forget_if_empty(sub.session.conn)
 
     def end(self, held: ConnectionSubscriptions, sub_id: str) -> None:
-        """A subscription is over; nothing when it is to no queue."""
+        """End a subscription, if it is to queues."""
         sub = held.of_queues.pop(sub_id, None)
         if isinstance(sub, QueueFeed):
             self._queues.drop(sub)
@@ -123,7 +123,7 @@ def of_underlying(catalog: TopicCatalog, command: Asking) -> Asking:
 
 
 def without_queues(cover: Interest, works: list[QueueWorker]) -> Interest:
-    """What a subscription covers beside the queues that it is to."""
+    """Return the interest of a subscription beside its queues."""
     if not works:
         return cover
     if cover.literal is not None:

@@ -39,11 +39,11 @@ from tickertape.wire.commands import Ack, Credits, Pause, Resolve, Resolved, Res
 Request: TypeAlias = Subscribe | Unsubscribe | Pause | Resume | Resolve
 
 _ANY = 1 << 62
-"""More than any reading takes."""
+"""No limit."""
 
 
 class _StartSearch(RangeSearch):
-    """Looks up where a subscription to recorded topics begins, which is held in `place` until then."""
+    """Search for the start of a subscription to recorded topics, which `place` holds."""
 
     def __init__(
         self,
@@ -59,12 +59,12 @@ class _StartSearch(RangeSearch):
         self.command = command
         self.place = place
         self.target = target
-        """End of the log when it was asked for."""
+        """End of the log at the time of the command."""
         self.backlog = backlog
 
 
 class _RangeLookup(RangeSearch):
-    """Looks up the range of a resolve command."""
+    """Search for the range of a resolve command."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class _RangeLookup(RangeSearch):
         super().__init__(session, steps, bookmarks_in(command))
         self.command = command
         self.topic = topic
-        """Topic that is to be read; empty where it is the one that was asked for."""
+        """Topic to read; empty: the topic of the command."""
         self.types = types
 
 
@@ -109,11 +109,11 @@ class SubscribeHandler:
         self._stopping = False
 
     def of(self, conn: int) -> ConnectionSubscriptions:
-        """What a connection subscribed to; not to be changed."""
+        """Return the subscriptions of a connection; not to be changed."""
         return self._registry.of(conn)
 
     def oldest_needed(self) -> RetentionPin | None:
-        """What of the log subscriptions still need: the one farthest behind."""
+        """Return the pin of the subscription that is farthest behind."""
         oldest: LogFeed | None = None
         end = least = self.delivery.dispatcher.position
         for held in self._registry.all():
@@ -128,25 +128,25 @@ class SubscribeHandler:
         return RetentionPin(least, who)
 
     def _needed(self, sub: LogFeed) -> int:
-        """From where on a subscription needs the log: not what it reads from the archive."""
+        """Return from where on a subscription needs the log, beside the archive."""
         view = self._journal.view
         if sub.reached >= view.first_position or view.archive is None:
             return sub.reached
         return max(sub.reached, view.archive.end)
 
     def owed(self, conn: int) -> bool:
-        """Whether something is still to be sent to a connection, as far as is known."""
+        """Return whether messages are still to be sent to a connection, as far as is known."""
         held = self._registry.of(conn)
         return self.transient.passing or held.owed or any(map(self._is_held_back, held.recorded.values()))
 
     def _is_held_back(self, sub: LogFeed) -> bool:
-        """Whether conflation has something for it that nothing but it holds back."""
+        """Return whether conflation alone holds messages back."""
         if sub.conflating is None or sub.pacer is not None or sub.paused:
             return False
         return sub.conflating.unsent_position is not None or not self.delivery.caught_up(sub)
 
     def stop(self) -> None:
-        """A clean stop has begun: what conflation holds back is sent as soon as everything was considered."""
+        """Start a clean stop: accept no subscription, and send what conflation holds."""
         self._stopping = True
         self.conflation.stop()
         self.delivery.stop()
@@ -177,7 +177,7 @@ class SubscribeHandler:
             raise NotReady("the server is stopping: subscribe again after reconnecting")
 
     def subscribe(self, session: Session, command: Subscribe) -> None:
-        """Begin a subscription; the answer comes when its start was found. Raises what `check_subscribe` and
+        """Start a subscription; answer when its start is found. Raises what `check_subscribe` and
         `range_search` raise."""
         replay = command.bookmark is not None or command.positions is not None
         if replay:
@@ -235,13 +235,13 @@ class SubscribeHandler:
     def _conflating(
         self, cover: Interest, options: SubscribeOptions, wanted: bool
     ) -> ConflationBuffer | None:
-        """What conflates, where that is asked for and `wanted`. Raises `BadOption`."""
+        """Return a conflation buffer if the options ask for one. Raises `BadOption`."""
         if options.conflation is None or not wanted:
             return None
         return self.conflation.make(cover, options.conflation)
 
     def _parts(self, cover: Interest, replay: bool) -> tuple[bool, bool]:
-        """Whether a subscription is given messages of the log, and others."""
+        """Return whether a subscription gets recorded messages, and whether it gets others."""
         if replay:
             return True, False
         if cover.literal is None:
@@ -258,7 +258,7 @@ class SubscribeHandler:
         conflating: ConflationBuffer | None,
         old: TransientFeed | None,
     ) -> None:
-        """What is not recorded, from now on; in the place of `old` if there is one."""
+        """Start the part for topics that are not recorded, in place of `old`."""
         if conflating is not None:  # what it is made of is looked at whole
             cover = self._compiler.without_select(cover, session.subscriber)
         live = TransientFeed(session, command.sub_id, cover, allowance)
@@ -271,7 +271,7 @@ class SubscribeHandler:
             self.transient.credit(live)
 
     def _begin(self, sub: LogFeed, command: Subscribe, search: ExtentSearch, backlog: int = 0) -> None:
-        """Hold it, and deliver once its start was found. What has its id goes on until then."""
+        """Search for the start of a subscription. An older one with its id goes on until then."""
         held = self._registry.hold(sub.session)
         replay = command.bookmark is not None or command.positions is not None
         place = held.coming if replay and sub.sub_id in held else held.recorded
@@ -289,7 +289,7 @@ class SubscribeHandler:
             self.searched(search)
 
     def searched(self, search: RangeSearch) -> None:
-        """A search is done: the subscription begins, or the range is reported."""
+        """Start the subscription, or report the range, of a search that is done."""
         self.searches.finished(search)
         assert isinstance(search, _StartSearch | _RangeLookup)
         try:
@@ -309,7 +309,7 @@ class SubscribeHandler:
         self._outbox.reject(search.conn, search.command.id, error)
 
     def _start(self, search: _StartSearch, extent: ReplayRange) -> None:
-        """Deliver from the start that was found on."""
+        """Deliver from the start of a range on."""
         sub, command, place = search.sub, search.command, search.place
         held = self._registry.of(search.conn)
         is_held = place is held.recorded or place is held.coming
@@ -347,13 +347,12 @@ class SubscribeHandler:
         self._outbox.send(search.conn, answer)
 
     def pause(self, session: Session, command: Pause) -> None:
-        """Send nothing more to bookmark subscriptions. Raises `SubscriptionUnknown`, `BadOption`: then none
-        was touched."""
+        """Pause bookmark subscriptions. Raises `SubscriptionUnknown`, `BadOption`; none is paused then."""
         self.delivery.pause(self._replays(session, command.sub_ids))
         self._outbox.send(session.conn, Ack(id=command.id))
 
     def resume(self, session: Session, command: Resume) -> None:
-        """Go on with subscriptions that were paused; the others go on as they do. Raises as `pause`."""
+        """Resume paused subscriptions. Raises as `pause`."""
         self.delivery.resume(self._replays(session, command.sub_ids))
         self._outbox.send(session.conn, Ack(id=command.id))
 
@@ -383,7 +382,7 @@ class SubscribeHandler:
                 )
 
     def unsubscribe(self, session: Session, command: Unsubscribe) -> None:
-        """End subscriptions. Raises `SubscriptionUnknown`: then none was ended."""
+        """End subscriptions. Raises `SubscriptionUnknown`; none is ended then."""
         held = self._registry.of(session.conn)
         self._check_known(held, command.sub_ids, "nothing was ended")
         for sub_id in command.sub_ids:
@@ -391,8 +390,7 @@ class SubscribeHandler:
         self._outbox.send(session.conn, Ack(id=command.id))
 
     def resolve(self, session: Session, command: Resolve) -> None:
-        """Look up which positions a range covers now. Raises what `check_subscribe` and `range_search`
-        raise."""
+        """Search for the positions of a range. Raises what `check_subscribe` and `range_search` raise."""
         asked, command = command.topic, of_underlying(self._compiler.catalog, command)
         cover, options = self._check(session, command)
         types = {} if command.filter is None else self._compiler.other_types(cover)
@@ -406,8 +404,7 @@ class SubscribeHandler:
         self._search(_RangeLookup(session, command, search, topic, types))
 
     def credit(self, session: Session, sub_id: str, size: int) -> None:
-        """The application consumed `size` bytes; for a subscription that is over it says nothing. Raises
-        `BadCommand`."""
+        """Grant credit to a subscription, unless it is over. Raises `BadCommand`."""
         if not 0 < size <= credit_bytes_max:
             raise BadCommand(f"a credit of {size} bytes; 1 to {credit_bytes_max} may be given back")
         held = self._registry.of(session.conn)
@@ -423,7 +420,7 @@ class SubscribeHandler:
             self.queues.stir(queued)
 
     def credits(self, session: Session, command: Credits) -> None:
-        """As `credit`, for several. Raises `BadCommand`."""
+        """Grant credit to several subscriptions. Raises `BadCommand`."""
         if not 0 < len(command.sub_ids) == len(command.bytes) <= combined_subscriptions_max:
             raise BadCommand(
                 f"credits of {len(command.bytes)} numbers for {len(command.sub_ids)} subscriptions; "
@@ -441,14 +438,14 @@ class SubscribeHandler:
     # -- connections ----------------------------------------------------------------------------------
 
     def writable(self, session: Session) -> None:
-        """A connection has room for more."""
+        """Go on sending to a connection that has room again."""
         self.delivery.writable(session)
         self.transient.writable(session)
         for queued in self._registry.of(session.conn).of_queues.values():
             self.queues.stir(queued)
 
     def drop(self, session: Session) -> None:
-        """A connection is gone."""
+        """End the subscriptions of a connection that is gone."""
         self.searches.drop(session.conn)
         held = self._registry.of(session.conn)
         for sub_id in list(held):
@@ -462,7 +459,7 @@ class SubscribeHandler:
         return self.delivery.has_work or self.queues.has_work or self.transient.has_work
 
     def step(self) -> None:
-        """One bounded step of delivery."""
+        """Do one bounded step of delivery."""
         self.delivery.step()
         self.queues.step()
         self.forget_ended()
@@ -502,7 +499,7 @@ class SubscribeHandler:
             self._registry.forget_if_empty(live.session.conn)
 
     def forget_ended(self) -> None:
-        """Let go of subscriptions that are over, whoever ended them."""
+        """Forget subscriptions that are over."""
         for sub in self.delivery.take_ended():
             if self._is_held(sub):
                 del self._registry.of(sub.session.conn).recorded[sub.sub_id]

@@ -22,7 +22,7 @@ _SWEEP_MIN: Final = 64
 
 
 def ack_conflation_of(value: str | None) -> float:
-    """Seconds of the logon option `ack_conflation`. Raises `BadOption`."""
+    """Return the seconds of the logon option `ack_conflation`. Raises `BadOption`."""
     seconds = parse_interval(value or "")
     if not conflation_seconds_min <= seconds <= conflation_seconds_max:
         raise BadOption(
@@ -46,16 +46,16 @@ class AckConflation:
     def __init__(self, send: Callable[[int, Command], None]) -> None:
         self._send = send
         self._held: dict[int, tuple[Recipient, Persisted, float]] = {}
-        """By connection: the one that waits, and when it leaves (monotonic seconds)."""
+        """Held acknowledgement of each connection, and when it is sent (monotonic seconds)."""
         self._free: dict[int, float] = {}
-        """By connection: from when on the next one leaves at once."""
+        """When the next acknowledgement of each connection may be sent at once."""
         self._said: dict[int, int] = {}
-        """By connection: the last frame that was acknowledged."""
+        """The last acknowledged frame of each connection."""
         self._deadlines: list[tuple[float, int]] = []
-        """A heap of times and connections; some of them hold nothing any more, or until a later time."""
+        """A heap of times and connections; some entries are out of date."""
 
     def persisted(self, session: Recipient, command: Persisted, mono: float) -> None:
-        """An acknowledgement is due, which covers every earlier one."""
+        """Send or hold an acknowledgement, which covers every earlier one."""
         conn = session.conn
         if not session.ack_conflation:
             self._send(conn, command)
@@ -83,19 +83,19 @@ class AckConflation:
         self._send(session.conn, command)
 
     def _sweep(self) -> None:
-        """Forget times for which nothing is held: intervals are long, and answers end most of them early."""
+        """Remove entries that are out of date: intervals are long, and answers end most of them early."""
         self._deadlines = [(leaves, conn) for conn, (_, _, leaves) in self._held.items()]
         heapify(self._deadlines)
 
     def release(self, conn: int) -> None:
-        """Send what is held for a connection now: something else is about to be said to it."""
+        """Send the held acknowledgement of a connection before something else."""
         held = self._held.pop(conn, None)
         if held is not None:
             self._said[conn] = held[1].frame
             self._send(conn, held[1])
 
     def wake(self, mono: float) -> None:
-        """Send what is due by now."""
+        """Send acknowledgements that are due."""
         while self._deadlines and self._deadlines[0][0] <= mono:
             leaves, conn = heappop(self._deadlines)
             held = self._held.get(conn)
@@ -104,7 +104,7 @@ class AckConflation:
                 self.release(conn)
 
     def next_deadline(self) -> float | None:
-        """When to call `wake` (monotonic seconds), or None."""
+        """Return when to call `wake` (monotonic seconds), or None."""
         while self._deadlines:
             leaves, conn = self._deadlines[0]
             held = self._held.get(conn)
@@ -114,7 +114,7 @@ class AckConflation:
         return None
 
     def drop(self, conn: int) -> None:
-        """The connection is gone."""
+        """Forget a connection."""
         self._held.pop(conn, None)
         self._free.pop(conn, None)
         self._said.pop(conn, None)

@@ -23,13 +23,13 @@ class Send(NamedTuple):
 
 
 class LogonAccepted(NamedTuple):
-    """The connection's logon succeeded: lift the limits for strangers."""
+    """The logon of a connection succeeded: lift the limits for unauthenticated connections."""
 
     conn: int
 
 
 class CloseConnection(NamedTuple):
-    """Close a connection once what was sent to it is written. `reason` is an error code, `text` says more."""
+    """Close a connection once everything sent to it is written. `reason` is an error code."""
 
     conn: int
     reason: str
@@ -37,20 +37,20 @@ class CloseConnection(NamedTuple):
 
 
 class ProbeConnection(NamedTuple):
-    """Tell what a connection looks like now: answer with `Broker.probed`."""
+    """Report the traffic of a connection with `Broker.probed`."""
 
     conn: int
 
 
 class LogonRefused(NamedTuple):
-    """A command of a connection was refused and answered; for the driver's log."""
+    """Log that a command of a connection was rejected."""
 
     conn: int
     error: TickertapeError
 
 
 class SubscriptionEnded(NamedTuple):
-    """A subscription of a connection was ended by an error, and its client told; for the driver's log."""
+    """Log that an error ended a subscription."""
 
     conn: int
     sub_id: str
@@ -59,8 +59,8 @@ class SubscriptionEnded(NamedTuple):
 
 
 PauseReason = Literal["journal", "unrecorded", "searches", "settling", "staging"]
-"""Why a connection is not read from: ahead of the disk, of what is handed on, of what is looked up, of a
-settlement that is, or of the files of what is staged."""
+"""What a connection waits for while it is not read from: the disk, delivery of messages that are not
+recorded, searches, settlements, or files of staged messages."""
 
 
 class PauseReading(NamedTuple):
@@ -96,7 +96,7 @@ class ArchiveRead(NamedTuple):
     token: int
     request: ArchiveRequest
     conn: int
-    """For whom."""
+    """The connection that needs the answer."""
 
 
 class ReadTaskDone(NamedTuple):
@@ -106,8 +106,7 @@ class ReadTaskDone(NamedTuple):
 
 
 class LogEvent(NamedTuple):
-    """Something that is no matter of one connection; for the driver's log: name of the event, its level, its
-    fields."""
+    """Log an event that concerns no single connection."""
 
     name: str
     warning: bool
@@ -115,8 +114,7 @@ class LogEvent(NamedTuple):
 
 
 class SpillWrite(NamedTuple):
-    """Write what waits for slow clients to one of their files, which is made when it is new; answer with
-    `Broker.spill_done`."""
+    """Write a block to a spill file, which is created when it is new; answer with `Broker.spill_done`."""
 
     token: int
     file: int
@@ -125,7 +123,7 @@ class SpillWrite(NamedTuple):
 
 
 class SpillRead(NamedTuple):
-    """Read from one of those files; answer with `Broker.spill_done`."""
+    """Read a block from a spill file; answer with `Broker.spill_done`."""
 
     token: int
     file: int
@@ -134,13 +132,13 @@ class SpillRead(NamedTuple):
 
 
 class SpillTrim(NamedTuple):
-    """One of those files, if it was made, is no longer needed; nothing is under way in it."""
+    """Remove a spill file, if it exists. No read or write of it is under way."""
 
     file: int
 
 
 class StagingJob(NamedTuple):
-    """Do something with a file of what is staged, those of one file in order; answer with
+    """Do a job on a file of staged messages, those of one file in order; answer with
     `Broker.staging_done`."""
 
     token: int
@@ -148,21 +146,21 @@ class StagingJob(NamedTuple):
 
 
 class OfflineStart(NamedTuple):
-    """What waits for a connection is written to disk from now on; `bytes` wait."""
+    """Log that the backlog of a connection is written to disk from now on."""
 
     conn: int
     bytes: int
 
 
 class OfflineStop(NamedTuple):
-    """Nothing waits for it any more, after so many seconds: it was all sent, or the connection has ended."""
+    """Log that the backlog of a connection is empty again, or the connection closed, after `seconds`."""
 
     conn: int
     seconds: float
 
 
 class Fatal(NamedTuple):
-    """The journal failed: stop with the exit code for it. Sent once."""
+    """Stop with the exit code of the error: the journal failed. Sent once."""
 
     error: TickertapeError
 

@@ -38,11 +38,11 @@ class PublisherNamed(msgspec.Struct, frozen=True, kw_only=True, tag=_PUBLISHER):
 
 
 class _PublisherRecordKind(msgspec.Struct):
-    """The part that every control record has."""
+    """The kind, which every control record has."""
 
     type: str
     latest_of: str = ""
-    """On this matter only the last record counts."""
+    """Only the last record with this value counts."""
 
 
 _DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -58,19 +58,19 @@ class PublisherDirectory:
         self.latest: dict[str, bytes] = {}
         """Those of them of which only the last on a matter counts, by the matter."""
         self.damage: list[JournalCorrupt] = []
-        """Damage met while it was read: bindings may be missing."""
+        """Damage found while reading: bindings may be missing."""
 
     def collides(self, publisher: int, name: str, *, derived: bool = False) -> bool:
-        """Whether `publisher` is bound to something else than this name."""
+        """Return whether `publisher` is bound to another name."""
         owner = self._owners.get(publisher)
         return publisher == CONTROL_PUBLISHER or (owner is not None and owner != (name, derived))
 
     def is_bound(self, publisher: int) -> bool:
-        """Whether the log holds (or is about to hold) the binding of this id."""
+        """Return whether the log has the binding of this id, or will have it."""
         return publisher in self._owners
 
     def bind(self, publisher: int, name: str, *, derived: bool) -> MessageBatch:
-        """Bind an id and give the control record to append before the publisher's first message."""
+        """Bind an id; return the control record to append before the publisher's first message."""
         self._owners[publisher] = (name, derived)
         record = PublisherNamed(publisher=publisher, name=name, derived=derived)
         builder = BatchBuilder()
@@ -78,9 +78,9 @@ class PublisherDirectory:
         return builder.build()
 
     def apply(self, body: bytes) -> None:
-        """Fold one control record in. Records of kinds unknown here are for other folds.
+        """Fold one control record in. Other kinds are for other folds.
 
-        Raises `JournalCorrupt`, without its place, for what is no control record."""
+        Raises `JournalCorrupt`, without the position, for an invalid record."""
         try:
             kind = msgspec.msgpack.decode(body, type=_PublisherRecordKind)
             if kind.latest_of:

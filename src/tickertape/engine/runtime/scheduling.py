@@ -30,7 +30,7 @@ class DeadlineQueue(Generic[Item]):
         return len(self._ticket)
 
     def put(self, item: Item, at: int) -> None:
-        """`item` is due at `at`, whatever was said of it before."""
+        """Make `item` due at `at`."""
         known = self._ticket.get(item)
         if known is not None and known[0] == at:
             return
@@ -40,19 +40,19 @@ class DeadlineQueue(Generic[Item]):
         self._sweep()
 
     def drop(self, item: Item) -> None:
-        """`item` is not due any more; nothing when it was not."""
+        """Remove `item`, if it is in the queue."""
         if self._ticket.pop(item, None) is not None:
             self._sweep()
 
     def first(self) -> int | None:
-        """The number at which the next item is due, or None."""
+        """Return the number at which the next item is due, or None."""
         heap = self._heap
         while heap and self._is_dead(heap[0]):
             heappop(heap)
         return heap[0][0] if heap else None
 
     def due(self, reached: int, count_max: int | None = None) -> list[Item]:
-        """Take out the items due at or below `reached`, earliest first; not more than `count_max`."""
+        """Remove and return the items due at or below `reached`, earliest first, at most `count_max`."""
         items: list[Item] = []
         while (first := self.first()) is not None and first <= reached and len(items) != count_max:
             item = heappop(self._heap)[2]
@@ -81,7 +81,7 @@ class FairQueue(Generic[Item]):
         return bool(self._order)
 
     def put(self, line: Hashable, item: Item) -> None:
-        """It stands at the end of a line."""
+        """Append an item to the queue of its key."""
         waiting = self._lines.get(line)
         if waiting is None:
             waiting = self._lines[line] = deque()
@@ -89,7 +89,7 @@ class FairQueue(Generic[Item]):
         waiting.append(item)
 
     def next(self) -> Item:
-        """Take out whose turn it is; there is somebody."""
+        """Remove and return the next item; there is one."""
         line = self._order.popleft()
         waiting = self._lines[line]
         item = waiting.popleft()

@@ -20,7 +20,7 @@ from tickertape.wire.commands import Heartbeat
 from tickertape.wire.heartbeat import HeartbeatState, Liveness
 
 _TICKS: Final = 1_000_000
-"""The agenda counts in whole numbers: so many a second."""
+"""Units of the deadline queue in a second."""
 
 
 class HeartbeatMonitor:
@@ -37,7 +37,7 @@ class HeartbeatMonitor:
         return len(self._pulses)
 
     def begin(self, conn: int, interval_ms: int) -> None:
-        """The connection wants beats at this interval from now on; 0: none. Raises `BadOption`."""
+        """Start heartbeats of a connection at an interval; 0: none. Raises `BadOption`."""
         interval = heartbeat_seconds(interval_ms)
         if not interval:
             self.drop(conn)
@@ -48,18 +48,18 @@ class HeartbeatMonitor:
         self._schedule(conn, pulse)
 
     def drop(self, conn: int) -> None:
-        """The connection is gone, or wants no more beats."""
+        """Stop heartbeats of a connection."""
         if self._pulses.pop(conn, None) is not None:
             del self._intervals[conn]
             self._due.drop(conn)
 
     def next_deadline(self) -> float | None:
-        """Monotonic second at which `wake` is wanted."""
+        """Return the monotonic second at which `wake` is wanted."""
         first = self._due.first()
         return None if first is None else first / _TICKS
 
     def wake(self) -> None:
-        """Ask for a look at those that are due, at most `beats_a_step_max`; the others are due at once."""
+        """Probe connections that are due, at most `beats_a_step_max`; the others stay due."""
         for conn in self._due.due(round(self._clock.mono * _TICKS), beats_a_step_max):
             self._outbox.put(ProbeConnection(conn))
 
@@ -88,7 +88,7 @@ class HeartbeatMonitor:
 
 
 def heartbeat_seconds(interval_ms: int) -> float:
-    """The interval a client asks for, 0 for none. Raises `BadOption`."""
+    """Return the interval that a client asks for; 0: none. Raises `BadOption`."""
     seconds = interval_ms / 1000
     if interval_ms and not heartbeat_seconds_min <= seconds <= heartbeat_seconds_max:
         raise BadOption(

@@ -22,29 +22,29 @@ class ReadThrottle:
         self._paused: dict[PauseReason, set[int]] = {reason: set() for reason in get_args(PauseReason)}
 
     def of(self, reason: PauseReason) -> Set[int]:
-        """Who is not read from for a reason; not to be changed."""
+        """Return the connections that are not read from for a reason; not to be changed."""
         return self._paused[reason]
 
     def pause(self, conn: int, reason: PauseReason) -> None:
-        """Read nothing more from a connection until the reason is over."""
+        """Stop reading from a connection for a reason."""
         paused = self._paused[reason]
         if conn not in paused:
             paused.add(conn)
             self._outbox.put(PauseReading(conn, reason))
 
     def resume(self, conn: int, reason: PauseReason) -> None:
-        """The reason is over for a connection, if it was one."""
+        """Remove a reason of a connection."""
         paused = self._paused[reason]
         if conn in paused:
             paused.discard(conn)
             self._outbox.put(ResumeReading(conn, reason))
 
     def resume_all(self, reason: PauseReason) -> None:
-        """The reason is over for everybody."""
+        """Remove a reason of all connections."""
         for conn in sorted(self._paused[reason]):
             self.resume(conn, reason)
 
     def forget(self, conn: int) -> None:
-        """The connection is gone."""
+        """Forget a connection."""
         for paused in self._paused.values():
             paused.discard(conn)

@@ -24,7 +24,7 @@ class LogonPolicy(Protocol):
     """Decides who may log on, and which client names a user may use."""
 
     def user_of(self, logon: Logon, now: Now) -> str | None:
-        """Whose a logon is. Raises `AuthenticationFailed`."""
+        """Return the user of a logon. Raises `AuthenticationFailed`."""
         ...
 
     def check_name(self, user: str | None, name: str) -> None:
@@ -36,11 +36,11 @@ class AllowAll:
     """Policy that accepts every logon and every name."""
 
     def user_of(self, logon: Logon, now: Now) -> str | None:  # noqa: ARG002 - with tokens, time counts
-        """The user that a logon claims to be of."""
+        """Return the user that the logon names."""
         return logon.user
 
     def check_name(self, user: str | None, name: str) -> None:
-        """Any name."""
+        """Accept any name."""
 
 
 class SessionRegistry:
@@ -64,8 +64,7 @@ class SessionRegistry:
         self._by_name: dict[str, Session] = {}
 
     def logon(self, conn: int, command: Logon, user: str | None) -> tuple[Session, Session | None]:
-        """The new session of `user`, and the one it replaces (same name and user, or no user on both sides),
-        which is to be closed.
+        """Return the new session of `user`, and the session to close whose client name it takes over.
 
         Raises `BadVersion`, `BadOption`, `BadName`, `NameInUse`, `PublisherCollision`."""
         if WIRE_VERSION not in command.versions:
@@ -111,7 +110,7 @@ class SessionRegistry:
         return derived
 
     def remove(self, conn: int) -> Session | None:
-        """Forget a connection; returns its session."""
+        """Forget a connection; return its session."""
         session = self.by_conn.pop(conn, None)
         if session is not None and self._by_name.get(session.name) is session:
             del self._by_name[session.name]

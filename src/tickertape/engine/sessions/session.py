@@ -14,7 +14,7 @@ class Subscriber(NamedTuple):
     user: str | None
     name: str
     software: str = ""
-    """Name and version of its client software, as it says; empty when it does not."""
+    """Name and version of the client software; empty when unknown."""
 
 
 class Session:
@@ -34,7 +34,7 @@ class Session:
         self.name = name
         self.user = user
         self.subscriber = Subscriber(user, name, software)
-        """What its filters may ask about it."""
+        """What filters read of it."""
         self.publisher = publisher
         self.derived = derived
         """Publisher id of its messages without sequences."""
@@ -42,17 +42,17 @@ class Session:
         """Publish frames received."""
         self._statistics = statistics
         self.published_messages = 0
-        """Messages of those frames that were taken."""
+        """Accepted messages."""
         self.published_bytes = 0
         self.sent_messages = 0
-        """Messages delivered to it."""
+        """Delivered messages."""
         self.sent_bytes = 0
         self.ack_conflation = 0.0
-        """Seconds between two persisted acknowledgements at least; 0: they leave with every commit."""
+        """Seconds between two persisted acknowledgements; 0: one with every commit."""
         self.draining = False
-        """It published while the server was stopping: nothing more is taken from it but credit."""
+        """It published while the server was stopping: only credit is accepted from it."""
         self.writable = True
-        """False while the driver has more to write than it should."""
+        """Whether the driver has room for more to write."""
 
     def published(self, batch: MessageBatch, *, recorded: bool) -> None:
         """Count a publish frame that was accepted."""
@@ -62,7 +62,7 @@ class Session:
         self.published_bytes += batch.body_bytes
 
     def sent(self, messages: int, body_bytes: int) -> None:
-        """Messages were delivered to it."""
+        """Count delivered messages."""
         self.sent_messages += messages
         self.sent_bytes += body_bytes
         self._statistics.sent_messages += messages
