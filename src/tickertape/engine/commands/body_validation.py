@@ -29,7 +29,7 @@ class PartialRejection(NamedTuple):
     rest: MessageBatch | None
     """The good messages, with memory of their own; None when there are none."""
     numbers: Sequence[int]
-    """Which messages of the frame these are."""
+    """Their numbers in the frame."""
     error: TickertapeError
 
 
@@ -43,9 +43,9 @@ class BodyValidation:
     def split(
         self, command: Publish, batch: MessageBatch, numbers: Sequence[int] | None = None
     ) -> PartialRejection | None:
-        """The bad messages of a frame told apart from the good ones; None, the usual case, without any.
+        """Split the bad messages of a frame from the good ones; None, the usual case: there are none.
 
-        `numbers` says which messages of the frame are in `batch`; None: all."""
+        `numbers` are the numbers in the frame of the messages of `batch`; None: all."""
         if batch.body_bytes > self._bytes_max and (long := self._too_long(batch)):
             size = int(batch.offsets[long[0] + 1] - batch.offsets[long[0]])
             split = refusing(command, batch, long, message_too_large(size, self._bytes_max), numbers)
@@ -64,7 +64,7 @@ class BodyValidation:
         return refusing(command, batch, bad, BadBody(text), numbers)
 
     def _too_long(self, batch: MessageBatch) -> list[int]:
-        """Indexes of the messages that are too long; what is settled is no message of a client."""
+        """Return the indexes of messages that are too long; settlements are not messages."""
         long = np.diff(batch.offsets) > self._bytes_max
         if QUEUE_TOPIC in batch.topics:
             own = np.array([topic == QUEUE_TOPIC for topic in batch.topics])
@@ -73,7 +73,7 @@ class BodyValidation:
         return found
 
     def _bad(self, batch: MessageBatch) -> tuple[list[int], str]:
-        """Indexes of the messages that are not of their topic's type, and why the first of them is not."""
+        """Return the indexes of messages that do not fit their topic, and why the first does not."""
         offsets = batch.offsets.tolist()
         bodies = batch.bodies.tobytes()
         bad: list[int] = []
@@ -88,7 +88,7 @@ class BodyValidation:
         return bad, reason
 
     def _judged(self, batch: MessageBatch, kind: MessageType) -> Sequence[int]:
-        """Indexes of the messages whose topic is validated as of type `kind`."""
+        """Return the indexes of messages whose topic is validated as type `kind`."""
         judged = [self._types.get(topic) is kind for topic in batch.topics]
         if batch.topic_index is None or all(judged):
             return range(batch.count)
@@ -113,8 +113,8 @@ def refusing(
     error: TickertapeError,
     numbers: Sequence[int] | None = None,
 ) -> PartialRejection:
-    """The messages `bad` (indices, rising, at least one) refused, and the others. `numbers` says which
-    messages of the frame are in `batch`; None: all."""
+    """Reject the messages `bad` (indices, rising, at least one). `numbers` are the numbers in the frame of
+    the messages of `batch`; None: all."""
     last = int(batch.sequences[bad[-1]]) if command.sequenced else 0
     code, text = error.code, str(error)
     known = range(batch.count) if numbers is None else numbers

@@ -16,7 +16,7 @@ from tickertape.wire.commands import Publish
 def reject_unroutable(
     catalog: TopicCatalog, command: Publish, batch: MessageBatch
 ) -> PartialRejection | None:
-    """The messages to queues that nothing is published to, refused; None, the usual case, without any."""
+    """Reject messages to queues without a publish target; None, the usual case: there are none."""
     nowhere = [topic for topic in batch.topics if catalog.publish_target(topic) is None]
     if not nowhere:
         return None
@@ -29,7 +29,7 @@ def reject_unroutable(
 
 
 def redirect(catalog: TopicCatalog, batch: MessageBatch) -> MessageBatch:
-    """The same messages with the topics that they go to."""
+    """Return the messages under the topics that they go to."""
     targets = {topic: catalog.publish_target(topic) for topic in batch.topics}
     moved = {topic: target for topic, target in targets.items() if target is not None and target != topic}
     return with_topics(batch, moved) if moved else batch

@@ -20,7 +20,7 @@ from tickertape.engine.subscriptions.start_position import ExtentSearch, ReplayR
 
 
 class RangeSearch(ReadTask[ReplayRange]):
-    """The search for the range of one command, which names so many bookmarks."""
+    """The search for the range of one command that names `bookmarks`."""
 
     def __init__(self, session: Session, steps: ExtentSearch, bookmarks: int) -> None:
         super().__init__(steps, session.conn)
@@ -54,7 +54,7 @@ class RangeSearches:
         return False
 
     def finished(self, search: RangeSearch) -> None:
-        """Count a search that is done no longer."""
+        """Forget a search that is done."""
         own = self._by_conn.get(search.conn, {})
         own.pop(search, None)
         self.bookmarks -= search.bookmarks
@@ -64,13 +64,13 @@ class RangeSearches:
             self._throttle.resume(search.conn, "searches")
 
     def drop(self, conn: int) -> None:
-        """A connection is gone."""
+        """Drop the searches of a connection that is gone."""
         for search in self._by_conn.pop(conn, {}):
             self.bookmarks -= search.bookmarks
             self._reads.drop(search)
 
     def _is_crowded(self, conn: int) -> bool:
-        """Whether a connection looks up so many bookmarks that it should ask for no more."""
+        """Return whether a connection looks up too many bookmarks to be read from."""
         return sum(search.bookmarks for search in self._by_conn.get(conn, ())) >= (
             bookmarks_sought_per_connection_max
         )

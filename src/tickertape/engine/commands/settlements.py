@@ -27,7 +27,7 @@ from tickertape.wire.settlement import QUEUE_TOPIC, Runs, Settlement, decode_set
 
 class _Asked(NamedTuple):
     at: int
-    """Which message of the batch."""
+    """Index in the batch."""
     settlement: Settlement
     runs: Runs
 
@@ -81,7 +81,7 @@ class Settlements:
         return found
 
     def look_up(self) -> Steps[None]:
-        """Find what they name."""
+        """Find the messages that the settlements name."""
         for index, settlement, runs in self._asked:
             try:
                 self._found[index] = yield from self._queues.look_up(self._session, settlement, runs)
@@ -89,7 +89,7 @@ class Settlements:
                 self._bad[index] = error
 
     def settle(self, command: Publish) -> tuple[MessageBatch | None, list[PartialRejection]]:
-        """Carry them out: the frame with their outcomes, and what was refused of it."""
+        """Settle; return the frame with the outcomes, and the rejections."""
         batch = self._batch
         bodies = batch.bodies_list()
         kinds = np.zeros(batch.count, I1)
@@ -111,8 +111,7 @@ class Settlements:
         return self._without_bad(command, with_bodies(batch, bodies, kinds))
 
     def _alike(self) -> Iterator[list[_Asked]]:
-        """Those that follow one another and differ in nothing but their bookmarks: they are carried out as
-        one."""
+        """Yield runs of settlements that differ in their bookmarks only: they are settled as one."""
         alike: list[_Asked] = []
         for asked in self._asked:
             if asked.at in self._bad:
@@ -150,7 +149,7 @@ def _kind(asked: _Asked) -> tuple[object, ...]:
 
 
 def _together(alike: list[_Asked]) -> _Asked:
-    """One that says what all of them say."""
+    """Merge settlements that differ in their bookmarks only."""
     if len(alike) == 1:
         return alike[0]
     first = alike[0]

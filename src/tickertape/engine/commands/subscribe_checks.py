@@ -41,9 +41,10 @@ def check_subscribe(
     *,
     replaces_replay: bool = False,
 ) -> tuple[Interest, SubscribeOptions]:
-    """Refuse what cannot be done, with an error that says why; returns what is covered, and the options.
-    `held` are the ids of the connection's subscriptions;
-    `replaces_replay`: the one with the id of the command has a bookmark."""
+    """Check a command; return its interest and its options. Raises what is wrong with it.
+
+    `held` are the ids of the connection's subscriptions. `replaces_replay`: the one with the id of the
+    command has a bookmark."""
     replay = isinstance(command, Resolve) or command.bookmark is not None or command.positions is not None
     options = subscribe_options(command.options, replay=replay or replaces_replay)
     if isinstance(command, Subscribe):
@@ -111,7 +112,7 @@ def _check_positions(command: Subscribe | Resolve, positions: tuple[int, int], j
 def range_search(
     journal: Journal, command: Subscribe | Resolve, options: SubscribeOptions, now: Now
 ) -> ExtentSearch:
-    """The search for what a checked command covers. Raises `BadBookmark` at once for what cannot be read."""
+    """Return the search for the range of a checked command. Raises `BadBookmark`."""
     if isinstance(command, Subscribe) and command.positions is not None:
         return _between(journal, command.topic, *command.positions)
     if command.bookmark is None:
@@ -129,7 +130,7 @@ def range_search(
 
 
 def _between(journal: Journal, topic: str, start: int, end: int) -> ExtentSearch:
-    """The extent of two positions that a client was told. Raises `BookmarkExpired`."""
+    """Search for the range between two positions. Raises `BookmarkExpired`."""
     if start < journal.view.first_position:
         older = yield from look(journal.view, topic)
         if start < oldest(journal.view, None if older is None else topic):
@@ -138,11 +139,11 @@ def _between(journal: Journal, topic: str, start: int, end: int) -> ExtentSearch
 
 
 def bookmarks_in(command: Subscribe | Resolve) -> int:
-    """How many bookmarks are looked up for a command, about."""
+    """Return about how many bookmarks a command looks up."""
     return 1 if not command.bookmark else command.bookmark.count(",") + 1
 
 
 def _known(extent: ReplayRange) -> ExtentSearch:
-    """A search that needs no reading."""
+    """Return a range without reading."""
     yield from ()
     return extent

@@ -17,14 +17,14 @@ class ConnectionSubscriptions:
     def __init__(self) -> None:
         self.recorded: dict[str, LogFeed] = {}
         self.live: dict[str, TransientFeed] = {}
-        """Subscriptions to unrecorded topics."""
+        """Subscriptions to topics that are not recorded."""
         self.coming: dict[str, LogFeed] = {}
-        """Those that take the place of one of the others once their start was found."""
+        """Subscriptions that replace another once their start is found."""
         self.of_queues: dict[str, QueueFeed | QueueBrowser] = {}
         """Subscriptions to queues."""
 
     def __len__(self) -> int:
-        """Subscriptions: one by a pattern may be in several places."""
+        """Number of subscriptions: one with a pattern may be in several maps."""
         count = len(self.recorded) + len(self.live)
         if self.of_queues:
             return len(self.recorded.keys() | self.live.keys() | self.of_queues.keys())
@@ -49,7 +49,7 @@ class ConnectionSubscriptions:
 
     @property
     def owed(self) -> bool:
-        """Whether something is still to be sent."""
+        """Whether messages are still to be sent."""
         return any(sub.owed for sub in self.recorded.values()) or any(
             live.waiting for live in self.live.values()
         )

@@ -18,7 +18,7 @@ from tickertape.engine.limits import topics_counted_max
 from tickertape.engine.runtime.publisher_ids import CONTROL_TOPIC
 
 OTHER_TOPICS: Final = "(other topics)"
-"""Where topics beyond `topics_counted_max` are summed. No topic has this name: brackets make a pattern."""
+"""Name of the sum of topics beyond `topics_counted_max`; no topic has it, brackets make a pattern."""
 
 
 class TopicCounters:
@@ -49,9 +49,9 @@ class Statistics:
 
     def __init__(self) -> None:
         self.topics: dict[str, TopicCounters] = {}
-        """By name, in the order in which they were first used."""
+        """Counters by name, in the order of their first use."""
         self.others: dict[bool, TopicCounters] = {}
-        """Topics beyond the bound, by whether they are recorded."""
+        """Topics beyond the limit, by whether they are recorded."""
         self.commits = 0
         """Commits of messages that were persisted."""
         self.persisted_messages = 0
@@ -65,39 +65,38 @@ class Statistics:
         self.sent_bytes = 0
         self.logons = 0
         self.refused: Counter[str] = Counter()
-        """Commands and publish frames that were refused, by error code; the connection went on."""
+        """Rejected commands and publish frames, by error code."""
         self.ended: Counter[str] = Counter()
-        """Connections that the server ended, by error code."""
+        """Connections that the server closed, by error code."""
         self.ended_subscriptions: Counter[str] = Counter()
-        """Subscriptions that an error ended, by its code; the connection went on."""
+        """Subscriptions that an error ended, by error code."""
 
     def name_topics(self, names: Iterable[str]) -> None:
-        """Recorded topics that are known by their configuration: counted from zero, as far as there is
-        room."""
+        """Start counters of topics that the configuration names, as far as there is room."""
         for name in names:
             self._topic(name, recorded=True)
 
     def refuse(self, error: TickertapeError) -> None:
-        """A command was refused."""
+        """Count a rejection."""
         self.refused[error.code] += 1
 
     def end(self, error: TickertapeError) -> None:
-        """A connection was ended."""
+        """Count a connection that the server closed."""
         self.ended[error.code] += 1
 
     def end_subscription(self, error: TickertapeError) -> None:
-        """A subscription was ended by an error."""
+        """Count a subscription that an error ended."""
         self.ended_subscriptions[error.code] += 1
 
     def persisted(self, batch: MessageBatch) -> None:
-        """A commit was persisted."""
+        """Count a persisted commit."""
         messages, size = self._count(batch, recorded=True)
         self.persisted_messages += messages
         self.persisted_bytes += size
         self.commits += 1
 
     def unrecorded(self, batch: MessageBatch) -> None:
-        """A batch for unrecorded topics was handed on."""
+        """Count a batch for topics that are not recorded."""
         messages, size = self._count(batch, recorded=False)
         self.unrecorded_messages += messages
         self.unrecorded_bytes += size

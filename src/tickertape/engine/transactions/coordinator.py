@@ -70,14 +70,14 @@ class _CommitInProgress:
         self.transaction = transaction
         self.parts = parts
         self.waiting: list[tuple[int, int]] = []
-        """Who wants to know: connection and id of the command."""
+        """Commands to answer: connection and id."""
         self.opening: dict[int, str] = {}
         """Parts whose files are being opened, by token."""
         self.opened: dict[str, list[MessageBatch]] = {}
         self.room = 0
-        """What all of it takes of a segment, once everything is opened."""
+        """Bytes of a segment that it takes, once everything is opened."""
         self.end: int | None = None
-        """Position up to which the log must be persisted, once it was handed to the journal."""
+        """Position up to which the log must be persisted, once it is appended."""
         self.record: TransactionRecord | None = None
         self.answer: Committed | None = None
 
@@ -107,19 +107,19 @@ class TransactionCoordinator:
         self._under_way: dict[Transaction, _CommitInProgress] = {}
         """The current one and the next ones."""
         self._asked: Counter[int] = Counter()
-        """Commits that are not answered yet, by connection; all of them are in `_asked_all`."""
+        """Commit commands that are not answered, by connection; their sum is in `_asked_all`."""
         self._asked_all = 0
         self._advancing = False
         self.committed = 0
-        """Transactions put into the log since the start."""
+        """Transactions committed since the start."""
         self.repeated = 0
-        """Commits of what was committed before, since the start."""
+        """Commits of transactions that were committed before, since the start."""
         self.aborted = 0
-        """Transactions with something staged that were aborted, since the start."""
+        """Staged transactions that were aborted, since the start."""
 
     @property
     def waiting(self) -> int:
-        """Transactions on their way into the log."""
+        """Number of transactions that are being committed."""
         return len(self._under_way)
 
     # -- commands ---------------------------------------------------------------------------------------
@@ -130,8 +130,7 @@ class TransactionCoordinator:
         command: Stage | Prepare | Commit | Abort,
         batch: MessageBatch | None,
     ) -> None:
-        """A command about a transaction. What is wrong with it is its answer; raises what ends the
-        connection."""
+        """Handle a command about a transaction; answer its errors. Raises what ends the connection."""
         try:
             self._check(session, command.transaction)
             if isinstance(command, Stage):
@@ -156,7 +155,7 @@ class TransactionCoordinator:
         self._sessions.derived_id(transaction.publisher)
 
     def _check_free(self, transaction: Transaction) -> None:
-        """Raise `TransactionBusy` while it is on its way into the log."""
+        """Raise `TransactionBusy` while a transaction is being committed."""
         if transaction in self._under_way:
             raise TransactionBusy(f"{describe(transaction)} is being committed")
 
@@ -173,7 +172,7 @@ class TransactionCoordinator:
         self.staging.write(session, command.transaction, command.part, batch, command.id)
 
     def _admitted(self, batch: MessageBatch) -> MessageBatch:
-        """Return a batch as the log takes it. Raises what is wrong with it."""
+        """Return a batch with the topics that it goes to. Raises the first rejection."""
         admitted, _, rejections = self._checks.admit(Publish(frame=0), batch)
         if rejections:
             raise rejections[0].error
@@ -214,7 +213,7 @@ class TransactionCoordinator:
         self._advance()
 
     def _before(self, transaction: Transaction, command: int) -> Committed:
-        """The answer for one that was committed before."""
+        """Return the answer for a transaction that was committed before."""
         return Committed(id=command, repeated=True, highest=self._committed.highest(transaction))
 
     def _check_prepared(self, transaction: Transaction, names: Sequence[str]) -> None:
@@ -229,7 +228,7 @@ class TransactionCoordinator:
     # -- other inputs -----------------------------------------------------------------------------------
 
     def done(self, token: int, result: list[memoryview] | TickertapeError) -> None:
-        """The answer to a `StagingJob`."""
+        """Take the answer to a `StagingJob`."""
         current = self._current
         if current is not None and token in current.opening:
             name = current.opening.pop(token)
@@ -247,7 +246,7 @@ class TransactionCoordinator:
         self.staging.done(token, result if isinstance(result, TickertapeError) else None)
 
     def log_advanced(self) -> None:
-        """The journal went on."""
+        """Go on when the journal has persisted more or has room."""
         self.staging.synced(self._journal.commits.synced_end)
         current = self._current
         if current is None or current.opening:
@@ -258,19 +257,19 @@ class TransactionCoordinator:
             self._finish(current)
 
     def wake(self) -> None:
-        """A deadline may have come."""
+        """Drop expired transactions."""
         self.staging.expire(self._under_way)
 
     def next_deadline(self) -> float | None:
-        """Monotonic second at which `wake` is wanted."""
+        """Return the monotonic second at which `wake` is wanted."""
         return self.staging.next_deadline()
 
     def gone(self, conn: int) -> None:
-        """A connection is gone. What it asked to be committed is."""
+        """Drop unprepared parts of a connection that is gone. Its commits go on."""
         self.staging.gone(conn)
 
     def restore(self, found: Iterable[PreparedPart]) -> None:
-        """Take over the parts that a start found on disk; what is in the log already is dropped."""
+        """Take over the parts that a start found on disk, without those of committed transactions."""
         self.staging.restore(found)
         for transaction in self.staging.transactions:
             if transaction in self._committed:
@@ -279,7 +278,7 @@ class TransactionCoordinator:
     # -- into the log -----------------------------------------------------------------------------------
 
     def _advance(self) -> None:
-        """Begin with the next one."""
+        """Start the next commit."""
         if self._advancing:
             return  # one that was refused at once: the loop below goes on
         self._advancing = True
@@ -311,7 +310,7 @@ class TransactionCoordinator:
             self._opened(current)
 
     def _opened(self, current: _CommitInProgress) -> None:
-        """Everything is at hand: how much room it takes is known."""
+        """Compute the room that the opened parts take."""
         batches = [batch for name in current.parts for batch in current.opened[name]]
         try:
             self._checks.check_still_recorded({topic for batch in batches for topic in batch.topics})
@@ -324,7 +323,7 @@ class TransactionCoordinator:
         self._write(current)
 
     def _write(self, current: _CommitInProgress) -> None:
-        """Hand it to the journal, once there is room for all of it."""
+        """Append the transaction once there is room for all of it."""
         journal = self._journal
         if journal.commits.stopping:
             self._refuse(NotReady("the server is stopping: commit again after reconnecting"))
@@ -371,7 +370,7 @@ class TransactionCoordinator:
         self._advance()
 
     def _answer(self, current: _CommitInProgress, answer: Committed) -> None:
-        """The current one is over."""
+        """Finish the current commit with an answer."""
         self._over(current)
         for conn, command in current.waiting:
             self._outbox.send(conn, msgspec.structs.replace(answer, id=command))
@@ -386,7 +385,7 @@ class TransactionCoordinator:
         self._asked_all -= len(current.waiting)
 
     def _refuse(self, error: TickertapeError) -> None:
-        """The current one cannot be committed; what is staged stays."""
+        """Finish the current commit with an error; its parts stay staged."""
         current = self._current
         assert current is not None
         self._over(current)

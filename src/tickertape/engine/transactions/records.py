@@ -26,20 +26,20 @@ class TransactionIdCache:
 
     def __init__(self) -> None:
         self._names: dict[str, dict[str, int]] = {}
-        """Publisher to its names, each with its place."""
+        """Names of each publisher, each with its place."""
         self._holders: dict[int, tuple[str, str]] = {}
-        """Place to the publisher and the name that have it."""
+        """Publisher and name by place."""
         self._free = 0
-        """No place below is free."""
+        """No lower place is free."""
         self._sizes: dict[int, dict[str, None]] = {}
-        """How many names to the publishers that have so many."""
+        """Publishers by their number of names."""
 
     def knows(self, publisher: str, name: str) -> bool:
-        """Whether it was committed, as far as is known."""
+        """Return whether a name was committed, as far as is known."""
         return name in self._names.get(publisher, ())
 
     def take(self, place: int, publisher: str, name: str) -> None:
-        """A name was committed, its record at `place`; what had that is forgotten."""
+        """Add a committed name at `place`; forget the name that had it."""
         before = self._holders.get(place)
         if before is not None and self._names.get(before[0], {}).get(before[1]) == place:
             self._forget(*before)
@@ -59,8 +59,8 @@ class TransactionIdCache:
             )
 
     def place(self, publisher: str) -> int:
-        """Where the next record of a publisher goes: where nothing is, or in the place of its own oldest or,
-        while another has more, of the oldest of one that has most."""
+        """Return the place of the next record of a publisher: a free one, that of its oldest name or, while
+        another has more names, of the oldest of a publisher with most."""
         own = self._names.get(publisher, {})
         if len(own) >= transaction_names_each_max:
             return next(iter(own.values()))
@@ -82,7 +82,7 @@ class TransactionIdCache:
             del self._names[publisher]
 
     def _resize(self, publisher: str, size: int, by: int) -> None:
-        """Count a publisher among those of its size, or no longer."""
+        """Add a publisher to those of its size, or remove it."""
         if by > 0:
             self._sizes.setdefault(size, {})[publisher] = None
         elif size:
@@ -95,7 +95,7 @@ class TransactionRecord(msgspec.Struct, frozen=True, kw_only=True, tag="transact
     """Control record of a committed transaction, behind its messages."""
 
     latest_of: str
-    """Of records with the same text only the last counts."""
+    """Only the last record with this value counts."""
     publisher: str
     space: str = ""
     name: str
@@ -111,14 +111,14 @@ class CommittedTransactions:
 
     def __init__(self, bodies: Iterable[bytes] = ()) -> None:
         self._numbers: dict[tuple[str, str], int] = {}
-        """Publisher and space to the highest number."""
+        """The highest number by publisher and space."""
         self._names = TransactionIdCache()
         for body in bodies:
             if msgspec.msgpack.decode(body, type=_TransactionRecordKind).type == "transaction":
                 self.take(msgspec.msgpack.decode(body, type=TransactionRecord))
 
     def take(self, record: TransactionRecord) -> None:
-        """A record more."""
+        """Fold a record in."""
         if record.space:
             key = record.publisher, record.space
             self._numbers[key] = max(self._numbers.get(key, -1), int(record.name))
@@ -126,7 +126,7 @@ class CommittedTransactions:
         self._names.take(int(record.latest_of.partition(" ")[2]), record.publisher, record.name)
 
     def __contains__(self, transaction: Transaction) -> bool:
-        """Whether it was committed."""
+        """Return whether a transaction was committed."""
         if transaction.space:
             return int(transaction.name) <= self._numbers.get((transaction.publisher, transaction.space), -1)
         return self._names.knows(transaction.publisher, transaction.name)
@@ -143,11 +143,11 @@ class CommittedTransactions:
             )
 
     def highest(self, transaction: Transaction) -> int:
-        """The highest number that was committed in its space; 0 where there is none, or no space."""
+        """Return the highest committed number of its space; 0: none, or no space."""
         return self._numbers.get((transaction.publisher, transaction.space), 0)
 
     def record(self, transaction: Transaction, messages: int) -> TransactionRecord:
-        """The record of one that is committed now; `check_room` came before."""
+        """Return the record of a transaction that is committed now, after `check_room`."""
         if transaction.space:
             # With the length: both may have spaces in them, and no two pairs may share a text.
             matter = f"space {len(transaction.publisher)} {transaction.publisher} {transaction.space}"
@@ -163,7 +163,7 @@ class CommittedTransactions:
 
 
 def record_batch(record: TransactionRecord) -> MessageBatch:
-    """A record as it stands in the log."""
+    """Return a batch with the record, as it is in the log."""
     builder = BatchBuilder()
     builder.add(CONTROL_TOPIC, msgspec.msgpack.encode(record), kind=1)
     return builder.build()

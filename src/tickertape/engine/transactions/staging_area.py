@@ -75,11 +75,11 @@ class StagedPart:
         self.name = name
         self.file = file
         self.conn = conn
-        """Who stages it; None when it is prepared."""
+        """Connection that stages it; None: it is prepared."""
         self.touched = touched
         """Monotonic second."""
         self.offset = 0
-        """What of its file was asked to be written: all of it, when it is prepared."""
+        """Bytes written to its file, or being written."""
         self.messages = 0
         self.blocks = 0
         self.prepared = False
@@ -113,16 +113,16 @@ class StagingArea:
         self._parts: dict[Transaction, dict[str, StagedPart]] = {}
         self._next_file = 1
         self._under_way: dict[int, tuple[StagedPart, int, Command, int]] = {}
-        """By token: the part, the connection to answer, the answer, and bytes that are written."""
+        """Writes and prepares by token: the part, the connection to answer, the answer, and the bytes."""
         self._dropping: dict[int, StagedPart] = {}
-        """By token: the part whose file is being removed, for nobody who waits for it."""
+        """Removals that no command waits for, by token."""
         self._forgetting: dict[int, _Forgetting] = {}
-        """By token: files whose removal is to be durable."""
+        """Removals that a command waits for, by token."""
         self._left: dict[Transaction, list[int]] = {}
         """Files of dropped parts that could not be removed: an abort of the transaction tries again."""
         self.unwritten_bytes = 0
         self.bytes = 0
-        """What all parts take on disk that are not committed."""
+        """Bytes on disk of all parts that are not committed."""
         self.count = 0
         self._committed: deque[tuple[int, list[StagedPart]]] = deque()
         """Parts of committed transactions whose files are still needed: until the log is synced up to the
@@ -133,7 +133,7 @@ class StagingArea:
         """Transactions dropped for their age since the start."""
 
     def restore(self, found: Iterable[PreparedPart]) -> None:
-        """Parts that a start found on disk; their age begins now."""
+        """Take over the parts that a start found on disk; their age starts now."""
         for prepared in found:
             label = prepared.label
             transaction = Transaction(publisher=label.publisher, space=label.space, name=label.name)
@@ -151,7 +151,7 @@ class StagingArea:
     def write(
         self, session: Session, transaction: Transaction, name: str, batch: MessageBatch, id: int
     ) -> None:
-        """Stage a batch behind what the connection staged for the part, or begin the part with it.
+        """Append a batch to a part, or start the part with it.
 
         Raises `StagingFull`, `TransactionTooLarge`, `LimitReached`."""
         part = self.part(transaction, name)
@@ -185,7 +185,7 @@ class StagingArea:
         self._submit(part, session.conn, Ack(id=id), size, task)
 
     def prepare(self, session: Session, transaction: Transaction, name: str, id: int) -> None:
-        """Nothing more comes for a part of the connection. Raises `TransactionUnknown`."""
+        """Complete a part of the connection. Raises `TransactionUnknown`."""
         part = self.part(transaction, name)
         if part is None or part.conn != session.conn:
             raise TransactionUnknown(
@@ -199,7 +199,7 @@ class StagingArea:
     def _check_room(
         self, transaction: Transaction, size: int, *, beginning: bool, replaced: StagedPart | None
     ) -> None:
-        """Raise unless `size` bytes more may be staged once the part `replaced` is dropped."""
+        """Raise unless there is room for `size` bytes more without the part `replaced`."""
         limits = self.limits
         parts = [part for part in self._parts.get(transaction, {}).values() if part is not replaced]
         freed = 0 if replaced is None else replaced.offset
@@ -228,11 +228,11 @@ class StagingArea:
 
     @property
     def _waiting(self) -> int:
-        """Jobs that somebody waits for."""
+        """Jobs that a command waits for."""
         return len(self._under_way) + len(self._forgetting)
 
     def done(self, token: int, error: TickertapeError | None) -> bool:
-        """The answer to a job of ours; False when it is none."""
+        """Take the answer to a job; return whether it is one of these."""
         if token in self._dropping:
             part = self._dropping.pop(token)
             if error is not None:
@@ -271,11 +271,11 @@ class StagingArea:
     # -- parts ------------------------------------------------------------------------------------------
 
     def part(self, transaction: Transaction, name: str) -> StagedPart | None:
-        """The part of that name."""
+        """Return the part of that name."""
         return self._parts.get(transaction, {}).get(name)
 
     def parts(self, transaction: Transaction) -> Mapping[str, StagedPart]:
-        """All parts of a transaction; not to be changed."""
+        """Return all parts of a transaction; not to be changed."""
         return self._parts.get(transaction, {})
 
     @property
@@ -284,16 +284,16 @@ class StagingArea:
         return list(self._parts)
 
     def open(self, part: StagedPart) -> int:
-        """Have the blocks of a prepared part handed back, under the token that is returned."""
+        """Read the blocks of a prepared part; return the token."""
         return self._outbox.stage(StageOpen(part.file))
 
     def drop_all(self, transaction: Transaction) -> None:
-        """What is staged for it is no longer needed."""
+        """Drop all parts of a transaction."""
         for part in list(self._parts.get(transaction, {}).values()):
             self._drop(part)
 
     def abort(self, session: Session, transaction: Transaction, id: int) -> None:
-        """Drop what is staged for a transaction; answered when a power loss does not bring it back."""
+        """Drop all parts of a transaction; answer when that is durable."""
         files = [(transaction, file) for file in (*self._take(transaction), *self._left.pop(transaction, ()))]
         # Asked of the disk even without files: those of an earlier abort may be on their way.
         self._submit_forget(_Forgetting(files, session.conn, id))
@@ -317,15 +317,14 @@ class StagingArea:
             self._outbox.reject(forgetting.conn, forgetting.id, failed)
 
     def _take(self, transaction: Transaction) -> list[int]:
-        """Forget the parts of a transaction; the files to remove."""
+        """Forget the parts of a transaction; return their files."""
         parts = list(self._parts.get(transaction, {}).values())
         for part in parts:
             self._forget(part)
         return [part.file for part in parts]
 
     def committed(self, transaction: Transaction, end: int) -> None:
-        """Its messages are in the log, which is not synced up to the position `end` yet: `synced` drops what
-        is staged for it."""
+        """Keep the parts of a committed transaction until the log is synced up to `end`."""
         parts = list(self._parts.get(transaction, {}).values())
         for part in parts:
             self._forget(part)
@@ -334,7 +333,7 @@ class StagingArea:
         self._committed.append((end, parts))
 
     def synced(self, end: int) -> None:
-        """The log is synced up to the position `end`."""
+        """Remove parts of transactions that the log, synced up to `end`, has."""
         while self._committed and self._committed[0][0] <= end:
             _, parts = self._committed.popleft()
             self._committed_count -= len(parts)
@@ -344,21 +343,21 @@ class StagingArea:
 
     @property
     def wants_sync(self) -> bool:
-        """Whether much waits for a sync of the log: under the policy `never` none comes by itself."""
+        """Whether many parts wait for a sync of the log: the policy `never` has none by itself."""
         return (
             4 * self._committed_count >= staged_parts_max
             or 4 * self._committed_bytes >= self.limits.disk_bytes
         )
 
     def gone(self, conn: int) -> None:
-        """A connection is gone: what it did not prepare is nothing."""
+        """Drop the unprepared parts of a connection that is gone."""
         for parts in list(self._parts.values()):
             for part in list(parts.values()):
                 if part.conn == conn:
                     self._drop(part)
 
     def expire(self, but: Iterable[Transaction]) -> None:
-        """Drop what nobody has touched for too long, but for some transactions."""
+        """Drop expired transactions, except for some."""
         if self._look_at is None or self._clock.mono < self._look_at:
             return
         kept = set(but)
@@ -377,8 +376,7 @@ class StagingArea:
         self._look_at = max(min(oldest) + self.limits.age_seconds, soonest) if oldest else None
 
     def next_deadline(self) -> float | None:
-        """Monotonic second at which it is to be looked whether something is too old; None: nothing is
-        staged."""
+        """Return the monotonic second of the next check for expired transactions."""
         return self._look_at
 
     def _add(self, part: StagedPart) -> None:
@@ -413,7 +411,7 @@ class StagingArea:
 
 
 def describe(transaction: Transaction, part: str | None = None) -> str:
-    """How a transaction is called in texts for people."""
+    """Return the name of a transaction, or of a part, for messages."""
     space = f" of {shown(transaction.space)}" if transaction.space else ""
     which = "" if part is None else f"part {shown(part)} of "
     return f"{which}transaction {shown(transaction.name)}{space} of {shown(transaction.publisher)}"
