@@ -109,6 +109,7 @@ class Broker:
         limits: ClientLimits = DEFAULT,
     ) -> None:
         self.journal = journal
+        self._commits = journal.commits
         self.statistics = Statistics()
         self._instance = instance
         self._software = software
@@ -131,6 +132,7 @@ class Broker:
         self.reads = LogReads(self._outbox)
         slow = slow_clients or SlowConsumerLimits()
         self._delivery = LogDelivery(journal, self._outbox, self._clock, self.reads, slow.age_seconds)
+        self._transient = TransientDelivery(self._outbox, self._clock, slow, self._close_slow_consumer)
         access = QueueAccess(journal, self._outbox, self._clock, self.reads, QueueLog(journal, self._writer))
         self.queues = QueueRegistry(catalog, access, self.compiler)
         self.subscriptions = SubscribeHandler(
@@ -139,7 +141,7 @@ class Broker:
             self._outbox,
             self._clock,
             self._delivery,
-            TransientDelivery(self._outbox, self._clock, slow, self._close_slow_consumer),
+            self._transient,
             self.queues,
             RangeSearches(self.reads, self._throttle),
         )
@@ -178,7 +180,7 @@ class Broker:
             self._acks,
             checks,
             self.queues,
-            self.subscriptions.transient,
+            self._transient,
             self._outbox,
             self._throttle,
             self.reads,
@@ -195,7 +197,7 @@ class Broker:
         self._unauthenticated.discard(conn)
         self._throttle.forget(conn)
         self.heartbeats.drop(conn)
-        self._outbox.conflation.drop(conn)
+        self._outbox.forget(conn)
         session = self._sessions.remove(conn)
         if session is not None:
             self._publish_handler.drop(session)
@@ -224,8 +226,8 @@ class Broker:
         self._clock.set(now)
         session = self._sessions.by_conn.get(conn)
         try:
-            if self.journal.commits.failure is not None:
-                raise self.journal.commits.failure
+            if self._commits.failure is not None:
+                raise self._commits.failure
             if session is None:
                 if conn in self._unauthenticated:
                     self._logon(conn, command)
@@ -255,7 +257,7 @@ class Broker:
         elif isinstance(job, WriteQueues):
             self._checkpoints.done(error)
         else:
-            self.journal.commits.done(job, error, salt, now)
+            self._commits.done(job, error, salt, now)
         self._after_input()
 
     def read_done(self, token: int, data: Buffer | TickertapeError, now: Now) -> None:
@@ -278,7 +280,7 @@ class Broker:
     def spill_done(self, token: int, data: Buffer | OSError | None, now: Now) -> None:
         """Take the answer to a `SpillWrite` (None, or an error) or a `SpillRead`."""
         self._clock.set(now)
-        self.subscriptions.transient.spill_done(token, data)
+        self._transient.spill_done(token, data)
         self._after_input()
 
     def staging_done(self, token: int, result: list[memoryview] | TickertapeError, now: Now) -> None:
@@ -291,10 +293,10 @@ class Broker:
         """Do what is due."""
         self._clock.set(now)
         self.transactions.wake()
-        self.subscriptions.transient.settle()
+        self._transient.settle()
         self.queues.wake()
         self._checkpoints.wake()
-        self.journal.commits.wake(now)
+        self._commits.wake(now)
         self._settle_delivery()
         self.retention.wake()
         self.heartbeats.wake()
@@ -312,7 +314,7 @@ class Broker:
         self._clock.set(now)
         self.draining = True
         self.subscriptions.stop()
-        self.journal.commits.close(now)
+        self._commits.close(now)
         self._after_input()
 
     # -- outputs --------------------------------------------------------------------------------------
@@ -320,7 +322,7 @@ class Broker:
     def effects(self) -> list[Effect]:
         """Drain the effects, in order."""
         drained = self._outbox.take()
-        self.subscriptions.transient.written()
+        self._transient.written()
         return drained
 
     @property
@@ -332,12 +334,12 @@ class Broker:
         """Monotonic second at which `wake` is wanted."""
         self._clock.set(now)
         deadlines = (
-            self.journal.commits.next_deadline(),
+            self._commits.next_deadline(),
             self._delivery.next_deadline(),
             self.retention.next_deadline(),
-            self.subscriptions.transient.next_deadline(),
+            self._transient.next_deadline(),
             self.heartbeats.next_deadline(),
-            self._outbox.conflation.next_deadline(),
+            self._outbox.next_deadline(),
             self.queues.next_deadline(),
             self._checkpoints.next_deadline(),
             self.transactions.next_deadline(),
@@ -348,7 +350,7 @@ class Broker:
         """Start the recovered queues. Called once, before any other input."""
         self._clock.set(now)
         if recovered.begun:
-            self.queues.ledger.append(beginnings(recovered.begun))
+            self._writer.append_control(beginnings(recovered.begun))
             self._after_input()
         self.queues.begin()
 
@@ -433,10 +435,10 @@ class Broker:
             self._submit()
         if self._throttle.of("journal") and not self._publish_handler.log_backpressure:
             self._throttle.resume_all("journal")
-        if self._throttle.of("unrecorded") and not self.subscriptions.transient.congested:
+        if self._throttle.of("unrecorded") and not self._transient.congested:
             self._throttle.resume_all("unrecorded")
         self.subscriptions.forget_ended()
-        if self.journal.commits.failure is not None and not self._failed:
+        if self._commits.failure is not None and not self._failed:
             self._fail()
 
     def _settle_delivery(self) -> None:
@@ -447,14 +449,14 @@ class Broker:
     def _submit(self) -> None:
         """Hand accepted messages to live subscriptions and to the disk."""
         self._delivery.accepted(self.journal.take_accepted())
-        self._outbox.submit(self.journal.commits.jobs())
+        self._outbox.submit(self._commits.jobs())
 
     def _fail(self) -> None:
         self._failed = True
-        assert self.journal.commits.failure is not None
+        assert self._commits.failure is not None
         for conn in self.connections:
-            self._goodbye(conn, self.journal.commits.failure)
-        self._outbox.put(Fatal(self.journal.commits.failure))
+            self._goodbye(conn, self._commits.failure)
+        self._outbox.put(Fatal(self._commits.failure))
 
     # -- commands -------------------------------------------------------------------------------------
 
@@ -480,7 +482,7 @@ class Broker:
                 software=self._software,
                 instance=self._instance,
                 journal=self.journal.identity,
-                epoch=self.journal.commits.epoch,
+                epoch=self._commits.epoch,
                 publisher=session.publisher,
                 last_persisted=self.journal.persisted_highest.get(session.publisher, 0),
                 recorded=self.catalog.recorded_for_clients,

@@ -47,8 +47,7 @@ class Outbox:
         self._token = 0
         self.put: Callable[[Effect], None] = self._effects.append
         """Append an effect as it is: deliveries, and effects that nothing else goes with."""
-        self.conflation = AckConflation(self._put)
-        """Acknowledgements that are held back."""
+        self._conflation = AckConflation(self._put)
 
     def take(self) -> list[Effect]:
         """Drain the effects."""
@@ -56,12 +55,16 @@ class Outbox:
         self._effects.clear()
         return taken
 
+    def next_deadline(self) -> float | None:
+        """Return the monotonic second at which `reply_all` is wanted; None: no acknowledgement is held."""
+        return self._conflation.next_deadline()
+
     # -- connections ------------------------------------------------------------------------------------
 
     def send(self, conn: int, command: Command) -> None:
         """Send a command to a connection."""
         if type(command) is Ack or type(command) is Goodbye:
-            self.conflation.release(conn)
+            self._conflation.release(conn)
         self._put(conn, command)
 
     def _put(self, conn: int, command: Command) -> None:
@@ -72,10 +75,14 @@ class Outbox:
         mono = self._clock.mono
         for session, command in answers:
             if isinstance(command, Persisted):
-                self.conflation.persisted(session, command, mono)
+                self._conflation.persisted(session, command, mono)
             else:
                 self.send(session.conn, command)
-        self.conflation.wake(mono)
+        self._conflation.wake(mono)
+
+    def forget(self, conn: int) -> None:
+        """Forget the held acknowledgement of a connection that is closed."""
+        self._conflation.drop(conn)
 
     def reject(self, conn: int, command_id: int, error: TickertapeError) -> None:
         """Answer a command with an error."""
