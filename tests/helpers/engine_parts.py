@@ -11,10 +11,15 @@ from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.runtime.statistics import Statistics
 from tickertape.engine.runtime.topic_catalog import TopicCatalog
+from tickertape.engine.sessions.session import Session, Subscriber
 
 
 def make_outbox(clock: EngineClock | None = None) -> Outbox:
     return Outbox(Statistics(), clock or EngineClock())
+
+
+def make_session(conn: int) -> Session:
+    return Session(conn, Subscriber(None, str(conn)), conn, conn, Statistics())
 
 
 def make_filter_context(types: dict[str, str]) -> FilterContext:

@@ -16,7 +16,7 @@ from tickertape.base.text_format import shown
 from tickertape.engine.runtime.ack_conflation import ack_conflation_of
 from tickertape.engine.runtime.publisher_ids import PublisherDirectory
 from tickertape.engine.runtime.statistics import Statistics
-from tickertape.engine.sessions.session import Session
+from tickertape.engine.sessions.session import Session, Subscriber
 from tickertape.wire.commands import WIRE_VERSION, Logon
 
 
@@ -87,8 +87,8 @@ class SessionRegistry:
         old = self._by_name.get(command.name) if self._exclusive else None
         if old is not None and old.user != user:
             raise NameInUse(f"name in use: client name {shown(command.name)} is in use by another user")
-        session = Session(conn, command.name, user, publisher, derived, self._statistics, command.software)
-        session.ack_conflation = conflation
+        subscriber = Subscriber(user, command.name, command.software)
+        session = Session(conn, subscriber, publisher, derived, self._statistics, conflation)
         self.by_conn[conn] = self._by_name[command.name] = session
         return session, old
 

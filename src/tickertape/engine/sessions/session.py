@@ -23,17 +23,16 @@ class Session:
     def __init__(
         self,
         conn: int,
-        name: str,
-        user: str | None,
+        subscriber: Subscriber,
         publisher: int,
         derived: int,
         statistics: Statistics,
-        software: str = "",
+        ack_conflation: float = 0.0,
     ) -> None:
         self.conn = conn
-        self.name = name
-        self.user = user
-        self.subscriber = Subscriber(user, name, software)
+        self.name = subscriber.name
+        self.user = subscriber.user
+        self.subscriber = subscriber
         """What filters read of it."""
         self.publisher = publisher
         self.derived = derived
@@ -47,7 +46,7 @@ class Session:
         self.sent_messages = 0
         """Delivered messages."""
         self.sent_bytes = 0
-        self.ack_conflation = 0.0
+        self.ack_conflation = ack_conflation
         """Seconds between two persisted acknowledgements; 0: one with every commit."""
         self.draining = False
         """It published while the server was stopping: only credit is accepted from it."""

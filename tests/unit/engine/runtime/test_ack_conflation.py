@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.helpers.engine_parts import make_session
 from tickertape.base.errors import BadOption
 from tickertape.engine.limits import ack_conflation_frames_max
 from tickertape.engine.runtime.ack_conflation import AckConflation, ack_conflation_of
-from tickertape.engine.runtime.statistics import Statistics
 from tickertape.engine.sessions.session import Session
 from tickertape.wire.commands import Command, Persisted
 
@@ -18,7 +18,7 @@ class Conflated:
     def __init__(self) -> None:
         self.sent: list[tuple[int, Command]] = []
         self.conflation = AckConflation(lambda conn, command: self.sent.append((conn, command)))
-        self.plain, self.slow = (Session(conn, str(conn), None, conn, conn, Statistics()) for conn in (1, 2))
+        self.plain, self.slow = (make_session(conn) for conn in (1, 2))
         self.slow.ack_conflation = 0.5
 
     def persisted(self, session: Session, frame: int, mono: float, sequence: int = 0) -> None:
@@ -91,7 +91,7 @@ def test_times_that_answers_ended_early_take_no_memory() -> None:
     world = Conflated()
     for frame in (1, 2):  # the first deadline of all, so that no later one is looked at before
         world.persisted(world.slow, frame, 10.0)
-    other = Session(3, "3", None, 3, 3, Statistics())
+    other = make_session(3)
     other.ack_conflation = 60.0
     for frame in range(1, 1_001):
         world.persisted(other, frame, 10.1)
