@@ -71,7 +71,7 @@ class TransientDelivery:
         self.step_bytes_max = step_bytes_max
         """About what is sent between two writes."""
         self.waiting_bytes_max = unrecorded_waiting_bytes_max
-        self.slow_consumers = SlowConsumerBuffers(outbox, clock, limits, end, self._line)
+        self.slow_consumers = SlowConsumerBuffers(outbox, clock, limits, end)
         self._outbox = outbox
         self._clock = clock
         self._standing: SubscriptionIndex[TransientFeed, TransientGroup] = SubscriptionIndex(TransientGroup)
@@ -150,7 +150,9 @@ class TransientDelivery:
 
     def spill_done(self, token: int, data: Buffer | OSError | None) -> None:
         """The answer to a `SpillWrite` (None, or an error) or a `SpillRead`."""
-        self.slow_consumers.spill_done(token, data)
+        for sub in self.slow_consumers.spill_done(token, data):
+            if not sub.over:
+                self._line(sub)
 
     # -- time -----------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from tickertape.base.errors import SpillFailed
 from tickertape.base.interfaces import Buffer
 from tickertape.batch import MessageBatch
 from tickertape.engine.limits import (
@@ -27,8 +28,8 @@ from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.effects import OfflineStart, OfflineStop
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.sessions.session import Session
-from tickertape.engine.transient.backlog import Backlog, BacklogBlock, TransientFeed
-from tickertape.engine.transient.shared_frames import SharedFrame, SharedFrames
+from tickertape.engine.transient.backlog import Backlog, BacklogBlock, BacklogPosition, TransientFeed
+from tickertape.engine.transient.shared_frames import SharedFrames
 from tickertape.engine.transient.spill import Spill, SpillOrder
 from tickertape.engine.transient.spill_reader import SpillReader
 
@@ -62,8 +63,7 @@ class ConnectionBacklog:
 
 
 class SlowConsumerBuffers:
-    """All that waits. `end(session, why)` ends a connection, and with it
-    its subscriptions; `go_on(sub)` says that what comes next for a subscription is in memory again."""
+    """Backlogs of all connections. `end(session, why)` closes one, which ends its subscriptions."""
 
     def __init__(
         self,
@@ -71,7 +71,6 @@ class SlowConsumerBuffers:
         clock: EngineClock,
         limits: SlowConsumerLimits,
         end: Callable[[Session, str], None],
-        go_on: Callable[[TransientFeed], None],
     ) -> None:
         self.limits = limits
         self.spill = Spill(outbox, limits.disk_bytes)
@@ -88,10 +87,8 @@ class SlowConsumerBuffers:
         self._clock = clock
         self._end = end
         self._waiting: dict[Session, ConnectionBacklog] = {}
-        self._clean: dict[BacklogBlock, None] = {}
-        """Blocks in memory that are on disk too, who was used longest ago first."""
         self._orders = SpillOrder()
-        self.reading = SpillReader(self.spill, self._take_back, self._is_idle, end, go_on)
+        self.reading = SpillReader(self.spill)
         self._next_age_check = 0.0
 
     def waiting(self, session: Session) -> ConnectionBacklog | None:
@@ -241,7 +238,7 @@ class SlowConsumerBuffers:
         self.held_bytes -= block_memory_bytes
         block.pieces = []
         block.freed = True
-        self._clean.pop(block, None)
+        self.reading.clean.pop(block, None)
         if block.place is not None:
             self.spill.release(block.place)
         if block.backlog.head is None:
@@ -261,9 +258,10 @@ class SlowConsumerBuffers:
     def _relieve(self) -> None:
         """Drop from memory what is on disk too, and write on."""
         memory = self.limits.memory_bytes
-        while self.held_bytes > memory and self._clean:
-            block = next(iter(self._clean))
-            del self._clean[block]
+        clean = self.reading.clean
+        while self.held_bytes > memory and clean:
+            block = next(iter(clean))
+            del clean[block]
             self._count(block, -block.data_bytes)
             block.pieces = []
         if self.idle_bytes > memory // 2 and self.spill.enabled:
@@ -349,13 +347,15 @@ class SlowConsumerBuffers:
             f"disk_limit ({self.limits.disk_bytes} bytes) of [slow_clients] is reached",
         )
 
-    def spill_done(self, token: int, data: Buffer | OSError | None) -> None:
-        """The answer to a `SpillWrite` (None, or an error) or a `SpillRead`."""
+    def spill_done(self, token: int, data: Buffer | OSError | None) -> list[TransientFeed]:
+        """Take the answer to a `SpillWrite` (None, or an error) or a `SpillRead`; return subscriptions whose
+        next messages are in memory again."""
+        ready: list[TransientFeed] = []
         error = data if isinstance(data, OSError) else None
         block, place, is_write = self.spill.done(token, error)
         if not is_write:
             assert data is not None
-            self.reading.done(block, place, data)
+            ready = self._read_back(block, place, data)
         elif error is not None:
             self._not_written(block, error)
         elif block.freed:
@@ -365,20 +365,29 @@ class SlowConsumerBuffers:
             self._count(block, -data_bytes)
             block.place = place
             self._count(block, data_bytes)
-            self._clean[block] = None
+            self.reading.clean[block] = None
         self._relieve()
+        return ready
 
-    def _take_back(self, block: BacklogBlock, piece: SharedFrame) -> None:
-        """A block was read back."""
-        block.put(piece)
-        self._count(block, piece.memory_bytes)
-
-    def _is_idle(self, block: BacklogBlock, idle: bool) -> None:
-        """Whether nobody is about to be sent of a block that is on disk too: then its memory may be taken."""
-        if idle:
-            self._clean[block] = None
-        else:
-            self._clean.pop(block, None)
+    def _read_back(
+        self, block: BacklogBlock, place: BacklogPosition, data: Buffer | OSError
+    ) -> list[TransientFeed]:
+        """Take in a block; return the subscriptions that wait for it."""
+        block.wanted = False
+        ready: list[TransientFeed] = []
+        if not block.freed:
+            try:
+                piece = self.spill.piece(place, data)
+            except SpillFailed as failed:
+                for sub in list(block.readers):
+                    if not sub.over:
+                        self._end(sub.session, str(failed))
+            else:
+                block.put(piece)
+                self._count(block, piece.memory_bytes)
+                ready = self.reading.arrived(block)
+        self.reading.read_on()
+        return ready
 
     def _not_written(self, block: BacklogBlock, error: OSError) -> None:
         """Who waits for most of what could not be written is ended; for the others it is tried again."""
