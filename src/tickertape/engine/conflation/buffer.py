@@ -21,7 +21,7 @@ from tickertape.engine.matching.interest import Interest
 from tickertape.engine.matching.interest_compiler import InterestCompiler
 
 _PATIENCE: Final = 2
-"""So many times its interval something is held at the most, whatever the wall clock does."""
+"""Intervals after which a message is released at the latest, whatever the wall clock does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class ConflationOptions:
 
     interval_micros: int
     fields: tuple[str, ...] = ()
-    """Identifiers that make the key, as they were written; none = the whole topic."""
+    """Fields of the key, as they were written; none: the topic is the key."""
 
 
 class ConflationBudget:
@@ -40,7 +40,7 @@ class ConflationBudget:
         self.bytes = 0
         self.bytes_max = conflation_all_bytes_max
         self.stopping = False
-        """The server stops: what was considered is not held back any more."""
+        """Whether the server stops: nothing considered is held back then."""
 
 
 class ConflationBuffer:
@@ -58,15 +58,15 @@ class ConflationBuffer:
         self._content = content
         self._memory = memory
         self._counted = 0
-        """What of it is counted in `memory`."""
+        """Bytes counted in the budget."""
         self._over: deque[ConflatedMessage] = deque()
         self.sent = 0
-        """Messages of the first batch that were sent."""
+        """Messages of the first batch that are sent."""
         self._patience: tuple[int, float] | None = None
-        """The log time at which something is over, and the monotonic second after which it is anyway."""
+        """The log time at which an interval ends, and the monotonic second at which it ends at the latest."""
 
     def consider(self, selection: Selection, low: int, high: int, time: int | None) -> None:
-        """The messages `[low, high)` come next; with `time`, everything stamped before it was considered."""
+        """Consider the messages `[low, high)`, and end intervals up to the log time `time`."""
         if selection.batch is not None and low < high:
             keys = None
             if self._keys is not None:
@@ -76,7 +76,7 @@ class ConflationBuffer:
             self._take(self._conflater.advance(time))
 
     def consider_live(self, batch: MessageBatch, low: int, high: int, time: int) -> None:
-        """The messages `[low, high)`, of which the log knows nothing, came next, and at `time`."""
+        """Consider the messages `[low, high)` of a topic that is not recorded, published at `time`."""
         keys = None
         if self._keys is not None:
             keys = [None] * low + self._keys.of(batch, low, high)
@@ -84,23 +84,21 @@ class ConflationBuffer:
         self._take(self._conflater.add(unplaced, keys, low, high, time))
 
     def settle(self, time: int) -> None:
-        """Everything that there is was considered, and what comes is stamped `time` or later. Once the server
-        stops nothing is held back then."""
+        """End intervals up to `time`: all messages are considered. Release all when the server stops."""
         if self._memory.stopping:
             self.flush()
         else:
             self._take(self._conflater.advance(time))
 
     def settle_live(self, time: int) -> bool:
-        """Everything that came before `time` was considered; False when there is more to release than is
-        released at a time."""
+        """End intervals up to `time`; return False when more is left than is released at a time."""
         self._take(self._conflater.advance(time, conflation_piece_messages_max))
         at = self._conflater.next_time()
         return at is None or at > time
 
     def patience(self, mono: float) -> float:
-        """Until when it waits for the clock of the log, monotonic seconds; it is `mono`. That clock stands
-        still while the wall clock was put back: then intervals, counted by nobody, end by this one."""
+        """Return until when to wait for the clock of the log, monotonic seconds. That clock stops while the
+        wall clock is set back: intervals end by this one then."""
         at = self._conflater.next_time()
         assert at is not None, "nothing is held"
         if self._patience is None or self._patience[0] != at:
@@ -108,19 +106,19 @@ class ConflationBuffer:
         return self._patience[1]
 
     def lose_patience(self, mono: float, time: int) -> None:
-        """Hold nothing back any more, if it has waited long enough and the clock of the log, at `time`, has
-        not come so far. Where it has, what is late is something else: the result is that of a replay."""
+        """Release everything if the maximum delay is over and the clock of the log, at `time`, has not
+        reached the end of the interval. Where it has, the result is that of a replay."""
         at = self.next_time()
         if self._patience is not None and self._patience[0] == at and self._patience[1] <= mono and time < at:
             self.flush()
 
     def flush(self, messages_max: int | None = None) -> None:
-        """Nothing more may be held back, or not the oldest `messages_max`."""
+        """Release everything, or the oldest `messages_max`."""
         self._patience = None
         self._take(self._conflater.flush(messages_max))
 
     def forget(self) -> None:
-        """Nobody wants what is held."""
+        """Drop everything."""
         self._memory.bytes -= self._counted
         self._counted = 0
 
@@ -139,41 +137,41 @@ class ConflationBuffer:
 
     @property
     def waits(self) -> bool:
-        """Something waits to be sent."""
+        """Whether messages wait to be sent."""
         return bool(self._over)
 
     @property
     def first(self) -> ConflatedMessage:
-        """What is to be sent next, from message `sent` on."""
+        """The messages to send next, from message `sent` on."""
         return self._over[0]
 
     def take(self) -> list[MessageBatch]:
-        """All that waits to be sent: it is waited for elsewhere from now on."""
+        """Remove and return all messages to send."""
         batches = [one.batch for one in self._over]
         self._over.clear()
         return batches
 
     def advance(self, batch: MessageBatch, count: int) -> None:
-        """So many messages more of `batch`, the first, were sent."""
+        """Count sent messages of the first batch."""
         self.sent += count
         if self.sent == batch.count:
             self._over.popleft()
             self.sent = 0
 
     def next_time(self) -> int | None:
-        """The log time at which something is over, or None."""
+        """Return the log time at which the next interval ends, or None."""
         return self._conflater.next_time()
 
     @property
     def unsent_position(self) -> int | None:
-        """Position of the oldest message that was not sent, None when all were."""
+        """Position of the oldest message that is not sent; None: all are."""
         if self._over:
             return int(self._over[0].positions[self.sent])
         return self._conflater.held_position
 
     @property
     def interval_seconds(self) -> float:
-        """How long an interval is."""
+        """Length of the interval."""
         return self._conflater.interval_micros / 1e6
 
 

@@ -19,7 +19,7 @@ from tickertape.engine.matching.filter_context import FilterContext
 from tickertape.payload import FieldReader, Unreadable, message_type, parse_path
 
 _OBJECT_BYTES: Final = 64
-"""About what a value takes in memory beside its text."""
+"""About the memory of a value beside its text."""
 
 _INTEGER_MIN: Final = -(1 << 63)
 _INTEGER_MAX: Final = (1 << 64) - 1
@@ -38,7 +38,7 @@ class ConflationKeys:
         self._fields = fields
         self._filter_context = filter_context
         self._readers: dict[str, tuple[FieldReader, Values] | None] = {}
-        """By message type; None for one that cannot have the fields: no message of it has a key."""
+        """Readers by message type; None: the type cannot have the fields."""
         misfits = [self._prepare(name) for name in expected]
         if misfits and all(misfits):
             raise next(error for error in misfits if error is not None)
@@ -54,7 +54,7 @@ class ConflationKeys:
         return None
 
     def of(self, batch: MessageBatch, low: int, high: int) -> list[Hashable | None]:
-        """The key of each of the messages `[low, high)`."""
+        """Return the key of each of the messages `[low, high)`."""
         keys: list[Hashable | None] = []
         prepared = {topic: self._of_type(topic) for topic in batch.topics}
         one = prepared[batch.topics[0]]
@@ -81,8 +81,7 @@ class ConflationKeys:
 
 
 def _hashable(key: tuple[Any, ...]) -> Hashable | None:
-    """What is equal for equal keys: `key`, or what stands for it where it is large or Python would compare it
-    in another way; None when nothing can."""
+    """Return a value that is equal for equal keys: `key`, its encoding or a digest; None: there is none."""
     for value in key:
         kind = type(value)
         if kind is str or kind is bytes:
@@ -102,7 +101,7 @@ def _hashable(key: tuple[Any, ...]) -> Hashable | None:
 
 
 def _plain(value: Any) -> Any:
-    """`value` in the one form that all values equal to it have: as in JSON, but that NaN equals itself."""
+    """Return the normal form of a value: equal as in JSON, except that NaN equals itself."""
     kind = type(value)
     if kind is list:
         return [_plain(element) for element in value]

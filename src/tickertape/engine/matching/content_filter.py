@@ -51,8 +51,8 @@ class ContentFilter:
         filter_context: FilterContext,
         subscriber: Subscriber,
     ) -> None:
-        """`expected` are types of topics that are covered, as far as they are known; `subscriber` is who
-        subscribes. Raises `BadFilter`, `BadOption` for what no type of `expected` takes."""
+        """`expected` are known types of the topics. Raises `BadFilter`, `BadOption` for what none of them
+        accepts."""
         self.filter = filter
         self.select = select
         self._filter_context = filter_context
@@ -66,16 +66,16 @@ class ContentFilter:
         if select is not None:
             _refuse_misfits([self._prepare_select(name) for name in expected])
         self.filter_key: Hashable = (filter, subscriber if self.is_of_subscriber else None)
-        """Contents with the same one pass the same messages."""
+        """Content filters with equal keys pass the same messages."""
         self.key: Hashable = (select, self.filter_key)
 
     @property
     def is_of_subscriber(self) -> bool:
-        """Whether the filter asks who subscribed."""
+        """Whether the filter reads the subscriber."""
         return self._filter is not None and bool(self._filter.needs & SUBSCRIBER_INPUTS)
 
     def _prepare_select(self, name: str) -> BadOption | None:
-        """Compile the select list for a type; why it cannot be, when it cannot."""
+        """Compile the select list for a type; return the error."""
         assert self.select is not None
         try:
             self._projects[name] = message_type(name).projector(parse_select(self.select))
@@ -85,12 +85,12 @@ class ContentFilter:
         return None
 
     def reach(self, batch: MessageBatch, low: int) -> int:
-        """Before which message a piece ends that begins with message `low`."""
+        """Return the end of the piece that starts at message `low`."""
         work = 1 if self._filter is None else self._filter.work
         return piece_end(batch, low, filter_piece_steps_max // work)
 
     def passing(self, batch: MessageBatch, indices: Int64s) -> Int64s:
-        """Which of the messages `indices` of a piece pass the filter."""
+        """Return which of the messages `indices` of a piece pass the filter."""
         matcher = self._filter
         if matcher is None:
             return indices
@@ -102,24 +102,24 @@ class ContentFilter:
 
     @property
     def types(self) -> list[str]:
-        """Message types for which its filter is compiled."""
+        """Message types for which the filter is compiled."""
         return [] if self._filter is None else self._filter.types
 
     def filter_of(self, name: str) -> Filter:
-        """The filter on messages of a type."""
+        """Return the filter for messages of a type."""
         assert self._filter is not None
         return self._filter.filter_of(name)
 
     def count_unreadable(self, bodies: int) -> None:
-        """So many could not be read."""
+        """Count bodies that could not be read."""
         self._filter_context.unreadable += bodies
 
     def context(self, needs: frozenset[str], batch: MessageBatch, which: list[int]) -> FilterInputs:
-        """What the functions of filters give for some messages."""
+        """Return the inputs of filter functions for some messages."""
         return filter_inputs(self._filter_context.constants_for(self._subscriber), needs, batch, which)
 
     def project(self, batch: MessageBatch) -> MessageBatch:
-        """What is sent of a batch that passed: the same messages, with bodies cut to the select list."""
+        """Return the messages with bodies cut to the select list."""
         if self.select is None:
             return batch
         bodies = batch.bodies_list()
@@ -132,11 +132,11 @@ class ContentFilter:
         return with_bodies(batch, bodies)
 
     def by_type(self, batch: MessageBatch, indices: Int64s) -> list[tuple[str, Int64s]]:
-        """The messages `indices` by the types of their topics."""
+        """Return the messages `indices` by the types of their topics."""
         return rows_by_type(self._filter_context.type_of, batch, indices)
 
 
 def _refuse_misfits(errors: list[BadFilter | None] | list[BadOption | None]) -> None:
-    """Raise the first error when no type takes what was given."""
+    """Raise the first error when no type accepts the filter or the select list."""
     if errors and all(errors):
         raise next(error for error in errors if error is not None)

@@ -20,15 +20,15 @@ class FilterContext:
         """The longest filter that a client may give."""
         self._clock = clock
         self.unreadable = 0
-        """Bodies that filters could not read, each as often as it was looked at; only ever rising."""
+        """Bodies that filters could not read, each as often as it was tested."""
 
     def filter_bytes_of(self, subscriber: Subscriber) -> int:
-        """The longest filter that a subscriber may give. A queue has no name here: its expressions are the
-        operator's, checked with the configuration, and no limit of clients applies to them."""
+        """Return the longest filter that a subscriber may give. A queue has no name: its expressions are part
+        of the configuration, and no limit of clients applies."""
         return self.filter_bytes_max if subscriber.name else filter_bytes_max
 
     def constants_for(self, subscriber: Subscriber) -> FilterInputs:
-        """What functions of filters give that is the same for all messages to a subscriber now."""
+        """Return inputs of filter functions that are the same for all messages to a subscriber."""
         return FilterInputs(
             user=subscriber.user,
             client_name=subscriber.name,

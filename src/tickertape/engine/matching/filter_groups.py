@@ -26,7 +26,7 @@ from tickertape.filter.limits import (
 from tickertape.payload import message_type
 
 _STEP_BYTES = filter_piece_bytes_max // filter_piece_steps_max
-"""What a step of a search counts, in bytes looked at."""
+"""Cost of a step of a search, in examined bytes."""
 
 
 class GroupWithInterest(Protocol):
@@ -39,7 +39,7 @@ G = TypeVar("G", bound=GroupWithInterest)
 
 
 def is_indexed(cover: Interest) -> bool:
-    """Whether it has a filter whose answer is the same for everybody."""
+    """Return whether an index can hold the filter: its result does not depend on the subscriber."""
     content = cover.content
     if cover.is_odd or content is None:
         return False
@@ -52,21 +52,21 @@ class GroupMatches(Generic[G]):
     def __init__(self, groups: list[G], bounds: list[int], indices: Int64s, whole: bool = False) -> None:
         self.groups = groups
         self.whole = whole
-        """It is known that all of them get bodies as they are."""
+        """No group has a select list."""
         self.bounds = bounds
-        """Where in `indices` those of each group begin, and the end of the last."""
+        """Start of each group in `indices`, and the end of the last."""
         self.indices = indices
-        """Of messages in the batch, for each group rising."""
+        """Indices of messages in the batch, rising in each group."""
 
     def __len__(self) -> int:
         return len(self.groups)
 
     def of(self, number: int) -> Int64s:
-        """The messages of group `number`."""
+        """Return the messages of group `number`."""
         return self.indices[self.bounds[number] : self.bounds[number + 1]]
 
     def divided(self, wanted: Callable[[G], bool]) -> tuple[GroupMatches[G], GroupMatches[G]]:
-        """What groups get of which `wanted` is true, and the others."""
+        """Split the matches by `wanted`."""
         true: list[tuple[G, Int64s]] = []
         false: list[tuple[G, Int64s]] = []
         answers = [*map(wanted, self.groups)]
@@ -78,7 +78,7 @@ class GroupMatches(Generic[G]):
 
 
 def matches_of(pairs: Sequence[tuple[G, Int64s]]) -> GroupMatches[G]:
-    """What groups get, each given with its messages."""
+    """Return the matches of groups, each with its messages."""
     bounds = [0, *accumulate([len(indices) for _, indices in pairs])]
     indices = np.concatenate([indices for _, indices in pairs]) if pairs else np.empty(0, I8)
     return GroupMatches([group for group, _ in pairs], bounds, indices)
@@ -93,7 +93,7 @@ class TopicFilters(Generic[G]):
         self._selecting = 0
         """Groups with a select list."""
         self._indexes: dict[str, FilterIndex[G]] = {}
-        """By message type."""
+        """Indexes by message type."""
 
     def add(self, group: G, content: ContentFilter) -> None:
         for name in content.types:
@@ -117,7 +117,7 @@ class TopicFilters(Generic[G]):
         return index
 
     def search(self, batch: MessageBatch, which: Int64s) -> Generator[int, None, GroupMatches[G]]:
-        """Which of the messages `which` each group's filter matches; yields bytes looked at."""
+        """Find which of the messages `which` each filter matches; yield examined bytes."""
         content = next(iter(self.groups.values()))
         by_type = content.by_type(batch, which)
         if len(by_type) == 1:
@@ -162,7 +162,7 @@ class FilteredGroups(Generic[G]):
         self._by_pattern: PatternMap[TopicFilters[G]] = PatternMap()
 
     def add(self, group: G) -> None:
-        """It takes part from now on."""
+        """Add a group."""
         cover = group.cover
         assert cover.content is not None
         if cover.pattern is not None:
@@ -172,7 +172,7 @@ class FilteredGroups(Generic[G]):
         topics.add(group, cover.content)
 
     def discard(self, group: G) -> None:
-        """It takes part no more."""
+        """Remove a group."""
         cover = group.cover
         if cover.pattern is None:
             topics = self._by_topic[cover.topic]
@@ -185,12 +185,12 @@ class FilteredGroups(Generic[G]):
                 del self._by_pattern[cover.pattern]
 
     def groups(self) -> Iterator[G]:
-        """All of them."""
+        """All groups."""
         for topics in [*self._by_topic.values(), *self._by_pattern.values()]:
             yield from topics.groups
 
     def apart(self) -> Iterator[FilteredGroups[G]]:
-        """The groups of each topic by themselves, and all with patterns."""
+        """Return the groups of each topic, and all with patterns."""
         for topic, topics in self._by_topic.items():
             one: FilteredGroups[G] = FilteredGroups()
             one._by_topic[topic] = topics
@@ -201,12 +201,11 @@ class FilteredGroups(Generic[G]):
             yield patterns
 
     def may_cover(self, topics: Sequence[str]) -> bool:
-        """Whether one of the groups may cover one of `topics`, as far as is known at once."""
+        """Return whether a group may cover one of `topics`, without a search."""
         return any(topic in self._by_topic for topic in topics) or self._by_pattern.may_fit(topics)
 
     def search(self, batch: MessageBatch) -> Iterator[int | GroupMatches[G]]:
-        """For one topic or pattern after the other: bytes looked at, in pieces, and then which messages of
-        `batch` each group is to get, if it gets any."""
+        """Yield examined bytes and then the matches in `batch`, for each topic and pattern."""
         literal = [topic for topic in batch.topics if topic in self._by_topic]
         for topic, indices in indices_of_topics(batch, literal):
             topics = self._by_topic.get(topic)

@@ -29,40 +29,40 @@ class Interest:
         content: ContentFilter | None = None,
         beside: frozenset[str] = frozenset(),
     ) -> None:
-        """`beside`: names that `fits` does not fit though the pattern does."""
+        """`beside`: names that match the pattern and are excluded."""
         self.topic = topic
-        """As it was asked for: a name, or a pattern when there is `fits`."""
+        """A name, or a pattern when there is `fits`."""
         self.literal = topic if fits is None else None
         self.pattern = fits if isinstance(fits, TopicPattern) else None
-        """None for a literal, for all topics and for none."""
+        """None: a name, all topics or no topic."""
         self.content = content
         self.key: Hashable = (topic, None if content is None else content.key, beside)
         self._fits = fits.fits if isinstance(fits, TopicPattern) else fits
 
     @property
     def is_odd(self) -> bool:
-        """Neither a name nor a pattern: whether a topic is covered has to be asked."""
+        """Whether it is neither a name nor a pattern: `covers` decides."""
         return self.literal is None and self.pattern is None
 
     @property
     def plain(self) -> bool:
-        """All of one topic."""
+        """Whether it is one whole topic."""
         return self.literal is not None and self.content is None
 
     def covers(self, topic: str) -> bool:
-        """Whether `topic` is among its topics."""
+        """Return whether a topic is covered."""
         if self._fits is None:
             return topic == self.topic
         return self._fits(topic)
 
     def mask(self, batch: MessageBatch) -> Bools | None:
-        """Which messages are to its topics; None when none is. Control records never are."""
+        """Return which messages have a covered topic, control records excepted; None: there are none."""
         own = [self.covers(topic) for topic in batch.topics]
         return rows_of_topics(batch, np.array(own)) if any(own) else None
 
 
 def rows_of_topics(batch: MessageBatch, own: Bools) -> Bools:
-    """Which messages are to those of a batch's topics that are True in `own`; control records are not."""
+    """Return which messages have a topic that is True in `own`, control records excepted."""
     index, kinds = batch.topic_index, batch.kinds
     mask = np.full(batch.count, own[0]) if index is None else own[index]
     if kinds is not None:

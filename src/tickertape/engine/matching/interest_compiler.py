@@ -36,13 +36,12 @@ class InterestCompiler:
         self.catalog = catalog
         self.filter_context = FilterContext(catalog, clock, limits.filter_bytes_max)
         self.compiled = 0
-        """How often something was compiled so far, or refused then: each may take milliseconds."""
+        """Compilations so far, failed ones included: each may take milliseconds."""
         self._patterns = TopicPatternIndex()
         self._covers: WeakValueDictionary[Hashable, Interest] = WeakValueDictionary()
 
     def compile(self, topic: str, filter: str | None, select: str | None, subscriber: Subscriber) -> Interest:
-        """What a subscription to `topic` covers; `subscriber` is who subscribes. Raises
-        `BadTopic`, `BadFilter`, `BadOption`."""
+        """Return the interest of a subscription. Raises `BadTopic`, `BadFilter`, `BadOption`."""
         key = (topic, filter, select)
         cover = self._covers.get(key)
         if cover is None:
@@ -57,14 +56,14 @@ class InterestCompiler:
         return self._for_types(cover, make)
 
     def without_select(self, cover: Interest, subscriber: Subscriber) -> Interest:
-        """`cover` without its select list."""
+        """Return `cover` without its select list."""
         content = cover.content
         if content is None or content.select is None:
             return cover
         return self.compile(cover.topic, content.filter, None, subscriber)
 
     def other_types(self, cover: Interest) -> dict[str, tuple[str, ...]]:
-        """By message type the topics that are covered and not of `DEFAULT_TYPE`. Raises `LimitReached` for
+        """Return covered topics that are not of `DEFAULT_TYPE` by message type. Raises `LimitReached` for
         more than an answer has room for."""
         found: dict[str, list[str]] = {}
         size = 0
@@ -80,7 +79,7 @@ class InterestCompiler:
         return {kind: tuple(names) for kind, names in found.items()}
 
     def _expected(self, cover: Interest) -> list[str]:
-        """Message types of topics that are covered, as far as they are known."""
+        """Return known message types of covered topics."""
         if cover.literal is not None:
             return [self.catalog.message_type(cover.literal)]
         types = self.catalog.message_types.items()

@@ -42,15 +42,15 @@ class Match(NamedTuple, Generic[G]):
     """Rows of a batch for a group, or for groups with filters."""
 
     batch: MessageBatch | None
-    """None when it was only looked at so far."""
+    """None: a piece was examined without a match."""
     group: G | None
-    """None then, too."""
+    """None in this case too."""
     looked_at: int
-    """Bytes of bodies that were looked at."""
+    """Examined bytes of bodies."""
     indices: Int64s | None = None
-    """Which messages of what was looked at `batch` holds."""
+    """Indices of the messages of `batch` in the examined batch."""
     found: GroupMatches[G] | None = None
-    """Instead of `batch` and `group`: which messages several groups get."""
+    """Matches of several groups, instead of `batch` and `group`."""
 
 
 class SubscriptionIndex(Generic[S, G]):
@@ -59,18 +59,18 @@ class SubscriptionIndex(Generic[S, G]):
     def __init__(self, make: Callable[[Interest], G]) -> None:
         self._make = make
         self._by_topic: dict[str, G] = {}
-        """Those that cover all of one topic."""
+        """Groups that cover one whole topic."""
         self._groups: dict[Hashable, G] = {}
-        """The others."""
+        """The other groups."""
         self._filtered: FilteredGroups[G] = FilteredGroups()
-        """Those of the others whose filters are in an index."""
+        """Other groups with filters in an index."""
         self._count = 0
         self._alone: dict[str, dict[G, None]] = {}
-        """Those that are asked one by one, by their topic."""
+        """Other groups that are tested one by one, by topic."""
         self._by_pattern: PatternMap[dict[G, None]] = PatternMap()
-        """Those too, by the pattern of their topics."""
+        """Other groups that are tested one by one, by pattern."""
         self._odd: dict[G, None] = {}
-        """Those that are asked of each topic."""
+        """Other groups that are tested for every topic."""
 
     def __bool__(self) -> bool:
         return bool(self._by_topic or self._groups)
@@ -88,7 +88,7 @@ class SubscriptionIndex(Generic[S, G]):
         yield from self._groups.values()
 
     def add(self, sub: S) -> G:
-        """It stands here from now on, in the group that is returned."""
+        """Add a subscription; return its group."""
         cover = sub.cover
         groups, key = self._place(cover)
         group = groups.get(key)
@@ -108,7 +108,7 @@ class SubscriptionIndex(Generic[S, G]):
         return group
 
     def discard(self, sub: S) -> None:
-        """It stands here no more; nothing when it does not."""
+        """Remove a subscription, if it is in the index."""
         groups, key = self._place(sub.cover)
         group = groups.get(key)
         if group is None or sub not in group.subs:
@@ -135,8 +135,7 @@ class SubscriptionIndex(Generic[S, G]):
                 del self._alone[literal]
 
     def take_filtered(self) -> list[SubscriptionIndex[S, G]]:
-        """Those whose filters are in an index stand here no more, but in one of these: those of one topic in
-        each, and all with patterns in one."""
+        """Move groups with filters in an index to new ones: one for each topic, one for all patterns."""
         taken = []
         for filtered in self._filtered.apart():
             other: SubscriptionIndex[S, G] = SubscriptionIndex(self._make)
@@ -156,7 +155,7 @@ class SubscriptionIndex(Generic[S, G]):
         return self._groups, cover.key
 
     def wants(self, batch: MessageBatch) -> bool:
-        """Whether somebody here may cover a topic of a batch. No pattern is searched for: that takes long."""
+        """Return whether a group may cover a topic of a batch, without a search for patterns."""
         return (
             any(topic in self._by_topic or topic in self._alone for topic in batch.topics)
             or self._by_pattern.may_fit(batch.topics)
@@ -165,8 +164,8 @@ class SubscriptionIndex(Generic[S, G]):
         )
 
     def offers(self, batch: MessageBatch, *, parted: bool = False) -> Iterator[Match[G]]:
-        """What a batch holds for those who stand here when each offer is asked for, in turn. When `parted`,
-        offers that were found together come together."""
+        """Yield the matches of a batch, for the groups in the index at that time. With `parted`, matches
+        found together are one."""
         wanted = [topic for topic in batch.topics if topic in self._by_topic]
         for topic, chosen in split_topics(batch, wanted):
             group = self._by_topic.get(topic)
@@ -207,7 +206,7 @@ class SubscriptionIndex(Generic[S, G]):
 
 
 def _is_whole(group: InterestGroup[Any]) -> bool:
-    """Whether it gets bodies as they are."""
+    """Whether the group has no select list."""
     return group.cover.content is None or group.cover.content.select is None
 
 
@@ -229,7 +228,7 @@ def _of_group(batch: MessageBatch, group: G, indices: Int64s) -> Iterator[Match[
 
 
 def _of(batch: MessageBatch, group: G, indices: Int64s) -> Match[G]:
-    """What the messages `indices` are to a group."""
+    """Return the match of the messages `indices` for a group."""
     content = group.cover.content
     chosen = select(batch, indices)
     if content is None or content.select is None:
