@@ -53,8 +53,8 @@ ARCHIVE_MUTATIONS: Final = (
     Mutation(
         "who reads from the archive holds the whole log",
         "engine/commands/subscribe.py",
-        "        return max(sub.reached, view.archive.end)\n",
-        "        return sub.reached\n",
+        "        return max(sub.considered_to, view.archive.end)\n",
+        "        return sub.considered_to\n",
         (_ENGINE,),
         promise="invariant 3",
         tier="unit",

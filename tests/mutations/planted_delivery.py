@@ -105,8 +105,8 @@ DELIVERY_MUTATIONS: Final = (
     Mutation(
         "who joins a cohort in the middle of a part has its first messages passed over",
         "engine/delivery/shared_cursor.py",
-        "ahead = sub.position - cohort.dispatcher.open_from",
-        "ahead = sub.position - cohort.position",
+        "ahead = sub.position - shared.fanout.open_from",
+        "ahead = sub.position - shared.position",
         ("simulation/test_interests.py",),
         promise="invariant 13",
         tier="simulation",
@@ -123,8 +123,8 @@ DELIVERY_MUTATIONS: Final = (
     Mutation(
         "those with filters each read for themselves when publishers are faster",
         "engine/delivery/log_delivery.py",
-        "        for everybody in self.dispatcher.take_filtered():",
-        "        for everybody in ():",
+        "        for feeds in self.fanout.take_filtered():",
+        "        for feeds in ():",
         ("unit/engine/delivery/test_shared_cursor.py",),
         promise="invariant 22",
         tier="unit",
@@ -132,8 +132,8 @@ DELIVERY_MUTATIONS: Final = (
     Mutation(
         "the place of a cohort holds nothing back from retention",
         "engine/commands/subscribe.py",
-        "sub.phase in (Phase.BEHIND, Phase.TOGETHER)",
-        "sub.phase in (Phase.BEHIND, Phase.OVER)",
+        "sub.phase in (Phase.REPLAY, Phase.SHARED_REPLAY)",
+        "sub.phase in (Phase.REPLAY, Phase.ENDED)",
         ("unit/engine/delivery/test_shared_cursor.py",),
         promise="invariant 3",
         tier="unit",
@@ -141,8 +141,8 @@ DELIVERY_MUTATIONS: Final = (
     Mutation(
         "many replays of one connection have as many turns",
         "engine/delivery/cursors.py",
-        "self._runnable.put(cursor.session.conn, cursor)",
-        "self._runnable.put(cursor, cursor)",
+        "self._run_queue.put(cursor.session.conn, cursor)",
+        "self._run_queue.put(cursor, cursor)",
         ("unit/engine/delivery/test_shared_cursor.py",),
         promise="invariant 22",
         tier="unit",

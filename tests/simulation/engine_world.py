@@ -238,7 +238,7 @@ class EngineWorld:
         """Steps, reads and what waits for the dispatcher bounded so that each bound is felt."""
         delivery = self.broker._delivery
         delivery.step_bytes_max = self.rng.choice((1, 20_000, 1 << 20))
-        delivery.dispatcher.backlog_bytes_max = self.rng.choice((1, 2_000, 1 << 20))
+        delivery.fanout.backlog_bytes_max = self.rng.choice((1, 2_000, 1 << 20))
         bytes_max = self.rng.choice((9_000, 40_000, 1 << 20))
         for budget in self.broker.reads.budgets:
             budget.bytes_max = bytes_max

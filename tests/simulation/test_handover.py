@@ -110,8 +110,8 @@ def _count_crossings(world: EngineWorld, phases: dict[LogFeed, Phase]) -> None:
     for conn in world.broker.sessions:
         for sub in world.broker.subscriptions.of(conn).recorded.values():
             before = phases.get(sub)
-            world.counts["joined the end"] += (before, sub.phase) == (Phase.BEHIND, Phase.AT_END)
-            world.counts["left the end"] += (before, sub.phase) == (Phase.AT_END, Phase.BEHIND)
+            world.counts["joined the end"] += (before, sub.phase) == (Phase.REPLAY, Phase.TAIL)
+            world.counts["left the end"] += (before, sub.phase) == (Phase.TAIL, Phase.REPLAY)
             phases[sub] = sub.phase
 
 
@@ -155,7 +155,7 @@ def test_handover_has_no_gap_no_duplicate_and_keeps_the_order(part: int) -> None
             assert peer.heard[sub_id] == _expected(log, topic, start), f"seed {seed}: {sub_id} {kind} {topic}"
             completed = [m for m in peer.marks[sub_id] if m.startswith("completed")]
             assert len(completed) == 1, f"seed {seed}: {sub_id} {kind} {peer.marks[sub_id]}"
-        counts["overruns"] += world.broker._delivery.dispatcher.overruns
+        counts["overruns"] += world.broker._delivery.fanout.overruns
         _check_notices(subscribers, log, asked)
         for publisher in publishers:
             assert publisher.goodbye is None

@@ -13,9 +13,7 @@ import pytest
 
 from tests.simulation.engine_peer import Heard, Peer
 from tests.simulation.engine_world import EngineWorld
-from tickertape.engine.delivery import fanout as dispatcher
-from tickertape.engine.delivery import log_delivery as delivery
-from tickertape.engine.delivery import shared_cursor as cohorts
+from tickertape.engine.delivery import fanout, log_delivery, shared_cursor
 from tickertape.engine.limits import cohorts_max
 from tickertape.engine.subscriptions.log_feed import Phase
 
@@ -121,11 +119,11 @@ def _happen(rng: Random, world: EngineWorld, asked: dict[tuple[Peer, str], _Aske
 
 def _count(world: EngineWorld, counts: Counter[str]) -> None:
     broker = world.broker._delivery
-    counts["cohorts"] += len(broker.cohorts)
+    counts["cohorts"] += len(broker.shared_cursors)
     for peer in world.peers.values():
         for sub in world.broker.subscriptions.of(peer.conn).recorded.values():
             counts[sub.phase.name] += 1
-            if sub.place is not None and sub.position > sub.place.position:
+            if sub.group is not None and sub.position > sub.group.position:
                 counts["ahead of its place"] += 1
 
 
@@ -133,11 +131,11 @@ def _count(world: EngineWorld, counts: Counter[str]) -> None:
 def _small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Bounds so small that each is met."""
     with monkeypatch.context() as patch:
-        patch.setattr(cohorts, "cohorts_max", 3)
-        patch.setattr(cohorts, "cohort_reach_messages", 200)
-        for module in (cohorts, delivery):
+        patch.setattr(shared_cursor, "cohorts_max", 3)
+        patch.setattr(shared_cursor, "cohort_reach_messages", 200)
+        for module in (shared_cursor, log_delivery):
             patch.setattr(module, "cohort_moves_max", 2)
-        patch.setattr(dispatcher, "outbox_bytes_max", 4000)
+        patch.setattr(fanout, "outbox_bytes_max", 4000)
         yield
 
 
@@ -154,6 +152,6 @@ def test_each_gets_exactly_its_own_whoever_it_goes_with(full: bool) -> None:
             raise
     for name in ("cohorts", "ahead of its place", "stalled", "messages", "frames for several", "reads"):
         assert counts[name] > 20, (name, counts)
-    for phase in (Phase.BEHIND, Phase.TOGETHER, Phase.AT_END):
+    for phase in (Phase.REPLAY, Phase.SHARED_REPLAY, Phase.TAIL):
         assert counts[phase.name] > 100, (phase, counts)
     assert cohorts_max > 3, "the bounds of the product are others"

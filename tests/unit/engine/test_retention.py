@@ -227,7 +227,7 @@ def test_a_subscription_that_nobody_pinned_is_ended_rather_than_moved() -> None:
     view.retire(gathered.retired, gathered.first)
     before = len(reader.heard["s"])
     sub = world.broker.subscriptions.of(reader.conn).recorded["s"]
-    world.broker.subscriptions.delivery.cursors._of[sub].let_go()
+    world.broker.subscriptions.delivery.cursors._cursor_of[sub].evict()
     world.settle()
     assert reader.marks["s"][-1] == "ended bookmark_expired"
     assert len(reader.heard["s"]) == before

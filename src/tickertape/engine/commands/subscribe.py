@@ -115,10 +115,10 @@ class SubscribeHandler:
     def oldest_needed(self) -> RetentionPin | None:
         """Return the pin of the subscription that is farthest behind."""
         oldest: LogFeed | None = None
-        end = least = self.delivery.dispatcher.position
+        end = least = self.delivery.fanout.position
         for held in self._registry.all():
             for sub in held.recorded.values():
-                if sub.phase in (Phase.BEHIND, Phase.TOGETHER):
+                if sub.phase in (Phase.REPLAY, Phase.SHARED_REPLAY):
                     needed = self._needed(sub)
                     if needed < least or (oldest is None and needed == least):
                         oldest, least = sub, needed
@@ -130,9 +130,9 @@ class SubscribeHandler:
     def _needed(self, sub: LogFeed) -> int:
         """Return from where on a subscription needs the log, beside the archive."""
         view = self._journal.view
-        if sub.reached >= view.first_position or view.archive is None:
-            return sub.reached
-        return max(sub.reached, view.archive.end)
+        if sub.considered_to >= view.first_position or view.archive is None:
+            return sub.considered_to
+        return max(sub.considered_to, view.archive.end)
 
     def owed(self, conn: int) -> bool:
         """Return whether messages are still to be sent to a connection, as far as is known."""
@@ -141,7 +141,7 @@ class SubscribeHandler:
 
     def _is_held_back(self, sub: LogFeed) -> bool:
         """Return whether conflation alone holds messages back."""
-        if sub.conflating is None or sub.pacer is not None or sub.paused:
+        if sub.conflating is None or sub.rate_limiter is not None or sub.paused:
             return False
         return sub.conflating.unsent_position is not None or not self.delivery.caught_up(sub)
 
@@ -430,7 +430,7 @@ class SubscribeHandler:
         for sub_id, size in zip(command.sub_ids, command.bytes, strict=True):
             sub = held.recorded.get(sub_id)
             several = sub_id in held.live or sub_id in held.of_queues
-            if sub is None or sub.place is None or several or not 0 < size <= credit_bytes_max:
+            if sub is None or sub.group is None or several or not 0 < size <= credit_bytes_max:
                 self.credit(session, sub_id, size)
             else:  # what most are: it waits for nothing, there may be hundreds
                 sub.allowance.credit += size
@@ -509,7 +509,7 @@ class SubscribeHandler:
 
 
 def _check_replaces(old: LogFeed | None, rest: TransientFeed | None) -> None:
-    waiting = 0 if old is None else len(old.turns)
+    waiting = 0 if old is None else len(old.pending_replacements)
     while rest is not None:
         waiting, rest = waiting + 1, rest.earlier
     if waiting > replaces_waiting_max:

@@ -34,14 +34,14 @@ class RowCache(NamedTuple):
     low: int
     high: int
     """It is of the messages `[low, high)` of `raw`."""
-    takings: list[RowSet]
+    row_sets: list[RowSet]
     """In the order in which they stand in the cursor."""
 
 
 class Cursor:
-    """A place in the log, and who is there. Everybody in it has considered the same messages."""
+    """A place in the log, and who is there. All feeds in it have considered the same messages."""
 
-    __slots__ = ("ahead", "looked", "queued", "reader", "reading", "session", "starved", "subs")
+    __slots__ = ("ahead", "cached_rows", "out_of_credit", "queued", "reader", "reading", "session", "subs")
 
     def __init__(self, subs: list[LogFeed]) -> None:
         self.subs = subs
@@ -51,11 +51,11 @@ class Cursor:
         """An answer to a read is to come."""
         self.queued = False
         """It stands in the delivery's run queue."""
-        self.starved = False
+        self.out_of_credit = False
         """Credit does not reach for the next message: nothing is read until more is granted."""
         self.ahead = ReadBuffer()
         """What was read and is not yet taken, bounded by one read."""
-        self.looked: RowCache | None = None
+        self.cached_rows: RowCache | None = None
         """What was looked at last, for several."""
 
     @property
@@ -88,7 +88,7 @@ class Cursor:
     @property
     def runs(self) -> bool:
         """Whether it goes on by itself when there is something for it."""
-        return bool(self.subs) and self.subs[0].phase is Phase.BEHIND and not self.subs[0].paused
+        return bool(self.subs) and self.subs[0].phase is Phase.REPLAY and not self.subs[0].paused
 
     @property
     def releases(self) -> bool:
@@ -96,8 +96,8 @@ class Cursor:
         conflating = self.subs[0].conflating
         return conflating is not None and conflating.waits
 
-    def let_go(self) -> None:
+    def evict(self) -> None:
         """Forget what was read and is not taken: it is read again."""
         self.ahead.clear()
-        self.looked = None
+        self.cached_rows = None
         self.reader = None

@@ -54,14 +54,14 @@ class _Share(NamedTuple):
 
 def lockstep_frames(cursor: Cursor, mono: float) -> StepResult:
     """Take what comes next of what the cursor has read; the positions of all are moved to behind it."""
-    raw, _ = cursor.ahead.piece(None, cursor.position)
+    raw, _ = cursor.ahead.next_selection(None, cursor.position)
     batch = raw.batch
     low = raw.index_at(cursor.position)
     if batch is None or low >= raw.count:
         return _reach(cursor, raw, raw.count, StepResult([], 0, False, None))
     costs = message_costs(batch)
     high = min(low + max(int(costs[low:].cumsum().searchsorted(outbox_bytes_max, "right")), 1), batch.count)
-    looked, looked_at = cursor.looked, 0
+    looked, looked_at = cursor.cached_rows, 0
     if looked is not None and looked.raw is raw and looked.low <= low < looked.high:
         high = min(high, looked.high)  # at a pace a stretch is taken in many steps
     else:
@@ -74,10 +74,10 @@ def lockstep_frames(cursor: Cursor, mono: float) -> StepResult:
         high = sub.clip(raw, low, high)
     if looked is None:
         looked = RowCache(raw, low, high, [_taking(sub, batch, low, high) for sub in cursor.subs])
-        cursor.looked = looked
+        cursor.cached_rows = looked
         looked_at = (int(batch.offsets[high]) - int(batch.offsets[low])) * len(filtered)
     shares = []
-    for sub, taking in zip(cursor.subs, looked.takings, strict=True):
+    for sub, taking in zip(cursor.subs, looked.row_sets, strict=True):
         begin = int(taking.indices.searchsorted(low))
         shares.append(_Share(sub, taking, begin, taking.indices[begin:]).before(high))
     limit, at = high, None
@@ -94,8 +94,8 @@ def lockstep_frames(cursor: Cursor, mono: float) -> StepResult:
     some = [share for share in shares if len(share.indices)]
     frames = [_frame(some, batch, costs, raw.position(limit))] if some else []
     for sub, taking, begin, indices in some:
-        if sub.pacer is not None and taking.chosen is not None:
-            sub.pacer.sent(taking.chosen, begin, begin + len(indices), mono)
+        if sub.rate_limiter is not None and taking.chosen is not None:
+            sub.rate_limiter.sent(taking.chosen, begin, begin + len(indices), mono)
     spent = looked_at + sum(frame[1].nbytes for frame in frames)
     return _reach(cursor, raw, limit, StepResult(frames, spent, blocked, at))
 
@@ -110,7 +110,7 @@ def _reach(cursor: Cursor, raw: Selection, limit: int, offered: StepResult) -> S
     for sub in cursor.subs:
         sub.position = max(sub.position, position)
     if position >= raw.end:
-        cursor.ahead.used()
+        cursor.ahead.consumed()
     return offered
 
 
@@ -123,7 +123,7 @@ def _taking(sub: LogFeed, batch: MessageBatch, low: int, high: int) -> RowSet:
     content = sub.cover.content
     if content is not None:
         indices = content.passing(batch, indices)
-    return RowSet(indices, select(batch, indices) if sub.pacer is not None and len(indices) else None)
+    return RowSet(indices, select(batch, indices) if sub.rate_limiter is not None and len(indices) else None)
 
 
 def _limit(share: _Share, costs: Int64s, high: int, mono: float) -> tuple[int, float | None]:
@@ -135,8 +135,8 @@ def _limit(share: _Share, costs: Int64s, high: int, mono: float) -> tuple[int, f
     if not fitting and sub.allowance.credit >= sub.allowance.window:
         fitting = 1  # nothing is outstanding: then one message may exceed the credit
     at = None
-    if sub.pacer is not None and taking.chosen is not None:
-        allowed, at = sub.pacer.allowed(taking.chosen, begin, begin + len(indices), mono)
+    if sub.rate_limiter is not None and taking.chosen is not None:
+        allowed, at = sub.rate_limiter.allowed(taking.chosen, begin, begin + len(indices), mono)
         if allowed > fitting:
             at = None
         fitting = min(fitting, allowed)
@@ -148,7 +148,7 @@ def _limit(share: _Share, costs: Int64s, high: int, mono: float) -> tuple[int, f
 def _frame(shares: list[_Share], batch: MessageBatch, costs: Int64s, after: int) -> Frame:
     lengths = lengths_of(batch.offsets)
     for sub, _, _, indices in shares:
-        sub.told = after
+        sub.notified_to = after
         sub.spend_of(len(indices), int(lengths[indices].sum()), int(costs[indices].sum()))
     counts = np.array([len(share.indices) for share in shares])
     routes = np.concatenate([share.indices for share in shares])
@@ -162,7 +162,7 @@ def conflated_portion(cursor: Cursor, mono: float) -> tuple[Portion, int]:
     assert conflating is not None
     spent = 0
     if not conflating.waits:
-        piece, spent = cursor.ahead.piece(sub.cover, sub.position, project=False)
+        piece, spent = cursor.ahead.next_selection(sub.cover, sub.position, project=False)
         low, high, end = sub.bounds(piece)
         if high - low > conflation_piece_messages_max:
             high = low + conflation_piece_messages_max
@@ -171,7 +171,7 @@ def conflated_portion(cursor: Cursor, mono: float) -> tuple[Portion, int]:
         sub.position = max(sub.position, end)
         spent += (high - low) * step_delivery_bytes // 4
         if sub.position >= piece.end:
-            cursor.ahead.used()
+            cursor.ahead.consumed()
     if not conflating.waits:
         return Portion(None, sub.position, False), spent
     share = sub.release(mono)

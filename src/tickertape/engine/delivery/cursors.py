@@ -62,15 +62,15 @@ class CursorScheduler:
         self._reads = reads
         self._budgets = reads.budgets
         self._sender = sender
-        self._of: dict[LogFeed, Cursor] = {}
-        self._runnable: FairQueue[Cursor] = FairQueue()
-        self._full: dict[int, dict[Cursor, None]] = {}
+        self._cursor_of: dict[LogFeed, Cursor] = {}
+        self._run_queue: FairQueue[Cursor] = FairQueue()
+        self._blocked_on_connection: dict[int, dict[Cursor, None]] = {}
         """Cursors that go on when their connection is writable again."""
         self._at_tail: dict[Cursor, None] = {}
         """Cursors that have caught up and stay: they go on with the next commit."""
-        self._holding: DeadlineQueue[Cursor] = DeadlineQueue()
+        self._conflation_ends: DeadlineQueue[Cursor] = DeadlineQueue()
         """Those of them that conflate: they go on at a log time, with what is over then."""
-        self._patience: DeadlineQueue[Cursor] = DeadlineQueue()
+        self._conflation_timeouts: DeadlineQueue[Cursor] = DeadlineQueue()
         """The same, by the monotonic clock, microseconds: when they have waited too long for that time."""
         self._paced: DeadlineQueue[Cursor] = DeadlineQueue()
         """Cursors that go on at a time of the monotonic clock, microseconds."""
@@ -82,7 +82,7 @@ class CursorScheduler:
         for at in range(0, len(subs), combined_subscriptions_max):
             some = list(subs[at : at + combined_subscriptions_max])
             cursor = Cursor(some)
-            self._of.update(dict.fromkeys(some, cursor))
+            self._cursor_of.update(dict.fromkeys(some, cursor))
             self._run(cursor)
 
     def add_each(self, subs: Iterable[LogFeed]) -> None:
@@ -93,48 +93,48 @@ class CursorScheduler:
     def discard(self, sub: LogFeed) -> None:
         """It reads with nobody any more, nor by itself; nothing when it does not. An answer to its read will
         be ignored."""
-        cursor = self._of.pop(sub, None)
+        cursor = self._cursor_of.pop(sub, None)
         if cursor is None:
             return
         cursor.subs.remove(sub)
-        cursor.let_go()  # what was read for several is not what is read for one
+        cursor.evict()  # what was read for several is not what is read for one
         if cursor.subs:
-            cursor.starved = False  # it may have been this one that lacked credit
+            cursor.out_of_credit = False  # it may have been this one that lacked credit
             self._run(cursor)
             return
         if not cursor.reading:
             self._budgets.forget(cursor)
         self._at_tail.pop(cursor, None)
         self._paced.drop(cursor)
-        self._holding.drop(cursor)
-        self._patience.drop(cursor)
-        full = self._full.get(cursor.session.conn)
+        self._conflation_ends.drop(cursor)
+        self._conflation_timeouts.drop(cursor)
+        full = self._blocked_on_connection.get(cursor.session.conn)
         if full is not None:
             full.pop(cursor, None)
             if not full:
-                del self._full[cursor.session.conn]
+                del self._blocked_on_connection[cursor.session.conn]
 
     def __contains__(self, sub: LogFeed) -> bool:
-        return sub in self._of
+        return sub in self._cursor_of
 
     # -- inputs ---------------------------------------------------------------------------------------
 
     def credit(self, sub: LogFeed) -> None:
         """It was granted more credit."""
-        cursor = self._of.get(sub)
+        cursor = self._cursor_of.get(sub)
         if cursor is not None:
-            cursor.starved = False
+            cursor.out_of_credit = False
             self._run(cursor)
 
     def wake(self, sub: LogFeed) -> None:
         """Something changed for it: look at it in the next step; nothing when it does not read."""
-        cursor = self._of.get(sub)
+        cursor = self._cursor_of.get(sub)
         if cursor is not None:
             self._run(cursor)
 
     def writable(self, session: Session) -> None:
         """A connection has room again."""
-        for cursor in self._full.pop(session.conn, ()):
+        for cursor in self._blocked_on_connection.pop(session.conn, ()):
             self._run(cursor)
 
     def read_done(self, cursor: Cursor, data: Buffer | ArchiveAnswer | TickertapeError) -> list[Transition]:
@@ -162,13 +162,13 @@ class CursorScheduler:
 
     def settle(self) -> None:
         """When the clock moved: who goes on by it."""
-        if self._holding:
-            for cursor in self._holding.due(self._journal.log_time(self._clock.now)):
+        if self._conflation_ends:
+            for cursor in self._conflation_ends.due(self._journal.log_time(self._clock.now)):
                 self._run(cursor)
-        if self._patience:
-            for cursor in self._patience.due(int(self._clock.mono * _MICROS)):
+        if self._conflation_timeouts:
+            for cursor in self._conflation_timeouts.due(int(self._clock.mono * _MICROS)):
                 conflating = cursor.subs[0].conflating
-                if conflating is not None and cursor.session.writable and not cursor.starved:
+                if conflating is not None and cursor.session.writable and not cursor.out_of_credit:
                     conflating.lose_patience(self._clock.mono, self._journal.log_time(self._clock.now))
                 self._run(cursor)
         if self._paced:
@@ -179,28 +179,28 @@ class CursorScheduler:
 
     def caught_up(self, sub: LogFeed) -> bool:
         """Whether it reads on by itself and was given all there is."""
-        return self._of.get(sub) in self._at_tail
+        return self._cursor_of.get(sub) in self._at_tail
 
     def is_free(self, sub: LogFeed) -> bool:
         """Whether it reads by itself, and neither credit nor connection keeps it from going on."""
-        cursor = self._of.get(sub)
+        cursor = self._cursor_of.get(sub)
         return (
             cursor is not None
             and cursor.cover is not None
             and cursor.runs
             and cursor.session.writable
-            and not cursor.starved
+            and not cursor.out_of_credit
         )
 
     def reads_with(self, sub: LogFeed) -> int:
         """How many others were resumed together with it and read the log with it."""
-        cursor = self._of.get(sub)
+        cursor = self._cursor_of.get(sub)
         return 0 if cursor is None else len(cursor.subs) - 1
 
     def blocked(self, sub: LogFeed) -> bool:
         """Whether there is more for it than its credit or its connection takes."""
-        cursor = self._of.get(sub)
-        return cursor is not None and (cursor.starved or not cursor.session.writable)
+        cursor = self._cursor_of.get(sub)
+        return cursor is not None and (cursor.out_of_credit or not cursor.session.writable)
 
     def all_sent(self) -> Iterator[LogFeed]:
         """Those that have caught up and hold nothing back."""
@@ -212,21 +212,21 @@ class CursorScheduler:
     @property
     def has_work(self) -> bool:
         """Whether `step` would do something."""
-        return bool(self._runnable)
+        return bool(self._run_queue)
 
-    def next_moment(self) -> float | None:
+    def next_deadline(self) -> float | None:
         """Monotonic second at which `settle` is wanted."""
-        moments = [at for at in (self._paced.first(), self._patience.first()) if at is not None]
+        moments = [at for at in (self._paced.first(), self._conflation_timeouts.first()) if at is not None]
         return (min(moments) + 1) / _MICROS if moments else None  # a fraction does not make it early
 
     def next_log_time(self) -> int | None:
         """Log time at which `settle` is wanted."""
-        return self._holding.first()
+        return self._conflation_ends.first()
 
     def step(self, budget: int) -> Transitions[None]:
         """Let cursors go on in turn, for about so many bytes. Each transition is applied before the next."""
-        while self._runnable and budget > 0:
-            cursor = self._runnable.next()
+        while self._run_queue and budget > 0:
+            cursor = self._run_queue.next()
             cursor.queued = False
             if cursor.runs and not cursor.reading:
                 spent = yield from self._advance(cursor)
@@ -237,19 +237,19 @@ class CursorScheduler:
     def _run(self, cursor: Cursor) -> None:
         if not cursor.queued and not cursor.reading and cursor.runs:
             cursor.queued = True
-            self._runnable.put(cursor.session.conn, cursor)
+            self._run_queue.put(cursor.session.conn, cursor)
 
     def _advance(self, cursor: Cursor) -> Transitions[int]:
-        """Send what was read, then read on, or join the dispatcher. Returns the bytes looked at and sent."""
+        """Send what was read, then read on, or join the fanout. Returns the bytes looked at and sent."""
         for sub in list(cursor.subs):
             boundary = sub.boundary()
             if boundary is not None and sub.position >= boundary:
                 yield BoundaryReached(sub, sub.position)
-        if not cursor.subs or cursor.starved:
+        if not cursor.subs or cursor.out_of_credit:
             return 0
         if not cursor.session.writable:
-            self._full.setdefault(cursor.session.conn, {})[cursor] = None
-            self._budgets.idle(cursor, cursor.let_go)
+            self._blocked_on_connection.setdefault(cursor.session.conn, {})[cursor] = None
+            self._budgets.idle(cursor, cursor.evict)
             return 0
         self._budgets.busy(cursor)
         if not cursor.ahead and not cursor.releases:
@@ -273,23 +273,23 @@ class CursorScheduler:
             blocked, at = share.blocked, share.at
         else:
             sub = cursor.subs[0]
-            piece, spent = cursor.ahead.piece(cover, sub.position)
-            share = sub.share(piece, self._clock.mono)
+            piece, spent = cursor.ahead.next_selection(cover, sub.position)
+            share = sub.next_portion(piece, self._clock.mono)
             sub.position = max(sub.position, share.next)
             if share.batch is not None:
                 spent += share.batch.nbytes
                 self._sender.deliver(sub, share.batch, share.next, None, share.positions)
             if sub.position >= piece.end:
-                cursor.ahead.used()
+                cursor.ahead.consumed()
             blocked, at = share.blocked, share.at
         if at is not None:
             self._paced.put(cursor, int(at * _MICROS) + 1)
         elif blocked:
-            cursor.starved = True
+            cursor.out_of_credit = True
         else:
             self._run(cursor)
             return spent
-        self._budgets.idle(cursor, cursor.let_go)
+        self._budgets.idle(cursor, cursor.evict)
         return spent
 
     def _fetch(self, cursor: Cursor) -> Transitions[None]:
@@ -317,13 +317,20 @@ class CursorScheduler:
         self._budgets.release(cursor)
         if step is None:
             reached = min(
-                [cursor.reader.position, *[sub.turns[0].position for sub in cursor.subs if sub.turns]]
+                [
+                    cursor.reader.position,
+                    *[
+                        sub.pending_replacements[0].position
+                        for sub in cursor.subs
+                        if sub.pending_replacements
+                    ],
+                ]
             )
             for sub in cursor.subs:
                 sub.position = max(sub.position, reached)
             if reached < cursor.reader.position or isinstance(cursor.reader, ArchivedLogReader):
                 # What it becomes may cover what was passed over for what it is; the log follows the archive.
-                cursor.let_go()
+                cursor.evict()
                 self._run(cursor)
                 return
             yield from self._join(cursor)
@@ -342,7 +349,7 @@ class CursorScheduler:
 
     def _join(self, cursor: Cursor) -> Transitions[None]:
         """It has caught up."""
-        cursor.let_go()
+        cursor.evict()
         self._budgets.forget(cursor)
         for sub in list(cursor.subs):
             yield CaughtUp(sub)
@@ -360,9 +367,11 @@ class CursorScheduler:
             at = conflating.next_time()
             if at is not None:
                 if all_known:  # else the next commit wakes it
-                    self._holding.put(cursor, at)
+                    self._conflation_ends.put(cursor, at)
                 if self._journal.log_time(self._clock.now) < at:  # else it does not wait for the clock
-                    self._patience.put(cursor, int(conflating.patience(self._clock.mono) * _MICROS) + 1)
+                    self._conflation_timeouts.put(
+                        cursor, int(conflating.patience(self._clock.mono) * _MICROS) + 1
+                    )
         self._at_tail[cursor] = None
 
 

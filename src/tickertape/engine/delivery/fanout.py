@@ -32,14 +32,14 @@ from tickertape.journal.reading.log_view import LogPart
 _FINDING_OUT_BYTES: Final = 64 * KIB
 """What it counts to find out for some who is to get what."""
 
-Everybody: TypeAlias = SubscriptionIndex[LogFeed, InterestGroup[LogFeed]]
+FeedIndex: TypeAlias = SubscriptionIndex[LogFeed, InterestGroup[LogFeed]]
 
 
 class Fanout:
     """All feeds at one position, which are in `phase` here. A feed that cannot take its part is ejected: it
     is to read on by itself."""
 
-    def __init__(self, position: int, sender: FrameSender, phase: Phase = Phase.AT_END) -> None:
+    def __init__(self, position: int, sender: FrameSender, phase: Phase = Phase.TAIL) -> None:
         self.position = position
         """Everything below was offered to everybody here."""
         self.backlog_bytes_max = dispatch_backlog_bytes_max
@@ -49,8 +49,8 @@ class Fanout:
         self._sender = sender
         self._phase = phase
         self._ejected: list[LogFeed] = []
-        """Feeds that were put out since `step` or `eject_all` began."""
-        self._standing: Everybody = SubscriptionIndex(InterestGroup)
+        """Feeds that were ejected since `step` or `eject_all` began."""
+        self._index: FeedIndex = SubscriptionIndex(InterestGroup)
         self._parts: deque[LogPart] = deque()
         self._waiting_bytes = 0
         self._work: Iterator[Match[InterestGroup[LogFeed]]] | None = None
@@ -66,13 +66,13 @@ class Fanout:
 
     # -- coming and going -----------------------------------------------------------------------------
 
-    def join(self, sub: LogFeed) -> None:
+    def add(self, sub: LogFeed) -> None:
         """`sub` has considered everything below its position, which is not below `open_from`."""
-        sub.phase, sub.place = self._phase, self
-        self._standing.add(sub)
-        self.bound(sub)
+        sub.phase, sub.group = self._phase, self
+        self._index.add(sub)
+        self.reschedule(sub)
 
-    def bound(self, sub: LogFeed) -> None:
+    def reschedule(self, sub: LogFeed) -> None:
         """The boundary of `sub` is new or has moved."""
         boundary = sub.boundary()
         if boundary is None:
@@ -80,49 +80,49 @@ class Fanout:
         else:
             self._boundaries.put(sub, boundary)
 
-    def leave(self, sub: LogFeed) -> None:
+    def remove(self, sub: LogFeed) -> None:
         """`sub` stands here no more; nothing when it does not. Its position is what it has considered."""
-        if sub.place is self:
+        if sub.group is self:
             self._gone(sub)
-            self._standing.discard(sub)
+            self._index.discard(sub)
 
-    def standing(self) -> Iterator[LogFeed]:
-        """Everybody here."""
-        return iter(self._standing)
+    def feeds(self) -> Iterator[LogFeed]:
+        """Return all feeds here."""
+        return iter(self._index)
 
     def __len__(self) -> int:
-        return len(self._standing)
+        return len(self._index)
 
-    def take_filtered(self) -> list[Everybody]:
+    def take_filtered(self) -> list[FeedIndex]:
         """Those with filters leave: those of one topic together, and all with patterns."""
-        taken = self._standing.take_filtered()
+        taken = self._index.take_filtered()
         for sub in chain.from_iterable(taken):
             self._gone(sub)
         return taken
 
-    def take_all(self) -> Everybody:
+    def drain(self) -> FeedIndex:
         """All of them leave together, and what was to be handed on is forgotten."""
-        for sub in self.standing():
+        for sub in self.feeds():
             self._gone(sub)
-        taken, self._standing = self._standing, SubscriptionIndex(InterestGroup)
+        taken, self._index = self._index, SubscriptionIndex(InterestGroup)
         self._parts.clear()
         self._begin_next()
         return taken
 
     def _gone(self, sub: LogFeed) -> None:
-        sub.phase, sub.place = Phase.BEHIND, None
+        sub.phase, sub.group = Phase.REPLAY, None
         sub.position = max(sub.position, self.position)
         self._boundaries.drop(sub)
 
-    def adopt(self, others: Everybody) -> None:
-        """Everybody in `others` stands here from now on; what they have considered is in their positions."""
+    def absorb(self, others: FeedIndex) -> None:
+        """Add all feeds of `others`, whose positions say what they have considered."""
         for sub in others:
-            sub.phase, sub.place = self._phase, self
-            self.bound(sub)
-        if len(others) > len(self._standing) and not self._parts:
-            others, self._standing = self._standing, others  # who are fewer move
+            sub.phase, sub.group = self._phase, self
+            self.reschedule(sub)
+        if len(others) > len(self._index) and not self._parts:
+            others, self._index = self._index, others  # who are fewer move
         for sub in others:
-            self._standing.add(sub)
+            self._index.add(sub)
 
     # -- commits --------------------------------------------------------------------------------------
 
@@ -134,7 +134,7 @@ class Fanout:
     def persisted(self, part: LogPart) -> bool:
         """A commit became persisted (or, at the live end, was accepted): it waits for `step`. Return whether
         too much waits: publishers are faster than all the sending, and `eject_all` is wanted."""
-        if not self._standing:
+        if not self._index:
             self._parts.clear()
             self._begin_next()
             self.position = part.end_position
@@ -149,8 +149,8 @@ class Fanout:
         """Put all feeds out and return them: nothing below `position` is handed on here any more."""
         self._parts.clear()
         self._begin_next()
-        for sub in list(self.standing()):
-            self._put_out(sub, self.position)
+        for sub in list(self.feeds()):
+            self._eject(sub, self.position)
         self.position = position
         return self._take_ejected()
 
@@ -174,7 +174,7 @@ class Fanout:
         while self._parts and budget > 0:
             part = self._parts[0]
             if self._work is None:
-                self._work = self._standing.offers(part.batch, parted=True)
+                self._work = self._index.offers(part.batch, parted=True)
             while budget > 0:
                 if self._subs:
                     budget -= self._dispatch(self._subs.pop(), part) + step_delivery_bytes
@@ -192,7 +192,7 @@ class Fanout:
                 self._begin(offer, part)
         return budget, self._take_ejected()
 
-    def reached(self) -> list[LogFeed]:
+    def take_reached(self) -> list[LogFeed]:
         """Those whose boundary everything was offered up to; each is given once."""
         return self._boundaries.due(self.position)
 
@@ -235,7 +235,7 @@ class Fanout:
         sent = step_delivery_bytes
         parts: list[Part] = []
         for at, (sub, number) in enumerate(task):
-            if sub.position > first and sub.place is self:  # in the middle of it, or behind it
+            if sub.position > first and sub.group is self:  # in the middle of it, or behind it
                 rest = sharing.since(number, part.index_at(sub.position))
                 if rest is None:
                     continue
@@ -245,7 +245,7 @@ class Fanout:
                 self._rest = task[at:]  # first what it has been given is to be written
                 break
             # What most are, first: there may be thousands.
-            usual = sub.place is self and writable and sub.simple and cost <= outbox_bytes_max
+            usual = sub.group is self and writable and sub.simple and cost <= outbox_bytes_max
             if (usual and cost <= sub.allowance.credit) or self._takes(sub, cost, part):
                 parts.append((sub, number))
                 room -= cost
@@ -262,7 +262,7 @@ class Fanout:
         if not part.first_position < sub.position < part.end_position:
             return self._give(sub, chosen, part, crc)
         if indices is None:
-            self._put_out_unless_done(sub, part)
+            self._eject_unless_done(sub, part)
             return 0
         since = int(indices.searchsorted(part.index_at(sub.position)))
         if since == chosen.count:
@@ -279,25 +279,25 @@ class Fanout:
         return chosen.nbytes
 
     def _takes(self, sub: LogFeed, cost: int, part: LogPart) -> bool:
-        """Whether it is to be given a part, and can take it; who cannot is put out."""
-        if sub.place is not self or sub.position >= part.end_position:
+        """Whether it is to be given a part, and can take it; who cannot is ejected."""
+        if sub.group is not self or sub.position >= part.end_position:
             return False
         fits = cost <= sub.allowance.credit and cost <= outbox_bytes_max
         if fits and sub.session.writable and sub.is_free_to(part.end_position):
             return True
-        self._put_out(sub, part.first_position, part.end_position)
+        self._eject(sub, part.first_position, part.end_position)
         return False
 
-    def _put_out_unless_done(self, sub: LogFeed, part: LogPart) -> None:
+    def _eject_unless_done(self, sub: LogFeed, part: LogPart) -> None:
         """Put it out if something of a part is still to be considered for it."""
-        if sub.place is self and sub.position < part.end_position:
-            self._put_out(sub, part.first_position, part.end_position)
+        if sub.group is self and sub.position < part.end_position:
+            self._eject(sub, part.first_position, part.end_position)
 
-    def _put_out(self, sub: LogFeed, position: int, alone_to: int = 0) -> None:
-        self.leave(sub)
+    def _eject(self, sub: LogFeed, position: int, solo_until: int = 0) -> None:
+        self.remove(sub)
         sub.position = max(sub.position, position)
         # Who waits for its connection only is no trouble to others, once it goes on.
-        sub.alone_to = alone_to if sub.session.writable else 0
+        sub.solo_until = solo_until if sub.session.writable else 0
         self._ejected.append(sub)
 
 

@@ -131,7 +131,7 @@ class FrameSharing:
         costs = self.costs
         for sub, number in parts:
             sub.allowance.credit -= costs[number]
-            sub.told = sub.position = after
+            sub.notified_to = sub.position = after
         routes = self._routes(numbers, counts)
         # Once for all: there may be hundreds.
         parts[0][0].session.sent(len(routes), int(self._each_size[routes].sum()))

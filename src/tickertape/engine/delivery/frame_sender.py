@@ -27,7 +27,7 @@ class FrameSender:
         """Send a batch to a feed, which has considered everything below `after` then. `positions` are those
         of `Deliver`."""
         sub.spend(batch)
-        sub.told = after
+        sub.notified_to = after
         command = Deliver(sub_id=sub.sub_id, next=after, positions=positions)
         self._outbox.put(Send(sub.session.conn, encode_frame(command, batch, batch_crc=crc)))
 

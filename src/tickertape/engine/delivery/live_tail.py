@@ -27,7 +27,7 @@ class LiveTail:
     is to be closed (None: never)."""
 
     def __init__(self, end: int, clock: EngineClock, sender: FrameSender, age_seconds: float | None) -> None:
-        self.dispatcher = Fanout(end, sender)
+        self.fanout = Fanout(end, sender)
         self._clock = clock
         self._sender = sender
         self._age_seconds = age_seconds
@@ -64,17 +64,17 @@ class LiveTail:
             if batch is None or stamp is None:
                 self._known_from = position
                 self._parts.clear()
-                fallen += self.dispatcher.eject_all(position)
+                fallen += self.fanout.eject_all(position)
                 continue
             part = LogPart(position, merge([batch], [stamp]))
             self._parts.append(part)
-            if self.dispatcher.persisted(part):
-                fallen += self.dispatcher.eject_all(part.end_position)
+            if self.fanout.persisted(part):
+                fallen += self.fanout.eject_all(part.end_position)
         return self._demoted(fallen)
 
     def step(self, budget: int) -> tuple[int, list[LogFeed]]:
         """Hand on what was accepted, as `Fanout.step`."""
-        left, ejected = self.dispatcher.step(budget)
+        left, ejected = self.fanout.step(budget)
         return left, self._demoted(ejected)
 
     def persisted(self, end: int) -> None:
@@ -141,12 +141,12 @@ class LiveTail:
                     if content.reach(raw.batch, low) < raw.count:
                         return False  # more than is looked at in one step
                     piece = restrict(raw, low, raw.count, content, project=True)
-                share = sub.share(piece, self._clock.mono)
+                share = sub.next_portion(piece, self._clock.mono)
                 sub.position = max(sub.position, share.next)
                 if share.batch is not None:
                     self._sender.deliver(sub, share.batch, share.next)
                     sent += share.batch.nbytes
                 if sub.position < piece.end:
                     return False
-        self.dispatcher.join(sub)
+        self.fanout.add(sub)
         return True

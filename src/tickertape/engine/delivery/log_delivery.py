@@ -1,7 +1,7 @@
 """Owns delivery of the log: subscriptions behind its end read by themselves (cursors.py) or together
-(cohorts.py), those at the end share one dispatcher.
+(cohorts.py), those at the end share one fanout.
 
-A subscription leaves the dispatcher when it lacks credit, is paused or its connection is full, goes on from
+A subscription leaves the fanout when it lacks credit, is paused or its connection is full, goes on from
 exactly there by reading, and joins again when it has caught up. Must never leave a gap or send a message
 twice at either crossing, or do more in one step than `step_bytes_max`.
 """
@@ -75,8 +75,8 @@ class LogDelivery:
         """About what one step delivers."""
         sender = FrameSender(outbox)
         self.cursors = CursorScheduler(journal, clock, reads, sender)
-        self.cohorts = SharedCursors(journal, reads, self.cursors, sender)
-        self.dispatcher = Fanout(journal.commits.persisted_end, sender)
+        self.shared_cursors = SharedCursors(journal, reads, self.cursors, sender)
+        self.fanout = Fanout(journal.commits.persisted_end, sender)
         self.live = LiveTail(journal.commits.accepted_end, clock, sender, age_seconds)
         self._clocked: DeadlineQueue[LogFeed] = DeadlineQueue()
         """Subscriptions that end at a log time still to come."""
@@ -108,7 +108,7 @@ class LogDelivery:
                 continue
             sub.pause(self._clock.mono)
             _leave(sub)
-            if sub.phase is Phase.BEHIND:
+            if sub.phase is Phase.REPLAY:
                 self.cursors.discard(sub)
                 self.cursors.add(sub)
 
@@ -119,7 +119,7 @@ class LogDelivery:
             if not sub.paused:
                 continue
             sub.resume(self._clock.mono)
-            if sub.phase is Phase.BEHIND:
+            if sub.phase is Phase.REPLAY:
                 key = (sub.position, sub.pace) if sub.may_combine else number
                 alike.setdefault(key, []).append(sub)
         for group in alike.values():
@@ -139,32 +139,32 @@ class LogDelivery:
         """It becomes another one under the same id, or without a `cover` is over: where a replay stands, and
         once it has caught up with the first message that is accepted from now on."""
         replay = sub.replays and not (sub.target is None and not sub.has_stop) and not self.caught_up(sub)
-        position = sub.reached if replay else self._journal.commits.accepted_end
+        position = sub.considered_to if replay else self._journal.commits.accepted_end
         if sub.phase is Phase.SEARCHING:
             position = sub.position
-            sub.turns.clear()
-        if sub.turns and sub.turns[-1].position == position:
-            sub.turns.pop()  # nothing lies between: it would be another one for no message
-        sub.turns.append(Replacement(position, cover, pace, conflating, live))
+            sub.pending_replacements.clear()
+        if sub.pending_replacements and sub.pending_replacements[-1].position == position:
+            sub.pending_replacements.pop()  # nothing lies between: it would be another one for no message
+        sub.pending_replacements.append(Replacement(position, cover, pace, conflating, live))
         if sub.phase is Phase.SEARCHING:
-            self._turn(sub)
+            self._apply_replacement(sub)
             return
-        if sub.place is not None:
+        if sub.group is not None:
             # Until its turn it reads by itself: here it would be passed over by what only then is its own.
-            sub.place.leave(sub)
+            sub.group.remove(sub)
             self.cursors.add(sub)
-        if self._cross(sub, sub.position):
+        if self._pass_boundary(sub, sub.position):
             self.cursors.wake(sub)
 
     def remove(self, sub: LogFeed) -> None:
         """It is over; an answer to its read will be ignored."""
-        if sub.phase is Phase.OVER:
+        if sub.phase is Phase.ENDED:
             return
         _leave(sub)
         self.cursors.discard(sub)
         if sub.live and sub.phase is not Phase.SEARCHING:
             self.live.end(sub)
-        sub.phase = Phase.OVER
+        sub.phase = Phase.ENDED
         if sub.conflating is not None:
             sub.conflating.forget()
         self._clocked.drop(sub)
@@ -177,7 +177,7 @@ class LogDelivery:
         transitions = (
             self.cursors.read_done(reader, data)
             if isinstance(reader, Cursor)
-            else self.cohorts.read_done(reader, data)
+            else self.shared_cursors.read_done(reader, data)
         )
         for transition in transitions:
             self._apply(transition)
@@ -188,7 +188,7 @@ class LogDelivery:
 
     def persisted(self, part: LogPart) -> None:
         """A commit became persisted."""
-        if self.dispatcher.persisted(part):
+        if self.fanout.persisted(part):
             self._tail_overloaded(part.end_position)
         self.live.persisted(part.end_position)
         self._notices.moved(part)
@@ -208,9 +208,9 @@ class LogDelivery:
             for sub in self._clocked.due(self._journal.log_time(self._clock.now)):
                 self._stop_by_clock(sub)
         self.cursors.settle()
-        for dispatcher in (self.dispatcher, self.live.dispatcher):
-            self._cross_reached(dispatcher)
-        if not (self.dispatcher.has_work or self.live.dispatcher.has_work):  # else not everything is sent yet
+        for fanout in (self.fanout, self.live.fanout):
+            self._pass_boundaries(fanout)
+        if not (self.fanout.has_work or self.live.fanout.has_work):  # else not everything is sent yet
             self._notices.settle(self._all_sent())
 
     def _stop_by_clock(self, sub: LogFeed) -> None:
@@ -221,8 +221,8 @@ class LogDelivery:
             end = self._journal.commits.accepted_end
             # `stop_time` stays: whoever is still behind must not be given what is stamped later.
             sub.stop = end if sub.stop is None else min(sub.stop, end)
-        if sub.place is not None:
-            sub.place.bound(sub)
+        if sub.group is not None:
+            sub.group.reschedule(sub)
         else:
             self.cursors.wake(sub)
 
@@ -235,23 +235,23 @@ class LogDelivery:
 
     def caught_up(self, sub: LogFeed) -> bool:
         """Whether it was given all there is."""
-        return sub.phase is Phase.AT_END or self.cursors.caught_up(sub)
+        return sub.phase is Phase.TAIL or self.cursors.caught_up(sub)
 
     @property
     def has_work(self) -> bool:
         """Whether `step` would do something."""
         return (
             self.cursors.has_work
-            or self.cohorts.has_work
-            or self.dispatcher.has_work
-            or self.live.dispatcher.has_work
+            or self.shared_cursors.has_work
+            or self.fanout.has_work
+            or self.live.fanout.has_work
         )
 
     def next_deadline(self) -> float | None:
         """Monotonic second at which `settle` is wanted: ranges that end by the clock, paces, notices."""
         deadlines = [
             self._notices.next_deadline(),
-            self.cursors.next_moment(),
+            self.cursors.next_deadline(),
             self.live.next_deadline(),
         ]
         for log_time in (self._clocked.first(), self.cursors.next_log_time()):
@@ -265,16 +265,16 @@ class LogDelivery:
         """Serve those at the end and then those behind it, in turn, about `step_bytes_max` in all."""
         left = max(self.dispatch(), self.step_bytes_max // _SHARE_OF_THE_LAST)
         share = left // 2 if self.cursors.has_work else left
-        self._apply_all(self.cursors.step(left - share + self._apply_all(self.cohorts.step(share))))
+        self._apply_all(self.cursors.step(left - share + self._apply_all(self.shared_cursors.step(share))))
 
     def dispatch(self) -> int:
         """Serve those at the end of the log; returns what is left of the bytes of a step."""
         budget = self.step_bytes_max
-        for end, dispatcher in ((self.live, self.live.dispatcher), (self.dispatcher, self.dispatcher)):
-            if dispatcher.has_work:
+        for end, fanout in ((self.live, self.live.fanout), (self.fanout, self.fanout)):
+            if fanout.has_work:
                 budget, ejected = end.step(budget)
                 self.cursors.add_each(ejected)
-                self._cross_reached(dispatcher)
+                self._pass_boundaries(fanout)
         return budget
 
     # -- transitions ----------------------------------------------------------------------------------
@@ -291,11 +291,11 @@ class LogDelivery:
 
     def _apply(self, transition: Transition) -> None:
         if isinstance(transition, MayShare):
-            self.cohorts.join(transition.feed)
+            self.shared_cursors.join(transition.feed)
         elif isinstance(transition, BoundaryReached):
-            group = transition.feed.place
-            if self._cross(*transition) and group is not None and transition.feed.place is group:
-                group.bound(transition.feed)
+            group = transition.feed.group
+            if self._pass_boundary(*transition) and group is not None and transition.feed.group is group:
+                group.reschedule(transition.feed)
         elif isinstance(transition, CaughtUp):
             self._caught_up(transition.feed)
         elif isinstance(transition, Ejected):
@@ -310,33 +310,33 @@ class LogDelivery:
     def _tail_overloaded(self, end: int) -> None:
         """Too much waits at the end of the log: feeds with filters go on together from where they are, the
         others by themselves."""
-        for everybody in self.dispatcher.take_filtered():
-            if not self.cohorts.begin(everybody, self.dispatcher.position):
-                self.cursors.add_each(everybody)
-        self.cursors.add_each(self.dispatcher.eject_all(end))
+        for feeds in self.fanout.take_filtered():
+            if not self.shared_cursors.begin(feeds, self.fanout.position):
+                self.cursors.add_each(feeds)
+        self.cursors.add_each(self.fanout.eject_all(end))
 
-    def _promote_to_tail(self, cohort: Fanout) -> None:
+    def _promote_to_tail(self, group: Fanout) -> None:
         """All of a group have caught up: they go over to the end, unless too many would have to move."""
-        moving, there = len(cohort), len(self.dispatcher)
-        if moving > cohort_moves_max and (there > cohort_moves_max or self.dispatcher.has_work):
+        moving, there = len(group), len(self.fanout)
+        if moving > cohort_moves_max and (there > cohort_moves_max or self.fanout.has_work):
             return
-        if any(sub.live for sub in cohort.standing()):
+        if any(sub.live for sub in group.feeds()):
             return
-        everybody = cohort.take_all()
-        for sub in everybody:
+        feeds = group.drain()
+        for sub in feeds:
             self._notices.joined(sub)
-        self.dispatcher.adopt(everybody)
+        self.fanout.absorb(feeds)
 
     def _caught_up(self, sub: LogFeed) -> None:
         """It joins those at the end, unless it goes at a pace of its own or must change first."""
-        if not self._cross(sub, self._journal.commits.persisted_end):
+        if not self._pass_boundary(sub, self._journal.commits.persisted_end):
             return
-        if not (sub.own_pace or sub.turns):
+        if not (sub.has_own_pace or sub.pending_replacements):
             if sub.live and not self.live.join(sub):
                 return
             self.cursors.discard(sub)
             if not sub.live:
-                self.dispatcher.join(sub)
+                self.fanout.add(sub)
         self._notices.joined(sub)
 
     def _failed(self, sub: LogFeed, error: TickertapeError) -> None:
@@ -344,19 +344,19 @@ class LogDelivery:
         self.remove(sub)
 
     def _all_sent(self) -> Iterator[LogFeed]:
-        """Everybody who was sent everything."""
-        yield from self.dispatcher.standing()
-        yield from self.live.dispatcher.standing()
+        """Feeds that were sent everything."""
+        yield from self.fanout.feeds()
+        yield from self.live.fanout.feeds()
         yield from self.cursors.all_sent()
 
     # -- completions and ends -------------------------------------------------------------------------
 
-    def _cross_reached(self, dispatcher: Fanout) -> None:
-        for sub in dispatcher.reached():
-            if self._cross(sub, dispatcher.position) and sub.place is dispatcher:
-                dispatcher.bound(sub)
+    def _pass_boundaries(self, fanout: Fanout) -> None:
+        for sub in fanout.take_reached():
+            if self._pass_boundary(sub, fanout.position) and sub.group is fanout:
+                fanout.reschedule(sub)
 
-    def _cross(self, sub: LogFeed, position: int) -> bool:
+    def _pass_boundary(self, sub: LogFeed, position: int) -> bool:
         """Send what is due when everything below `position` was considered; False when it is over."""
         boundary = sub.boundary()
         if boundary is None or position < boundary:
@@ -365,9 +365,9 @@ class LogDelivery:
             sub.conflating.flush()
             if sub.conflating.waits:
                 return True  # what was held back goes first
-        if sub.turns and position >= sub.turns[0].position:
-            self._turn(sub)
-            if sub.phase is Phase.OVER:
+        if sub.pending_replacements and position >= sub.pending_replacements[0].position:
+            self._apply_replacement(sub)
+            if sub.phase is Phase.ENDED:
                 return False
         if sub.stop is not None and position >= sub.stop:
             self._send(sub, Completed(sub_id=sub.sub_id, next=sub.stop))
@@ -379,14 +379,14 @@ class LogDelivery:
             sub.target = None
         return True
 
-    def _turn(self, sub: LogFeed) -> None:
-        if sub.turns[0].cover is None and len(sub.turns) == 1:
+    def _apply_replacement(self, sub: LogFeed) -> None:
+        if sub.pending_replacements[0].cover is None and len(sub.pending_replacements) == 1:
             self.remove(sub)
             return
         _leave(sub)
         self.cursors.discard(sub)
         was_live = sub.live
-        sub.turn()
+        sub.apply_replacement()
         if was_live and not sub.live and sub.phase is not Phase.SEARCHING:
             self.live.end(sub)
         elif sub.live and not was_live and sub.phase is not Phase.SEARCHING:
@@ -401,5 +401,5 @@ class LogDelivery:
 
 def _leave(sub: LogFeed) -> None:
     """It is given nothing more with others."""
-    if sub.place is not None:
-        sub.place.leave(sub)
+    if sub.group is not None:
+        sub.group.remove(sub)

@@ -77,14 +77,14 @@ class ProgressNotices:
             s
             for s in caught_up
             # One that begins in the future would begin too early if it were taken up again there.
-            if s.replays and s.told < last.end and (s.not_before is None or s.not_before <= stamp)
+            if s.replays and s.notified_to < last.end and (s.not_before is None or s.not_before <= stamp)
         ]
         wanting.sort(key=_connection)
         publisher, sequence = last.batch.publisher(last.at), last.batch.sequence(last.at)
         for conn, subs in groupby(wanting, _connection):
             ids = []
             for sub in subs:
-                sub.told = last.end
+                sub.notified_to = last.end
                 ids.append(sub.sub_id)
             for at in range(0, len(ids), notice_subscriptions_max):
                 notice = PersistedNotice(

@@ -1,7 +1,7 @@
 """Owns reading the log for many at once: subscriptions with filters that are behind its end at about the same
 place go on together, so that each message is looked at once for all of them, in one index.
 
-A cohort hands out what it reads as the end of the log does (dispatcher.py): who cannot take its part leaves,
+A shared hands out what it reads as the end of the log does (fanout.py): who cannot take its part leaves,
 and reads by itself until it may join again. Must never keep anybody waiting for who is far behind, or hold
 more of the log than the read budget allows.
 """
@@ -20,7 +20,7 @@ from tickertape.base.interfaces import Buffer
 from tickertape.batch import merge
 from tickertape.batch.format import Int64s
 from tickertape.engine.delivery.cursors import CursorScheduler
-from tickertape.engine.delivery.fanout import Everybody, Fanout
+from tickertape.engine.delivery.fanout import Fanout, FeedIndex
 from tickertape.engine.delivery.frame_sender import FrameSender
 from tickertape.engine.delivery.transitions import (
     BoundaryReached,
@@ -51,39 +51,39 @@ from tickertape.journal.reading.log_view import LogPart, ReadRequest
 class SharedCursor:
     """Those who go on together: all of one topic, or all with patterns."""
 
-    __slots__ = ("dispatcher", "gathered", "literal", "queued", "reader", "reading")
+    __slots__ = ("buffered", "fanout", "literal", "queued", "reader", "reading")
 
-    def __init__(self, dispatcher: Fanout, literal: str | None) -> None:
-        self.dispatcher = dispatcher
+    def __init__(self, fanout: Fanout, literal: str | None) -> None:
+        self.fanout = fanout
         self.literal = literal
         self.reader: LogReader | None = None
         self.reading = False
         """An answer to a read is to come."""
         self.queued = False
         """It stands in the run queue."""
-        self.gathered: list[LogPart] = []
+        self.buffered: list[LogPart] = []
         """What was read and is not handed out yet."""
 
     @property
     def position(self) -> int:
-        """Everything below was considered by everybody in it."""
-        return self.dispatcher.position
+        """Everything below was considered by feeds in it."""
+        return self.fanout.position
 
     @property
     def is_idle(self) -> bool:
         """Everything that was read is handed out."""
-        return not self.dispatcher.has_work
+        return not self.fanout.has_work
 
     @property
-    def gathered_bytes(self) -> int:
+    def buffered_bytes(self) -> int:
         """Encoded bytes of what was read."""
-        return sum([part.batch.nbytes for part in self.gathered])
+        return sum([part.batch.nbytes for part in self.buffered])
 
     def hand_out(self, *, merged: bool) -> None:
         """What was read is handed out in the steps to come: as one part when `merged`, which is a copy."""
-        parts, self.gathered = self.gathered, []
+        parts, self.buffered = self.buffered, []
         for part in [_merged(parts)] if merged else parts:
-            self.dispatcher.take(part)
+            self.fanout.take(part)
 
 
 def _merged(parts: list[LogPart]) -> LogPart:
@@ -105,12 +105,12 @@ _MEMBERS_PER_READ = 64
 
 
 def can_share(sub: LogFeed) -> bool:
-    """Whether it is one for a cohort, where it is now."""
+    """Whether it is one for a shared, where it is now."""
     return (
         is_indexed(sub.cover)
-        and sub.phase is Phase.BEHIND
-        and sub.position >= sub.alone_to
-        and not (sub.own_pace or sub.paused or sub.turns)
+        and sub.phase is Phase.REPLAY
+        and sub.position >= sub.solo_until
+        and not (sub.has_own_pace or sub.paused or sub.pending_replacements)
         and sub.not_before is None
         and sub.stop_time is None
     )
@@ -118,7 +118,7 @@ def can_share(sub: LogFeed) -> bool:
 
 def _boundaries(group: Fanout) -> Iterator[BoundaryReached]:
     """Boundaries that a fan-out has reached."""
-    for feed in group.reached():
+    for feed in group.take_reached():
         yield BoundaryReached(feed, group.position)
 
 
@@ -138,9 +138,9 @@ class SharedCursors:
         self._cursors = cursors
         self._sender = sender
         self._all: dict[SharedCursor, None] = {}
-        self._runnable: deque[SharedCursor] = deque()
+        self._run_queue: deque[SharedCursor] = deque()
         self._alone: WeakValueDictionary[str | None, LogFeed] = WeakValueDictionary()
-        """Of each topic the one that last went on by itself: with the next one it may make a cohort."""
+        """Of each topic the one that last went on by itself: with the next one it may make a shared."""
 
     def __len__(self) -> int:
         return len(self._all)
@@ -151,27 +151,27 @@ class SharedCursors:
         """Whether one that reads by itself goes on with others from here."""
         if not can_share(sub) or self._is_older(sub):
             return False
-        cohort = self._near(sub) or self._with_another(sub)
-        if cohort is None:
+        shared = self._near(sub) or self._with_another(sub)
+        if shared is None:
             return False
         self._cursors.discard(sub)
-        cohort.dispatcher.join(sub)
+        shared.fanout.add(sub)
         return True
 
-    def begin(self, everybody: Everybody, position: int) -> bool:
+    def begin(self, feeds: FeedIndex, position: int) -> bool:
         """Whether those who stand nowhere now go on together from a position."""
-        first = next(iter(everybody))
-        if len(everybody) < 2 or len(self._all) >= cohorts_max:
+        first = next(iter(feeds))
+        if len(feeds) < 2 or len(self._all) >= cohorts_max:
             return False
-        self._begin(first.cover.literal, position).dispatcher.adopt(everybody)
+        self._begin(first.cover.literal, position).fanout.absorb(feeds)
         return True
 
     def _near(self, sub: LogFeed) -> SharedCursor | None:
-        for cohort in self._all:
-            if cohort.literal == sub.cover.literal:
-                ahead = sub.position - cohort.dispatcher.open_from
+        for shared in self._all:
+            if shared.literal == sub.cover.literal:
+                ahead = sub.position - shared.fanout.open_from
                 if 0 <= ahead <= cohort_reach_messages:
-                    return cohort
+                    return shared
         return None
 
     def _with_another(self, sub: LogFeed) -> SharedCursor | None:
@@ -187,52 +187,52 @@ class SharedCursors:
         ):
             self._alone[literal] = sub
             return None
-        cohort = self._begin(literal, min(sub.position, other.position))
+        shared = self._begin(literal, min(sub.position, other.position))
         self._cursors.discard(other)
-        cohort.dispatcher.join(other)
-        return cohort
+        shared.fanout.add(other)
+        return shared
 
     def _is_older(self, sub: LogFeed) -> bool:
         """Whether what it reads lies before the log: the archive is read by each by itself."""
         return sub.position < self._journal.view.first_position
 
     def _begin(self, literal: str | None, position: int) -> SharedCursor:
-        cohort = SharedCursor(Fanout(position, self._sender, Phase.TOGETHER), literal)
-        self._all[cohort] = None
-        self._run(cohort)
-        return cohort
+        shared = SharedCursor(Fanout(position, self._sender, Phase.SHARED_REPLAY), literal)
+        self._all[shared] = None
+        self._run(shared)
+        return shared
 
-    def _end(self, cohort: SharedCursor) -> None:
-        self._all.pop(cohort, None)
-        cohort.reader = None
-        cohort.gathered.clear()
-        if not cohort.reading:
-            self._budget.forget(cohort)
+    def _end(self, shared: SharedCursor) -> None:
+        self._all.pop(shared, None)
+        shared.reader = None
+        shared.buffered.clear()
+        if not shared.reading:
+            self._budget.forget(shared)
 
     # -- inputs ---------------------------------------------------------------------------------------
 
     def read_done(
-        self, cohort: SharedCursor, data: Buffer | ArchiveAnswer | TickertapeError
+        self, shared: SharedCursor, data: Buffer | ArchiveAnswer | TickertapeError
     ) -> list[Transition]:
         """The answer to a read."""
-        cohort.reading = False
-        if cohort not in self._all or cohort.reader is None:
-            self._budget.forget(cohort)
+        shared.reading = False
+        if shared not in self._all or shared.reader is None:
+            self._budget.forget(shared)
             return []
         try:
             if isinstance(data, TickertapeError):
                 raise data
             assert isinstance(data, Buffer)
-            cohort.gathered += cohort.reader.answer(data)
+            shared.buffered += shared.reader.answer(data)
         except TickertapeError:
             # It may be damage in what some of them do not need: each of them reads that by itself.
-            left = [*cohort.dispatcher.standing()]
+            left = [*shared.fanout.feeds()]
             for sub in left:
-                cohort.dispatcher.leave(sub)
-                sub.alone_to = max(sub.alone_to, cohort.reader.position + 1)
-            self._end(cohort)
+                shared.fanout.remove(sub)
+                sub.solo_until = max(sub.solo_until, shared.reader.position + 1)
+            self._end(shared)
             return [*map(Ejected, left)]
-        self._run(cohort)
+        self._run(shared)
         return []
 
     # -- outputs --------------------------------------------------------------------------------------
@@ -240,124 +240,124 @@ class SharedCursors:
     @property
     def has_work(self) -> bool:
         """Whether `step` would do something."""
-        return bool(self._runnable)
+        return bool(self._run_queue)
 
     def step(self, budget: int) -> Transitions[int]:
         """Let cohorts go on in turn, for about so many bytes; returns what is left of them."""
-        while self._runnable and budget > 0:
-            cohort = self._runnable.popleft()
-            cohort.queued = False
-            if cohort in self._all and not cohort.reading:
-                spent = yield from self._advance(cohort, budget)
+        while self._run_queue and budget > 0:
+            shared = self._run_queue.popleft()
+            shared.queued = False
+            if shared in self._all and not shared.reading:
+                spent = yield from self._advance(shared, budget)
                 budget -= spent + step_delivery_bytes
         return budget
 
-    # -- one cohort -----------------------------------------------------------------------------------
+    # -- one shared -----------------------------------------------------------------------------------
 
-    def _run(self, cohort: SharedCursor) -> None:
-        if not cohort.queued:
-            cohort.queued = True
-            self._runnable.append(cohort)
+    def _run(self, shared: SharedCursor) -> None:
+        if not shared.queued:
+            shared.queued = True
+            self._run_queue.append(shared)
 
-    def _advance(self, cohort: SharedCursor, budget: int) -> Transitions[int]:
+    def _advance(self, shared: SharedCursor, budget: int) -> Transitions[int]:
         """Hand out what was read, or read on, or go over to others; returns the bytes looked at and sent."""
-        dispatcher = cohort.dispatcher
-        if not len(dispatcher):
-            self._end(cohort)
+        fanout = shared.fanout
+        if not len(fanout):
+            self._end(shared)
             return 0
-        if dispatcher.has_work:
-            left, ejected = dispatcher.step(min(budget, read_bytes_target))
+        if fanout.has_work:
+            left, ejected = fanout.step(min(budget, read_bytes_target))
             yield from map(Ejected, ejected)
-            yield from _boundaries(dispatcher)
-            if cohort.is_idle:
-                self._budget.release(cohort)
-            self._run(cohort)
+            yield from _boundaries(fanout)
+            if shared.is_idle:
+                self._budget.release(shared)
+            self._run(shared)
             return min(budget, read_bytes_target) - left
-        if not (self._meet(cohort) or (yield from self._fetch(cohort))):
-            yield from self._land(cohort)
+        if not (self._merge_nearby(shared) or (yield from self._fetch(shared))):
+            yield from self._reach_tail(shared)
         return 0
 
-    def _meet(self, cohort: SharedCursor) -> bool:
+    def _merge_nearby(self, shared: SharedCursor) -> bool:
         """Let those who are a little ahead come here; whether some of them did."""
         for other in self._all:
-            ahead = other.position - cohort.position
-            if other is cohort or other.literal != cohort.literal or not 0 <= ahead <= cohort_reach_messages:
+            ahead = other.position - shared.position
+            if other is shared or other.literal != shared.literal or not 0 <= ahead <= cohort_reach_messages:
                 continue
-            if not ahead and len(other.dispatcher) > len(cohort.dispatcher):
+            if not ahead and len(other.fanout) > len(shared.fanout):
                 continue  # at one place the fewer go to the more: else each would take from the other
-            if min(len(other.dispatcher), len(cohort.dispatcher)) <= cohort_moves_max:
-                cohort.dispatcher.adopt(other.dispatcher.take_all())
+            if min(len(other.fanout), len(shared.fanout)) <= cohort_moves_max:
+                shared.fanout.absorb(other.fanout.drain())
                 self._end(other)
             else:
-                for sub in [*islice(other.dispatcher.standing(), cohort_moves_max)]:
-                    other.dispatcher.leave(sub)
-                    cohort.dispatcher.join(sub)
-            self._run(cohort)
+                for sub in [*islice(other.fanout.feeds(), cohort_moves_max)]:
+                    other.fanout.remove(sub)
+                    shared.fanout.add(sub)
+            self._run(shared)
             return True
         return False
 
-    def _fetch(self, cohort: SharedCursor) -> Transitions[bool]:
+    def _fetch(self, shared: SharedCursor) -> Transitions[bool]:
         """Read on; False at the end of the log."""
-        if cohort.reader is None:
-            if cohort.position >= self._journal.commits.persisted_end:
+        if shared.reader is None:
+            if shared.position >= self._journal.commits.persisted_end:
                 return False
-            if cohort.position < self._journal.view.first_position:
-                yield from self._expire(cohort)
+            if shared.position < self._journal.view.first_position:
+                yield from self._expire(shared)
                 return True
-            cohort.reader = self._journal.reader(cohort.position, cohort.literal)
-        reads = 1 + len(cohort.dispatcher) // _MEMBERS_PER_READ
+            shared.reader = self._journal.reader(shared.position, shared.literal)
+        reads = 1 + len(shared.fanout) // _MEMBERS_PER_READ
         wanted = min(reads * read_bytes_target, cohort_piece_bytes_max)
-        merged = len(cohort.gathered) > 1 and self._budget.extend(cohort, cohort.gathered_bytes)
-        while cohort.gathered_bytes < wanted:
-            step = cohort.reader.poll()
+        merged = len(shared.buffered) > 1 and self._budget.extend(shared, shared.buffered_bytes)
+        while shared.buffered_bytes < wanted:
+            step = shared.reader.poll()
             if isinstance(step, ReadRequest):
-                if self._read(cohort, step):
+                if self._read(shared, step):
                     return True
                 break
             if step is None:
-                if cohort.gathered:
+                if shared.buffered:
                     break
-                cohort.dispatcher.passed(cohort.reader.position)
-                yield from _boundaries(cohort.dispatcher)
+                shared.fanout.passed(shared.reader.position)
+                yield from _boundaries(shared.fanout)
                 return False
-            cohort.gathered += step
-            merged = len(cohort.gathered) > 1 and self._budget.extend(cohort, cohort.gathered_bytes)
-            if not merged and len(cohort.gathered) > 1:
-                break  # no more memory: what was gathered is handed out as it is
-        cohort.hand_out(merged=merged)
-        self._run(cohort)
+            shared.buffered += step
+            merged = len(shared.buffered) > 1 and self._budget.extend(shared, shared.buffered_bytes)
+            if not merged and len(shared.buffered) > 1:
+                break  # no more memory: what was buffered is handed out as it is
+        shared.hand_out(merged=merged)
+        self._run(shared)
         return True
 
-    def _read(self, cohort: SharedCursor, request: ReadRequest) -> bool:
+    def _read(self, shared: SharedCursor, request: ReadRequest) -> bool:
         """Read, at once or when there is memory for it; False when that could take long, and something is to
         be handed out."""
-        size = cohort.gathered_bytes + request.size
-        if cohort.gathered:
-            if not self._budget.extend(cohort, size):
+        size = shared.buffered_bytes + request.size
+        if shared.buffered:
+            if not self._budget.extend(shared, size):
                 return False
-        elif not self._budget.reserve(cohort, size, lambda: self._run(cohort)):
+        elif not self._budget.reserve(shared, size, lambda: self._run(shared)):
             return True
-        cohort.reading = True
-        self._reads.read(cohort, request)
+        shared.reading = True
+        self._reads.read(shared, request)
         return True
 
-    def _land(self, cohort: SharedCursor) -> Transitions[None]:
+    def _reach_tail(self, shared: SharedCursor) -> Transitions[None]:
         """It has caught up."""
-        cohort.reader = None
-        self._budget.forget(cohort)
-        yield GroupCaughtUp(cohort.dispatcher)
-        if not len(cohort.dispatcher):
-            self._end(cohort)
+        shared.reader = None
+        self._budget.forget(shared)
+        yield GroupCaughtUp(shared.fanout)
+        if not len(shared.fanout):
+            self._end(shared)
             return
-        for sub in [*islice(cohort.dispatcher.standing(), cohort_moves_max)]:
-            cohort.dispatcher.leave(sub)
-            sub.alone_to = self._journal.commits.persisted_end
+        for sub in [*islice(shared.fanout.feeds(), cohort_moves_max)]:
+            shared.fanout.remove(sub)
+            sub.solo_until = self._journal.commits.persisted_end
             yield Ejected(sub)
-        self._run(cohort)
+        self._run(shared)
 
-    def _expire(self, cohort: SharedCursor) -> Transitions[None]:
+    def _expire(self, shared: SharedCursor) -> Transitions[None]:
         """What they need is gone, which their pins should have prevented: nothing is skipped silently."""
         view = self._journal.view
-        for sub in [*cohort.dispatcher.standing()]:
-            yield ReadFailed(sub, expired(f"position {sub.reached}", view.retired, view.first))
-        self._end(cohort)
+        for sub in [*shared.fanout.feeds()]:
+            yield ReadFailed(sub, expired(f"position {sub.considered_to}", view.retired, view.first))
+        self._end(shared)

@@ -62,10 +62,10 @@ class ReadBudget:
         self._hold(reader, size)
         return True
 
-    def idle(self, reader: object, let_go: Callable[[], None]) -> None:
-        """`reader` waits for its consumer: `let_go` is called if what it holds is needed elsewhere."""
+    def idle(self, reader: object, evict: Callable[[], None]) -> None:
+        """`reader` waits for its consumer: `evict` is called if what it holds is needed elsewhere."""
         if reader in self._held and reader not in self._idle:
-            self._idle[reader] = let_go
+            self._idle[reader] = evict
             self._admit()
 
     def busy(self, reader: object) -> None:
@@ -89,11 +89,11 @@ class ReadBudget:
         """Whether there is room beside the others; who has waited longest makes it."""
         others = self.held_bytes - self._held.get(reader, 0)
         while others + size > self.bytes_max and self._idle:
-            longest, let_go = next(iter(self._idle.items()))
+            longest, evict = next(iter(self._idle.items()))
             if longest is not reader:
                 others -= self._held[longest]
             self._drop(longest)
-            let_go()
+            evict()
         return not others or others + size <= self.bytes_max
 
     def _admit(self) -> None:
@@ -133,10 +133,10 @@ class ReadBudgets(NamedTuple):
         other.forget(reader)
         return used.reserve(reader, request.size, granted)
 
-    def idle(self, reader: object, let_go: Callable[[], None]) -> None:
+    def idle(self, reader: object, evict: Callable[[], None]) -> None:
         """As `ReadBudget.idle`."""
         for one in self:
-            one.idle(reader, let_go)
+            one.idle(reader, evict)
 
     def busy(self, reader: object) -> None:
         """As `ReadBudget.busy`."""

@@ -35,7 +35,9 @@ class ReadBuffer:
         self._at = 0
         self._piece = None
 
-    def piece(self, cover: Interest | None, position: int, *, project: bool = True) -> tuple[Selection, int]:
+    def next_selection(
+        self, cover: Interest | None, position: int, *, project: bool = True
+    ) -> tuple[Selection, int]:
         """What comes next, of messages from `position` on, and the bytes looked at to find it; without a
         `cover` it is not narrowed, and unless `project` to whole messages only."""
         if self._piece is not None:
@@ -55,7 +57,7 @@ class ReadBuffer:
         self._piece = restrict(raw, low, high, content, project)
         return self._piece, looked_at
 
-    def used(self) -> None:
+    def consumed(self) -> None:
         """All of the piece was used."""
         self._piece = None
 

@@ -28,13 +28,13 @@ class Phase(Enum):
     """Where a subscription is in its life."""
 
     SEARCHING = "its start is being looked up"
-    BEHIND = "reads the log by itself"
-    TOGETHER = "reads the log with others"
-    AT_END = "is served by the shared dispatcher"
-    OVER = "has ended"
+    REPLAY = "reads the log by itself"
+    SHARED_REPLAY = "reads the log with others"
+    TAIL = "is served by the fan-out at the end of the log"
+    ENDED = "has ended"
 
 
-_NOT_AT_END: Final = frozenset({Phase.SEARCHING, Phase.BEHIND, Phase.TOGETHER})
+_NOT_AT_END: Final = frozenset({Phase.SEARCHING, Phase.REPLAY, Phase.SHARED_REPLAY})
 
 
 class DeliveryGroup(Protocol):
@@ -42,10 +42,10 @@ class DeliveryGroup(Protocol):
 
     position: int
 
-    def leave(self, sub: LogFeed) -> None:
+    def remove(self, sub: LogFeed) -> None:
         """It is there no more."""
 
-    def bound(self, sub: LogFeed) -> None:
+    def reschedule(self, sub: LogFeed) -> None:
         """Its boundary is new or has moved."""
 
 
@@ -85,9 +85,9 @@ class LogFeed:
         self.position = 0
         """The next message to consider. At the end of the log, and with others, it is behind the truth unless
         it is above it."""
-        self.place: DeliveryGroup | None = None
+        self.group: DeliveryGroup | None = None
         """Where it is given what comes next, with others; None while it reads by itself."""
-        self.alone_to = 0
+        self.solo_until = 0
         """Up to here it reads by itself, whoever else does."""
         self.stop: int | None = None
         self.stop_time: int | None = None
@@ -97,17 +97,17 @@ class LogFeed:
         self.paused = False
         """Nothing is sent until it is resumed."""
         self.pace: ReplayRate | None = None
-        self.pacer: RateLimiter | None = None
+        self.rate_limiter: RateLimiter | None = None
         self.conflating: ConflationBuffer | None = None
         self.live = False
         """Once it has caught up it is sent what is accepted, before that is persisted."""
-        self.turns: deque[Replacement] = deque()
+        self.pending_replacements: deque[Replacement] = deque()
         """What it becomes at boundaries to come."""
         self.replays = False
         """It has a bookmark: it may be paused, and is told where it may resume though nothing came."""
         self.numbered = False
         """It is told where its messages stand, so it is sent nothing together with others."""
-        self.told = 0
+        self.notified_to = 0
         """Position up to which its client knows that everything has come."""
 
     def begin(self, extent: ReplayRange, target: int) -> None:
@@ -117,16 +117,16 @@ class LogFeed:
         self.stop = extent.stop
         self.stop_time = extent.stop_time
         self.target = None if self.has_stop else target
-        self.phase = Phase.BEHIND
+        self.phase = Phase.REPLAY
 
     @property
-    def reached(self) -> int:
+    def considered_to(self) -> int:
         """The next message to consider, wherever it stands."""
-        return self.position if self.place is None else max(self.position, self.place.position)
+        return self.position if self.group is None else max(self.position, self.group.position)
 
-    def turn(self) -> None:
+    def apply_replacement(self) -> None:
         """It is at its next turn: take it."""
-        _, cover, pace, self.conflating, self.live = self.turns.popleft()
+        _, cover, pace, self.conflating, self.live = self.pending_replacements.popleft()
         self.numbered = False
         self.cover = NOTHING if cover is None else cover
         self.set_pace(pace)
@@ -134,19 +134,19 @@ class LogFeed:
     def set_pace(self, pace: ReplayRate | None) -> None:
         """How fast it is delivered at most."""
         self.pace = pace
-        self.pacer = None if pace is None else RateLimiter(pace.rate, pace.max_gap)
+        self.rate_limiter = None if pace is None else RateLimiter(pace.rate, pace.max_gap)
 
     def pause(self, mono: float) -> None:
         """Its schedule stands still."""
         self.paused = True
-        if self.pacer is not None:
-            self.pacer.pause(mono)
+        if self.rate_limiter is not None:
+            self.rate_limiter.pause(mono)
 
     def resume(self, mono: float) -> None:
         """Its schedule goes on where it stood."""
         self.paused = False
-        if self.pacer is not None:
-            self.pacer.resume(mono)
+        if self.rate_limiter is not None:
+            self.rate_limiter.resume(mono)
 
     @property
     def may_combine(self) -> bool:
@@ -155,14 +155,14 @@ class LogFeed:
         return self.conflating is None and (content is None or content.select is None)
 
     @property
-    def own_pace(self) -> bool:
+    def has_own_pace(self) -> bool:
         """It reads the log by itself also when it has caught up."""
-        return self.numbered or self.pacer is not None or self.conflating is not None
+        return self.numbered or self.rate_limiter is not None or self.conflating is not None
 
     @property
     def owed(self) -> bool:
         """Whether something persisted is still to be sent to it as fast as it is taken."""
-        slowed = self.paused or self.pacer is not None or self.conflating is not None
+        slowed = self.paused or self.rate_limiter is not None or self.conflating is not None
         return not slowed and self.phase in _NOT_AT_END
 
     @property
@@ -178,7 +178,7 @@ class LogFeed:
             and self.stop is None
             and self.stop_time is None
             and self.not_before is None
-            and not self.turns
+            and not self.pending_replacements
         )
 
     def is_free_to(self, position: int) -> bool:
@@ -191,11 +191,13 @@ class LogFeed:
     def boundary(self) -> int | None:
         """The next position at which something is due: `completed`, the end, or a turn."""
         boundary = self.stop if self.stop is not None else self.target
-        if self.turns and (boundary is None or self.turns[0].position < boundary):
-            return self.turns[0].position
+        if self.pending_replacements and (
+            boundary is None or self.pending_replacements[0].position < boundary
+        ):
+            return self.pending_replacements[0].position
         return boundary
 
-    def share(self, selection: Selection, now: float) -> Portion:
+    def next_portion(self, selection: Selection, now: float) -> Portion:
         """Its messages of `selection` from `position` on, as far as credit, pace and the next boundary reach
         at the monotonic second `now`."""
         low, high, end = self.bounds(selection)
@@ -226,8 +228,8 @@ class LogFeed:
     ) -> tuple[MessageBatch | None, float | None]:
         """Of the messages `[low, high)`, from the front, what credit and pace allow; None when they allow
         nothing, and when the pace allows more."""
-        if self.pacer is not None:
-            count, at = self.pacer.allowed(batch, low, high, now, stamps)
+        if self.rate_limiter is not None:
+            count, at = self.rate_limiter.allowed(batch, low, high, now, stamps)
             if not count:
                 return None, at
             high = low + count
@@ -246,8 +248,8 @@ class LogFeed:
             # A selection with gaps has a column more than what it was selected from. One message always fits.
             fitting //= 2
             chosen = slice_batch(batch, low, low + fitting)
-        if self.pacer is not None:
-            self.pacer.sent(batch, low, low + fitting, now, stamps)
+        if self.rate_limiter is not None:
+            self.rate_limiter.sent(batch, low, low + fitting, now, stamps)
         return chosen, None
 
     def clip(self, raw: Selection, low: int, high: int) -> int:

@@ -317,15 +317,15 @@ def _filter(cover: Interest) -> str | None:
 
 def _reads_with(delivery: LogDelivery, sub: LogFeed) -> int:
     """At the end of the log with it, behind it at its place, or resumed together with it."""
-    if isinstance(sub.place, Fanout):
-        return len(sub.place) - 1
+    if isinstance(sub.group, Fanout):
+        return len(sub.group) - 1
     return delivery.cursors.reads_with(sub)
 
 
 def _recorded(delivery: LogDelivery, sub: LogFeed, end: int) -> SubscriptionState:
     caught_up = delivery.caught_up(sub)
     # At the end its own position is not moved by what is of other topics.
-    position = max(end, sub.position) if caught_up else sub.reached
+    position = max(end, sub.position) if caught_up else sub.considered_to
     return SubscriptionState(
         sub_id=sub.sub_id,
         topic=sub.cover.topic,

@@ -150,7 +150,7 @@ def test_positions_take_the_place_of_what_was_there() -> None:
     publisher.publish("a", [b"5"])
     world.settle()
     assert len(peer.heard["s"]) == 10, "nothing of the one that was replaced goes on"
-    assert not list(world.broker._delivery.dispatcher.standing())
+    assert not list(world.broker._delivery.fanout.feeds())
 
 
 def test_one_that_ends_while_its_successor_is_looked_up_does_not_take_it_along() -> None:

@@ -58,18 +58,18 @@ def test_publishers_faster_than_the_sending_make_everybody_a_reader_of_its_own()
     peers = _crowd(world, 5)
     delivery = world.broker._delivery
     delivery.step_bytes_max = 1
-    delivery.dispatcher.backlog_bytes_max = 2_000
+    delivery.fanout.backlog_bytes_max = 2_000
     publisher = world.connect("publisher")
     for number in range(20):
         publisher.publish("t0", [b"%d" % number + bytes(500)])
         while world.jobs:
             world.run_job()
-    assert delivery.dispatcher.overruns
-    assert not list(delivery.dispatcher.standing())
+    assert delivery.fanout.overruns
+    assert not list(delivery.fanout.feeds())
     world.settle()
     for peer in peers:
         assert [heard.body for heard in peer.heard["s"]] == [b"%d" % n + bytes(500) for n in range(20)]
-    assert {sub.phase for sub in delivery.dispatcher.standing()} == {Phase.AT_END}
+    assert {sub.phase for sub in delivery.fanout.feeds()} == {Phase.TAIL}
 
 
 def test_who_asks_for_more_answers_than_may_wait_is_not_read_from(monkeypatch: pytest.MonkeyPatch) -> None:

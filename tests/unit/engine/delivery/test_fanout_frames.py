@@ -152,8 +152,8 @@ def test_a_connection_is_given_no_more_of_a_commit_than_it_may_queue() -> None:
     world.broker.blocked(peer.conn)  # it is not written as fast
     world.work()
     assert {sub.phase for sub in world.broker.subscriptions.of(peer.conn).recorded.values()} == {
-        Phase.AT_END,
-        Phase.BEHIND,
+        Phase.TAIL,
+        Phase.REPLAY,
     }, "those that were not given theirs read on by themselves"
     world.broker.writable(peer.conn)
     world.settle()

@@ -12,10 +12,8 @@ from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
 from tickertape.base.errors import JournalError, TickertapeError
 from tickertape.base.interfaces import Buffer
-from tickertape.engine.delivery import fanout as dispatcher
-from tickertape.engine.delivery import log_delivery as delivery
-from tickertape.engine.delivery import shared_cursor as cohorts
-from tickertape.engine.delivery.fanout import Everybody
+from tickertape.engine.delivery import fanout, log_delivery, shared_cursor
+from tickertape.engine.delivery.fanout import FeedIndex
 from tickertape.engine.delivery.shared_cursor import SharedCursor
 from tickertape.engine.log_reads.budget import ReadBudget
 from tickertape.engine.matching.subscription_index import InterestGroup, SubscriptionIndex
@@ -81,7 +79,7 @@ def test_after_a_stall_each_message_is_looked_at_a_few_times_for_all_of_them(loo
     world.broker.journal.view.tail_bytes_max = 1  # what follows is read from the disk
     _publish(publisher, 1000)
     world.settle()
-    assert {sub.phase for sub in _everybody(world)} == {Phase.BEHIND}
+    assert {sub.phase for sub in _everybody(world)} == {Phase.REPLAY}
     looked_at.clear()
     reads = world.counts["reads"]
     for peer in peers:
@@ -90,7 +88,7 @@ def test_after_a_stall_each_message_is_looked_at_a_few_times_for_all_of_them(loo
     assert _heard(peers) == 21 * 1000
     assert sum(looked_at) <= 4 * 21 * 1000, "200 times as often, if each did it alone"
     assert world.counts["reads"] - reads <= 40
-    assert {sub.phase for sub in _everybody(world)} == {Phase.AT_END}
+    assert {sub.phase for sub in _everybody(world)} == {Phase.TAIL}
 
 
 def test_publishers_faster_than_the_sending_leave_those_with_filters_together(looked_at: list[int]) -> None:
@@ -101,22 +99,22 @@ def test_publishers_faster_than_the_sending_leave_those_with_filters_together(lo
     plain.subscribe("p", "a", credit=1 << 20)
     world.settle()
     end = world.broker._delivery
-    end.dispatcher.backlog_bytes_max = 100
+    end.fanout.backlog_bytes_max = 100
     end.step_bytes_max = 1
     for _ in range(3):
         _publish(publisher, KINDS)
         while world.jobs:
             world.run_job()
-    assert end.dispatcher.overruns
-    assert len(end.cohorts) == 1
-    assert {sub.phase for sub in _everybody(world) if sub.sub_id != "p"} == {Phase.TOGETHER}
-    assert len({id(sub.place) for sub in _everybody(world) if sub.sub_id != "p"}) == 1
+    assert end.fanout.overruns
+    assert len(end.shared_cursors) == 1
+    assert {sub.phase for sub in _everybody(world) if sub.sub_id != "p"} == {Phase.SHARED_REPLAY}
+    assert len({id(sub.group) for sub in _everybody(world) if sub.sub_id != "p"}) == 1
     looked_at.clear()
     world.settle()
     assert _heard(peers) == 3 * KINDS
     assert len(plain.heard["p"]) == 3 * KINDS
     assert sum(looked_at) <= 2 * 3 * KINDS
-    assert {sub.phase for sub in _everybody(world)} == {Phase.AT_END}
+    assert {sub.phase for sub in _everybody(world)} == {Phase.TAIL}
 
 
 def test_those_who_begin_in_the_middle_of_a_commit_go_together_and_get_their_own() -> None:
@@ -131,7 +129,7 @@ def test_those_who_begin_in_the_middle_of_a_commit_go_together_and_get_their_own
         peer.subscribe(f"s{number}", "a", bookmark=bookmark, filter="/k IN (1, 195)", credit=1 << 20)
     together = 0
     for _ in range(10_000):
-        together = max(together, sum(sub.phase is Phase.TOGETHER for sub in _everybody(world)))
+        together = max(together, sum(sub.phase is Phase.SHARED_REPLAY for sub in _everybody(world)))
         if not (world.jobs or world.reads or world.broker.has_work):
             break
         world.step()
@@ -155,7 +153,7 @@ def _behind(world: EngineWorld, count: int) -> tuple[Peer, list[Peer]]:
     peers = [world.connect("reader 1"), world.connect("reader 2")]
     for number in range(count):
         peers[number % 2].subscribe(f"s{number}", "a", bookmark="0", filter=f"/k = {number}", credit=1 << 20)
-    while not world.broker._delivery.cohorts:
+    while not world.broker._delivery.shared_cursors:
         world.step()
     return publisher, peers
 
@@ -163,10 +161,10 @@ def _behind(world: EngineWorld, count: int) -> tuple[Peer, list[Peer]]:
 def test_nothing_that_a_cohort_still_needs_may_be_removed() -> None:
     world = EngineWorld(4)
     _behind(world, 6)
-    while any(sub.phase is not Phase.TOGETHER for sub in _everybody(world)):
+    while any(sub.phase is not Phase.SHARED_REPLAY for sub in _everybody(world)):
         world.step()
     world.reads.clear()  # nothing more is read: the cohort stays where it is
-    oldest = min(sub.reached for sub in _everybody(world))
+    oldest = min(sub.considered_to for sub in _everybody(world))
     pin = world.broker.subscriptions.oldest_needed()
     assert pin is not None
     assert pin.position == oldest < world.broker.journal.commits.persisted_end
@@ -176,7 +174,7 @@ def test_nothing_that_a_cohort_still_needs_may_be_removed() -> None:
 def test_one_that_leaves_in_the_middle_disturbs_nobody_and_loses_nothing(leave: str) -> None:
     world = EngineWorld(5)
     _, peers = _behind(world, 6)
-    while any(sub.phase is not Phase.TOGETHER for sub in _everybody(world)):
+    while any(sub.phase is not Phase.SHARED_REPLAY for sub in _everybody(world)):
         world.step()
     if leave == "disconnect":
         world.broker.disconnected(peers[0].conn)
@@ -234,7 +232,7 @@ def test_damage_that_a_topic_does_not_need_ends_the_cohort_and_nobody_in_it() ->
 
 
 def test_two_crowds_become_one_a_bounded_number_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (cohorts, delivery):
+    for module in (shared_cursor, log_delivery):
         monkeypatch.setattr(module, "cohort_moves_max", 5)
     world = EngineWorld(7)
     publisher = world.connect("publisher")
@@ -247,10 +245,10 @@ def test_two_crowds_become_one_a_bounded_number_at_a_time(monkeypatch: pytest.Mo
     world.broker._delivery.step_bytes_max = 1
     for peer in blocked:
         world.broker.writable(peer.conn)
-    at_end = [sum(sub.phase is Phase.AT_END for sub in _everybody(world))]
+    at_end = [sum(sub.phase is Phase.TAIL for sub in _everybody(world))]
     while world.broker.has_work:
         world.work()
-        at_end.append(sum(sub.phase is Phase.AT_END for sub in _everybody(world)))
+        at_end.append(sum(sub.phase is Phase.TAIL for sub in _everybody(world)))
     assert at_end[0] == 20
     assert at_end[-1] == 40
     assert max(after - before for before, after in pairwise(at_end)) <= 5
@@ -287,7 +285,7 @@ def test_a_read_of_a_cohort_is_answered_though_it_has_gone() -> None:
     for peer in peers:
         world.broker.disconnected(peer.conn)
     world.settle()
-    assert not world.broker._delivery.cohorts
+    assert not world.broker._delivery.shared_cursors
     assert world.broker.reads.budgets.log.held_bytes == 0
 
 
@@ -363,27 +361,27 @@ def test_a_read_that_failed_once_ends_no_cohort_of_others() -> None:
 def test_two_cohorts_at_one_place_do_not_take_from_each_other_for_ever(
     monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, int]
 ) -> None:
-    for module in (cohorts, delivery):
+    for module in (shared_cursor, log_delivery):
         monkeypatch.setattr(module, "cohort_moves_max", 5)
     world = EngineWorld(12)
     publisher = world.connect("publisher")
     peers = _crowd(world, sum(sizes), connections=1)
-    end = world.broker._delivery.dispatcher
-    subs = [*end.standing()]
+    end = world.broker._delivery.fanout
+    subs = [*end.feeds()]
     for some in (subs[: sizes[0]], subs[sizes[0] :]):
-        everybody: Everybody = SubscriptionIndex(InterestGroup)
+        everybody: FeedIndex = SubscriptionIndex(InterestGroup)
         for sub in some:
-            end.leave(sub)
+            end.remove(sub)
             everybody.add(sub)
-        assert world.broker._delivery.cohorts.begin(everybody, end.position)
+        assert world.broker._delivery.shared_cursors.begin(everybody, end.position)
     _publish(publisher, KINDS)
     world.settle()
     assert _heard(peers) == sum(sizes)
-    assert {sub.phase for sub in _everybody(world)} == {Phase.AT_END}
+    assert {sub.phase for sub in _everybody(world)} == {Phase.TAIL}
 
 
 def test_what_is_read_for_a_cohort_is_never_too_much_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatcher, "dispatch_backlog_bytes_max", 100)
+    monkeypatch.setattr(fanout, "dispatch_backlog_bytes_max", 100)
     world = EngineWorld(13)
     publisher = world.connect("publisher")
     peers = _crowd(world, 10, connections=1)
@@ -392,15 +390,15 @@ def test_what_is_read_for_a_cohort_is_never_too_much_for_it(monkeypatch: pytest.
         _publish(publisher, 10)
         world.settle()
     monkeypatch.setattr(ReadBudget, "extend", lambda *_: False)  # nothing is merged
-    assert {sub.phase for sub in _everybody(world)} == {Phase.BEHIND}
+    assert {sub.phase for sub in _everybody(world)} == {Phase.REPLAY}
     left: list[int] = []
-    before = dispatcher.Fanout._put_out
+    before = fanout.Fanout._eject
 
-    def put_out(self: dispatcher.Fanout, sub: LogFeed, position: int, alone_to: int = 0) -> None:
+    def put_out(self: fanout.Fanout, sub: LogFeed, position: int, solo_until: int = 0) -> None:
         left.append(position)
-        before(self, sub, position, alone_to)
+        before(self, sub, position, solo_until)
 
-    monkeypatch.setattr(dispatcher.Fanout, "_put_out", put_out)
+    monkeypatch.setattr(fanout.Fanout, "_eject", put_out)
     world.broker.writable(peers[0].conn)
     world.settle()
     assert left == [], "somebody had to read alone though nobody was slow"
