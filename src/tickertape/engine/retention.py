@@ -1,9 +1,12 @@
-"""Owns retention at work: when it is looked whether segments go, what is in the way, and the order of steps.
+"""Retention: removes old segments that the policy does not keep and nobody needs.
 
-Gather what must outlive the segments (reads), have the files of a required archive checked, take the segments
-out of the readers' view, then have it recorded and the files removed (a job of the disk). Must never take a
-segment that somebody still needs: who does is asked twice, before the gathering and right before the segments
-leave the view. A failure is told and tried again, and ends nothing else.
+An attempt gathers what must outlive the segments (reads), has the files of a required archive checked, takes
+the segments out of the view of the readers, and has the disk record it and remove the files.
+
+Invariants:
+- No segment goes that is still needed: the pins are asked before the gathering and right before the segments
+  leave the view.
+- A failure is reported and tried again, and ends nothing else.
 """
 
 from __future__ import annotations

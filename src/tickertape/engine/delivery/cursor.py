@@ -1,8 +1,4 @@
-"""Owns reading the log for those who are behind its end: one subscription, or several of one connection that
-go on together.
-
-Must never read for who is paused, or keep what was read when it is told to let go.
-"""
+"""Cursor: a position in the log with the feeds of one connection that read from there."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Owns what several subscriptions of one connection that read the log together take of a stretch of it.
+"""Cursor shares: divides what a cursor read among its feeds, in lockstep or conflated.
 
-All go on together as far as credit and pace of every one of them reach, so that the order of the log holds
-across them. Must never let one of them pass another, or send a message in two frames.
+Invariants:
+- Feeds of one cursor go on together as far as the credit and the rate of each of them allow, so that the
+  order of the log holds across them.
+- No message is sent in two frames.
 """
 
 from __future__ import annotations

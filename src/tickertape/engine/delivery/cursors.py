@@ -1,9 +1,11 @@
-"""Owns reading the log for everybody behind its end: whose turn it is, what they read, what it gives them.
+"""Cursor scheduler: reads the log for feeds behind its end, one bounded step of a cursor at a time.
 
-A cursor goes on while credit, connection and pace let it, and hands its subscriptions over when they have
-caught up, or may go on with others (cohorts.py); those with a pace of their own stay. Must never hold more
-for slow readers than the read budget, or let one cursor have more than a bounded piece of a step, or one
-connection more turns than another because it has more of them.
+A cursor goes on while credit, connection and rate allow, and reports feeds that have caught up or may go on
+with others (shared_cursor.py). Feeds with a rate of their own stay with their cursor.
+
+Invariants:
+- Slow feeds hold no more memory than the read budget.
+- A connection has no more turns than another because it has more cursors.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""Owns handing parts of the log, one after the other, to all subscriptions that stand at one place of it: at
-its end, or where several go on together (cohorts.py).
+"""Fan-out: hands parts of the log to all feeds at one position: at the end, or of a shared cursor.
 
-One pass over a part: everybody who covers the same is sent the same selection (standing.py). Must never do
-more in one step than it is told, or send to a subscription what does not fit its credit: who cannot take all
-of its part leaves, and reads on by itself from exactly there.
+Feeds with the same interest are sent the same selection (subscription_index.py).
+
+Invariants:
+- A step does no more than its budget.
+- No feed is sent more than its credit: a feed that cannot take all of its part is ejected, and reads on by
+  itself from exactly there.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Owns how what a commit holds for many subscriptions is put into frames: one for all subscriptions of a
-connection that get several, one for all connections where each gets the same.
+"""Fan-out frames: one frame for several feeds of a connection, or the same frame for many connections.
 
-Must never make more of the frames than are asked for, or one that is larger than one connection may queue.
+Invariants:
+- No frame is made before it is asked for.
+- No frame is larger than one connection may queue.
 """
 
 from __future__ import annotations

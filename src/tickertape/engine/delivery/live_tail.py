@@ -1,7 +1,9 @@
-"""Owns the live end of the log: what was accepted and is not persisted yet, for who wants it then.
+"""Live tail: accepted and not yet persisted messages, for live feeds that have caught up.
 
-Must never give out of order, hold what is persisted, or keep anything for who cannot take it: that one goes
-on with what is persisted, and comes back when it has caught up.
+Invariants:
+- Messages are given in order, and persisted messages are not kept.
+- Nothing is kept for a feed that cannot take it: it goes on with persisted messages, and returns when it has
+  caught up.
 """
 
 from __future__ import annotations

@@ -1,9 +1,12 @@
-"""Owns delivery of the log: subscriptions behind its end read by themselves (cursors.py) or together
-(cohorts.py), those at the end share one fanout.
+"""Log delivery: moves feeds between replay, shared replay and the end of the log.
 
-A subscription leaves the fanout when it lacks credit, is paused or its connection is full, goes on from
-exactly there by reading, and joins again when it has caught up. Must never leave a gap or send a message
-twice at either crossing, or do more in one step than `step_bytes_max`.
+A feed behind the end reads by itself (cursors.py) or with others (shared_cursor.py). Feeds at the end
+share one fan-out. A feed leaves it when it lacks credit, is paused or its connection is full, goes on
+from exactly there by reading, and returns when it has caught up.
+
+Invariants:
+- There is no gap and no duplicate at either crossing.
+- One step delivers about `step_bytes_max`.
 """
 
 from __future__ import annotations

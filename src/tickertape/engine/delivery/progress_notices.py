@@ -1,8 +1,8 @@
-"""Owns the persisted notices: once a second, what bookmark subscriptions at the end of the log may resume
-from although nothing of theirs came.
+"""Progress notices: once a second, the bookmark that caught-up feeds without messages may resume from.
 
-Must never name a bookmark before everything of the subscription up to it was sent, or say anything while the
-log stands still.
+Invariants:
+- A notice names no bookmark before everything of the subscription up to it was sent.
+- There are no notices while the log does not grow.
 """
 
 from __future__ import annotations

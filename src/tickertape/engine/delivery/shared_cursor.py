@@ -1,9 +1,12 @@
-"""Owns reading the log for many at once: subscriptions with filters that are behind its end at about the same
-place go on together, so that each message is looked at once for all of them, in one index.
+"""Shared cursors: read the log once for many feeds with filters that are at about the same position.
 
-A shared hands out what it reads as the end of the log does (fanout.py): who cannot take its part leaves,
-and reads by itself until it may join again. Must never keep anybody waiting for who is far behind, or hold
-more of the log than the read budget allows.
+A shared cursor looks at each message once for all its feeds, in one index, and hands out what it reads as the
+end of the log does (fanout.py). A feed that cannot take its part leaves, and reads by itself until it may
+return.
+
+Invariants:
+- Feeds that are far behind keep no others waiting.
+- Shared cursors hold no more of the log than the read budget allows.
 """
 
 from __future__ import annotations

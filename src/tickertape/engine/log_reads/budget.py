@@ -1,9 +1,10 @@
-"""Owns how much of the log is in memory for those who read it: one bound for all reads, subscriptions and
-searches together, and another for what they read of the archive.
+"""Read budget: one memory bound for all reads of the log, and another for reads of the archive.
 
-Whoever reads reserves the bytes first and gives them back when what was read is used up. Must never let what
-is held pass `bytes_max` (but for one read that is larger by itself), nor let a reader that waits for its
-consumer keep others from reading: it loses what it holds, and reads it again.
+A reader reserves bytes before it reads, and releases them when what was read is used up.
+
+Invariants:
+- No more than `bytes_max` are held, except by a single read that is larger.
+- A reader that waits for its consumer does not keep others from reading: it is evicted, and reads again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Owns what was read of the log for somebody and is not used yet: raw, and narrowed a piece at a time to what
-it covers.
+"""Read buffer: what was read of the log and is not consumed yet, filtered a piece at a time.
 
-Must never narrow more than one piece ahead, nor anything twice while it is kept.
+Invariants:
+- No more than one piece is filtered ahead, and nothing twice while it is kept.
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
-"""Owns what of a read somebody covers: its messages as one table, and the position of each.
+"""Selection: the messages of a read that an interest selects, as one table, and their positions.
 
-Small commits are put together, so that a log of single messages is delivered in batches too. Must never
-change the order, or hold what was read for the sake of a small part of it: what is selected is a copy.
+Small commits are merged, so that a log of single messages is delivered in batches too.
+
+Invariants:
+- The order does not change.
+- A selection is a copy: it keeps nothing alive of which it is a small part.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Owns one look into a queue by a client: what is ready once all that was persisted when it asked has been
-considered, in the order of the log.
+"""Queue browser: sends a client the messages of a queue that are ready, and takes none.
 
-Must never take a message, or send beyond its credit.
+It begins once the queue has considered everything that was persisted when the client asked, and follows the
+order of the log.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Owns bringing the queues of an instance back when it starts: from what the log says, with a checkpoint
-where there is one that fits.
+"""Queue checkpoints: recovery of all queues at the start, and a checkpoint once a minute.
 
-One pass over the log for all queues, from the lowest position that one of them needs. Must never take a
-checkpoint for the truth: one that is missing, damaged or of another definition costs time.
+Recovery reads the log once for all queues, from the lowest position that one of them needs.
+
+Invariants:
+- A checkpoint only saves time: one that is missing, damaged or of another definition is replaced by the log.
 """
 
 from __future__ import annotations

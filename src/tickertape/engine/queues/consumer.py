@@ -1,7 +1,6 @@
-"""Owns what is known of one subscription to queues: how many messages it may hold, how many it holds, and
-what it may still be sent.
+"""Queue feed: one subscription to queues, its credit, and how many messages it may hold.
 
-Must never know what it holds: that is leases.py.
+The messages that it holds are in the lease tables of its queues.
 """
 
 from __future__ import annotations

@@ -1,8 +1,11 @@
-"""Owns the filters of a queue's consumers: which messages pass each, and up to where that is known.
+"""Consumer filters: the messages of a queue that pass each filter of its consumers.
 
-All filters that have seen as much share one scan of the log. The scan that is furthest leads, and the
-others join it when they have caught up. Must never run more than `queue_filter_scans_max` scans, or let a
-filter that has just arrived hold up deliveries for longer than its own catching up takes.
+Filters that have seen as much share one scan of the log. The scan that is furthest leads, and the others join
+it when they have caught up.
+
+Invariants:
+- No more than `queue_filter_scans_max` scans run.
+- A new filter holds deliveries up for no longer than its own catching up takes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Owns the dead letters of one queue: what has expired is published to the topic that the queue names, and
-the log is told that it was.
+"""Dead letters: publishes expired messages of a queue to its dead-letter topic.
 
-A message waits as doomed from its expiry until its letter is in the log, through any crash. Must never lose
-one; a crash between the two may publish one twice.
+Invariants:
+- An expired message waits until its dead letter is in the log, through any crash. None is lost; a crash
+  between the two records may publish one twice.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""Owns handing the messages of one queue to its consumers: who gets what comes next.
+"""Queue dispatch: hands the messages of a queue to its consumers.
 
-What is ready together is shared out in stretches: each consumer gets as many as if the messages had been
-given out one by one by the fairness of the queue, and they follow one another in the log. Must never give a
-message to two, or to one without room, or beyond a credit.
+Messages that are ready together are shared out in stretches: each consumer gets as many as if they had been
+given out one by one by the fairness of the queue, and they follow one another in the log.
+
+Invariants:
+- No message goes to two consumers, to one without room, or beyond a credit.
 """
 
 from __future__ import annotations

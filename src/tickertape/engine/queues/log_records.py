@@ -1,7 +1,8 @@
-"""Owns writing to the log what queues say: outcomes, and dead letters.
+"""Queue log: writes outcomes and dead letters of queues into the log.
 
-Must never write while the journal has no room for it, has failed or is being closed: `can_write` says so
-before anything is decided.
+Invariants:
+- Nothing is written while the journal has no room, has failed or is being closed: ask `can_write` before
+  anything is decided.
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
-"""Owns getting the messages of a queue out of the log: from its end in memory, or by reading.
+"""Queue readers: read messages of a queue by position, or scan the log forward.
 
-One reader a queue, which goes forward as long as what is wanted lies ahead of it. Must never hold more than
-one read of the log for a queue, or hand out a message that is not persisted.
+Messages are taken from the end of the log in memory, or read.
+
+Invariants:
+- A reader has at most one read under way.
+- No message is handed out before it is persisted.
 """
 
 from __future__ import annotations

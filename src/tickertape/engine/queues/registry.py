@@ -1,7 +1,8 @@
-"""Owns the queues of an instance: which names are queues, their consumers, and whose turn it is to work.
+"""Queue registry: all queues of an instance, their consumers, and the order in which they work.
 
-What one queue does is the business of work.py. Must never let a connection read or acknowledge where `permit`
-does not allow it, or leave a lease behind of one that is gone.
+Invariants:
+- No connection reads or acknowledges where `permit` does not allow it.
+- A consumer that is gone leaves no lease behind.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from tickertape.wire.settlement import Runs, Settlement
 
 
 class QueueRegistry:
-    """All queues. Begins to work with `begin`, once they were recovered (`recovering.py`)."""
+    """All queues. Begins to work with `begin`, once they were recovered (checkpoints.py)."""
 
     def __init__(
         self,

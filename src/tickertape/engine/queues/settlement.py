@@ -1,8 +1,11 @@
-"""Owns what a settlement does to a queue: whose leases it may end, and what becomes of the messages.
+"""Settlement: acknowledges, cancels, extends or expires messages of a queue.
 
-In two phases. `look_up` finds the messages that no lease names, which may take reads; `settle` decides and
-carries out, at once. docs/reference/queues.md has the table of outcomes. Must never let one connection end
-the lease of another by bookmark, or touch a message twice.
+`look_up` finds the messages that no lease names, which may take reads; `settle` decides and acts at once.
+docs/reference/queues.md has the table of outcomes.
+
+Invariants:
+- No connection ends the lease of another by bookmark.
+- No message is touched twice.
 """
 
 from __future__ import annotations

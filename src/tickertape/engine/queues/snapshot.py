@@ -1,7 +1,4 @@
-"""Owns what a look at a queue sees: plain numbers, for whoever watches the server.
-
-Must never hold anything of the queue itself, which goes on changing.
-"""
+"""Queue snapshot: numbers of one queue for monitoring, at one time."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Owns one queue at work: what enters it, what is delivered, what lapses, and its dead letters.
+"""Queue worker: runs one queue: admits messages, delivers, expires and publishes dead letters.
 
-Each `step` is bounded. Must never skip a message that it cannot read: then the queue stops, and says so.
+Invariants:
+- Each step is bounded.
+- No message that cannot be read is skipped: the queue stops instead, and reports it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Owns how much a subscription may still be sent.
-
-Must never be changed but by who sends, who is granted more, and a replacement that begins anew.
-"""
+"""Credit window: bytes that a subscription may still be sent."""
 
 from __future__ import annotations
 

@@ -1,7 +1,10 @@
-"""Owns one subscription: what it covers, where it stands, what it may still be sent, and what it owes.
+"""Log feed: one subscription to recorded topics: its position, boundaries, rate and phase.
 
-Must never be sent beyond its credit, or pass over a message that it covers. It decides what of a part is its
-own (`share`); when that is sent is the business of delivery.py.
+A feed decides which messages of a part are its own (`next_portion`); delivery/ decides when they are sent.
+
+Invariants:
+- A feed is sent no more than its credit.
+- A feed passes over no message that its interest covers.
 """
 
 from __future__ import annotations

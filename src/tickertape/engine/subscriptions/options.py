@@ -1,8 +1,6 @@
-"""Owns what a subscriber asks of the pace of its replay: the options `rate`, `rate_max_gap`, `conflation` and
-`conflation_key`, read and checked.
+"""Subscription options: reads and checks the option string of a subscribe command.
 
-Must never hold a clock or a message, or take a value that could not be kept: what is no rate, nothing, or
-beyond every use is refused with the reason.
+Values that cannot be kept are refused with the reason.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Owns the pace of one delivery: which of its messages may go by now, and when the next may.
+"""Rate limiter: how many messages of a replay may be sent by now, and when the next may.
 
-Every message has a moment at which it is due. With a steady rate that is when all before it have had their
-time, with a multiple it is its place on the recorded timeline, gaps cut to `max_gap`. What is late is not
-caught up beyond `rate_catch_up_seconds`: the whole timeline shifts, for the rate is what must not be
-exceeded. Must never look at messages one by one, read a clock, or count what was not delivered.
+Every message has a time at which it is due. With a steady rate that is when all messages before it have had
+their time, with a multiple it is its place on the recorded timeline, gaps cut to `max_gap`. A delay is not
+caught up beyond `rate_catch_up_seconds`: the whole timeline shifts, because the rate must not be exceeded.
 """
 
 from __future__ import annotations

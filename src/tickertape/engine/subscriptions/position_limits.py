@@ -1,8 +1,10 @@
-"""Owns how far a reading of so many messages, or bytes, gets in the log.
+"""Position limits: the range of the log that a number of messages or bytes reaches.
 
-Must never reach further than asked, nor stay where it is while there is something to read. What it finds is
-exact as far as it reads; where that would take too long whole blocks are taken by the index, which counts
-messages of other topics in them too, so a little less is reached.
+The result is exact as far as the log is read. Where that would take too long whole blocks are taken from the
+index, which counts messages of other topics too, so that a little less is reached.
+
+Invariants:
+- A range reaches no further than asked, and forward while there is something to read.
 """
 
 from __future__ import annotations

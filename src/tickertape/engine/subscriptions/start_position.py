@@ -1,9 +1,10 @@
-"""Owns where a bookmark subscription begins and ends: from the value a client sent to positions and log
-times.
+"""Start position: finds the replay range of a bookmark or a time in the log and the archive.
 
-Must never start silently elsewhere than asked: the answer says whether the bookmark was found. What retention
-removes during a search counts as removed before it. What each value means stands in
-docs/reference/behaviours.md, 1 to 6.
+docs/reference/behaviours.md, 1 to 6, says what each value means.
+
+Invariants:
+- A subscription starts nowhere else than asked without the answer saying so.
+- Messages that retention removes during a search count as removed before it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Owns what of the log enters one queue, and what is found out about a message then: its priority, whether it
-is a barrier, how long it may stay.
+"""Queue admission: the messages of the log that enter a queue, with priority, barrier and expiry.
 
-Must never look at more than a bounded piece at a time where it looks at bodies, or change anything: what it
-finds is handed on.
+Invariants:
+- Where bodies are looked at, no more than a bounded piece is looked at a time.
+- Nothing is changed: what is found is returned.
 """
 
 from __future__ import annotations

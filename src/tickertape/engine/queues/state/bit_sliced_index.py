@@ -1,7 +1,7 @@
-"""Owns a number for each of many positions, kept as sets: of each bit the positions whose number has it.
+"""Bit-sliced index: one number for each of many positions, as a bitmap for each bit.
 
-Work on many positions takes a few operations on sets for each bit, however many different numbers there are.
-Must never be asked to tell "no number" from 0.
+Work on many positions takes a few operations on bitmaps for each bit, however many different numbers there
+are. A position without a number and a position with 0 are the same.
 """
 
 from __future__ import annotations

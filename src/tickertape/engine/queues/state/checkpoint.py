@@ -1,8 +1,10 @@
-"""Owns what a checkpoint says of queues: what a start need not read of the log again.
+"""Queue checkpoint: the state of queues as bytes, so that a start reads less of the log.
 
-Of every queue it says from where its fold may begin: below that nothing is needed any more. Of those with
-`file_backed_metadata` it has the whole state. Must never be taken for the truth: one that does not fit is not
-used. docs/formats/queue-checkpoint.md shows the bytes.
+For every queue it has the position from which its fold may begin. For queues with `file_backed_metadata`
+it has the whole state. docs/formats/queue-checkpoint.md shows the bytes.
+
+Invariants:
+- A checkpoint that does not fit its definition or the log is not used.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ from tickertape.engine.runtime.queue_definition import QueueDefinition
 
 
 class StoredState(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """The state of one queue, sets of positions as sets.py writes them. What is leased is ready in it."""
+    """The state of one queue; sets of positions are encoded by position_set_format.py.
+
+    Leased messages are ready in it."""
 
     ready: bytes
     inactive: bytes

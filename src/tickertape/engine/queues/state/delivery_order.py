@@ -1,7 +1,6 @@
-"""Owns in which order the ready messages of one queue are delivered: oldest first, or by priority and then
-oldest first, and not past a barrier.
+"""Delivery order: ready messages of a queue, by priority and then by age, and not past a barrier.
 
-Must never decide who gets them, or look at a body: what a message is worth was found when it entered.
+Priorities were found when the messages entered; consumers are chosen elsewhere.
 """
 
 from __future__ import annotations

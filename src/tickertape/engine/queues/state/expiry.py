@@ -1,7 +1,7 @@
-"""Owns when messages of a queue are too old to be delivered.
+"""Expiry: the times at which messages of a queue are too old to be delivered.
 
-Must never read a clock, or keep a number for each message: what the period of the queue says is kept for each
-commit, and messages with a life of their own are kept together by the time at which it ends.
+The expiration of the queue is kept once for each commit. Messages with an expiration of their own are kept
+together by the time at which it ends, so there is no number for each message.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Step(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=
 
 
 class _StoredExpiry(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """What `ExpirySnapshot.encode` writes, sets of positions as sets.py does."""
+    """What `ExpirySnapshot.encode` writes, sets of positions as position_set_format.py does."""
 
     seconds: float | None
     model: ExpirationModel

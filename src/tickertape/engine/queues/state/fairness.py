@@ -1,7 +1,8 @@
-"""Owns who gets the next messages of a queue: docs/reference/queues.md has the three rules.
+"""Fairness: distributes messages among consumers; docs/reference/queues.md has the three rules.
 
-Must never give a message to one who has no room, or decide by a ratio that was rounded: what it says is what
-giving the messages out one by one would come to.
+Invariants:
+- No message goes to a consumer without room.
+- The result is exactly that of giving the messages out one by one.
 """
 
 from __future__ import annotations

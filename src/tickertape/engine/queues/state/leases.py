@@ -1,11 +1,12 @@
-"""Owns what consumers of a queue hold: leases, and which lease a bookmark or a position is in.
+"""Lease table: the leases of one queue, found by holder, bookmark or position.
 
-Must never keep a word of a message that is settled, or answer for it: what is kept is bounded by what is
-leased.
+Positions are kept in blocks of 64. A piece has the positions of one block that belong to one lease and
+are of one publisher, as far as position and sequence rise together; it is filed under its block, and
+under the blocks of its sequences. So nothing is sorted or searched, and a batch of a thousand messages
+costs sixteen pieces.
 
-Positions are kept in blocks of 64. A piece says which positions of one block belong to one lease and are of
-one publisher, as far as position and sequence rise together; it stands under its block, and under the blocks
-of its sequences. So nothing is sorted or searched, and a batch of a thousand messages costs sixteen pieces.
+Invariants:
+- Nothing of a settled message is kept or returned: what is kept is bounded by what is leased.
 """
 
 from __future__ import annotations

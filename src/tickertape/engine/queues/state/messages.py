@@ -1,8 +1,9 @@
-"""Owns the state of one queue: which messages are ready, leased, waiting to become active, or to be buried,
-and how often those that came back were tried.
+"""Queue messages: ready, leased, inactive and dead-lettered messages of a queue, as bitmaps.
 
-A fold of the log but for the leases: `enter` and `apply` are all that a recovery needs. Must never know a
-consumer, a clock or a body. Always `ready + inactive + leased + doomed + left = entered`.
+This is a fold of the log but for the leases: `enter` and `apply` are all that a recovery needs.
+
+Invariants:
+- `ready + inactive + leased + doomed + left = entered`.
 """
 
 from __future__ import annotations

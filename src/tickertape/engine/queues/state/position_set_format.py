@@ -1,8 +1,11 @@
-"""Owns the bytes of a set of positions on disk, which no library decides.
+"""Position set format: the bytes of a set of positions on disk.
 
-A set is its runs of neighbours in rising order: of each the gap before it and its length, as variable-length
-numbers of 7 bits a byte, lowest first. One set has one encoding. docs/formats/queue-checkpoint.md shows it.
-Must never take memory for what bytes claim before that was checked.
+A set is its runs of neighbours in rising order: for each the gap before it and its length, as variable-length
+numbers of 7 bits a byte, lowest first. docs/formats/queue-checkpoint.md shows it.
+
+Invariants:
+- One set has one encoding.
+- No memory is taken for what bytes claim before that was checked.
 """
 
 from __future__ import annotations

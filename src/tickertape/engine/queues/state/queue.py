@@ -1,8 +1,7 @@
-"""Owns one queue: the fold of its messages, what its consumers hold of them, and the one rule by which a
-delivery that failed ends.
+"""Queue: the rules of one queue: its messages, its leases, and how a failed delivery ends.
 
-Every change that the log must know is an outcome, which `decide` makes and `apply` carries out, in memory at
-once; whoever asks for it writes it to the log. Must never read a clock or the log, or send anything.
+Every change that the log must know is an `Outcome`. `apply` carries it out in memory at once; the caller
+writes it to the log.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Owns what the log says of queues: outcomes, the bodies of control records on the topic `$queue`, and the
-record of a queue's beginning.
+"""Queue records: outcomes, control records on the topic `$queue`, and the beginning of a queue.
 
-An outcome names messages by position, so that a fold is work on arrays; what a client named it by stays
-beside it as runs of bookmarks. Must never hold a decision that needs more than the log to be repeated.
-docs/formats/queue-records.md shows the bytes.
+An outcome names messages by position, so that a fold is work on arrays; the bookmarks that a client named are
+kept beside it. docs/formats/queue-records.md shows the bytes.
+
+Invariants:
+- A record can be repeated from the log alone.
 """
 
 from __future__ import annotations
