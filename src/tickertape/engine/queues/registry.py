@@ -142,6 +142,7 @@ class QueueRegistry:
                 work.delivering.discard(consumer)
             else:
                 work.leave(consumer)
+                self._wake(work)  # the filter may have held up messages for the others
                 if queue not in consumer.previous_queues:
                     consumer.previous_queues.append(queue)
         kept, consumer.queues = consumer.queues, [work.queue for work in works]

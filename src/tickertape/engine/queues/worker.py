@@ -94,7 +94,6 @@ class QueueWorker:
         if index < queue.turn:
             queue.turn -= 1
         self.delivering.discard(consumer)
-        self.stir()  # its filter may have held up messages for the others
 
     def take_back(self, consumer: QueueFeed) -> list[QueueTransition]:
         """A consumer has gone: what it holds goes back, in steps."""
