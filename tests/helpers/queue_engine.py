@@ -71,7 +71,7 @@ class QueueEngine(EngineWorld):
         """The process is killed (or stopped, with a checkpoint), and another one starts, with these queues
         if any are given."""
         if clean and self.broker.queues:
-            write_queues(self.disk, self.broker.journal.journal_id, self.broker.queues.covered())
+            write_queues(self.disk, self.broker.journal.journal_id, self.broker.queues.checkpoint_body())
         self.queues = queues or self.queues
         self.disk = self.disk.kill_clone()
         self.spilled.files.clear()
@@ -90,12 +90,12 @@ class QueueEngine(EngineWorld):
 
     def queue(self, name: str) -> FeedQueue:
         """One queue."""
-        (found,) = [work.queue for work in self.broker.queues.works if work.queue.name == name]
+        (found,) = [work.queue for work in self.broker.queues.workers if work.queue.name == name]
         return found
 
     def look(self, name: str) -> QueueSnapshot:
         """What is told of it."""
-        (found,) = [look for look in self.broker.queues.looks(self.instant) if look.name == name]
+        (found,) = [look for look in self.broker.queues.snapshots(self.instant) if look.name == name]
         return found
 
     @property

@@ -97,7 +97,7 @@ QUEUE_MUTATIONS: Final = (
     Mutation(
         "messages stay held up when the filter that they waited for is gone",
         "engine/queues/registry.py",
-        "                self._wake(work)  # the filter may have held up messages for the others\n",
+        "                self._wake(worker)  # the filter may have held up messages for the others\n",
         "",
         (f"{_FILTERS}::test_messages_that_a_filter_held_up_are_delivered_when_its_consumer_is_replaced",),
         promise="R11",
@@ -133,7 +133,7 @@ QUEUE_MUTATIONS: Final = (
     Mutation(
         "a consumer of several queues with room again is served by one of them only",
         "engine/queues/registry.py",
-        "            if queue is not work.queue:\n",
+        "            if queue is not worker.queue:\n",
         "            if queue is None:\n",
         (f"{_DELIVERING}::test_room_that_one_queue_gives_back_serves_the_others_of_a_pattern",),
         promise="R11",
@@ -178,7 +178,7 @@ QUEUE_MUTATIONS: Final = (
     Mutation(
         "outcomes are not folded in at a start",
         "engine/queues/checkpoints.py",
-        "                own.work.queue.apply(outcome)\n",
+        "                own.worker.queue.apply(outcome)\n",
         "                pass\n",
         (_CRASHES,),
         promise="R11",

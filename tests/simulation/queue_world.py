@@ -357,7 +357,7 @@ class QueueWorld(EngineWorld):
     def collect(self) -> None:
         super().collect()
         if self.fatal is None:
-            for look in self.broker.queues.looks(self.moment):
+            for look in self.broker.queues.snapshots(self.moment):
                 adds_up(look)
 
     def about_to(self, *, disturb: bool = False) -> None:
@@ -384,7 +384,7 @@ class QueueWorld(EngineWorld):
             self.settle()
         else:
             raise AssertionError("the engine wants to be woken again and again")
-        at_rest(self.model, self.broker.queues.looks(self.moment), self.moment.wall)
+        at_rest(self.model, self.broker.queues.snapshots(self.moment), self.moment.wall)
         self.model.disturbed = False
 
     def advance(self, seconds: float) -> None:
@@ -424,7 +424,7 @@ class QueueWorld(EngineWorld):
         self.collect()
         self.settle()
         assert self.broker.journal.commits.closed
-        write_queues(self.disk, self.broker.journal.journal_id, self.broker.queues.covered())
+        write_queues(self.disk, self.broker.journal.journal_id, self.broker.queues.checkpoint_body())
         self.disk.close_all()
         self.open()
         self._known_again()

@@ -72,7 +72,7 @@ def in_order(queue: FeedQueue) -> list[int]:
 
 
 def states(world: QueueEngine) -> dict[str, dict[str, object]]:
-    return {work.queue.name: shown(world, work.queue) for work in world.broker.queues.works}
+    return {work.queue.name: shown(world, work.queue) for work in world.broker.queues.workers}
 
 
 def live(world: QueueEngine, rng: Random, steps: int) -> None:
@@ -194,7 +194,7 @@ def test_a_file_of_another_journal_or_of_none_is_not_used(file_backed: bool) -> 
     world = lived(Random(4), file_backed=file_backed)
     before = states(world)
     journal_id = world.broker.journal.journal_id
-    write_queues(world.disk, bytes(reversed(journal_id)), world.broker.queues.covered())
+    write_queues(world.disk, bytes(reversed(journal_id)), world.broker.queues.checkpoint_body())
     world.reopen()
     assert ["another journal" in line for line in world.report] == [True]
     assert states(world) == before
@@ -210,7 +210,7 @@ def test_a_state_that_is_none_is_forgotten_whole(kind: str, field: str) -> None:
     world = lived(Random(5), file_backed=True)
     before = states(world)
     journal_id = world.broker.journal.journal_id
-    covered = decode_covered(world.broker.queues.covered())
+    covered = decode_covered(world.broker.queues.checkpoint_body())
     for one in covered:
         if one.queue == kind:
             assert one.state is not None

@@ -113,7 +113,7 @@ def test_a_queue_over_segments_that_were_removed_goes_on_with_what_is_left(
         got += world.consumed("q", 10)
         state = world.queue("q").state
     assert sorted(got) == sorted(kept)
-    failures = [work.failure for work in world.broker.queues.works]
+    failures = [work.failure for work in world.broker.queues.workers]
     assert failures == [None] * len(failures)
     world.reopen(clean=clean)
     assert world.ready("q") == []

@@ -155,7 +155,7 @@ class SimServer:
     def queued(self, name: str) -> int:
         """Messages of a queue that are ready or leased."""
         assert self.instance is not None
-        state = self.instance.broker.queues._works[name].queue.state
+        state = self.instance.broker.queues._workers[name].queue.state
         return len(state.ready) + len(state.inactive) + len(state.leased)
 
     def job_seconds(self) -> float:

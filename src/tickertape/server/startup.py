@@ -172,7 +172,7 @@ def open_queues(broker: Broker, disk: Disk, control: list[bytes]) -> list[str]:
     recovered = read_all(disk, recover_queues(broker.queues, broker.journal, control, by_name, now))
     # At once: one that was not used now may look as if it fitted later.
     try:
-        write_queues(disk, broker.journal.journal_id, broker.queues.covered())
+        write_queues(disk, broker.journal.journal_id, broker.queues.checkpoint_body())
     except OSError as error:
         report.append(f"the checkpoint of the queues cannot be written: {error}")
         remove_queues(disk)
@@ -213,7 +213,9 @@ def record_end(opened: OpenedInstance) -> None:
         journal = opened.broker.journal
         # Where a full disk kept back what was accepted, the log does not say what the queues say.
         if opened.broker.queues and journal.commits.accepted_end == journal.commits.persisted_end:
-            write_queues(opened.disk, opened.broker.journal.journal_id, opened.broker.queues.covered())
+            write_queues(
+                opened.disk, opened.broker.journal.journal_id, opened.broker.queues.checkpoint_body()
+            )
 
 
 def begin_run(journal: Journal, executor: DiskJobExecutor) -> None:

@@ -49,12 +49,12 @@ class QueueSubscribeHandler:
         command: Subscribe,
         cover: Interest,
         options: SubscribeOptions,
-        works: list[QueueWorker],
+        workers: list[QueueWorker],
     ) -> ContentFilter | None:
         """Return the content filter for messages of queues, compiled for their topics."""
-        if cover.content is None or cover.literal is None or not works:
+        if cover.content is None or cover.literal is None or not workers:
             return cover.content
-        topic = works[0].queue.definition.topic
+        topic = workers[0].queue.definition.topic
         return self._compiler.compile(topic, command.filter, options.select, session.subscriber).content
 
     def consume(
@@ -62,25 +62,25 @@ class QueueSubscribeHandler:
         session: Session,
         command: Subscribe,
         content: ContentFilter | None,
-        works: list[QueueWorker],
+        workers: list[QueueWorker],
         backlog: int,
         allowance: CreditWindow,
     ) -> None:
         """Start to consume queues, or replace what a subscription consumes."""
         held = self._registry.of(session.conn)
         old = held.of_queues.get(command.sub_id)
-        if not works:
+        if not workers:
             if old is not None:
                 self.end(held, command.sub_id)
             return
         if isinstance(old, QueueFeed):
-            self._queues.replace(old, command.topic, content, works, backlog)
+            self._queues.replace(old, command.topic, content, workers, backlog)
             return
         if old is not None:
             self.end(held, command.sub_id)
         consumer = QueueFeed(session, command.sub_id, command.topic, content, allowance, backlog)
         self._registry.hold(session).of_queues[command.sub_id] = consumer
-        self._queues.subscribe(consumer, works)
+        self._queues.subscribe(consumer, workers)
 
     def browse(
         self,
@@ -88,16 +88,16 @@ class QueueSubscribeHandler:
         command: Subscribe,
         cover: Interest,
         options: SubscribeOptions,
-        works: list[QueueWorker],
+        workers: list[QueueWorker],
     ) -> None:
         """Start to browse a queue."""
         if cover.literal is None:
             raise BadOption("browse reads one queue: name it")
-        self._queues.check(session, works, None)
-        content = self.content(session, command, cover, options, works)
+        self._queues.check(session, workers, None)
+        content = self.content(session, command, cover, options, workers)
         allowance = CreditWindow(command.credit)
         self._outbox.send(session.conn, Ack(id=command.id))
-        browsing = self._queues.browse(session, command.sub_id, works[0], content, allowance)
+        browsing = self._queues.browse(session, command.sub_id, workers[0], content, allowance)
         self._registry.hold(session).of_queues[command.sub_id] = browsing
 
     def ended(self, sub: QueueFeed | QueueBrowser) -> None:
@@ -113,7 +113,7 @@ class QueueSubscribeHandler:
         if isinstance(sub, QueueFeed):
             self._queues.drop(sub)
         elif sub is not None:
-            self._queues.stop_browsing(sub)
+            self._queues.stop_browser(sub)
 
 
 def of_underlying(catalog: TopicCatalog, command: Asking) -> Asking:
@@ -122,13 +122,13 @@ def of_underlying(catalog: TopicCatalog, command: Asking) -> Asking:
     return command if topic == command.topic else msgspec.structs.replace(command, topic=topic)
 
 
-def without_queues(cover: Interest, works: list[QueueWorker]) -> Interest:
+def without_queues(cover: Interest, workers: list[QueueWorker]) -> Interest:
     """Return the interest of a subscription beside its queues."""
-    if not works:
+    if not workers:
         return cover
     if cover.literal is not None:
         return NOTHING
-    names = frozenset(work.queue.name for work in works)
+    names = frozenset(worker.queue.name for worker in workers)
     return Interest(
         cover.topic, lambda topic: topic not in names and cover.covers(topic), cover.content, names
     )

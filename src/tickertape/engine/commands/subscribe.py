@@ -183,15 +183,15 @@ class SubscribeHandler:
         if replay:
             command = of_underlying(self._compiler.catalog, command)
         cover, options = self._check(session, command)
-        works = [] if replay else self.queues.named(cover)
-        check_queue_options(options, queue=bool(works))
+        workers = [] if replay else self.queues.named(cover)
+        check_queue_options(options, queue=bool(workers))
         if options.browse:
-            self._queue_subscriptions.browse(session, command, cover, options, works)
+            self._queue_subscriptions.browse(session, command, cover, options, workers)
             self._registry.of(session.conn).coming.pop(command.sub_id, None)
             return
-        backlog = self.queues.check(session, works, options.max_backlog)
-        content = self._queue_subscriptions.content(session, command, cover, options, works)
-        cover = without_queues(cover, works)
+        backlog = self.queues.check(session, workers, options.max_backlog)
+        content = self._queue_subscriptions.content(session, command, cover, options, workers)
+        cover = without_queues(cover, workers)
         of_log, of_rest = self._parts(cover, replay) if cover is not NOTHING else (False, False)
         conflating = self._conflating(cover, options, of_log)
         conflating_rest = self._conflating(cover, options, of_rest)
@@ -210,7 +210,7 @@ class SubscribeHandler:
         if not replay:
             # An older replace whose start is still searched must not take the place of this one afterwards.
             held.coming.pop(command.sub_id, None)
-            self._queue_subscriptions.consume(session, command, content, works, backlog, allowance)
+            self._queue_subscriptions.consume(session, command, content, workers, backlog, allowance)
         if of_rest:
             self._begin_rest(session, command, cover, allowance, conflating_rest, old_rest)
         elif old_rest is not None and not replay:
@@ -417,7 +417,7 @@ class SubscribeHandler:
         if live is not None:
             self.transient.credit(live)
         if queued is not None:
-            self.queues.stir(queued)
+            self.queues.wake_feed(queued)
 
     def credits(self, session: Session, command: Credits) -> None:
         """Grant credit to several subscriptions. Raises `BadCommand`."""
@@ -442,7 +442,7 @@ class SubscribeHandler:
         self.delivery.writable(session)
         self.transient.writable(session)
         for queued in self._registry.of(session.conn).of_queues.values():
-            self.queues.stir(queued)
+            self.queues.wake_feed(queued)
 
     def drop(self, session: Session) -> None:
         """End the subscriptions of a connection that is gone."""

@@ -48,7 +48,7 @@ class QueueBrowser:
         """Position after the last message that it reads."""
         self._waiting: MessageBatch | None = None
         """What passed and was not sent yet."""
-        self._fetching = MessageReader(access, None, self)
+        self._reader = MessageReader(access, None, self)
         self._outbox = access.outbox
 
     @property
@@ -59,7 +59,7 @@ class QueueBrowser:
     @property
     def failure(self) -> TickertapeError | None:
         """What cannot be read."""
-        return self._fetching.failure
+        return self._reader.failure
 
     @property
     def may_begin(self) -> bool:
@@ -74,7 +74,7 @@ class QueueBrowser:
     def stop(self) -> None:
         """It is wanted no more."""
         self._left = BitMap64()
-        self._fetching.stop()
+        self._reader.stop()
 
     def step(self) -> bool:
         """One bounded step; whether another one would do something now."""
@@ -91,7 +91,7 @@ class QueueBrowser:
         self._left &= self.queue.state.has(self._left)
         if not self._left:
             return True
-        fetched = self._fetching.get(array_of(self._left[:queue_frame_messages_max]))
+        fetched = self._reader.get(array_of(self._left[:queue_frame_messages_max]))
         if fetched is None:
             return False
         batch = fetched.batch

@@ -56,7 +56,7 @@ class RecoveredQueues(NamedTuple):
 class _QueueFold(NamedTuple):
     """One queue in the pass."""
 
-    work: QueueWorker
+    worker: QueueWorker
     messages_from: int
     records_from: int
 
@@ -77,8 +77,8 @@ def recover_queues(
     folds: list[_QueueFold] = []
     new: list[QueueBegun] = []
     report: list[str] = []
-    for work in queues.works:
-        definition = work.queue.definition
+    for worker in queues.workers:
+        definition = worker.queue.definition
         begun = known.get((definition.name, definition.recovery_point))
         checkpoint = None
         if begun is None or latest[definition.name] is not begun:
@@ -88,13 +88,13 @@ def recover_queues(
             )
             new.append(begun)
         elif (known_state := covered.get(definition.name)) is not None:
-            checkpoint = _usable(queues, work, known_state, journal, report)
+            checkpoint = _usable(queues, worker, known_state, journal, report)
         try:
-            fold = _begin(work, begun, checkpoint, journal.view.first_position)
+            fold = _begin(worker, begun, checkpoint, journal.view.first_position)
         except ValueError as error:
             report.append(f"queue {definition.name}: its checkpoint cannot be used, the log is read: {error}")
-            work.queue.start_over()
-            fold = _begin(work, begun, None, journal.view.first_position)
+            worker.queue.start_over()
+            fold = _begin(worker, begun, None, journal.view.first_position)
         folds.append(fold)
     starts = [min(fold.messages_from, fold.records_from) for fold in folds]
     read_from = min(starts, default=journal.commits.persisted_end)
@@ -104,16 +104,16 @@ def recover_queues(
         # What the queues are cannot be known; everything else of the log is served.
         report.append(f"the queues are not served: {error}")
         for fold in folds:
-            fold.work.failure = error
+            fold.worker.failure = error
         return RecoveredQueues(read_from, new, report)
     for fold in folds:
-        fold.work.queue.considered = max(fold.work.queue.considered, journal.commits.persisted_end)
+        fold.worker.queue.considered = max(fold.worker.queue.considered, journal.commits.persisted_end)
     return RecoveredQueues(read_from, new, report)
 
 
 def _usable(
     queues: QueueRegistry,
-    work: QueueWorker,
+    worker: QueueWorker,
     checkpoint: QueueCheckpoint,
     journal: Journal,
     report: list[str],
@@ -121,8 +121,8 @@ def _usable(
     """The checkpoint of a queue, unless it does not fit its definition or the log."""
     if checkpoint.fingerprint == NO_FINGERPRINT:
         return None
-    name = work.queue.definition.name
-    if checkpoint.fingerprint != queues.fingerprint(work):
+    name = worker.queue.definition.name
+    if checkpoint.fingerprint != queues.fingerprint(worker):
         report.append(f"queue {name}: its definition has changed, it is read anew from the log")
         return None
     if max(checkpoint.messages, checkpoint.records) > journal.commits.persisted_end:
@@ -140,18 +140,18 @@ def beginnings(begun: Sequence[QueueBegun]) -> MessageBatch:
     return builder.build()
 
 
-def _begin(work: QueueWorker, begun: QueueBegun, covered: QueueCheckpoint | None, first: int) -> _QueueFold:
-    queue = work.queue
+def _begin(worker: QueueWorker, begun: QueueBegun, covered: QueueCheckpoint | None, first: int) -> _QueueFold:
+    queue = worker.queue
     if covered is None:
         queue.considered = max(begun.position, first)
-        return _QueueFold(work, queue.considered, queue.considered)
+        return _QueueFold(worker, queue.considered, queue.considered)
     if covered.state is not None:
         restore(queue, covered)
         oldest = queue.state.oldest()
         if oldest is not None and oldest < first:  # nothing held it back while there was no such queue
             raise ValueError(f"it has messages from before position {first}, which retention has removed")
     queue.considered = max(covered.messages, begun.position, first)
-    return _QueueFold(work, queue.considered, max(covered.records, first))
+    return _QueueFold(worker, queue.considered, max(covered.records, first))
 
 
 def _beginning(
@@ -200,12 +200,12 @@ def _read(folds: list[_QueueFold], journal: Journal, position: int) -> Generator
 
 def _take(folds: list[_QueueFold], part: LogPart) -> None:
     for fold in folds:
-        if part.end_position > fold.messages_from and fold.work.entrance.wants(part.batch):
-            _enter(fold, part)
+        if part.end_position > fold.messages_from and fold.worker.admission.wants(part.batch):
+            _admit(fold, part)
     kinds = part.batch.kinds
     if kinds is None or QUEUE_TOPIC not in part.batch.topics:
         return
-    by_name = {fold.work.queue.name: fold for fold in folds}
+    by_name = {fold.worker.queue.name: fold for fold in folds}
     for index in np.flatnonzero(kinds).tolist():
         if part.batch.topic(index) != QUEUE_TOPIC:
             continue
@@ -217,15 +217,15 @@ def _take(folds: list[_QueueFold], part: LogPart) -> None:
         own = by_name.get(record.queue)
         if own is not None and position >= own.records_from:
             for outcome in record.outcomes:
-                own.work.queue.apply(outcome)
+                own.worker.queue.apply(outcome)
 
 
-def _enter(fold: _QueueFold, part: LogPart) -> None:
+def _admit(fold: _QueueFold, part: LogPart) -> None:
     low = part.index_at(fold.messages_from)
     while low < part.batch.count:
-        entered, low = fold.work.entrance.look(part, low)
+        entered, low = fold.worker.admission.look(part, low)
         if entered is not None:
-            fold.work.queue.enter(entered)
+            fold.worker.queue.enter(entered)
 
 
 _INTERVAL_SECONDS: Final = 60.0

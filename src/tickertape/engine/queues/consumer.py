@@ -39,7 +39,7 @@ class QueueFeed:
         """Those of which it may hold messages from before it was replaced."""
         self.limit = limit
         """Messages that it may hold unacknowledged."""
-        self.unsettled = 0
+        self.unacked = 0
         """Messages that it holds, out of all its queues."""
 
     @property
@@ -47,7 +47,7 @@ class QueueFeed:
         """How many more messages it may be given; none while its connection takes nothing."""
         if not self.session.writable or self.allowance.credit <= 0:
             return 0
-        return max(self.limit - self.unsettled, 0)
+        return max(self.limit - self.unacked, 0)
 
     def fitting(self, batch: MessageBatch, low: int, high: int) -> int:
         """How many of `batch[low:high]`, from the front, its credit allows."""

@@ -64,7 +64,7 @@ class FilterScan:
         """Where the last piece began that was looked at."""
         self._entered = queue.considered
         """What had entered when it began."""
-        self._log = LogScan(access, start, cover.literal, holder)
+        self._scan = LogScan(access, start, cover.literal, holder)
         self._parts: list[LogPart] = []
         self._low = 0
         """Of the first part, the message with which the next piece begins."""
@@ -77,7 +77,7 @@ class FilterScan:
     @property
     def failure(self) -> TickertapeError | None:
         """The log cannot be read."""
-        return self._log.failure
+        return self._scan.failure
 
     @property
     def between(self) -> bool:
@@ -95,24 +95,24 @@ class FilterScan:
             return True
         if self._parts:
             return self.reached < limit
-        return self.reached < limit and not self._log.waiting and self.failure is None
+        return self.reached < limit and not self._scan.waiting and self.failure is None
 
-    def add(self, narrowing: ConsumerFilter) -> None:
+    def add(self, consumer_filter: ConsumerFilter) -> None:
         """A filter that has seen as much takes part."""
         assert self.between
-        self.members[narrowing] = None
-        if narrowing.content.is_of_subscriber:
-            self._alone[narrowing] = None
+        self.members[consumer_filter] = None
+        if consumer_filter.content.is_of_subscriber:
+            self._alone[consumer_filter] = None
         else:
-            self._filters.add(narrowing, narrowing.content)
+            self._filters.add(consumer_filter, consumer_filter.content)
 
-    def discard(self, narrowing: ConsumerFilter) -> None:
+    def discard(self, consumer_filter: ConsumerFilter) -> None:
         """Nobody has this filter any more."""
-        del self.members[narrowing]
-        if narrowing in self._alone:
-            del self._alone[narrowing]
+        del self.members[consumer_filter]
+        if consumer_filter in self._alone:
+            del self._alone[consumer_filter]
         else:
-            self._filters.discard(narrowing)
+            self._filters.discard(consumer_filter)
 
     def step(self, budget: int, limit: int) -> int:
         """Look at the next piece, or at more of the one under way, below position `limit`: about `budget`
@@ -131,17 +131,17 @@ class FilterScan:
     def stop(self) -> None:
         """It is wanted no more."""
         self._search = None
-        self._log.stop()
+        self._scan.stop()
 
     # -- inside -----------------------------------------------------------------------------------------
 
     def _next_piece(self, limit: int) -> Generator[int, None, None] | None:
         """A look at the next piece; None when there is none now."""
         if not self._parts:
-            self._parts, self._low = self._log.parts(), 0
+            self._parts, self._low = self._scan.parts(), 0
         if not self._parts:
-            if not self._log.waiting and self.failure is None:
-                self.reached = max(self.reached, min(self._log.position, limit))
+            if not self._scan.waiting and self.failure is None:
+                self.reached = max(self.reached, min(self._scan.position, limit))
             return None
         part = self._parts[0]
         if self.reached >= limit or max(part.first_position, self.reached) >= limit:
@@ -176,16 +176,16 @@ class FilterScan:
         batch = part.batch
         if self._filters.groups:
             found = yield from self._filters.search(batch, indices)
-            for number, narrowing in enumerate(found.groups):
-                narrowing.pass_(part.positions_of(found.of(number)))
-        for narrowing in [*self._alone]:
-            content, at = narrowing.content, 0
+            for number, consumer_filter in enumerate(found.groups):
+                consumer_filter.pass_(part.positions_of(found.of(number)))
+        for consumer_filter in [*self._alone]:
+            content, at = consumer_filter.content, 0
             while at < len(indices):
                 first = int(indices[at])
                 stop = int(indices.searchsorted(content.reach(batch, first)))
                 passed = content.passing(batch, indices[at:stop])
                 if len(passed):
-                    narrowing.pass_(part.positions_of(passed))
+                    consumer_filter.pass_(part.positions_of(passed))
                 yield int(batch.offsets[int(indices[stop - 1]) + 1]) - int(batch.offsets[first])
                 at = stop
 
@@ -229,25 +229,25 @@ class ConsumerFilters:
         if content is None or content.filter is None:
             return
         key = content.filter_key
-        narrowing = self._by_key.get(key)
-        if narrowing is None:
-            narrowing = self._by_key[key] = ConsumerFilter(self._queue, content, self._cover)
-            self._start(narrowing)
-        narrowing.users += 1
+        consumer_filter = self._by_key.get(key)
+        if consumer_filter is None:
+            consumer_filter = self._by_key[key] = ConsumerFilter(self._queue, content, self._cover)
+            self._start(consumer_filter)
+        consumer_filter.users += 1
 
     def discard(self, consumer: QueueFeed) -> None:
         """A consumer has gone."""
-        narrowing = self.of(consumer)
-        if narrowing is None or consumer.content is None:
+        consumer_filter = self.of(consumer)
+        if consumer_filter is None or consumer.content is None:
             return
-        narrowing.users -= 1
-        if narrowing.users:
+        consumer_filter.users -= 1
+        if consumer_filter.users:
             return
         del self._by_key[consumer.content.filter_key]
-        self._waiting.pop(narrowing, None)
-        scan = self._scan_of.pop(narrowing, None)
+        self._waiting.pop(consumer_filter, None)
+        scan = self._scan_of.pop(consumer_filter, None)
         if scan is not None:
-            scan.discard(narrowing)
+            scan.discard(consumer_filter)
             if not scan.members:
                 self._end(scan)
 
@@ -323,27 +323,27 @@ class ConsumerFilters:
             return self._queue.considered
         return lead.reached
 
-    def _start(self, narrowing: ConsumerFilter) -> None:
+    def _start(self, consumer_filter: ConsumerFilter) -> None:
         """A filter that has seen nothing joins a scan that has seen nothing of what is in the queue."""
         oldest, considered = self._queue.state.oldest(), self._queue.considered
         start = considered if oldest is None else min(oldest, considered)
         for scan in self._scans:
             if scan.between and scan.reached <= start:
-                self._put(scan, narrowing)
+                self._put(scan, consumer_filter)
                 return
         lead = self._lead()
         if len(self._scans) >= queue_filter_scans_max:
-            self._waiting[narrowing] = None
+            self._waiting[consumer_filter] = None
             return
         self._number += 1
         start = start if lead is None else min(start, lead.reached)
         scan = FilterScan(self._queue, start, self._cover, self._access, self._holder)
         self._scans[scan] = self._number
-        self._put(scan, narrowing)
+        self._put(scan, consumer_filter)
 
-    def _put(self, scan: FilterScan, narrowing: ConsumerFilter) -> None:
-        scan.add(narrowing)
-        self._scan_of[narrowing] = scan
+    def _put(self, scan: FilterScan, consumer_filter: ConsumerFilter) -> None:
+        scan.add(consumer_filter)
+        self._scan_of[consumer_filter] = scan
 
     def _join(self) -> None:
         """Scans that have caught up with the one that leads become one with it."""
@@ -352,14 +352,14 @@ class ConsumerFilters:
             return
         for scan in [*self._scans]:
             if scan is not lead and scan.reached == lead.reached and scan.between:
-                for narrowing in [*scan.members]:
-                    scan.discard(narrowing)
-                    self._put(lead, narrowing)
+                for consumer_filter in [*scan.members]:
+                    scan.discard(consumer_filter)
+                    self._put(lead, consumer_filter)
                 self._end(scan)
 
     def _end(self, scan: FilterScan) -> None:
         del self._scans[scan]
         scan.stop()
         waiting, self._waiting = self._waiting, {}
-        for narrowing in waiting:
-            self._start(narrowing)
+        for consumer_filter in waiting:
+            self._start(consumer_filter)

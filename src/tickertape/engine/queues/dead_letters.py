@@ -25,30 +25,30 @@ class DeadLetterPublisher:
 
     def __init__(self, queue: FeedQueue, access: QueueAccess, holder: object) -> None:
         self._queue = queue
-        self._ledger = access.log
+        self._queue_log = access.log
         self._topic = queue.definition.dead_letter
-        self._fetching = MessageReader(access, None, holder)
+        self._reader = MessageReader(access, None, holder)
         self._room = 0
         """Bytes of the letters that there was no room for; 0 when there was."""
 
     @property
     def failure(self) -> TickertapeError | None:
         """What cannot be read."""
-        return self._fetching.failure
+        return self._reader.failure
 
     @property
     def has_work(self) -> bool:
         """Whether `step` would do something."""
-        return bool(self._queue.state.doomed) and not self._fetching.waiting and self._can_write()
+        return bool(self._queue.state.doomed) and not self._reader.waiting and self._can_write()
 
     @property
     def stuck(self) -> bool:
         """Whether there is something to do that the log has no room for."""
         return bool(self._queue.state.doomed) and not self._can_write()
 
-    def rest(self) -> None:
+    def release_memory(self) -> None:
         """Nothing is published now."""
-        self._fetching.rest()
+        self._reader.release_memory()
 
     def step(self) -> None:
         """Publish the oldest letters, as many as are in memory."""
@@ -56,27 +56,27 @@ class DeadLetterPublisher:
         wanted = first_places(doomed, queue_frame_messages_max)
         if self._topic is None:
             # The queue had dead letters before and has none now: there is nowhere to publish them.
-            self._bury(bitmap_of(wanted), None)
+            self._publish(bitmap_of(wanted), None)
             return
-        fetched = self._fetching.get(wanted)
+        fetched = self._reader.get(wanted)
         if fetched is None:
             return
         self._room = 2 * fetched.batch.nbytes
         if self._can_write():
             self._room = 0
-            self._bury(bitmap_of(fetched.positions), self._letters(fetched, self._topic))
+            self._publish(bitmap_of(fetched.positions), self._letters(fetched, self._topic))
             if not self._queue.state.doomed:
-                self._fetching.let_go()
+                self._reader.discard()
 
     def _can_write(self) -> bool:
-        return self._ledger.can_write() and self._ledger.can_write(self._room)
+        return self._queue_log.can_write() and self._queue_log.can_write(self._room)
 
-    def _bury(self, positions: BitMap64, letters: MessageBatch | None) -> None:
+    def _publish(self, positions: BitMap64, letters: MessageBatch | None) -> None:
         if letters is not None:
-            self._ledger.append(letters)
-        outcome = Outcome(OutcomeKind.BURIED, ranges_of(positions))
+            self._queue_log.append(letters)
+        outcome = Outcome(OutcomeKind.DEAD_LETTERED, ranges_of(positions))
         self._queue.apply(outcome)
-        self._ledger.write(self._queue.name, [outcome])
+        self._queue_log.write(self._queue.name, [outcome])
 
     def _letters(self, fetched: Fetched, topic: str) -> MessageBatch:
         builder = BatchBuilder()

@@ -52,30 +52,30 @@ class QueueDispatch:
         holder: object,
     ) -> None:
         self._queue = queue
-        self._ledger = access.log
+        self._queue_log = access.log
         self._deferred: list[DeferredDelivery] = []
         self._outbox = access.outbox
         self._clock = access.clock
-        self._fetching = MessageReader(access, cover.literal, holder)
+        self._reader = MessageReader(access, cover.literal, holder)
         self.filters = ConsumerFilters(queue, access, cover, holder)
-        self._short: dict[QueueFeed, int] = {}
+        self._short_of_credit: dict[QueueFeed, int] = {}
         """Whose credit did not suffice for what it would have got, and what it was: others are served."""
         self._fell_short = False
         """Somebody has come to be among them just now."""
-        self._moved = False
+        self._has_given = False
         """Something was handed out since nobody was among them."""
 
     # -- consumers --------------------------------------------------------------------------------------
 
     def discard(self, consumer: QueueFeed) -> None:
         """A consumer has gone."""
-        self._short.pop(consumer, None)
+        self._short_of_credit.pop(consumer, None)
         self.filters.discard(consumer)
 
     @property
     def failure(self) -> TickertapeError | None:
         """What cannot be read, and is needed."""
-        return self._fetching.failure or self.filters.failure
+        return self._reader.failure or self.filters.failure
 
     # -- one delivery -----------------------------------------------------------------------------------
 
@@ -85,17 +85,19 @@ class QueueDispatch:
         wanted = self._wanted()
         if not len(wanted):
             return self._over()
-        if queue.definition.at_most_once and not self._ledger.can_write():
+        if queue.definition.at_most_once and not self._queue_log.can_write():
             return False
-        fetched = self._fetching.get(wanted)
+        fetched = self._reader.get(wanted)
         if fetched is None:
             return False
         self._fell_short = False
         given = self._by_filter(fetched) if self.filters else self._in_stretches(fetched)
         if given:
             self._give(given, fetched)
-            self._moved = True
-            return bool(queue.state.ready) and (bool(self._short) or any(c.room for c in queue.consumers))
+            self._has_given = True
+            return bool(queue.state.ready) and (
+                bool(self._short_of_credit) or any(c.room for c in queue.consumers)
+            )
         # Who would have got something has not the credit for it: it is for others then.
         return self._fell_short or self._over()
 
@@ -105,23 +107,23 @@ class QueueDispatch:
         return taken
 
     def _lacks_credit(self, consumer: QueueFeed) -> None:
-        self._short[consumer] = consumer.allowance.credit
+        self._short_of_credit[consumer] = consumer.allowance.credit
         self._fell_short = True
 
-    def rest(self) -> None:
+    def release_memory(self) -> None:
         """Nothing more is handed out now."""
-        self._fetching.rest()
+        self._reader.release_memory()
 
     def _over(self) -> bool:
         """Nobody can be given anything; whether somebody whose credit did not suffice may have a chance, as
         something else is next now."""
-        again = self._moved and bool(self._short)
-        self._short.clear()
-        self._moved = False
+        again = self._has_given and bool(self._short_of_credit)
+        self._short_of_credit.clear()
+        self._has_given = False
         return again
 
     def _room(self, consumer: QueueFeed) -> int:
-        return 0 if self._short.get(consumer) == consumer.allowance.credit else consumer.room
+        return 0 if self._short_of_credit.get(consumer) == consumer.allowance.credit else consumer.room
 
     def _wanted(self) -> Int64s:
         queue = self._queue
@@ -134,11 +136,11 @@ class QueueDispatch:
             if not room:
                 continue
             rooms += room
-            narrowing = self.filters.of(consumer)
-            if narrowing is None:
+            consumer_filter = self.filters.of(consumer)
+            if consumer_filter is None:
                 passing = None
             elif passing is not None:
-                passing[narrowing] = None
+                passing[consumer_filter] = None
         total = min(total, rooms)
         if not total:
             return np.empty(0, I8)
@@ -154,7 +156,7 @@ class QueueDispatch:
         """Consumers, and which of the messages each gets."""
         queue, batch = self._queue, fetched.batch
         counts, turn = distribute(queue.definition.sharing, self._loads(), batch.count, queue.turn)
-        queue.went_to(turn, any(counts))
+        queue.set_turn(turn, any(counts))
         given: list[tuple[QueueFeed, Int64s]] = []
         low = 0
         for consumer, count in zip(queue.consumers, counts, strict=True):
@@ -174,7 +176,7 @@ class QueueDispatch:
         chosen: dict[int, list[int]] = {}
         for index, eligible in enumerate(self._eligible(fetched.positions.tolist(), loads)):
             who, turn = next_consumer(queue.definition.sharing, loads, eligible, queue.turn)
-            queue.went_to(turn, who is not None)
+            queue.set_turn(turn, who is not None)
             if who is not None:
                 loads[who] = Load(loads[who].unacknowledged + 1, loads[who].limit)
                 chosen.setdefault(who, []).append(index)
@@ -202,13 +204,13 @@ class QueueDispatch:
         index_of = {place: index for index, place in enumerate(places)}
         passed = {n: [index_of[place] for place in n.matching & window] for n in sizes}
         eligible: list[list[int]] = [[] for _ in places]
-        for i, narrowing in able:
-            for index in range(len(places)) if narrowing is None else passed[narrowing]:
+        for i, consumer_filter in able:
+            for index in range(len(places)) if consumer_filter is None else passed[consumer_filter]:
                 eligible[index].append(i)
         return eligible
 
     def _loads(self) -> list[Load]:
-        return [Load(c.unsettled, c.limit) if self._room(c) else _NO_ROOM for c in self._queue.consumers]
+        return [Load(c.unacked, c.limit) if self._room(c) else _NO_ROOM for c in self._queue.consumers]
 
     # -- sending ----------------------------------------------------------------------------------------
 
@@ -221,7 +223,7 @@ class QueueDispatch:
             chosen = bitmap_of(np.sort(np.concatenate([positions[which] for _, which in given])))
             outcome = Outcome(OutcomeKind.TAKEN, ranges_of(chosen))
             queue.apply(outcome)
-            end = self._ledger.write(queue.name, [outcome])
+            end = self._queue_log.write(queue.name, [outcome])
         for consumer, which in given:
             batch = _some(fetched.batch, which)
             lease = queue.grant(consumer, batch, positions[which], self._clock.mono)

@@ -114,17 +114,17 @@ class MessageReader(QueueReader):
         at = view.tail_at(first)
         if at is not None:
             if self._parts:
-                self.let_go()
+                self.discard()
             return _in_order(view.tail, wanted)
         found = self._now(wanted)
         if found is None:
             self._read_on(first)
             found = self._now(wanted)
         if found is not None:
-            self.rest()
+            self.release_memory()
         return found
 
-    def rest(self) -> None:
+    def release_memory(self) -> None:
         """What was read was used, or is not wanted now: it may be dropped if others want to read. Not before:
         two that read in turns would only drop what the other one read."""
         if not self.waiting:
@@ -141,11 +141,11 @@ class MessageReader(QueueReader):
         assert self._reader is not None
         parts = self._answered(self._reader, data)
         if parts is None:
-            self.let_go()
+            self.discard()
         else:
             self._parts = parts
 
-    def let_go(self) -> None:
+    def discard(self) -> None:
         """Nothing of what was read is needed now."""
         self._dropped()
         if not self.waiting:

@@ -24,7 +24,7 @@ from tickertape.journal.reading.log_view import LogPart
 
 _RETRY_SECONDS: Final = 1.0
 """How long what cannot be written to the log waits."""
-_TIDY_MESSAGES: Final = 65_536
+_COMPACT_MESSAGES: Final = 65_536
 _MICROS: Final = 1_000_000
 _CLOCK_CHECK_SECONDS: Final = 1.0
 """The wall clock may be set forward: what depends on it is looked at so often."""
@@ -49,21 +49,21 @@ QueueTransition: TypeAlias = DeferredDelivery | RoomFreed | QueueStopped
 class QueueWorker:
     """One queue at work."""
 
-    def __init__(self, queue: FeedQueue, entrance: QueueAdmission, access: QueueAccess) -> None:
+    def __init__(self, queue: FeedQueue, admission: QueueAdmission, access: QueueAccess) -> None:
         self.queue = queue
-        self.entrance = entrance
+        self.admission = admission
         self._access = access
         self._clock = access.clock
-        self._ledger = access.log
+        self._queue_log = access.log
         self._journal = access.journal
-        self._topic = entrance.cover.literal
-        self.delivering = QueueDispatch(queue, access, entrance.cover, self)
-        self._burying = DeadLetterPublisher(queue, access, self)
-        self._log = LogScan(access, queue.considered, self._topic, self)
+        self._topic = admission.cover.literal
+        self.dispatch = QueueDispatch(queue, access, admission.cover, self)
+        self._dead_letters = DeadLetterPublisher(queue, access, self)
+        self._scan = LogScan(access, queue.considered, self._topic, self)
         self._parts: list[LogPart] = []
         self._low = 0
-        self._stirred = True
-        self._untidy = 0
+        self._is_active = True
+        self._uncompacted = 0
         """Messages that have entered since the queue was tidied."""
         self._retry_at: float | None = None
         self._gone: dict[QueueFeed, None] = {}
@@ -73,18 +73,18 @@ class QueueWorker:
 
     def begin(self) -> None:
         """The queue was recovered: go on from where it is."""
-        self._log = LogScan(self._access, self.queue.considered, self._topic, self)
+        self._scan = LogScan(self._access, self.queue.considered, self._topic, self)
 
     # -- inputs -----------------------------------------------------------------------------------------
 
-    def stir(self) -> None:
+    def mark_active(self) -> None:
         """Something changed: there may be something to deliver."""
-        self._stirred = True
+        self._is_active = True
 
     def add(self, consumer: QueueFeed) -> None:
         """A consumer came."""
         self.queue.consumers.append(consumer)
-        self.delivering.filters.add(consumer)
+        self.dispatch.filters.add(consumer)
 
     def leave(self, consumer: QueueFeed) -> None:
         """A consumer is served no more; what it holds it still holds."""
@@ -93,24 +93,24 @@ class QueueWorker:
         del queue.consumers[index]
         if index < queue.turn:
             queue.turn -= 1
-        self.delivering.discard(consumer)
+        self.dispatch.discard(consumer)
 
-    def take_back(self, consumer: QueueFeed) -> list[QueueTransition]:
+    def requeue_of(self, consumer: QueueFeed) -> list[QueueTransition]:
         """A consumer has gone: what it holds goes back, in steps."""
         self._gone[consumer] = None
-        self._take_back_some()
+        self._requeue_some()
         while self.failure is not None and self._gone:  # there are no steps any more
-            self._take_back_some()
+            self._requeue_some()
         return self._taken()
 
     def _taken(self) -> list[QueueTransition]:
         taken, self._transitions = self._transitions, []
         return taken
 
-    def _take_back_some(self) -> None:
+    def _requeue_some(self) -> None:
         consumer = next(iter(self._gone))
         leases = _some(self.queue.leases.of_holder(consumer))
-        self._end_leases(leases, Reason.HOLDER_GONE, counted=self._ledger.can_write())
+        self._end_leases(leases, Reason.HOLDER_GONE, counted=self._queue_log.can_write())
         if not self.queue.leases.of_holder(consumer):
             del self._gone[consumer]
 
@@ -133,25 +133,25 @@ class QueueWorker:
 
     def read_done(self) -> None:
         """One of its reads was answered."""
-        self.stir()
+        self.mark_active()
         if self.failure is not None:
-            self._rest()
+            self._release_memory()
 
-    def _rest(self) -> None:
-        self.delivering.rest()
-        self._burying.rest()
+    def _release_memory(self) -> None:
+        self.dispatch.release_memory()
+        self._dead_letters.release_memory()
 
     # -- time -------------------------------------------------------------------------------------------
 
     def wake(self) -> list[QueueTransition]:
-        """Leases that have ended, and messages that are too old; `is_stirred` says whether there were any."""
+        """Leases that have ended, and messages that are too old; `is_active` says whether there were any."""
         self._wake()
         return self._taken()
 
     @property
-    def is_stirred(self) -> bool:
+    def is_active(self) -> bool:
         """Whether there may be something to deliver."""
-        return self._stirred
+        return self._is_active
 
     def _wake(self) -> None:
         if self.failure is not None:
@@ -160,21 +160,21 @@ class QueueWorker:
             if self._clock.mono < self._retry_at:
                 return
             self._retry_at = None
-            self.stir()
+            self.mark_active()
         queue = self.queue
         due = queue.leases.due(self._clock.mono)
         at = queue.next_due()
         expires = at is not None and at <= self._clock.wall
         if not due and not expires:
             return
-        if not self._ledger.can_write():
+        if not self._queue_log.can_write():
             self._retry_at = self._clock.mono + _RETRY_SECONDS
             return
         self._end_leases(_some(due), Reason.LEASE_EXPIRED, counted=True)
-        old = queue.too_old(self._clock.wall)
+        old = queue.expire_due(self._clock.wall)
         if old is not None:
             self._write([old])
-        self.stir()
+        self.mark_active()
 
     def next_deadline(self) -> float | None:
         """Monotonic second at which `wake` is wanted."""
@@ -205,17 +205,17 @@ class QueueWorker:
         if self.failure is not None:
             return False
         return (
-            self._stirred
+            self._is_active
             or bool(self._gone)
             or self._entering
-            or self._burying.has_work
-            or self.delivering.filters.has_work
+            or self._dead_letters.has_work
+            or self.dispatch.filters.has_work
         )
 
     @property
     def _entering(self) -> bool:
         return bool(self._parts) or (
-            self.queue.considered < self._journal.commits.persisted_end and not self._log.waiting
+            self.queue.considered < self._journal.commits.persisted_end and not self._scan.waiting
         )
 
     def step(self) -> list[QueueTransition]:
@@ -224,56 +224,56 @@ class QueueWorker:
             return []
         queue = self.queue
         if self._entering:
-            self._enter()
+            self._admit()
         if self._gone:
-            self._take_back_some()
-            self._stirred = True
-        if self.delivering.filters.step():
-            self._stirred = True
-        if self._burying.has_work:
-            self._burying.step()
+            self._requeue_some()
+            self._is_active = True
+        if self.dispatch.filters.step():
+            self._is_active = True
+        if self._dead_letters.has_work:
+            self._dead_letters.step()
         else:
-            self._burying.rest()
+            self._dead_letters.release_memory()
         if self._journal.commits.closing:
-            self._stirred = False  # who got something now could not acknowledge it any more
-        elif queue.definition.at_most_once and not self._ledger.can_write():
+            self._is_active = False  # who got something now could not acknowledge it any more
+        elif queue.definition.at_most_once and not self._queue_log.can_write():
             self._retry_soon()
-            self._stirred = False
-        elif self._burying.stuck:
+            self._is_active = False
+        elif self._dead_letters.stuck:
             self._retry_soon()
-        if self._stirred and self._expire():
-            self._stirred = self.delivering.deliver()
-        if not self._stirred:
-            self.delivering.rest()
-        failure = self._log.failure or self.delivering.failure or self._burying.failure
+        if self._is_active and self._expire():
+            self._is_active = self.dispatch.deliver()
+        if not self._is_active:
+            self.dispatch.release_memory()
+        failure = self._scan.failure or self.dispatch.failure or self._dead_letters.failure
         if failure is not None:
             self.failure = failure
-            self._rest()
+            self._release_memory()
             self._transitions.append(QueueStopped(failure))
-        self._transitions += self.delivering.take_deferred()
+        self._transitions += self.dispatch.take_deferred()
         return self._taken()
 
     def _retry_soon(self) -> None:
         if self._retry_at is None:
             self._retry_at = self._clock.mono + _RETRY_SECONDS
 
-    def _enter(self) -> None:
+    def _admit(self) -> None:
         """Take in what came to the log."""
         queue = self.queue
-        parts = self._parts or self._log.parts()
+        parts = self._parts or self._scan.parts()
         budget, messages = step_bytes_max, queue_step_messages_max
         at = 0
         while at < len(parts) and budget > 0 and messages > 0:
             part = parts[at]
-            if part.end_position <= queue.considered or not self.entrance.wants(part.batch):
+            if part.end_position <= queue.considered or not self.admission.wants(part.batch):
                 high = part.batch.count
             else:
-                entered, high = self.entrance.look(part, self._low)
+                entered, high = self.admission.look(part, self._low)
                 if entered is not None:
                     queue.enter(entered)
-                    self._untidy += len(entered.positions)
-                    self._stirred = True
-                    if not self.entrance.plain:
+                    self._uncompacted += len(entered.positions)
+                    self._is_active = True
+                    if not self.admission.plain:
                         messages -= high - self._low
             if high < part.batch.count:
                 self._low = high
@@ -281,15 +281,15 @@ class QueueWorker:
                 continue
             self._low = 0
             queue.considered = max(queue.considered, part.end_position)
-            budget -= part.batch.nbytes // 16 if self.entrance.plain else part.batch.nbytes
+            budget -= part.batch.nbytes // 16 if self.admission.plain else part.batch.nbytes
             at += 1
         self._parts = parts[at:]
-        if self._untidy > _TIDY_MESSAGES:
-            self._untidy = 0
-            queue.tidy()
-        if not parts and not self._log.waiting:
+        if self._uncompacted > _COMPACT_MESSAGES:
+            self._uncompacted = 0
+            queue.compact()
+        if not parts and not self._scan.waiting:
             queue.considered = max(
-                queue.considered, min(self._log.position, self._journal.commits.persisted_end)
+                queue.considered, min(self._scan.position, self._journal.commits.persisted_end)
             )
 
     def _write(self, outcomes: list[Outcome]) -> None:
@@ -297,7 +297,7 @@ class QueueWorker:
             return
         for outcome in outcomes:
             self.queue.apply(outcome)
-        self._ledger.write(self.queue.name, outcomes)
+        self._queue_log.write(self.queue.name, outcomes)
 
 
 def _some(leases: list[Lease[QueueFeed]]) -> list[Lease[QueueFeed]]:

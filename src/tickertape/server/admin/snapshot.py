@@ -142,7 +142,7 @@ class InstanceSnapshot:
             ),
             slow_clients=self._slow_clients(),
             transactions=self._transactions(),
-            queues=queue_states(instance.broker.queues.looks_of_run(clock())),
+            queues=queue_states(instance.broker.queues.snapshots_of_run(clock())),
         )
         return EngineSnapshot(stats, self._topics(count))
 
@@ -384,7 +384,7 @@ def _of_queues(sub: QueueFeed | QueueBrowser) -> SubscriptionState:
         blocked=consumer is not None and not consumer.room,
         backlog_bytes=0,
         queues=[queue.name for queue in consumer.queues] if consumer is not None else [sub.topic],
-        unsettled=None if consumer is None else consumer.unsettled,
+        unsettled=None if consumer is None else consumer.unacked,
         max_backlog=None if consumer is None else consumer.limit,
     )
 

@@ -91,7 +91,7 @@ def test_a_consumer_that_held_much_and_left_a_queue_that_stopped_holds_nothing(s
     peer = world.connect("consumer")
     peer.subscribe("s", "q", options="max_backlog=1000", credit=1 << 20)
     world.settle()
-    (work,) = world.broker.queues.works
+    (work,) = world.broker.queues.workers
     assert work.queue.leases.count == MESSAGES
     work.failure = RuntimeError("stopped")  # type: ignore[assignment]
     world.disconnect(peer)
@@ -103,7 +103,7 @@ def test_messages_of_a_consumer_that_left_an_at_most_once_queue_are_all_let_go(s
     peer = world.connect("consumer")
     peer.subscribe("s", "q", options="max_backlog=1000", credit=1 << 20)
     published(world)
-    (work,) = world.broker.queues.works
+    (work,) = world.broker.queues.workers
     assert work.queue.leases.count == MESSAGES
     sizes.clear()
     world.disconnect(peer)

@@ -19,7 +19,7 @@ def test_dead_letters_that_do_not_fit_wait_and_are_tried_again(monkeypatch: pyte
     monkeypatch.setattr(journal.commits, "can_accept", lambda size: size <= 100_000)
     publisher.settle("q", "expire", keys)
     world.settle()
-    work = next(iter(world.broker.queues.works))
+    work = next(iter(world.broker.queues.workers))
     assert len(work.queue.state.doomed) == 100
     monkeypatch.setattr(journal.commits, "can_accept", lambda _: True)
     world.wake(1.1)
@@ -49,4 +49,4 @@ def test_a_settlement_found_too_late_for_a_stop_is_not_carried_out(closed: bool)
     world.reads += slow
     world.settle()
     assert world.broker.journal.commits.accepted_end == world.broker.journal.commits.persisted_end
-    assert world.broker.queues.looks(world.moment)[0].acknowledged == 0
+    assert world.broker.queues.snapshots(world.moment)[0].acknowledged == 0

@@ -50,8 +50,8 @@ def test_many_filters_steady_messages_are_delivered_meanwhile(priority: str | No
 
 
 def scans(world: QueueEngine) -> dict[FilterScan, int]:
-    (work,) = world.broker.queues.works
-    return work.delivering.filters._scans
+    (work,) = world.broker.queues.workers
+    return work.dispatch.filters._scans
 
 
 @pytest.mark.parametrize("filters", [1, 10, 200])

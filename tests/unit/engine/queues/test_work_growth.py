@@ -215,7 +215,7 @@ STEP_MAX = {
     "delivered": queue_frame_messages_max,
     OutcomeKind.RETURNED.name: queue_step_outcomes_max + queue_frame_messages_max,
     OutcomeKind.EXPIRED.name: queue_step_outcomes_max + queue_frame_messages_max,
-    OutcomeKind.BURIED.name: queue_frame_messages_max,
+    OutcomeKind.DEAD_LETTERED.name: queue_frame_messages_max,
 }
 """Messages of one step, by the name of its bound."""
 

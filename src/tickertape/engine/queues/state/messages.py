@@ -74,7 +74,7 @@ class QueueMessages:
         """Something became of messages; returns those of them for which it did: the others are not in the
         queue (any more)."""
         named = outcome.positions
-        if outcome.what is OutcomeKind.BURIED:
+        if outcome.what is OutcomeKind.DEAD_LETTERED:
             return self._bury(named)
         present = named & self.ready
         if len(present) < len(named):

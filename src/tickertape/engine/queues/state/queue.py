@@ -27,7 +27,7 @@ from tickertape.engine.runtime.queue_definition import QueueDefinition
 class QueueHolder(Protocol):
     """Holds messages of queues."""
 
-    unsettled: int
+    unacked: int
     """Messages that it holds, out of all its queues."""
 
     def __hash__(self) -> int:
@@ -96,11 +96,11 @@ class Queue(Generic[H]):
         affected = self.state.apply(outcome)
         if outcome.what is OutcomeKind.RETURNED:
             self.order.delivered(affected)  # a barrier among them was, in an earlier life of the server too
-        elif outcome.what is not OutcomeKind.BURIED:
+        elif outcome.what is not OutcomeKind.DEAD_LETTERED:
             self.order.left(affected)
         return affected
 
-    def tidy(self) -> None:
+    def compact(self) -> None:
         """Forget when messages expire that have left."""
         if self.expiry.active:
             oldest = self.state.oldest()
@@ -115,7 +115,7 @@ class Queue(Generic[H]):
         period = self.definition.lease_period
         deadline = None if period is None or self.definition.at_most_once else mono + period
         lease = self.leases.grant(consumer, batch, positions, mono, deadline)
-        consumer.unsettled += len(positions)
+        consumer.unacked += len(positions)
         if self.definition.at_most_once:
             self.state.owed |= chosen
         else:
@@ -127,12 +127,12 @@ class Queue(Generic[H]):
         """A consumer holds them no longer; what becomes of them is said by an outcome. Return the consumer:
         it has room again, in its other queues too."""
         self.leases.release(lease, positions)
-        lease.holder.unsettled -= len(positions)
+        lease.holder.unacked -= len(positions)
         if self.definition.at_most_once:
             self.state.owed -= positions
         return lease.holder
 
-    def went_to(self, turn: int, given: bool) -> None:
+    def set_turn(self, turn: int, given: bool) -> None:
         """Whose turn it is now, after messages were `given` out: behind the last consumer there is room for
         one that is still to come."""
         self.turn = turn if turn or not given else len(self.consumers)
@@ -189,17 +189,17 @@ class Queue(Generic[H]):
         return [(found, why) for found, why in spent if found]
 
     def next_due(self) -> int | None:
-        """When `too_old` may find something, wall microseconds; None: never, as things are."""
+        """When `expire_due` may find something, wall microseconds; None: never, as things are."""
         if not self.expiry.active:
             return None
         return 0 if self.unjudged or self._late else self.expiry.next_due()
 
     @property
     def late(self) -> bool:
-        """Whether `too_old` has more than it gave."""
+        """Whether `expire_due` has more than it gave."""
         return bool(self._late)
 
-    def too_old(self, wall: int) -> Outcome | None:
+    def expire_due(self, wall: int) -> Outcome | None:
         """What waits and has become too old, the oldest `queue_step_outcomes_max` of it; what is leased is
         judged at the end of its lease."""
         self._late |= self.expiry.due(wall)

@@ -36,7 +36,7 @@ class OutcomeKind(IntEnum):
     """They left the queue undone."""
     TAKEN = 4
     """They left the queue by being delivered, at most once."""
-    BURIED = 5
+    DEAD_LETTERED = 5
     """Their dead letters are in the log."""
 
 
