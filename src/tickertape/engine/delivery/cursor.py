@@ -16,26 +16,27 @@ from tickertape.journal.reading.log_reader import LogReader
 
 
 class RowSet(NamedTuple):
-    """What of a stretch is for one of several."""
+    """Messages of a stretch of the log that are for one feed."""
 
     indices: Int64s
     chosen: MessageBatch | None
-    """These messages, where the pace looks at them; None where there is no pace, or no message."""
+    """The messages, where a rate limiter looks at them; None without one, and for no message."""
 
 
 class RowCache(NamedTuple):
-    """What of a stretch is for each of several."""
+    """Messages of a stretch of the log that are for each feed of a cursor."""
 
     raw: Selection
     low: int
     high: int
-    """It is of the messages `[low, high)` of `raw`."""
+    """The stretch is the messages `[low, high)` of `raw`."""
     row_sets: list[RowSet]
-    """In the order in which they stand in the cursor."""
+    """In the order of the feeds of the cursor."""
 
 
 class Cursor:
-    """A place in the log, and who is there. All feeds in it have considered the same messages."""
+    """A position in the log and the feeds that read from there, all of which have considered the same
+    messages."""
 
     __slots__ = ("ahead", "cached_rows", "out_of_credit", "queued", "reader", "reading", "session", "subs")
 
@@ -44,15 +45,15 @@ class Cursor:
         self.session: Session = subs[0].session
         self.reader: LogReader | ArchivedLogReader | None = None
         self.reading = False
-        """An answer to a read is to come."""
+        """A read is under way."""
         self.queued = False
-        """It stands in the delivery's run queue."""
+        """It is in the run queue."""
         self.out_of_credit = False
-        """Credit does not reach for the next message: nothing is read until more is granted."""
+        """Credit does not suffice for the next message: nothing is read until more is granted."""
         self.ahead = ReadBuffer()
-        """What was read and is not yet taken, bounded by one read."""
+        """Messages that were read and are not consumed yet, bounded by one read."""
         self.cached_rows: RowCache | None = None
-        """What was looked at last, for several."""
+        """The stretch that was filtered last, for several feeds."""
 
     @property
     def position(self) -> int:
@@ -61,7 +62,7 @@ class Cursor:
 
     @property
     def literal(self) -> str | None:
-        """The one topic that all of them cover, or None."""
+        """The one topic that all feeds cover, or None."""
         literal = self.subs[0].cover.literal
         for sub in self.subs:
             if sub.cover.literal != literal:
@@ -70,7 +71,7 @@ class Cursor:
 
     @property
     def topic(self) -> str | None:
-        """What the archive is asked for: the topic or the pattern that all of them cover, or None."""
+        """The topic or pattern to read from the archive: that of all feeds, or None."""
         topic = self.subs[0].cover.topic
         if self.subs[0].cover.is_odd or any(sub.cover.topic != topic for sub in self.subs):
             return None
@@ -78,22 +79,22 @@ class Cursor:
 
     @property
     def cover(self) -> Interest | None:
-        """What all of it covers when it is of one subscription."""
+        """The interest of the only feed; None for several feeds."""
         return self.subs[0].cover if len(self.subs) == 1 else None
 
     @property
     def runs(self) -> bool:
-        """Whether it goes on by itself when there is something for it."""
+        """Whether its feeds replay and are not paused."""
         return bool(self.subs) and self.subs[0].phase is Phase.REPLAY and not self.subs[0].paused
 
     @property
     def releases(self) -> bool:
-        """Something that was held back is to be sent first."""
+        """Whether conflation has something to send first."""
         conflating = self.subs[0].conflating
         return conflating is not None and conflating.waits
 
     def evict(self) -> None:
-        """Forget what was read and is not taken: it is read again."""
+        """Forget what was read and is not consumed: it is read again."""
         self.ahead.clear()
         self.cached_rows = None
         self.reader = None

@@ -30,19 +30,19 @@ Frame = tuple[Deliver, MessageBatch]
 
 
 class StepResult(NamedTuple):
-    """What became of a stretch."""
+    """Result of one step over a stretch of the log."""
 
     frames: list[Frame]
     spent: int
     """Bytes looked at and sent."""
     blocked: bool
-    """There is more in the stretch, but one of them has no credit, or must wait for its pace."""
+    """The stretch has more, but a feed lacks credit or must wait for its rate."""
     at: float | None
     """Monotonic second from which on the pace lets more go."""
 
 
 class _Share(NamedTuple):
-    """Which messages are for a subscription: those of a taking from `begin` on, and before the limit."""
+    """Messages for a feed: those of a row set from `begin` on, and before the limit."""
 
     sub: LogFeed
     taking: RowSet
@@ -50,12 +50,12 @@ class _Share(NamedTuple):
     indices: Int64s
 
     def before(self, limit: int) -> _Share:
-        """Only what comes before message `limit`."""
+        """Restrict it to messages before message `limit`."""
         return self._replace(indices=self.indices[: int(self.indices.searchsorted(limit))])
 
 
 def lockstep_frames(cursor: Cursor, mono: float) -> StepResult:
-    """Take what comes next of what the cursor has read; the positions of all are moved to behind it."""
+    """Send the next messages that the cursor has read, and move the positions of all feeds behind them."""
     raw, _ = cursor.ahead.next_selection(None, cursor.position)
     batch = raw.batch
     low = raw.index_at(cursor.position)
@@ -103,7 +103,7 @@ def lockstep_frames(cursor: Cursor, mono: float) -> StepResult:
 
 
 def _routes(shares: list[_Share], limit: int) -> int:
-    """Deliveries of the messages before `limit`."""
+    """Count deliveries of the messages before `limit`."""
     return sum([int(share.indices.searchsorted(limit)) for share in shares])
 
 
@@ -117,7 +117,7 @@ def _reach(cursor: Cursor, raw: Selection, limit: int, offered: StepResult) -> S
 
 
 def _taking(sub: LogFeed, batch: MessageBatch, low: int, high: int) -> RowSet:
-    """Which messages of `[low, high)` are for it."""
+    """Return the messages of `[low, high)` that are for a feed."""
     mask = sub.cover.mask(batch)
     if mask is None or sub.not_before is not None:
         return RowSet(np.empty(0, np.int64), None)
@@ -129,7 +129,8 @@ def _taking(sub: LogFeed, batch: MessageBatch, low: int, high: int) -> RowSet:
 
 
 def _limit(share: _Share, costs: Int64s, high: int, mono: float) -> tuple[int, float | None]:
-    """Before which message its credit and pace end, `high` when they do not; and when its pace goes on."""
+    """Return the message before which credit and rate end (`high` when they do not), and when the rate allows
+    more."""
     sub, taking, begin, indices = share
     if not len(indices):
         return high, None
@@ -158,7 +159,7 @@ def _frame(shares: list[_Share], batch: MessageBatch, costs: Int64s, after: int)
 
 
 def conflated_portion(cursor: Cursor, mono: float) -> tuple[Portion, int]:
-    """What is to be sent, and the bytes looked at and sent."""
+    """Return the conflated messages to send, and the bytes looked at and sent."""
     (sub,) = cursor.subs
     conflating = sub.conflating
     assert conflating is not None

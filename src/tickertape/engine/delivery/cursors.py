@@ -71,16 +71,16 @@ class CursorScheduler:
         self._at_tail: dict[Cursor, None] = {}
         """Cursors that have caught up and stay: they go on with the next commit."""
         self._conflation_ends: DeadlineQueue[Cursor] = DeadlineQueue()
-        """Those of them that conflate: they go on at a log time, with what is over then."""
+        """Caught-up cursors with conflation, by the log time at which an interval ends."""
         self._conflation_timeouts: DeadlineQueue[Cursor] = DeadlineQueue()
-        """The same, by the monotonic clock, microseconds: when they have waited too long for that time."""
+        """The same by the monotonic clock, microseconds: when they have waited too long for that log time."""
         self._paced: DeadlineQueue[Cursor] = DeadlineQueue()
         """Cursors that go on at a time of the monotonic clock, microseconds."""
 
     # -- coming and going -----------------------------------------------------------------------------
 
     def add(self, *subs: LogFeed) -> None:
-        """They go on from where they are, together: at one place, on one connection."""
+        """Read on for feeds at one position, on one connection, together."""
         for at in range(0, len(subs), combined_subscriptions_max):
             some = list(subs[at : at + combined_subscriptions_max])
             cursor = Cursor(some)
@@ -88,13 +88,12 @@ class CursorScheduler:
             self._run(cursor)
 
     def add_each(self, subs: Iterable[LogFeed]) -> None:
-        """Each of them goes on from where it is, by itself."""
+        """Read on for each feed by itself."""
         for sub in subs:
             self.add(sub)
 
     def discard(self, sub: LogFeed) -> None:
-        """It reads with nobody any more, nor by itself; nothing when it does not. An answer to its read will
-        be ignored."""
+        """Take a feed out of its cursor, if it has one. The answer to its read is ignored."""
         cursor = self._cursor_of.pop(sub, None)
         if cursor is None:
             return
@@ -122,20 +121,20 @@ class CursorScheduler:
     # -- inputs ---------------------------------------------------------------------------------------
 
     def credit(self, sub: LogFeed) -> None:
-        """It was granted more credit."""
+        """Go on with a feed that was granted more credit."""
         cursor = self._cursor_of.get(sub)
         if cursor is not None:
             cursor.out_of_credit = False
             self._run(cursor)
 
     def wake(self, sub: LogFeed) -> None:
-        """Something changed for it: look at it in the next step; nothing when it does not read."""
+        """Look at a feed in the next step, if it reads."""
         cursor = self._cursor_of.get(sub)
         if cursor is not None:
             self._run(cursor)
 
     def writable(self, session: Session) -> None:
-        """A connection has room again."""
+        """Go on with the cursors of a connection that has room again."""
         for cursor in self._blocked_on_connection.pop(session.conn, ()):
             self._run(cursor)
 
@@ -163,7 +162,7 @@ class CursorScheduler:
                 self._run(cursor)
 
     def settle(self) -> None:
-        """When the clock moved: who goes on by it."""
+        """Go on with cursors whose time has come."""
         if self._conflation_ends:
             for cursor in self._conflation_ends.due(self._journal.log_time(self._clock.now)):
                 self._run(cursor)
@@ -180,11 +179,11 @@ class CursorScheduler:
     # -- outputs --------------------------------------------------------------------------------------
 
     def caught_up(self, sub: LogFeed) -> bool:
-        """Whether it reads on by itself and was given all there is."""
+        """Whether a feed reads by itself and was given everything persisted."""
         return self._cursor_of.get(sub) in self._at_tail
 
     def is_free(self, sub: LogFeed) -> bool:
-        """Whether it reads by itself, and neither credit nor connection keeps it from going on."""
+        """Whether a feed reads by itself, and neither credit nor connection stops it."""
         cursor = self._cursor_of.get(sub)
         return (
             cursor is not None
@@ -195,17 +194,17 @@ class CursorScheduler:
         )
 
     def reads_with(self, sub: LogFeed) -> int:
-        """How many others were resumed together with it and read the log with it."""
+        """Count the other feeds of its cursor."""
         cursor = self._cursor_of.get(sub)
         return 0 if cursor is None else len(cursor.subs) - 1
 
     def blocked(self, sub: LogFeed) -> bool:
-        """Whether there is more for it than its credit or its connection takes."""
+        """Whether more waits for a feed than its credit or its connection takes."""
         cursor = self._cursor_of.get(sub)
         return cursor is not None and (cursor.out_of_credit or not cursor.session.writable)
 
     def all_sent(self) -> Iterator[LogFeed]:
-        """Those that have caught up and hold nothing back."""
+        """Iterate over caught-up feeds for which conflation holds nothing."""
         for cursor in self._at_tail:
             for sub in cursor.subs:
                 if sub.conflating is None or sub.conflating.unsent_position is None:
@@ -226,7 +225,7 @@ class CursorScheduler:
         return self._conflation_ends.first()
 
     def step(self, budget: int) -> Transitions[None]:
-        """Let cursors go on in turn, for about so many bytes. Each transition is applied before the next."""
+        """Let cursors go on in turn, for about `budget` bytes. Each transition is applied before the next."""
         while self._run_queue and budget > 0:
             cursor = self._run_queue.next()
             cursor.queued = False
@@ -242,7 +241,7 @@ class CursorScheduler:
             self._run_queue.put(cursor.session.conn, cursor)
 
     def _advance(self, cursor: Cursor) -> Transitions[int]:
-        """Send what was read, then read on, or join the fanout. Returns the bytes looked at and sent."""
+        """Send what was read, then read on, or catch up. Return the bytes looked at and sent."""
         for sub in list(cursor.subs):
             boundary = sub.boundary()
             if boundary is not None and sub.position >= boundary:
@@ -261,7 +260,7 @@ class CursorScheduler:
         return self._offer(cursor)
 
     def _offer(self, cursor: Cursor) -> int:
-        """Give those who read what has been read; returns the bytes looked at and sent."""
+        """Send what was read to the feeds; return the bytes looked at and sent."""
         cover = cursor.cover
         if cover is None:
             offered = lockstep_frames(cursor, self._clock.mono)
@@ -295,7 +294,7 @@ class CursorScheduler:
         return spent
 
     def _fetch(self, cursor: Cursor) -> Transitions[None]:
-        """Read on. What was read before is written by now, or it would not be this one's turn."""
+        """Read on. Earlier frames are written by now, or it would not be the turn of this cursor."""
         if cursor.position >= self._journal.commits.persisted_end:
             yield from self._join(cursor)
             return
@@ -340,8 +339,8 @@ class CursorScheduler:
             cursor.ahead.fill(step, cursor.cover or EVERYTHING)
 
     def _reader(self, cursor: Cursor) -> LogReader | ArchivedLogReader:
-        """From where it is, in the log or before it. Raises `BookmarkExpired` when what it needs is gone,
-        which its pin should have prevented: nothing is skipped silently."""
+        """Make a reader of the log or the archive. Raises `BookmarkExpired` when the position is gone, which
+        its pin should have prevented: nothing is skipped silently."""
         view, position = self._journal.view, cursor.position
         if position >= view.first_position:
             return self._journal.reader(position, cursor.literal)
@@ -350,7 +349,7 @@ class CursorScheduler:
         return ArchivedLogReader(view, view.archive, position, cursor.topic, self._reads.new_token())
 
     def _join(self, cursor: Cursor) -> Transitions[None]:
-        """It has caught up."""
+        """Catch up: hand feeds over, or wait for the next commit."""
         cursor.evict()
         self._budgets.forget(cursor)
         for sub in list(cursor.subs):
@@ -378,7 +377,7 @@ class CursorScheduler:
 
 
 def _parts(reader: LogReader | ArchivedLogReader, data: Buffer | ArchiveAnswer) -> list[LogPart]:
-    """What the answer to a read holds."""
+    """Return the parts in the answer to a read."""
     if isinstance(data, ArchivedParts | ArchiveCoverage):
         assert isinstance(reader, ArchivedLogReader)
         return reader.answer(data)

@@ -32,7 +32,7 @@ from tickertape.engine.subscriptions.log_feed import LogFeed, Phase
 from tickertape.journal.reading.log_view import LogPart
 
 _FINDING_OUT_BYTES: Final = 64 * KIB
-"""What it counts to find out for some who is to get what."""
+"""Budget that one batch of routing counts."""
 
 FeedIndex: TypeAlias = SubscriptionIndex[LogFeed, InterestGroup[LogFeed]]
 
@@ -43,11 +43,11 @@ class Fanout:
 
     def __init__(self, position: int, sender: FrameSender, phase: Phase = Phase.TAIL) -> None:
         self.position = position
-        """Everything below was offered to everybody here."""
+        """Everything below was offered to all feeds here."""
         self.backlog_bytes_max = dispatch_backlog_bytes_max
-        """What may wait to be handed on before everybody reads at a pace of their own."""
+        """Bytes that may wait to be handed on before all feeds read by themselves."""
         self.overruns = 0
-        """How often that happened."""
+        """How often more waited."""
         self._sender = sender
         self._phase = phase
         self._ejected: list[LogFeed] = []
@@ -56,26 +56,26 @@ class Fanout:
         self._parts: deque[LogPart] = deque()
         self._waiting_bytes = 0
         self._work: Iterator[Match[InterestGroup[LogFeed]]] | None = None
-        """What is left to do of the first part, and of the offer begun last."""
+        """Matches left to do of the first part."""
         self._chosen: tuple[MessageBatch, int, Int64s | None] | None = None
         self._subs: list[LogFeed] = []
         self._sharing: FrameSharing | None = None
         self._tasks: Iterator[IdenticalFrames | list[Part]] = iter(())
-        """What is left to do of what was found for several."""
+        """Tasks left to do of the match begun last, for several feeds."""
         self._rest: list[Part] = []
-        """What is left of the task begun last."""
+        """Rest of the task begun last."""
         self._boundaries: DeadlineQueue[LogFeed] = DeadlineQueue()
 
     # -- coming and going -----------------------------------------------------------------------------
 
     def add(self, sub: LogFeed) -> None:
-        """`sub` has considered everything below its position, which is not below `open_from`."""
+        """Add a feed that has considered everything below its position, which is not below `open_from`."""
         sub.phase, sub.group = self._phase, self
         self._index.add(sub)
         self.reschedule(sub)
 
     def reschedule(self, sub: LogFeed) -> None:
-        """The boundary of `sub` is new or has moved."""
+        """Note that the boundary of a feed is new or has moved."""
         boundary = sub.boundary()
         if boundary is None:
             self._boundaries.drop(sub)
@@ -83,7 +83,7 @@ class Fanout:
             self._boundaries.put(sub, boundary)
 
     def remove(self, sub: LogFeed) -> None:
-        """`sub` stands here no more; nothing when it does not. Its position is what it has considered."""
+        """Remove a feed, if it is here. Its position is then what it has considered."""
         if sub.group is self:
             self._gone(sub)
             self._index.discard(sub)
@@ -96,14 +96,14 @@ class Fanout:
         return len(self._index)
 
     def take_filtered(self) -> list[FeedIndex]:
-        """Those with filters leave: those of one topic together, and all with patterns."""
+        """Remove feeds with filters: those of one topic together, and all with patterns."""
         taken = self._index.take_filtered()
         for sub in chain.from_iterable(taken):
             self._gone(sub)
         return taken
 
     def drain(self) -> FeedIndex:
-        """All of them leave together, and what was to be handed on is forgotten."""
+        """Remove all feeds together, and forget the parts that wait."""
         for sub in self.feeds():
             self._gone(sub)
         taken, self._index = self._index, SubscriptionIndex(InterestGroup)
@@ -129,7 +129,7 @@ class Fanout:
     # -- commits --------------------------------------------------------------------------------------
 
     def take(self, part: LogPart) -> None:
-        """What comes next, read for those who stand here: it waits for `step`, however much that is."""
+        """Take the next part, however large: it waits for `step`."""
         self._parts.append(part)
         self._waiting_bytes += part.batch.nbytes
 
@@ -163,16 +163,17 @@ class Fanout:
 
     @property
     def open_from(self) -> int:
-        """From here on nothing is found for anybody yet: who joins must have considered what is below."""
+        """Position from which nothing is matched yet: a feed that is added has considered everything
+        below."""
         return self.position if self._work is None else self._parts[0].end_position
 
     def passed(self, position: int) -> None:
-        """What is below `position` is for nobody here; nothing waits to be handed on."""
+        """Pass over what is below `position`, which is for no feed here. Nothing waits to be handed on."""
         self.position = max(self.position, position)
 
     def step(self, budget: int) -> tuple[int, list[LogFeed]]:
-        """Hand on what has become persisted, for about `budget` bytes; return the bytes that are left, and
-        the feeds that were ejected."""
+        """Hand on persisted messages for about `budget` bytes; return the bytes left and the ejected
+        feeds."""
         while self._parts and budget > 0:
             part = self._parts[0]
             if self._work is None:
@@ -195,7 +196,7 @@ class Fanout:
         return budget, self._take_ejected()
 
     def take_reached(self) -> list[LogFeed]:
-        """Those whose boundary everything was offered up to; each is given once."""
+        """Take the feeds whose boundary is reached, each once."""
         return self._boundaries.due(self.position)
 
     def _take_ejected(self) -> list[LogFeed]:
@@ -219,7 +220,7 @@ class Fanout:
         self._subs.reverse()
 
     def _go_on(self, sharing: FrameSharing, part: LogPart) -> int:
-        """Serve the next connection, or begin with those who get the same; returns the bytes sent."""
+        """Serve the next connection, or begin with feeds that get the same frame; return the bytes sent."""
         task: IdenticalFrames | list[Part] | None = self._rest or next(self._tasks, None)
         self._rest = []
         if task is None:
@@ -258,7 +259,7 @@ class Fanout:
         return sent
 
     def _dispatch(self, sub: LogFeed, part: LogPart) -> int:
-        """Give one subscription the selection; returns the bytes sent."""
+        """Send one feed the selection; return the bytes sent."""
         assert self._chosen is not None
         chosen, crc, indices = self._chosen
         if not part.first_position < sub.position < part.end_position:
@@ -272,7 +273,7 @@ class Fanout:
         return self._give(sub, slice_batch(chosen, since, chosen.count), part)
 
     def _give(self, sub: LogFeed, chosen: MessageBatch, part: LogPart, crc: int | None = None) -> int:
-        """Give one subscription what it has not considered of a part; returns the bytes sent."""
+        """Send one feed what it has not considered of a part; return the bytes sent."""
         cost = chosen.cost if chosen.nbytes <= batch_bytes_max else outbox_bytes_max + 1
         if not self._takes(sub, cost, part):
             return 0
@@ -281,7 +282,7 @@ class Fanout:
         return chosen.nbytes
 
     def _takes(self, sub: LogFeed, cost: int, part: LogPart) -> bool:
-        """Whether it is to be given a part, and can take it; who cannot is ejected."""
+        """Whether a feed gets a part and can take it; one that cannot is ejected."""
         if sub.group is not self or sub.position >= part.end_position:
             return False
         fits = cost <= sub.allowance.credit and cost <= outbox_bytes_max

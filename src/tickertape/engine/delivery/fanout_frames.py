@@ -51,16 +51,16 @@ _GROUPS_AT_A_TIME: Final = 1024
 
 
 class IdenticalFrames(NamedTuple):
-    """Subscriptions of different connections that get the same."""
+    """Feeds of different connections that get the same messages."""
 
     batch: MessageBatch
     subs: list[LogFeed]
     indices: Int64s
-    """Which messages of what was handed out it holds."""
+    """Indexes of its messages in the part."""
 
 
 class FrameSharing:
-    """What of `batch` groups get, of which there is at least one."""
+    """Frames of one part for groups of feeds, at least one."""
 
     def __init__(self, batch: MessageBatch, found: GroupMatches[InterestGroup[LogFeed]]) -> None:
         self._batch = batch
@@ -71,11 +71,11 @@ class FrameSharing:
         self._each_cost = message_costs(batch)
         self._each_size = lengths_of(batch.offsets).astype(np.int64)
         self.costs: list[int] = np.add.reduceat(self._each_cost[found.indices], self._begins).tolist()
-        """What each selection costs against credit."""
+        """Cost of each selection against credit."""
         self._counts: list[int] = np.diff(found.bounds).tolist()
 
     def since(self, number: int, index: int) -> int | None:
-        """The number of what of a selection does not come before message `index`; None when nothing does."""
+        """Return the number of the rest of a selection from message `index` on; None when it is empty."""
         own = self._of(number)
         own = own[int(own.searchsorted(index)) :]
         if not len(own):
@@ -90,8 +90,8 @@ class FrameSharing:
         return self._found.of(number) if number < found else self._cut[number - found]
 
     def tasks(self) -> Iterator[IdenticalFrames | list[Part]]:
-        """What is to be sent, one after the other: the same to several, or parts to one connection; before,
-        nothing, where others may have their turn."""
+        """Yield tasks: the same frame to several connections, or parts to one. An empty list lets others have
+        their turn."""
         connections: dict[Session, list[Part]] = {}
         for number, group in enumerate(self._found.groups):
             if number % _GROUPS_AT_A_TIME == _GROUPS_AT_A_TIME - 1:

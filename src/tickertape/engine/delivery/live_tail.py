@@ -34,22 +34,22 @@ class LiveTail:
         self._sender = sender
         self._age_seconds = age_seconds
         self._behind_since: dict[LogFeed, float] = {}
-        """Those that have fallen behind, in the order in which they did, monotonic seconds."""
+        """Feeds that have fallen behind, in order, with the monotonic second."""
         self.fallbacks = 0
-        """How often one could not take what was accepted, and went back to the log."""
+        """How often a feed fell back to the log."""
         self._wanting = 0
         self._known_from: int | None = None
-        """Position from which on what was accepted is known here; None while nobody wants it."""
+        """Position from which accepted messages are known here; None while no feed wants them."""
         self._parts: deque[LogPart] = deque()
 
     def begin(self, accepted_end: int) -> None:
-        """One subscription more wants what comes before it is persisted."""
+        """Begin to keep accepted messages for one more feed."""
         self._wanting += 1
         if self._known_from is None:
             self._known_from = accepted_end
 
     def end(self, sub: LogFeed) -> None:
-        """It does not want that any more."""
+        """End that for a feed."""
         self._behind_since.pop(sub, None)
         self._wanting -= 1
         if not self._wanting:
@@ -75,7 +75,7 @@ class LiveTail:
         return self._demoted(fallen)
 
     def step(self, budget: int) -> tuple[int, list[LogFeed]]:
-        """Hand on what was accepted, as `Fanout.step`."""
+        """Hand on accepted messages, as `Fanout.step`."""
         left, ejected = self.fanout.step(budget)
         return left, self._demoted(ejected)
 
@@ -118,9 +118,8 @@ class LiveTail:
     # -- coming back ----------------------------------------------------------------------------------
 
     def join(self, sub: LogFeed) -> bool:
-        """Send what is accepted and not persisted to one that was sent everything persisted, and let it stand
-        here; False when it cannot take all of that, or it is more than a connection may queue: this is tried
-        again when more is persisted."""
+        """Send accepted messages to a feed that has everything persisted, and add it here. False: it cannot
+        take all of them, and tries again when more is persisted."""
         fell_back = self._behind_since.pop(sub, None) is not None
         if self._join(sub):
             return True

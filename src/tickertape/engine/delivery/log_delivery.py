@@ -51,16 +51,15 @@ from tickertape.wire.frames import encode_frame
 
 _CLOCK_CHECK_SECONDS = 1.0
 _SHARE_OF_THE_LAST = 4
-"""Those behind the end get one part in so many of a step at least."""
+"""Feeds behind the end get one part in this many of a step at least."""
 _MICROS = 1_000_000
 
 T = TypeVar("T")
 
 
 class LogDelivery:
-    """All subscriptions to recorded topics. `ended` is told of each
-    one that is over; `slow(session, why)` ends a connection whose live subscription is behind for
-    `age_seconds`."""
+    """All feeds of recorded topics. The session of a live feed that is behind for `age_seconds` is
+    overdue."""
 
     def __init__(
         self,
@@ -75,20 +74,20 @@ class LogDelivery:
         self._outbox = outbox
         self._ended: list[LogFeed] = []
         self.step_bytes_max = step_bytes_max
-        """About what one step delivers."""
+        """About how many bytes one step delivers."""
         sender = FrameSender(outbox)
         self.cursors = CursorScheduler(journal, clock, reads, sender)
         self.shared_cursors = SharedCursors(journal, reads, self.cursors, sender)
         self.fanout = Fanout(journal.commits.persisted_end, sender)
         self.live = LiveTail(journal.commits.accepted_end, clock, sender, age_seconds)
         self._clocked: DeadlineQueue[LogFeed] = DeadlineQueue()
-        """Subscriptions that end at a log time still to come."""
+        """Feeds that end at a log time still to come."""
         self._notices = ProgressNotices(outbox, clock)
 
     # -- inputs ---------------------------------------------------------------------------------------
 
     def begin(self, sub: LogFeed) -> None:
-        """Its extent is known: start to deliver, unless it is paused."""
+        """Start to deliver to a feed whose range is known, unless it is paused."""
         if sub.stop_time is not None:
             self._clocked.put(sub, sub.stop_time)
         if sub.live:
@@ -96,7 +95,7 @@ class LogDelivery:
         self.cursors.add(sub)
 
     def credit(self, sub: LogFeed) -> None:
-        """It was granted more credit."""
+        """Go on with a feed that was granted more credit."""
         self.cursors.credit(sub)
 
     def writable(self, session: Session) -> None:
@@ -105,7 +104,7 @@ class LogDelivery:
         self.cursors.writable(session)
 
     def pause(self, subs: Iterable[LogFeed]) -> None:
-        """Send nothing more to them, and keep their places."""
+        """Pause feeds, which keep their positions."""
         for sub in subs:
             if sub.paused:
                 continue
@@ -116,7 +115,7 @@ class LogDelivery:
                 self.cursors.add(sub)
 
     def resume(self, subs: Iterable[LogFeed]) -> None:
-        """Go on where they are; those that are at one place and go at one rate read the log together."""
+        """Resume feeds; those at one position and of one rate read the log together."""
         alike: dict[object, list[LogFeed]] = {}
         for number, sub in enumerate(subs):
             if not sub.paused:
@@ -139,8 +138,8 @@ class LogDelivery:
         *,
         live: bool = False,
     ) -> None:
-        """It becomes another one under the same id, or without a `cover` is over: where a replay stands, and
-        once it has caught up with the first message that is accepted from now on."""
+        """Replace a feed under the same id, or end it without a `cover`: where a replay is, and once it has
+        caught up with the first message that is accepted from now on."""
         replay = sub.replays and not (sub.target is None and not sub.has_stop) and not self.caught_up(sub)
         position = sub.considered_to if replay else self._journal.commits.accepted_end
         if sub.phase is Phase.SEARCHING:
@@ -160,7 +159,7 @@ class LogDelivery:
             self.cursors.wake(sub)
 
     def remove(self, sub: LogFeed) -> None:
-        """It is over; an answer to its read will be ignored."""
+        """End a feed; the answer to its read is ignored."""
         if sub.phase is Phase.ENDED:
             return
         _leave(sub)
@@ -198,7 +197,7 @@ class LogDelivery:
         self.cursors.persisted()
 
     def stop(self) -> None:
-        """Conflation holds nothing back any more: those that have caught up look at it again."""
+        """Conflation holds nothing back any more: look at caught-up feeds again."""
         self.cursors.persisted()
 
     def overdue(self) -> dict[Session, str]:
@@ -206,7 +205,7 @@ class LogDelivery:
         return self.live.overdue()
 
     def settle(self) -> None:
-        """After commits, and when the clock moved: what is due by it."""
+        """Do what is due by the clock; called after commits too."""
         if self._clocked:
             for sub in self._clocked.due(self._journal.log_time(self._clock.now)):
                 self._stop_by_clock(sub)
@@ -217,9 +216,8 @@ class LogDelivery:
             self._notices.settle(self._all_sent())
 
     def _stop_by_clock(self, sub: LogFeed) -> None:
-        """The log time of its end has come: whatever is accepted from now on is stamped later, so the end is
-        a position.
-        """
+        """Turn the end by time of a feed into a position: whatever is accepted from now on is stamped
+        later."""
         if sub.stop_time is not None:
             end = self._journal.commits.accepted_end
             # `stop_time` stays: whoever is still behind must not be given what is stamped later.
@@ -232,12 +230,12 @@ class LogDelivery:
     # -- outputs --------------------------------------------------------------------------------------
 
     def take_ended(self) -> list[LogFeed]:
-        """Feeds that are over since the last call, whoever ended them."""
+        """Return the feeds that ended since the last call."""
         ended, self._ended = self._ended, []
         return ended
 
     def caught_up(self, sub: LogFeed) -> bool:
-        """Whether it was given all there is."""
+        """Whether a feed was given everything persisted."""
         return sub.phase is Phase.TAIL or self.cursors.caught_up(sub)
 
     @property
@@ -265,13 +263,13 @@ class LogDelivery:
         return min([deadline for deadline in deadlines if deadline is not None], default=None)
 
     def step(self) -> None:
-        """Serve those at the end and then those behind it, in turn, about `step_bytes_max` in all."""
+        """Serve the feeds at the end and those behind it in turn, about `step_bytes_max` in all."""
         left = max(self.dispatch(), self.step_bytes_max // _SHARE_OF_THE_LAST)
         share = left // 2 if self.cursors.has_work else left
         self._apply_all(self.cursors.step(left - share + self._apply_all(self.shared_cursors.step(share))))
 
     def dispatch(self) -> int:
-        """Serve those at the end of the log; returns what is left of the bytes of a step."""
+        """Serve the feeds at the end of the log; return the bytes that are left of a step."""
         budget = self.step_bytes_max
         for end, fanout in ((self.live, self.live.fanout), (self.fanout, self.fanout)):
             if fanout.has_work:
@@ -319,7 +317,7 @@ class LogDelivery:
         self.cursors.add_each(self.fanout.eject_all(end))
 
     def _promote_to_tail(self, group: Fanout) -> None:
-        """All of a group have caught up: they go over to the end, unless too many would have to move."""
+        """Move a group to the end of the log, unless too many feeds would have to move."""
         moving, there = len(group), len(self.fanout)
         if moving > cohort_moves_max and (there > cohort_moves_max or self.fanout.has_work):
             return
@@ -331,7 +329,7 @@ class LogDelivery:
         self.fanout.absorb(feeds)
 
     def _caught_up(self, sub: LogFeed) -> None:
-        """It joins those at the end, unless it goes at a pace of its own or must change first."""
+        """Move a feed to the end of the log, unless it has a rate of its own or must change first."""
         if not self._pass_boundary(sub, self._journal.commits.persisted_end):
             return
         if not (sub.has_own_pace or sub.pending_replacements):
@@ -360,7 +358,7 @@ class LogDelivery:
                 fanout.reschedule(sub)
 
     def _pass_boundary(self, sub: LogFeed, position: int) -> bool:
-        """Send what is due when everything below `position` was considered; False when it is over."""
+        """Send what is due once everything below `position` was considered; False when the feed ended."""
         boundary = sub.boundary()
         if boundary is None or position < boundary:
             return True
@@ -403,6 +401,6 @@ class LogDelivery:
 
 
 def _leave(sub: LogFeed) -> None:
-    """It is given nothing more with others."""
+    """Take a feed out of its group."""
     if sub.group is not None:
         sub.group.remove(sub)

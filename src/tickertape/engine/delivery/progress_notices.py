@@ -41,7 +41,7 @@ class ProgressNotices:
         self._last: _Last | None = None
         """The last persisted message since the start."""
         self._wanted = False
-        """Somebody may have something to be told."""
+        """A feed may have something to be notified of."""
         self._at = _BEFORE_ALL
         """When the next notices may go out."""
 
@@ -66,7 +66,7 @@ class ProgressNotices:
         return self._at if self._wanted and self._last is not None else None
 
     def settle(self, caught_up: Iterable[LogFeed]) -> None:
-        """Send what is due to those who were sent everything."""
+        """Send the due notices to feeds that were sent everything."""
         last = self._last
         if last is None or not self._wanted or self._clock.mono < self._at:
             return

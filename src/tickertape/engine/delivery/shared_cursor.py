@@ -52,7 +52,7 @@ from tickertape.journal.reading.log_view import LogPart, ReadRequest
 
 
 class SharedCursor:
-    """Those who go on together: all of one topic, or all with patterns."""
+    """One read of the log for several feeds: all of one topic, or all with patterns."""
 
     __slots__ = ("buffered", "fanout", "literal", "queued", "reader", "reading")
 
@@ -61,29 +61,29 @@ class SharedCursor:
         self.literal = literal
         self.reader: LogReader | None = None
         self.reading = False
-        """An answer to a read is to come."""
+        """A read is under way."""
         self.queued = False
-        """It stands in the run queue."""
+        """It is in the run queue."""
         self.buffered: list[LogPart] = []
-        """What was read and is not handed out yet."""
+        """Parts that were read and are not handed out yet."""
 
     @property
     def position(self) -> int:
-        """Everything below was considered by feeds in it."""
+        """Everything below was considered by all its feeds."""
         return self.fanout.position
 
     @property
     def is_idle(self) -> bool:
-        """Everything that was read is handed out."""
+        """Whether everything that was read is handed out."""
         return not self.fanout.has_work
 
     @property
     def buffered_bytes(self) -> int:
-        """Encoded bytes of what was read."""
+        """Encoded bytes of these parts."""
         return sum([part.batch.nbytes for part in self.buffered])
 
     def hand_out(self, *, merged: bool) -> None:
-        """What was read is handed out in the steps to come: as one part when `merged`, which is a copy."""
+        """Hand out what was read in the steps to come: as one part when `merged`, which is a copy."""
         parts, self.buffered = self.buffered, []
         for part in [_merged(parts)] if merged else parts:
             self.fanout.take(part)
@@ -104,11 +104,11 @@ def _positions(part: LogPart) -> Int64s:
 
 
 _MEMBERS_PER_READ = 64
-"""So many more are worth looking at one read more at a time."""
+"""Feeds for which one more read at a time is worth it."""
 
 
 def can_share(sub: LogFeed) -> bool:
-    """Whether it is one for a shared, where it is now."""
+    """Whether a feed can share a cursor where it is now."""
     return (
         is_indexed(sub.cover)
         and sub.phase is Phase.REPLAY
@@ -143,7 +143,7 @@ class SharedCursors:
         self._all: dict[SharedCursor, None] = {}
         self._run_queue: deque[SharedCursor] = deque()
         self._alone: WeakValueDictionary[str | None, LogFeed] = WeakValueDictionary()
-        """Of each topic the one that last went on by itself: with the next one it may make a shared."""
+        """The feed of each topic that last read by itself: with the next one it may share a cursor."""
 
     def __len__(self) -> int:
         return len(self._all)
@@ -151,7 +151,7 @@ class SharedCursors:
     # -- who goes together ----------------------------------------------------------------------------
 
     def join(self, sub: LogFeed) -> bool:
-        """Whether one that reads by itself goes on with others from here."""
+        """Let a feed that reads by itself share a cursor; whether it does."""
         if not can_share(sub) or self._is_older(sub):
             return False
         shared = self._near(sub) or self._with_another(sub)
@@ -162,7 +162,7 @@ class SharedCursors:
         return True
 
     def begin(self, feeds: FeedIndex, position: int) -> bool:
-        """Whether those who stand nowhere now go on together from a position."""
+        """Let feeds without a cursor share one from a position; whether they do."""
         first = next(iter(feeds))
         if len(feeds) < 2 or len(self._all) >= cohorts_max:
             return False
@@ -178,7 +178,7 @@ class SharedCursors:
         return None
 
     def _with_another(self, sub: LogFeed) -> SharedCursor | None:
-        """A new one with another that reads by itself, if there is one near."""
+        """Share a new cursor with another feed that reads by itself nearby, if there is one."""
         literal = sub.cover.literal
         other = self._alone.get(literal)
         if (
@@ -196,7 +196,7 @@ class SharedCursors:
         return shared
 
     def _is_older(self, sub: LogFeed) -> bool:
-        """Whether what it reads lies before the log: the archive is read by each by itself."""
+        """Whether a feed reads before the log: each reads the archive by itself."""
         return sub.position < self._journal.view.first_position
 
     def _begin(self, literal: str | None, position: int) -> SharedCursor:
@@ -246,7 +246,7 @@ class SharedCursors:
         return bool(self._run_queue)
 
     def step(self, budget: int) -> Transitions[int]:
-        """Let cohorts go on in turn, for about so many bytes; returns what is left of them."""
+        """Let shared cursors go on in turn, for about `budget` bytes; return the bytes left."""
         while self._run_queue and budget > 0:
             shared = self._run_queue.popleft()
             shared.queued = False
@@ -263,7 +263,7 @@ class SharedCursors:
             self._run_queue.append(shared)
 
     def _advance(self, shared: SharedCursor, budget: int) -> Transitions[int]:
-        """Hand out what was read, or read on, or go over to others; returns the bytes looked at and sent."""
+        """Hand out what was read, or read on, or merge; return the bytes looked at and sent."""
         fanout = shared.fanout
         if not len(fanout):
             self._end(shared)
@@ -281,7 +281,7 @@ class SharedCursors:
         return 0
 
     def _merge_nearby(self, shared: SharedCursor) -> bool:
-        """Let those who are a little ahead come here; whether some of them did."""
+        """Take over the feeds of a cursor that is a little ahead; whether there was one."""
         for other in self._all:
             ahead = other.position - shared.position
             if other is shared or other.literal != shared.literal or not 0 <= ahead <= cohort_reach_messages:
@@ -332,8 +332,8 @@ class SharedCursors:
         return True
 
     def _read(self, shared: SharedCursor, request: ReadRequest) -> bool:
-        """Read, at once or when there is memory for it; False when that could take long, and something is to
-        be handed out."""
+        """Read now or when there is memory; False when that could take long and parts wait to be handed
+        out."""
         size = shared.buffered_bytes + request.size
         if shared.buffered:
             if not self._budget.extend(shared, size):
@@ -345,7 +345,7 @@ class SharedCursors:
         return True
 
     def _reach_tail(self, shared: SharedCursor) -> Transitions[None]:
-        """It has caught up."""
+        """Catch up: the feeds move to the end of the log, or read by themselves."""
         shared.reader = None
         self._budget.forget(shared)
         yield GroupCaughtUp(shared.fanout)
@@ -359,7 +359,7 @@ class SharedCursors:
         self._run(shared)
 
     def _expire(self, shared: SharedCursor) -> Transitions[None]:
-        """What they need is gone, which their pins should have prevented: nothing is skipped silently."""
+        """End the feeds: their position is gone, which their pins should have prevented."""
         view = self._journal.view
         for sub in [*shared.fanout.feeds()]:
             yield ReadFailed(sub, expired(f"position {sub.considered_to}", view.retired, view.first))

@@ -27,7 +27,7 @@ class _WaitingRead(NamedTuple):
 
 
 class ReadBudget:
-    """Bytes held by readers, which are any objects that can be told apart."""
+    """Bytes held by readers; a reader is any object."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
@@ -36,13 +36,12 @@ class ReadBudget:
         self._idle: dict[object, Callable[[], None]] = {}
         """Holders that wait for their consumer, the one that waits longest first, and how they let go."""
         self._queue: dict[object, _WaitingRead] = {}
-        """Who wants to read and may not yet, in order."""
+        """Readers that wait for memory, in order."""
 
     def reserve(self, reader: object, size: int, granted: Callable[[], None]) -> bool:
-        """Whether `reader` may read `size` bytes now; if not, `granted` is called when it may ask again.
-
-        What it held before is replaced. A reader to whom this is granted reads, or says `idle` or `forget`.
-        """
+        """Return whether `reader` may read `size` bytes now; if not, `granted` is called when it may ask
+        again. What it held before is replaced. A reader to which this is granted reads, or calls `idle` or
+        `forget`."""
         size = max(size, READ_BYTES_LEAST)
         if self._held.get(reader, 0) >= size:
             self._hold(reader, size)
@@ -56,7 +55,7 @@ class ReadBudget:
         return False
 
     def extend(self, reader: object, size: int) -> bool:
-        """Whether `reader` holds `size` bytes from now on, without waiting for it; if not, what it holds
+        """Return whether `reader` holds `size` bytes from now on, without waiting; if not, what it holds
         stays."""
         if self._queue or not self._fits(reader, size):
             return False
@@ -64,30 +63,30 @@ class ReadBudget:
         return True
 
     def idle(self, reader: object, evict: Callable[[], None]) -> None:
-        """`reader` waits for its consumer: `evict` is called if what it holds is needed elsewhere."""
+        """Note that `reader` waits for its consumer: `evict` is called if its memory is needed elsewhere."""
         if reader in self._held and reader not in self._idle:
             self._idle[reader] = evict
             self._admit()
 
     def busy(self, reader: object) -> None:
-        """`reader` goes on: what it holds stays."""
+        """Note that `reader` goes on: what it holds stays."""
         self._idle.pop(reader, None)
 
     def release(self, reader: object) -> None:
-        """`reader` has used up what it held."""
+        """Release what `reader` held and has used up."""
         if reader in self._held:
             self._drop(reader)
             self._admit()
 
     def forget(self, reader: object) -> None:
-        """`reader` is gone."""
+        """Forget a reader."""
         if self._queue.pop(reader, None) is not None or reader in self._held:
             if reader in self._held:
                 self._drop(reader)
             self._admit()
 
     def _fits(self, reader: object, size: int) -> bool:
-        """Whether there is room beside the others; who has waited longest makes it."""
+        """Whether there is room beside the others; the reader that has been idle longest is evicted first."""
         others = self.held_bytes - self._held.get(reader, 0)
         while others + size > self.bytes_max and self._idle:
             longest, evict = next(iter(self._idle.items()))
@@ -116,10 +115,8 @@ class ReadBudget:
 
 
 class ReadBudgets(NamedTuple):
-    """The bound for the log, and that for the archive. A reader has something of one of them at a time.
-
-    Two, because an archive may take minutes to answer: who waits for it must hold nothing that others need
-    to read the log."""
+    """The bounds for log and archive. A reader holds memory of one of them at a time. There are two because
+    an archive may take minutes to answer: its readers must hold nothing that others need to read the log."""
 
     log: ReadBudget
     archive: ReadBudget
@@ -127,7 +124,7 @@ class ReadBudgets(NamedTuple):
     def reserve(
         self, reader: object, request: ReadRequest | ArchiveRequest, granted: Callable[[], None]
     ) -> bool:
-        """As `ReadBudget.reserve`, for what is asked."""
+        """As `ReadBudget.reserve`, for a request to log or archive."""
         used, other = (self.log, self.archive)
         if not isinstance(request, ReadRequest):
             used, other = other, used

@@ -27,7 +27,7 @@ class ReadResult(NamedTuple):
 
     owner: object
     result: Any
-    """What was read, or the error. Of a task, which is done: `ReadTask.outcome`."""
+    """The answer or the error. Of a task, which is done, its `outcome`."""
 
 
 class LogReads:

@@ -38,8 +38,8 @@ class ReadBuffer:
     def next_selection(
         self, cover: Interest | None, position: int, *, project: bool = True
     ) -> tuple[Selection, int]:
-        """What comes next, of messages from `position` on, and the bytes looked at to find it; without a
-        `cover` it is not narrowed, and unless `project` to whole messages only."""
+        """Return the next messages from `position` on, and the bytes looked at to find them. They are not
+        filtered without a `cover`, and are whole unless `project`."""
         if self._piece is not None:
             return self._piece, 0
         raw = self._raw[0]
@@ -58,7 +58,7 @@ class ReadBuffer:
         return self._piece, looked_at
 
     def consumed(self) -> None:
-        """All of the piece was used."""
+        """Note that the selection is consumed."""
         self._piece = None
 
     def _take_first(self) -> None:

@@ -44,7 +44,7 @@ class ReadTask(Generic[T]):
         return None
 
     def close(self) -> None:
-        """Nobody waits for the outcome any more."""
+        """Drop the task: the outcome is not wanted any more."""
         self.closed = True
         self._steps.close()
 

@@ -26,7 +26,7 @@ class Selection:
     """Messages out of a stretch of the log."""
 
     batch: MessageBatch | None
-    """None when there are none."""
+    """None without messages."""
     positions: Int64s | None
     """Of each message; None when they follow one another without gaps up to `end`."""
     end: int
@@ -46,7 +46,7 @@ class Selection:
         return self.end - self.count + index if self.positions is None else int(self.positions[index])
 
     def encoded_positions(self, low: int, high: int) -> bytes:
-        """Where the messages `[low, high)`, one at least, stand: see `Deliver.positions`."""
+        """Encode the positions of the messages `[low, high)`, at least one: see `Deliver.positions`."""
         first = self.position(low)
         if self.positions is None or int(self.positions[high - 1]) - first == high - 1 - low:
             return first.to_bytes(8, "little")
@@ -66,8 +66,8 @@ class Selection:
 
 
 def selections(parts: list[LogPart], cover: Interest) -> list[Selection]:
-    """What of `parts`, which follow one another, was published to the topics of `cover`, whatever is in it;
-    the last ends where they end."""
+    """Return the messages of consecutive `parts` to the topics of `cover`, unfiltered; the last selection
+    ends where they end."""
     chosen: list[Selection] = []
     group: list[Selection] = []
     size = 0
@@ -85,7 +85,7 @@ def selections(parts: list[LogPart], cover: Interest) -> list[Selection]:
 
 
 def restrict(raw: Selection, low: int, high: int, content: ContentFilter, project: bool) -> Selection:
-    """What of the messages `[low, high)` of `raw` is sent, whole unless `project`; it ends where they end."""
+    """Return the messages `[low, high)` of `raw` that pass `content`, whole unless `project`."""
     batch = raw.batch
     assert batch is not None
     end = raw.position(high)

@@ -18,7 +18,7 @@ class CreditWindow:
         """Credit when nothing is outstanding."""
 
     def renew(self, credit: int) -> None:
-        """Begin anew: what was outstanding is not granted again."""
+        """Start again with a credit: what was outstanding is not granted again."""
         self.credit = self.window = credit
 
 

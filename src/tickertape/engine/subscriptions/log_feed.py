@@ -41,36 +41,36 @@ _NOT_AT_END: Final = frozenset({Phase.SEARCHING, Phase.REPLAY, Phase.SHARED_REPL
 
 
 class DeliveryGroup(Protocol):
-    """Where several are, who are given what comes next by somebody else."""
+    """Several feeds that are given the next messages together."""
 
     position: int
 
     def remove(self, sub: LogFeed) -> None:
-        """It is there no more."""
+        """Remove a feed."""
 
     def reschedule(self, sub: LogFeed) -> None:
         """Its boundary is new or has moved."""
 
 
 class Portion(NamedTuple):
-    """What a subscription takes of a part: a batch to send (or None), and the position after it."""
+    """Messages of a part for a feed (or None), and the position after them."""
 
     batch: MessageBatch | None
     next: int
     blocked: bool
-    """There is more for it in the part, but no credit, or its pace does not let it go yet."""
+    """The part has more for the feed, but credit or rate do not allow it."""
     at: float | None = None
-    """Monotonic second from which on its pace lets more go."""
+    """Monotonic second from which its rate allows more."""
     positions: bytes = b""
     """See `Deliver.positions`."""
 
 
 class Replacement(NamedTuple):
-    """From a position on a subscription is another one under the same id."""
+    """Another subscription under the same id, from a position on."""
 
     position: int
     cover: Interest | None
-    """None: it is over, unless there is another turn."""
+    """None: the feed ends, unless there is another replacement."""
     pace: ReplayRate | None
     conflating: ConflationBuffer | None
     live: bool
@@ -89,9 +89,9 @@ class LogFeed:
         """The next message to consider. At the end of the log, and with others, it is behind the truth unless
         it is above it."""
         self.group: DeliveryGroup | None = None
-        """Where it is given what comes next, with others; None while it reads by itself."""
+        """The group that it is given messages with; None while it reads by itself."""
         self.solo_until = 0
-        """Up to here it reads by itself, whoever else does."""
+        """Up to this position it reads by itself."""
         self.stop: int | None = None
         self.stop_time: int | None = None
         self.not_before: int | None = None
@@ -103,15 +103,15 @@ class LogFeed:
         self.rate_limiter: RateLimiter | None = None
         self.conflating: ConflationBuffer | None = None
         self.live = False
-        """Once it has caught up it is sent what is accepted, before that is persisted."""
+        """Once caught up, it is sent accepted messages before they are persisted."""
         self.pending_replacements: deque[Replacement] = deque()
-        """What it becomes at boundaries to come."""
+        """Replacements at positions to come."""
         self.replays = False
-        """It has a bookmark: it may be paused, and is told where it may resume though nothing came."""
+        """It has a bookmark: it may be paused, and gets progress notices."""
         self.numbered = False
-        """It is told where its messages stand, so it is sent nothing together with others."""
+        """It is sent the positions of its messages, so it shares no frames."""
         self.notified_to = 0
-        """Position up to which its client knows that everything has come."""
+        """Position up to which its client knows that everything was sent."""
 
     def begin(self, extent: ReplayRange, target: int) -> None:
         """Its extent is known. `target` is where the log ended when it was asked for."""
@@ -124,29 +124,29 @@ class LogFeed:
 
     @property
     def considered_to(self) -> int:
-        """The next message to consider, wherever it stands."""
+        """The next message to consider, also in a group."""
         return self.position if self.group is None else max(self.position, self.group.position)
 
     def apply_replacement(self) -> None:
-        """It is at its next turn: take it."""
+        """Become the next replacement."""
         _, cover, pace, self.conflating, self.live = self.pending_replacements.popleft()
         self.numbered = False
         self.cover = NOTHING if cover is None else cover
         self.set_pace(pace)
 
     def set_pace(self, pace: ReplayRate | None) -> None:
-        """How fast it is delivered at most."""
+        """Set how fast it is delivered at most."""
         self.pace = pace
         self.rate_limiter = None if pace is None else RateLimiter(pace.rate, pace.max_gap)
 
     def pause(self, mono: float) -> None:
-        """Its schedule stands still."""
+        """Stop its schedule."""
         self.paused = True
         if self.rate_limiter is not None:
             self.rate_limiter.pause(mono)
 
     def resume(self, mono: float) -> None:
-        """Its schedule goes on where it stood."""
+        """Go on with its schedule."""
         self.paused = False
         if self.rate_limiter is not None:
             self.rate_limiter.resume(mono)
@@ -175,7 +175,7 @@ class LogFeed:
 
     @property
     def simple(self) -> bool:
-        """Nothing but the topic decides what it is sent."""
+        """Whether nothing but the topic decides what it is sent."""
         return (
             self.target is None
             and self.stop is None
@@ -185,7 +185,7 @@ class LogFeed:
         )
 
     def is_free_to(self, position: int) -> bool:
-        """Nothing but the topic decides what it is sent of what lies below `position`."""
+        """Whether nothing but the topic decides what it is sent below `position`."""
         if self.not_before is not None or self.stop_time is not None:
             return False
         boundary = self.boundary()
@@ -217,7 +217,7 @@ class LogFeed:
         )
 
     def release(self, now: float) -> Portion:
-        """Of what conflation has released, what credit and pace allow at the monotonic second `now`."""
+        """Return the conflated messages that credit and rate allow at the monotonic second `now`."""
         assert self.conflating is not None
         batch, _, stamps = self.conflating.first
         chosen, at = self._portion(batch, self.conflating.sent, batch.count, now, stamps)
@@ -229,8 +229,8 @@ class LogFeed:
     def _portion(
         self, batch: MessageBatch, low: int, high: int, now: float, stamps: Int64s | None = None
     ) -> tuple[MessageBatch | None, float | None]:
-        """Of the messages `[low, high)`, from the front, what credit and pace allow; None when they allow
-        nothing, and when the pace allows more."""
+        """Return the first messages of `[low, high)` that credit and rate allow; None for none, and when the
+        rate allows more."""
         if self.rate_limiter is not None:
             count, at = self.rate_limiter.allowed(batch, low, high, now, stamps)
             if not count:
@@ -256,7 +256,7 @@ class LogFeed:
         return chosen, None
 
     def clip(self, raw: Selection, low: int, high: int) -> int:
-        """Before which message of `raw[low:high]` something changes for it; notes what has changed at
+        """Return the message of `raw[low:high]` before which something changes; note what has changed at
         `low`."""
         boundary = self.boundary()
         if boundary is not None:
@@ -294,11 +294,11 @@ class LogFeed:
         return low, selection.index_at(boundary), max(boundary, self.position)
 
     def spend(self, batch: MessageBatch) -> None:
-        """`batch` was sent: it counts against the credit."""
+        """Count a batch that was sent against the credit."""
         self.allowance.credit -= batch.cost
         self.session.sent(batch.count, batch.body_bytes)
 
     def spend_of(self, messages: int, body_bytes: int, cost: int) -> None:
-        """So much of a batch for several was for it."""
+        """Count a part of a shared batch against the credit."""
         self.allowance.credit -= cost
         self.session.sent(messages, body_bytes)
