@@ -41,17 +41,17 @@ class RetentionTask(ReadTask[RetiredFacts | int]):
 
 
 class RetentionPin(NamedTuple):
-    """A position from which on somebody needs the log."""
+    """A position from which the log is needed."""
 
     position: int
     who: str
     """For people."""
     brief: bool = False
-    """It is over in a moment: not worth telling."""
+    """It ends soon: not worth an event."""
 
 
 class RetentionManager:
-    """Removes what the policy does not keep. `oldest_needed` gives the pin with the lowest position."""
+    """Removes old segments. `oldest_needed` returns the lowest pin."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class RetentionManager:
         self._checking: RetiredFacts | None = None
         """What was gathered before the check of the archive under way."""
         self._job: RetireSegments | None = None
-        """What the disk does, or failed to do and is asked again."""
+        """The removal that the disk does, or failed to do and tries again."""
         self._with_disk = False
         self._at: float | None = float("-inf") if policy.active or journal.leftovers else None
         self._put_off_since: float | None = None
@@ -85,10 +85,10 @@ class RetentionManager:
         self.removed_segments = 0
         """Files removed by this run."""
         self.held_segments = 0
-        """Segments that the policy does not keep and somebody needs, when last looked at."""
+        """Segments that the policy does not keep and that are still needed, at the last check."""
         self.held_bytes = 0
         self.held_by = ""
-        """Who needs the oldest of them."""
+        """Name of the pin of the oldest of them."""
         self.failures = 0
         """Attempts that failed, since the start."""
 
@@ -113,7 +113,7 @@ class RetentionManager:
             self._look()
 
     def freed(self) -> None:
-        """Less may be needed than before: look again."""
+        """Check again: less may be needed than before."""
         if self._policy.active:
             self._at = self._clock.mono
 
@@ -215,13 +215,13 @@ class RetentionManager:
         return archived if pin is None else min(pin, archived)
 
     def _put_off(self) -> bool:
-        """Whether it may be put off without a word for what is over in a moment: not for long."""
+        """Whether a short pin may put the removal off silently: not for long."""
         if self._put_off_since is None:
             self._put_off_since = self._clock.mono
         return self._clock.mono < self._put_off_since + retention_check_seconds
 
     def _hold(self, segments: int, size: int, who: str) -> None:
-        """Note what is held back; told when somebody else is the reason than before."""
+        """Note what is held back; log when another pin is the reason than before."""
         if who != self.held_by:
             name = "retention_held" if segments else "retention_released"
             fields: dict[str, str | int] = {}
@@ -243,7 +243,7 @@ class RetentionManager:
         self._look()
 
     def _gathered(self, gathered: RetiredFacts) -> None:
-        """Everything to be kept is known: what goes must be in the archive, where one is required."""
+        """Continue after the gathering: the archive must have what goes, where one is required."""
         archive = self._archive
         begin = self._journal.view.first_position
         if archive is not None and archive.covered.begin is not None:
@@ -255,7 +255,7 @@ class RetentionManager:
         self._reads.read(self, CheckArchived(begin, gathered.retired.first_position))
 
     def _remove(self, gathered: RetiredFacts) -> None:
-        """The segments leave the view, unless somebody came meanwhile."""
+        """Take the segments out of the view, unless a new pin needs them."""
         journal, retired = self._journal, gathered.retired
         pin = self._needed()
         if pin is not None and pin.position < retired.first_position:

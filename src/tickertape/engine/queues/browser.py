@@ -24,7 +24,7 @@ from tickertape.wire.frames import encode_frame
 
 
 class QueueBrowser:
-    """One look."""
+    """One read of the ready messages of a queue by a client."""
 
     def __init__(
         self,
@@ -42,12 +42,12 @@ class QueueBrowser:
         self.allowance = allowance
         self.content = content
         self._persisted = persisted
-        """End of the log when it asked: who published and was told so finds it."""
+        """End of the log when the client asked: it finds every message that was persisted before."""
         self._left: BitMap64 | None = None
         self.end = 0
         """Position after the last message that it reads."""
         self._waiting: MessageBatch | None = None
-        """What passed and was not sent yet."""
+        """Messages that passed the filter and were not sent yet."""
         self._reader = MessageReader(access, None, self)
         self._outbox = access.outbox
 
@@ -58,7 +58,7 @@ class QueueBrowser:
 
     @property
     def failure(self) -> TickertapeError | None:
-        """What cannot be read."""
+        """The error, when messages cannot be read."""
         return self._reader.failure
 
     @property
@@ -72,12 +72,12 @@ class QueueBrowser:
         return self._left is not None and not self._left and self._waiting is None
 
     def stop(self) -> None:
-        """It is wanted no more."""
+        """Stop reading."""
         self._left = BitMap64()
         self._reader.stop()
 
     def step(self) -> bool:
-        """One bounded step; whether another one would do something now."""
+        """Do one bounded step; return whether another would do something now."""
         if self._waiting is not None:
             return self._send(self._waiting)
         if self._left is None:

@@ -43,14 +43,14 @@ Recovery = Generator[ReadRequest, Buffer, "RecoveredQueues"]
 
 
 class RecoveredQueues(NamedTuple):
-    """What a recovery came to."""
+    """Result of a recovery."""
 
     read_from: int
     """The position from which the log was read."""
     begun: list[QueueBegun]
-    """Queues that are new, or whose recovery point is."""
+    """Queues that are new or have a new recovery point."""
     report: list[str]
-    """What was met, a line each."""
+    """Lines for the log of the server."""
 
 
 class _QueueFold(NamedTuple):
@@ -68,9 +68,9 @@ def recover_queues(
     covered: Mapping[str, QueueCheckpoint],
     now: Now,
 ) -> Recovery:
-    """Bring all queues to the state that the log says. `control` are the control records of other kinds,
-    `covered` what a checkpoint says. Raises `BookmarkUnknown` for a recovery point that the log does not
-    have, `JournalCorrupt` for what cannot be read."""
+    """Recover all queues from the log. `control` are control records of other kinds, `covered` the
+    checkpoints. Raises `BookmarkUnknown` for a recovery point that the log does not have, `JournalCorrupt`
+    for what cannot be read."""
     beginnings = begun_in(control)
     known = {(begun.queue, begun.recovery_point): begun for begun in beginnings}
     latest = {begun.queue: begun for begun in beginnings}
@@ -157,7 +157,7 @@ def _begin(worker: QueueWorker, begun: QueueBegun, covered: QueueCheckpoint | No
 def _beginning(
     journal: Journal, definition: QueueDefinition, now: Now
 ) -> Generator[ReadRequest, Buffer, int]:
-    """As `_position`; what is refused is refused with the name of the queue."""
+    """As `_position`; errors name the queue."""
     try:
         return (yield from _position(journal, definition.recovery_point, now))
     except (BookmarkUnknown, BookmarkExpired) as error:

@@ -63,7 +63,7 @@ class FilterScan:
         self.behind = start
         """Where the last piece began that was looked at."""
         self._entered = queue.considered
-        """What had entered when it began."""
+        """Position up to which messages had entered when it began."""
         self._scan = LogScan(access, start, cover.literal, holder)
         self._parts: list[LogPart] = []
         self._low = 0
@@ -90,7 +90,7 @@ class FilterScan:
         return self.reached < self._entered
 
     def has_work(self, limit: int) -> bool:
-        """Whether `step` would do something, when it is to look at nothing from position `limit` on."""
+        """Whether `step` would do something below position `limit`."""
         if self._search is not None:
             return True
         if self._parts:
@@ -107,7 +107,7 @@ class FilterScan:
             self._filters.add(consumer_filter, consumer_filter.content)
 
     def discard(self, consumer_filter: ConsumerFilter) -> None:
-        """Nobody has this filter any more."""
+        """Remove a filter that no consumer has any more."""
         del self.members[consumer_filter]
         if consumer_filter in self._alone:
             del self._alone[consumer_filter]
@@ -115,8 +115,8 @@ class FilterScan:
             self._filters.discard(consumer_filter)
 
     def step(self, budget: int, limit: int) -> int:
-        """Look at the next piece, or at more of the one under way, below position `limit`: about `budget`
-        bytes of it. Returns how many bytes that were."""
+        """Examine about `budget` bytes of the next pieces below position `limit`; return how many bytes that
+        were."""
         if self._search is None:
             self._search = self._next_piece(limit)
         done = 0
@@ -136,7 +136,7 @@ class FilterScan:
     # -- inside -----------------------------------------------------------------------------------------
 
     def _next_piece(self, limit: int) -> Generator[int, None, None] | None:
-        """A look at the next piece; None when there is none now."""
+        """Start to examine the next piece; None when there is none now."""
         if not self._parts:
             self._parts, self._low = self._scan.parts(), 0
         if not self._parts:
@@ -195,11 +195,11 @@ def _position(part: LogPart, index: int) -> int:
 
 
 _SMALLEST_STEP_BYTES: Final = 64
-"""What a look counts at least, so that a step ends."""
+"""Budget that a step counts at least, so that it ends."""
 
 
 class ConsumerFilters:
-    """All filters of the consumers of one queue, which is the holder of what they read."""
+    """All filters of the consumers of one queue; the queue is the holder of their reads."""
 
     def __init__(self, queue: FeedQueue, access: QueueAccess, cover: Interest, holder: object) -> None:
         self._queue = queue
@@ -211,7 +211,7 @@ class ConsumerFilters:
         self._scans: dict[FilterScan, int] = {}
         """Each with its number, in the order of their turns. Later ones have higher numbers."""
         self._waiting: dict[ConsumerFilter, None] = {}
-        """Filters that start when there is room for another scan."""
+        """Filters that wait for room for another scan."""
         self._number = 0
         self._awaited = 0
         """The last scan that the leading one waits for: waiting for each new one would stop it."""
@@ -224,7 +224,7 @@ class ConsumerFilters:
     # -- consumers --------------------------------------------------------------------------------------
 
     def add(self, consumer: QueueFeed) -> None:
-        """A consumer came."""
+        """Add the filter of a consumer."""
         content = consumer.content
         if content is None or content.filter is None:
             return
@@ -236,7 +236,7 @@ class ConsumerFilters:
         consumer_filter.users += 1
 
     def discard(self, consumer: QueueFeed) -> None:
-        """A consumer has gone."""
+        """Remove the filter of a consumer."""
         consumer_filter = self.of(consumer)
         if consumer_filter is None or consumer.content is None:
             return
@@ -252,7 +252,7 @@ class ConsumerFilters:
                 self._end(scan)
 
     def of(self, consumer: QueueFeed) -> ConsumerFilter | None:
-        """What passes the filter of a consumer; None: it has no filter."""
+        """Return the filter of a consumer; None without one."""
         content = consumer.content
         return None if content is None or content.filter is None else self._by_key[content.filter_key]
 
@@ -282,11 +282,10 @@ class ConsumerFilters:
 
     @property
     def judged(self) -> int | None:
-        """Below which position all filters that are not far behind have seen everything: a new message is not
-        delivered before it is known who else may have it. None: they have seen all.
-
-        With priorities, 0 while a filter that arrived has not seen what was there before it: the message that
-        comes first may be among them."""
+        """Position below which all filters that are not far behind have seen everything: a new message is not
+        delivered before it is known which others may have it. None: they have seen all. With priorities, 0
+        while a new filter has not seen the messages that were there before it: the first message may be among
+        them."""
         near = self._queue.considered - queue_step_messages_max
         reached = []
         for scan, number in self._scans.items():
@@ -314,8 +313,9 @@ class ConsumerFilters:
         return max(self._scans, key=lambda scan: scan.reached, default=None)
 
     def _limit(self, scan: FilterScan, lead: FilterScan | None) -> int:
-        """From which position on a scan is to look at nothing for now: what did not enter yet, and where the
-        one that leads is. That one waits for those that are one piece behind it, so that they can join."""
+        """Position from which a scan examines nothing for now: messages that did not enter yet, and the
+        position of the leading scan. That one waits for scans that are one piece behind, so that they can
+        join it."""
         if lead is None or scan is lead:
             others = (o for o, number in self._scans.items() if o is not scan and number <= self._awaited)
             if any(scan.behind <= other.reached for other in others):
@@ -324,7 +324,7 @@ class ConsumerFilters:
         return lead.reached
 
     def _start(self, consumer_filter: ConsumerFilter) -> None:
-        """A filter that has seen nothing joins a scan that has seen nothing of what is in the queue."""
+        """Let a new filter join a scan that has seen nothing of the queue, or start one."""
         oldest, considered = self._queue.state.oldest(), self._queue.considered
         start = considered if oldest is None else min(oldest, considered)
         for scan in self._scans:

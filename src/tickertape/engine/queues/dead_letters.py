@@ -33,7 +33,7 @@ class DeadLetterPublisher:
 
     @property
     def failure(self) -> TickertapeError | None:
-        """What cannot be read."""
+        """The error, when messages cannot be read."""
         return self._reader.failure
 
     @property
@@ -43,11 +43,11 @@ class DeadLetterPublisher:
 
     @property
     def stuck(self) -> bool:
-        """Whether there is something to do that the log has no room for."""
+        """Whether dead letters wait that the log has no room for."""
         return bool(self._queue.state.doomed) and not self._can_write()
 
     def release_memory(self) -> None:
-        """Nothing is published now."""
+        """Allow the memory to be used elsewhere."""
         self._reader.release_memory()
 
     def step(self) -> None:

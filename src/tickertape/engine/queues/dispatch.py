@@ -59,28 +59,28 @@ class QueueDispatch:
         self._reader = MessageReader(access, cover.literal, holder)
         self.filters = ConsumerFilters(queue, access, cover, holder)
         self._short_of_credit: dict[QueueFeed, int] = {}
-        """Whose credit did not suffice for what it would have got, and what it was: others are served."""
+        """Consumers whose credit did not suffice for their messages, and the credit: others are served."""
         self._fell_short = False
-        """Somebody has come to be among them just now."""
+        """Whether a consumer was added to them just now."""
         self._has_given = False
-        """Something was handed out since nobody was among them."""
+        """Whether messages were given since there were none of them."""
 
     # -- consumers --------------------------------------------------------------------------------------
 
     def discard(self, consumer: QueueFeed) -> None:
-        """A consumer has gone."""
+        """Remove a consumer."""
         self._short_of_credit.pop(consumer, None)
         self.filters.discard(consumer)
 
     @property
     def failure(self) -> TickertapeError | None:
-        """What cannot be read, and is needed."""
+        """The error, when messages that are needed cannot be read."""
         return self._reader.failure or self.filters.failure
 
     # -- one delivery -----------------------------------------------------------------------------------
 
     def deliver(self) -> bool:
-        """Hand out what is next; whether there may be more."""
+        """Hand out the next messages; return whether there may be more."""
         queue = self._queue
         wanted = self._wanted()
         if not len(wanted):
@@ -111,12 +111,12 @@ class QueueDispatch:
         self._fell_short = True
 
     def release_memory(self) -> None:
-        """Nothing more is handed out now."""
+        """Allow the memory to be used elsewhere."""
         self._reader.release_memory()
 
     def _over(self) -> bool:
-        """Nobody can be given anything; whether somebody whose credit did not suffice may have a chance, as
-        something else is next now."""
+        """End a round in which no consumer can be given a message. Return whether those short of credit may
+        have a chance, because other messages are next now."""
         again = self._has_given and bool(self._short_of_credit)
         self._short_of_credit.clear()
         self._has_given = False
@@ -170,7 +170,7 @@ class QueueDispatch:
         return given
 
     def _by_filter(self, fetched: Fetched) -> list[tuple[QueueFeed, Int64s]]:
-        """As `_in_stretches`, one message after the other: not everybody may have each."""
+        """As `_in_stretches`, one message after the other: not every consumer may have each."""
         queue = self._queue
         consumers, loads = queue.consumers, self._loads()
         chosen: dict[int, list[int]] = {}

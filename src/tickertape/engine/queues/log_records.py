@@ -16,7 +16,7 @@ from tickertape.journal.journal import Journal
 from tickertape.wire.settlement import QUEUE_TOPIC
 
 _RESERVE_BYTES: Final = 1 << 16
-"""What a record may take, about."""
+"""About how many bytes a record takes."""
 
 
 class QueueLog:
@@ -27,13 +27,12 @@ class QueueLog:
         self._writer = writer
 
     def can_write(self, size: int = _RESERVE_BYTES) -> bool:
-        """Whether so many bytes can be written now."""
+        """Whether `size` bytes can be written now."""
         journal = self._journal
         return not journal.commits.stopping and journal.commits.can_accept(size)
 
     def write(self, queue: str, outcomes: list[Outcome]) -> int:
-        """Append what became of messages; returns the position below which the log must be persisted for it
-        to be."""
+        """Append outcomes; return the position up to which the log must be persisted for them to be."""
         return self.write_bodies(record_bodies(queue, outcomes))
 
     def write_bodies(self, bodies: list[bytes]) -> int:

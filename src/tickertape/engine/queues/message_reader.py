@@ -32,14 +32,14 @@ _NEAR: Final = 4_096
 
 
 class Fetched(NamedTuple):
-    """Messages and where they stand."""
+    """Messages and their positions."""
 
     batch: MessageBatch
     positions: Int64s
 
 
 class QueueAccess(NamedTuple):
-    """What all queues read the log, write to it and send messages with."""
+    """Collaborators of all queues."""
 
     journal: Journal
     outbox: Outbox
@@ -52,18 +52,18 @@ class QueueReader:
     """Reads the log for a queue or a browser (`holder`), which goes on when a read is answered."""
 
     def __init__(self, access: QueueAccess, topic: str | None, holder: object) -> None:
-        """`topic`: the only one that is wanted; None: there are several."""
+        """`topic` is the only one that is wanted; None: there are several."""
         self.holder = holder
         self.waiting = False
         """A read is under way, or waits for memory."""
         self.failure: TickertapeError | None = None
-        """What was wanted cannot be read."""
+        """The error, when the read failed."""
         self._view = access.journal.view
         self._topic = topic
         self._reads = access.reads
         self._budget = access.reads.budgets.log
         self._parts: list[LogPart] = []
-        """What the last read brought."""
+        """Parts of the last read."""
         self._segment = 0
         """Number of the segment that is read."""
 
@@ -84,8 +84,8 @@ class QueueReader:
         self._reads.read_when_free(self, request)
 
     def _answered(self, reader: LogReader, data: Buffer | TickertapeError) -> list[LogPart] | None:
-        """What an answer holds. None: the read failed (`failure`), or retention has removed meanwhile what
-        was read, and nobody needs it any more."""
+        """Return the parts in an answer. None: the read failed (`failure`), or retention has removed the
+        segment meanwhile, and its messages are not needed any more."""
         self.waiting = False
         try:
             if isinstance(data, TickertapeError):
@@ -125,13 +125,13 @@ class MessageReader(QueueReader):
         return found
 
     def release_memory(self) -> None:
-        """What was read was used, or is not wanted now: it may be dropped if others want to read. Not before:
-        two that read in turns would only drop what the other one read."""
+        """Allow the memory to be used elsewhere, after the messages were used. Not before: two readers in
+        turns would only drop what the other one read."""
         if not self.waiting:
             self._budget.idle(self, self._dropped)
 
     def _now(self, wanted: Int64s) -> Fetched | None:
-        """Of what a reader brought."""
+        """Return the messages from the parts of the last read."""
         if _part_with(self._parts, int(wanted[0])) is None:
             return None
         return _in_order(self._parts, wanted)
@@ -146,7 +146,7 @@ class MessageReader(QueueReader):
             self._parts = parts
 
     def discard(self) -> None:
-        """Nothing of what was read is needed now."""
+        """Drop what was read."""
         self._dropped()
         if not self.waiting:
             self._budget.forget(self)
@@ -154,7 +154,7 @@ class MessageReader(QueueReader):
     # -- inside -----------------------------------------------------------------------------------------
 
     def _dropped(self) -> None:
-        """What was read is needed elsewhere."""
+        """Drop the parts; the memory is used elsewhere."""
         self._parts, self._reader = [], None
 
     def _read_on(self, first: int) -> None:
@@ -185,7 +185,7 @@ def _first_position(part: LogPart) -> int:
 
 
 def _in_order(parts: list[LogPart], wanted: Int64s) -> Fetched:
-    """What of `wanted`, whose first is in one of `parts`, these hold, from the front."""
+    """Return the messages of `wanted` that the parts hold, from the front; the first is in one of them."""
     if (wanted[1:] > wanted[:-1]).all():
         return _rising(parts, wanted)
     inside = (wanted >= parts[0].first_position) & (wanted < parts[-1].end_position)

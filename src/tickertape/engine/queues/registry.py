@@ -67,7 +67,7 @@ class QueueRegistry:
         self._active: dict[QueueWorker | QueueBrowser, None] = {}
         """Those that may have something to do, in turn."""
         self._early: dict[str, dict[QueueBrowser, None]] = {}
-        """Those whose queue has not come so far, by its name, in the order in which they asked."""
+        """Browsers whose queue has not come so far, by its name, in the order of their requests."""
         self._workers: dict[str, QueueWorker] = {}
         for definition in catalog.queues.values():
             priority = None
@@ -113,8 +113,8 @@ class QueueRegistry:
     # -- consumers --------------------------------------------------------------------------------------
 
     def check(self, session: Session, workers: list[QueueWorker], asked: int | None) -> int:
-        """The backlog that a subscription to some queues is granted: the least of their limits and of what it
-        asks for, which is 1 when it does not; 0 without queues. Raises what speaks against it."""
+        """Return the backlog that a subscription to queues is granted: the least of their limits and of the
+        requested one, which is 1 by default; 0 without queues. Raises the reason against it."""
         for worker in workers:
             self.permit(session, worker)
             if worker.failure is not None:
@@ -123,7 +123,7 @@ class QueueRegistry:
         return min([asked or 1, *(limit for limit in limits if limit is not None)]) if workers else 0
 
     def subscribe(self, consumer: QueueFeed, workers: list[QueueWorker]) -> None:
-        """A consumer begins."""
+        """Begin to serve a consumer."""
         consumer.queues = [worker.queue for worker in workers]
         for worker in workers:
             worker.add(consumer)
@@ -137,7 +137,7 @@ class QueueRegistry:
         workers: list[QueueWorker],
         limit: int,
     ) -> None:
-        """A consumer becomes another one; what it holds it still holds."""
+        """Replace a consumer, which keeps its leases."""
         for queue in consumer.queues:
             worker = self._workers[queue.name]
             if worker in workers:
@@ -157,7 +157,7 @@ class QueueRegistry:
             self._wake(worker)
 
     def drop(self, consumer: QueueFeed) -> None:
-        """A consumer is over: what it holds goes back."""
+        """End a consumer; its messages are requeued."""
         for queue in consumer.queues:
             self._workers[queue.name].leave(consumer)
         for queue in dict.fromkeys([*consumer.queues, *consumer.previous_queues]):
@@ -174,7 +174,7 @@ class QueueRegistry:
         content: ContentFilter | None,
         allowance: CreditWindow,
     ) -> QueueBrowser:
-        """Read what a queue has ready, and take nothing."""
+        """Send the ready messages of a queue, and take none."""
         persisted = self._journal.commits.persisted_end
         browsing = QueueBrowser(session, sub_id, worker.queue, content, allowance, self._access, persisted)
         if browsing.may_begin:
@@ -184,13 +184,13 @@ class QueueRegistry:
         return browsing
 
     def stop_browser(self, browsing: QueueBrowser) -> None:
-        """Nobody wants it any more."""
+        """Stop a browser."""
         self._active.pop(browsing, None)
         self._early.get(browsing.topic, {}).pop(browsing, None)
         browsing.stop()
 
     def wake_feed(self, sub: QueueFeed | QueueBrowser) -> None:
-        """It has more room."""
+        """Look at the queues of a feed that has room."""
         if isinstance(sub, QueueBrowser):
             self._wake_browser(sub)
             return
@@ -291,7 +291,7 @@ class QueueRegistry:
                     self._active[first] = None
 
     def wake(self) -> None:
-        """Leases and messages whose time has come."""
+        """End leases and expire messages whose time has come."""
         if self._begun and not self._journal.commits.stopping:
             for worker in self._workers.values():
                 self._apply(worker, worker.wake())
@@ -306,7 +306,7 @@ class QueueRegistry:
         return min([deadline for deadline in deadlines if deadline is not None], default=None)
 
     def oldest_needed(self) -> RetentionPin | None:
-        """What of the log queues still need."""
+        """Return the position from which queues need the log."""
         pins = []
         for name, worker in self._workers.items():
             brief = worker.queue.state.oldest() is None
@@ -314,14 +314,14 @@ class QueueRegistry:
         return min(pins, default=None)
 
     def fingerprint(self, worker: QueueWorker) -> bytes:
-        """What of its definition decides what enters a queue."""
+        """Return the parts of a definition that decide which messages enter."""
         covers = worker.admission.cover.covers
         types = self._catalog.message_types.items()
         return fingerprint(worker.queue.definition, [(name, kind) for name, kind in types if covers(name)])
 
     def snapshot(self) -> list[CheckpointSnapshot]:
-        """Copy the contents of a checkpoint, which holds once everything accepted so far is persisted. Only a
-        few copies of sets for each queue: whoever encodes it need not hold up the engine."""
+        """Copy the contents of a checkpoint, which holds once everything accepted so far is persisted. This
+        copies a few sets for each queue; encoding need not hold up the engine."""
         end = self._journal.commits.accepted_end
         return [
             snapshot_of(worker.queue, self.fingerprint(worker), end)
@@ -331,7 +331,7 @@ class QueueRegistry:
         ]
 
     def checkpoint_body(self) -> bytes:
-        """Encode a checkpoint at once: for a start and a clean stop, when nobody is served."""
+        """Encode a checkpoint at once: at the start and at a clean stop, when no client is served."""
         return encode_snapshots(self.snapshot())
 
     def snapshots(self, now: Now) -> list[QueueSnapshot]:
@@ -393,7 +393,7 @@ class QueueRegistry:
                 self._wake(self._workers[queue.name])
 
     def _stopped(self, worker: QueueWorker, error: TickertapeError) -> None:
-        """A queue cannot read what it needs: nobody is served by it any more."""
+        """Stop a queue that cannot read what it needs, and end its subscriptions."""
         fields: dict[str, str | int] = {"queue": worker.queue.name, "code": error.code, "text": str(error)}
         self._outbox.log_event("queue_stopped", True, fields)
         subs: list[QueueFeed | QueueBrowser] = [

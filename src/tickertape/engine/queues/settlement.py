@@ -67,10 +67,10 @@ def look_up(
 
 
 class Settled(NamedTuple):
-    """What a settlement did."""
+    """Result of a settlement."""
 
     bodies: list[bytes]
-    """Of the records that say it."""
+    """Bodies of its records."""
     holders: list[QueueFeed]
     """Consumers that have room again."""
 

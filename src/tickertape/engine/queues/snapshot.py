@@ -12,8 +12,8 @@ from tickertape.journal.journal import Journal
 
 
 class QueueSnapshot(NamedTuple):
-    """A queue at a moment. Counts are of all that the queue knows: what a start read of the log, too, which
-    depends on how much it had to read. `since` has those of a run of the server."""
+    """Numbers of a queue at one time. Counts include what a start read of the log, which depends on how much
+    it had to read; `since` has those of one run of the server."""
 
     name: str
     underlying: str
@@ -34,7 +34,7 @@ class QueueSnapshot(NamedTuple):
     oldest_position: int | None
     """Of the oldest message in the log; None when the queue is empty."""
     oldest_seconds: float | None
-    """Age of that message, about: at least so many seconds."""
+    """Age of that message, at least."""
     oldest_lease_seconds: float | None
     """Age of the oldest lease; None when nothing is leased."""
     entered: int
@@ -52,14 +52,14 @@ class QueueSnapshot(NamedTuple):
     filtered: int
     """Messages that did not pass the filter."""
     seconds_behind: float
-    """How long ago the first message was persisted that the queue has not looked at; 0 when there is none."""
+    """Age of the first persisted message that the queue has not considered; 0 without one."""
     target_queue_depth: int | None
     max_backlog: int | None
     failure: str | None = None
-    """Why it has stopped: it cannot read what it needs."""
+    """The error of a stopped queue."""
 
     def since(self, before: QueueSnapshot) -> QueueSnapshot:
-        """The same with the counts of what happened after an earlier look."""
+        """Return the snapshot with the counts since an earlier one."""
         return self._replace(
             entered=self.entered - before.entered,
             acknowledged=self.acknowledged - before.acknowledged,

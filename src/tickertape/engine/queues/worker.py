@@ -23,11 +23,11 @@ from tickertape.engine.queues.state.records import Outcome, Reason
 from tickertape.journal.reading.log_view import LogPart
 
 _RETRY_SECONDS: Final = 1.0
-"""How long what cannot be written to the log waits."""
+"""Seconds after which a failed write to the log is tried again."""
 _COMPACT_MESSAGES: Final = 65_536
 _MICROS: Final = 1_000_000
 _CLOCK_CHECK_SECONDS: Final = 1.0
-"""The wall clock may be set forward: what depends on it is looked at so often."""
+"""The wall clock may be set forward: times that depend on it are checked this often."""
 
 
 class RoomFreed(NamedTuple):
@@ -37,13 +37,13 @@ class RoomFreed(NamedTuple):
 
 
 class QueueStopped(NamedTuple):
-    """The queue cannot read what it needs."""
+    """The queue stopped: it cannot read what it needs."""
 
     error: TickertapeError
 
 
 QueueTransition: TypeAlias = DeferredDelivery | RoomFreed | QueueStopped
-"""What the step of a queue is to others, which the registry applies."""
+"""Results of a step for others, which the registry applies."""
 
 
 class QueueWorker:
@@ -64,10 +64,10 @@ class QueueWorker:
         self._low = 0
         self._is_active = True
         self._uncompacted = 0
-        """Messages that have entered since the queue was tidied."""
+        """Messages that have entered since the queue was compacted."""
         self._retry_at: float | None = None
         self._gone: dict[QueueFeed, None] = {}
-        """Consumers that have gone, whose leases go back."""
+        """Ended consumers whose messages are being requeued."""
         self._transitions: list[QueueTransition] = []
         self.failure: TickertapeError | None = None
 
@@ -78,16 +78,16 @@ class QueueWorker:
     # -- inputs -----------------------------------------------------------------------------------------
 
     def mark_active(self) -> None:
-        """Something changed: there may be something to deliver."""
+        """Note that there may be something to deliver."""
         self._is_active = True
 
     def add(self, consumer: QueueFeed) -> None:
-        """A consumer came."""
+        """Add a consumer."""
         self.queue.consumers.append(consumer)
         self.dispatch.filters.add(consumer)
 
     def leave(self, consumer: QueueFeed) -> None:
-        """A consumer is served no more; what it holds it still holds."""
+        """Stop to serve a consumer, which keeps its leases."""
         queue = self.queue
         index = queue.consumers.index(consumer)
         del queue.consumers[index]
@@ -96,7 +96,7 @@ class QueueWorker:
         self.dispatch.discard(consumer)
 
     def requeue_of(self, consumer: QueueFeed) -> list[QueueTransition]:
-        """A consumer has gone: what it holds goes back, in steps."""
+        """Requeue the messages of an ended consumer, in steps."""
         self._gone[consumer] = None
         self._requeue_some()
         while self.failure is not None and self._gone:  # there are no steps any more
@@ -115,7 +115,7 @@ class QueueWorker:
             del self._gone[consumer]
 
     def _end_leases(self, leases: list[Lease[QueueFeed]], reason: Reason, *, counted: bool) -> None:
-        """Leases end without success. `counted`: the log is told."""
+        """End leases without success. `counted`: the log gets a record."""
         queue = self.queue
         ended = BitMap64()
         holders: dict[QueueFeed, None] = {}
@@ -190,8 +190,8 @@ class QueueWorker:
         return deadline
 
     def _expire(self) -> bool:
-        """What has become too old is not handed out, though nobody was woken for it yet. False: there is more
-        of it, for the next steps."""
+        """Expire messages that are too old before they are handed out. False: more of them are left for the
+        next steps."""
         at = self.queue.next_due()
         if at is not None and at <= self._clock.wall:
             self._wake()
@@ -258,7 +258,7 @@ class QueueWorker:
             self._retry_at = self._clock.mono + _RETRY_SECONDS
 
     def _admit(self) -> None:
-        """Take in what came to the log."""
+        """Admit new messages of the log."""
         queue = self.queue
         parts = self._parts or self._scan.parts()
         budget, messages = step_bytes_max, queue_step_messages_max

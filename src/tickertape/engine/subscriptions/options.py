@@ -37,7 +37,7 @@ _AUTO: Final = "auto"
 
 
 class RateUnit(Enum):
-    """What a rate counts."""
+    """Unit of a rate."""
 
     MESSAGES = "messages a second"
     BYTES = "payload bytes a second"
@@ -71,11 +71,9 @@ class ReplayRate:
 
 
 def parse_rate(text: str) -> Rate:
-    """The rate that `text` says: `1000`, `0.5` (messages a second), `500KB`, `1.5MB` (payload bytes a second,
-    1024s), `2x`, `0.5X` (times the original pace).
-
-    Raises `BadOption` for anything else, for 0, and for what is beyond the bounds in engine/limits.py.
-    """
+    """Parse a rate: `1000`, `0.5` (messages a second), `500KB`, `1.5MB` (payload bytes a second, 1024s),
+    `2x`, `0.5X` (times the original pace). Raises `BadOption` for anything else, for 0, and beyond the bounds
+    in engine/limits.py."""
     match = _RATE.fullmatch(text)
     letters = match[2].upper() if match else ""
     if match is None or letters not in ("", "X", *_BYTE_UNITS):
@@ -218,7 +216,7 @@ class SubscribeOptions(NamedTuple):
     """Options, read and checked against each other."""
 
     not_found: str = "now"
-    """What an unknown bookmark means: now, epoch or fail."""
+    """Where an unknown bookmark starts: now, epoch or fail."""
     select: str | None = None
     """The select list, as it was written."""
     pace: ReplayRate | None = None
@@ -226,13 +224,13 @@ class SubscribeOptions(NamedTuple):
     pause: bool = False
     """It begins paused."""
     live: bool = False
-    """Once it has caught up it is sent what is not persisted yet."""
+    """Once caught up, it is sent messages before they are persisted."""
     replace: bool = False
-    """It takes the place of the subscription with its id, if there is one."""
+    """It replaces the subscription with its id, if there is one."""
     max_backlog: int | None = None
     """Of queues: how many unacknowledged messages it wants at most."""
     browse: bool = False
-    """Of queues: what is available is read, and nothing is taken."""
+    """Of queues: ready messages are read, and none is taken."""
 
 
 def subscribe_options(text: str, *, replay: bool) -> SubscribeOptions:
@@ -272,7 +270,7 @@ def subscribe_options(text: str, *, replay: bool) -> SubscribeOptions:
 
 
 def check_queue_options(options: SubscribeOptions, *, queue: bool) -> None:
-    """Raise `BadOption` for what a subscription to queues cannot have, or only one to queues can."""
+    """Raise `BadOption` for options that queues exclude or require."""
     if not queue:
         for name, given in (("browse", options.browse), ("max_backlog", options.max_backlog is not None)):
             if given:

@@ -45,7 +45,7 @@ class RateLimiter:
         self._last_stamp = 0
         """Multiple: recorded time of the last message."""
         self._hold = _BEFORE_ALL
-        """Nothing goes before: half a tick after the last time that not all could go."""
+        """Second before which nothing is allowed: half a tick after the last time that not all was."""
         self._paused_at: float | None = None
         self._cut: tuple[ref[MessageBatch], Int64s] | None = None
         """The batch looked at last, and its timeline with the gaps cut."""
@@ -92,12 +92,12 @@ class RateLimiter:
             self._due += seconds
 
     def pause(self, now: float) -> None:
-        """The schedule stands still from `now` on; nothing when it does already."""
+        """Stop the schedule at `now`, unless it is stopped."""
         if self._paused_at is None:
             self._paused_at = now
 
     def resume(self, now: float) -> None:
-        """The schedule goes on where it stood; nothing when it was not paused."""
+        """Go on with a stopped schedule."""
         if self._paused_at is not None:
             self.shift(now - self._paused_at)
             self._paused_at = None
@@ -115,7 +115,7 @@ class RateLimiter:
         return max(due, now - rate_catch_up_seconds)
 
     def _costs(self, batch: MessageBatch, stamps: Int64s | None) -> Int32s | Int64s | None:
-        """What was spent before each message, from anywhere on; None = 1 for each."""
+        """Return the cost before each message, from any start; None: 1 for each."""
         if not self._timed:
             return batch.offsets if self.rate.unit is RateUnit.BYTES else None
         if self._gap_max is None or (stamps is None and batch.run_count == 1):
@@ -144,7 +144,7 @@ def _stamp(batch: MessageBatch, index: int, stamps: Int64s | None) -> int:
 
 
 def _cost(costs: Int32s | Int64s | None, low: int, high: int) -> int:
-    """What the messages `[low, high)` cost."""
+    """Return the cost of the messages `[low, high)`."""
     return high - low if costs is None else int(costs[high]) - int(costs[low])
 
 

@@ -39,11 +39,11 @@ Steps = Generator[Asked, Buffer | ArchiveAnswer, int]
 """As an `ExtentSearch`; returns a position."""
 
 _BLOCKS_AT_A_TIME: Final = 256
-"""So many blocks are passed before others may go first."""
+"""Blocks that are passed over before others may go first."""
 _NO_SCAN: Final = 0
-"""What is read of the archive here has no reader that others go on with."""
+"""Number of a scan of the archive that no other reader continues."""
 _BYTES_ANY: Final = 1 << 60
-"""As many bytes as there are."""
+"""No limit of bytes."""
 
 
 class ScanLimits(NamedTuple):
@@ -54,15 +54,15 @@ class ScanLimits(NamedTuple):
 
 
 class _Left:
-    """What of the bounds is left."""
+    """Rest of the limits."""
 
     def __init__(self, bounds: ScanLimits) -> None:
         self.messages, self.body_bytes = bounds
         self.took = False
 
     def take(self, part: LogPart, cover: Interest, start: int, end: int) -> int | None:
-        """Count the messages of a part that are at `start` or above and below `end`; where the first of them
-        stands that is too many, None when all may be read."""
+        """Count the messages of a part from `start` on and below `end`; return the position of the first that
+        is too many, None when all may be read."""
         mask = cover.mask(part.batch)
         if mask is None:
             return None
@@ -87,9 +87,9 @@ class _Left:
 def range_of_limit(
     journal: Journal, cover: Interest, topic: str, positions: tuple[int, int], bounds: ScanLimits
 ) -> ExtentSearch:
-    """Up to where a reading of `positions` (start, end) gets that takes no more than `bounds` of what `cover`
-    (of `topic`) covers. Raises `BookmarkExpired` when retention removes the start meanwhile, and the archive
-    has it neither."""
+    """Return the range of `positions` (start, end) that takes no more than `bounds` of what `cover` (of
+    `topic`) covers. Raises `BookmarkExpired` when retention removes the start meanwhile, and the archive does
+    not have it."""
     start, view = positions[0], journal.view
     end = min(positions[1], journal.commits.persisted_end)
     if start >= end:

@@ -68,7 +68,7 @@ ExtentSearch = Generator[Asked, Buffer | ArchiveAnswer, ReplayRange]
 (`b""`)."""
 
 _BOOKMARKS_AT_A_TIME: Final = 16
-"""A list is looked up in steps of this many: the whole of it may take longer than others can wait."""
+"""Bookmarks of a list that are looked up before others may go first."""
 
 
 _BOOKMARKS_NAMED: Final = 20
@@ -120,7 +120,7 @@ def resolve(
 
 
 class _Begin(NamedTuple):
-    """How the begin of what a command covers is found."""
+    """Search for the start of a range."""
 
     journal: Journal
     accepted_end: int
@@ -172,7 +172,7 @@ def _time(
 
 
 def _named(point: AtBookmarks) -> str:
-    """What was looked for."""
+    """Return the bookmarks as text."""
     if not point.bookmarks:
         return "what was given is no publisher|sequence|, two numbers of 64 bits"
     return shown(",".join(map(str, point.bookmarks[:_BOOKMARKS_NAMED])))
@@ -263,9 +263,8 @@ def _last_before(
 
 
 def close_range(journal: Journal, search: ExtentSearch, topic: str | None = None) -> ExtentSearch:
-    """Turn an extent into plain positions of what is persisted now: a start and a stop, nothing left to the
-    clock.
-    """
+    """Turn a range into plain positions of what is persisted now: a start and a stop, nothing left to the
+    clock."""
     end = journal.commits.persisted_end
     extent = yield from search
     stop = end if extent.stop is None else min(extent.stop, end)

@@ -28,11 +28,11 @@ from tickertape.journal.reading.log_view import LogPart
 from tickertape.payload import message_type
 
 QUEUE_ITSELF: Final = Subscriber(None, "", "")
-"""Who asks, to the expressions of a queue."""
+"""The subscriber that expressions of a queue see."""
 
 
 class PriorityValues(Protocol):
-    """What messages are worth to an expression."""
+    """Priorities of messages by an expression."""
 
     def reach(self, batch: MessageBatch, low: int, /) -> int:
         """Before which message a piece ends that begins with message `low`."""
@@ -56,7 +56,7 @@ class Admitted(NamedTuple):
 
 
 class QueueAdmission:
-    """What enters a queue."""
+    """Decides which messages enter a queue."""
 
     def __init__(
         self, definition: QueueDefinition, compiler: InterestCompiler, priority: PriorityValues | None
@@ -74,7 +74,7 @@ class QueueAdmission:
         return any(map(self.cover.covers, batch.topics))
 
     def look(self, part: LogPart, low: int) -> tuple[Admitted | None, int]:
-        """What enters of the messages of a part from `low` on, as far as is looked at in one go, and the
+        """Return the messages of a part from `low` on that enter, as far as is examined in one go, and the
         index of the next."""
         batch = part.batch
         high = batch.count if self.plain else self._reach(batch, low)

@@ -24,10 +24,9 @@ class Load(NamedTuple):
 
 
 def distribute(model: Fairness, loads: Sequence[Load], count: int, turn: int) -> tuple[list[int], int]:
-    """How many of the next `count` messages each consumer gets, and whose turn it is then.
-
-    The counts come to less than `count` when nobody has room any more. `turn` is the index at which
-    round-robin looks first; the other models leave it as it is."""
+    """Return how many of the next `count` messages each consumer gets, and the turn after them. The counts
+    come to less than `count` when no consumer has room any more. `turn` is the index at which round-robin
+    starts; the other models leave it as it is."""
     rooms = [limit - held if held < limit else 0 for held, limit in loads]
     if count <= 0 or not any(rooms):
         return [0] * len(rooms), turn
@@ -43,8 +42,8 @@ def distribute(model: Fairness, loads: Sequence[Load], count: int, turn: int) ->
 def next_consumer(
     model: Fairness, loads: Sequence[Load], eligible: Sequence[int], turn: int
 ) -> tuple[int | None, int]:
-    """Who of `eligible` (indices of `loads`, rising) gets the next message, or None when none has room, and
-    whose turn it is then."""
+    """Return the consumer of `eligible` (indices of `loads`, rising) that gets the next message, or None when
+    none has room, and the turn after it."""
     if model == "round-robin":
         middle = bisect_left(eligible, turn % len(loads)) if loads else 0
         for part in (eligible[middle:], eligible[:middle]):
@@ -73,7 +72,7 @@ def _first_first(rooms: list[int], count: int) -> list[int]:
 
 
 def _in_turn(rooms: list[int], count: int, turn: int) -> tuple[list[int], int]:
-    """Whole rounds at once, as many as the least room of those who have some allows."""
+    """Give whole rounds at once, as many as the least room of consumers with room allows."""
     given = [0] * len(rooms)
     turn %= len(rooms)
     order = [i for i in (*range(turn, len(rooms)), *range(turn)) if rooms[i]]
@@ -102,7 +101,7 @@ def _with_rounds(given: list[int], order: list[int], done: int) -> list[int]:
 
 
 def _by_ratio(loads: Sequence[Load], count: int) -> list[int]:
-    """The lowest ratio first, the first of equal ones; there is room for more than `count`."""
+    """Give to the lowest ratio first, to the first of equal ones; there is room for more than `count`."""
     size = len(loads)
     # Two different ratios lie at least 1 / limit**2 apart, so that so many bits tell them apart, and equal
     # ones are equal: a ratio is a whole number, and stands before the index in another.

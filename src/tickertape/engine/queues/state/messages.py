@@ -45,12 +45,12 @@ class QueueMessages:
         self.doomed = BitMap64()
         """Expired, and their dead letters are not in the log yet."""
         self.deliveries = BitSlices()
-        """Of messages in the queue, and of doomed ones: deliveries that ended without success."""
+        """Deliveries that ended without success, for messages in the queue and pending dead letters."""
         self.cancels = BitSlices()
         self.reasons = BitSlices()
-        """Of doomed ones: why they expired."""
+        """Reasons of pending dead letters."""
         self.woken: BitMap64 | None = None
-        """Messages that became ready again, or active, since somebody took them; None: nobody asks."""
+        """Messages that became ready again, or active, since they were last taken; None: not wanted."""
         self.entered = 0
         self.acknowledged = 0
         self.taken = 0
@@ -62,7 +62,7 @@ class QueueMessages:
     # -- what the log says ------------------------------------------------------------------------------
 
     def enter(self, positions: BitMap64) -> None:
-        """Messages came, above all that came before."""
+        """Admit messages, above all earlier ones."""
         self.entered += len(positions)
         if self._target is None:
             self.ready |= positions
@@ -120,7 +120,7 @@ class QueueMessages:
 
     @property
     def left(self) -> int:
-        """Messages that have left it, buried ones among them, but for those that wait to be."""
+        """Count messages that have left, without pending dead letters."""
         return self.acknowledged + self.taken + sum(self.expired.values()) - len(self.doomed)
 
     def oldest(self) -> int | None:
@@ -176,7 +176,7 @@ class QueueMessages:
             raise ValueError("stored counts are none")
 
     def doom_of(self, position: int) -> PendingDeadLetter:
-        """Why a doomed message expired."""
+        """Return the reason and the attempts of a pending dead letter."""
         return PendingDeadLetter(Reason(self.reasons.of(position)), self.tries_of(position))
 
     # -- inside -----------------------------------------------------------------------------------------

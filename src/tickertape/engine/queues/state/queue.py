@@ -41,7 +41,7 @@ Held: TypeAlias = list[tuple[Lease[H], BitMap64]]
 
 
 class Queue(Generic[H]):
-    """One queue, but for how it reads and who is served next."""
+    """Messages, leases and rules of one queue."""
 
     def __init__(self, definition: QueueDefinition) -> None:
         self.definition = definition
@@ -52,9 +52,9 @@ class Queue(Generic[H]):
         self.expiry = Expiry(definition.expiration, definition.expiration_model)
         self.consumers: list[H] = []
         self.turn = 0
-        """With whom round-robin goes on."""
+        """Index of the consumer with which round-robin goes on."""
         self.considered = 0
-        """What enters below this position has entered."""
+        """Position below which everything has entered."""
         self.filtered = 0
         self.unrecorded = 0
         self.unjudged = BitMap64()
@@ -80,7 +80,7 @@ class Queue(Generic[H]):
     # -- the fold ---------------------------------------------------------------------------------------
 
     def enter(self, entered: Admitted) -> None:
-        """Messages came."""
+        """Admit messages."""
         self.filtered += entered.filtered
         if not len(entered.positions):
             return
@@ -124,8 +124,8 @@ class Queue(Generic[H]):
         return lease
 
     def release(self, lease: Lease[H], positions: BitMap64) -> H:
-        """A consumer holds them no longer; what becomes of them is said by an outcome. Return the consumer:
-        it has room again, in its other queues too."""
+        """Take messages out of a lease; an outcome says what becomes of them. Return the consumer: it has
+        room again, in its other queues too."""
         self.leases.release(lease, positions)
         lease.holder.unacked -= len(positions)
         if self.definition.at_most_once:
@@ -133,12 +133,12 @@ class Queue(Generic[H]):
         return lease.holder
 
     def set_turn(self, turn: int, given: bool) -> None:
-        """Whose turn it is now, after messages were `given` out: behind the last consumer there is room for
-        one that is still to come."""
+        """Set the turn after messages were `given` out: behind the last consumer there is room for a new
+        one."""
         self.turn = turn if turn or not given else len(self.consumers)
 
     def give_back(self, positions: BitMap64) -> None:
-        """What a consumer held waits again, as after a crash: that counts nowhere."""
+        """Make messages ready again, as after a crash: that counts nowhere."""
         self.state.give_back(positions)
         if self.expiry.active:
             self.unjudged |= positions
@@ -200,8 +200,8 @@ class Queue(Generic[H]):
         return bool(self._late)
 
     def expire_due(self, wall: int) -> Outcome | None:
-        """What waits and has become too old, the oldest `queue_step_outcomes_max` of it; what is leased is
-        judged at the end of its lease."""
+        """Expire the oldest `queue_step_outcomes_max` waiting messages that are too old; leased messages are
+        judged at the end of their leases."""
         self._late |= self.expiry.due(wall)
         if self.unjudged:
             self._late |= self.expiry.overdue(self.state.has(self.unjudged), wall)

@@ -26,7 +26,7 @@ _I8: Final = np.dtype("<i8")
 
 
 class OutcomeKind(IntEnum):
-    """What became of messages."""
+    """Kinds of outcomes."""
 
     DONE = 1
     """A consumer acknowledged them."""
@@ -59,19 +59,19 @@ class Reason(IntEnum):
 
 
 class Outcome(msgspec.Struct, frozen=True, array_like=True):
-    """What became of the messages at `ranges` (little-endian i64: first, count; rising)."""
+    """Outcome of the messages at `ranges` (little-endian i64: first, count; rising)."""
 
     what: OutcomeKind
     ranges: bytes
     reason: Reason = Reason.NONE
     doomed: bool = False
-    """They are to be published as dead letters: they need their place in the log until they are buried."""
+    """They are to be published as dead letters, and need their place in the log until then."""
     delivered: bool = False
     """A consumer held them when it happened."""
 
     @property
     def positions(self) -> BitMap64:
-        """Where the messages stand."""
+        """Positions of the messages."""
         return positions_in(self.ranges)
 
 
@@ -85,7 +85,7 @@ class QueueRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class QueueBegun(msgspec.Struct, frozen=True, kw_only=True, tag="queue"):
-    """Control record of the log's own topic: what is published from `position` on enters the queue."""
+    """Control record of a queue: messages published from `position` on enter it."""
 
     queue: str
     recovery_point: str
@@ -104,8 +104,8 @@ def encode_record(record: QueueRecord | QueueBegun) -> bytes:
 
 
 def record_bodies(queue: str, outcomes: Sequence[Outcome], runs: bytes = b"") -> list[bytes]:
-    """The bodies of the records that say what became of messages: one, unless they are scattered so that it
-    would be too large. `runs` goes into the last."""
+    """Encode outcomes: one record, unless they are scattered so that it would be too large. `runs` goes into
+    the last."""
     pieces = [piece for outcome in outcomes for piece in _pieces(outcome)]
     groups: list[list[Outcome]] = [[]]
     size = 0
@@ -121,7 +121,7 @@ def record_bodies(queue: str, outcomes: Sequence[Outcome], runs: bytes = b"") ->
 
 
 def nothing_of(queue: str) -> bytes:
-    """The body of a record that says nothing: what was asked stands in another one."""
+    """Encode a record without an outcome: the outcome is in another record."""
     return encode_record(QueueRecord(queue, []))
 
 
@@ -135,7 +135,7 @@ def _pieces(outcome: Outcome) -> list[Outcome]:
 
 
 def decode_record(body: bytes) -> QueueRecord:
-    """An outcome record. Raises `JournalCorrupt`, without its place, for what is none."""
+    """Decode an outcome record. Raises `JournalCorrupt`, without its position, for other bytes."""
     try:
         record = _RECORD(body)
         for outcome in record.outcomes:
@@ -146,7 +146,7 @@ def decode_record(body: bytes) -> QueueRecord:
 
 
 def begun_in(bodies: Sequence[bytes]) -> list[QueueBegun]:
-    """The beginnings among control records; what is none is for others."""
+    """Return the beginnings of queues among control records; other kinds are skipped."""
     found = []
     for body in bodies:
         try:
