@@ -34,14 +34,13 @@ class QueueBrowser:
         content: ContentFilter | None,
         allowance: CreditWindow,
         access: QueueAccess,
-        persisted: int,
     ) -> None:
         self.session = session
         self.sub_id = sub_id
         self.queue = queue
         self.allowance = allowance
         self.content = content
-        self._persisted = persisted
+        self._persisted = access.journal.commits.persisted_end
         """End of the log when the client asked: it finds every message that was persisted before."""
         self._left: BitMap64 | None = None
         self.end = 0

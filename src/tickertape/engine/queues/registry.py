@@ -175,8 +175,7 @@ class QueueRegistry:
         allowance: CreditWindow,
     ) -> QueueBrowser:
         """Send the ready messages of a queue, and take none."""
-        persisted = self._journal.commits.persisted_end
-        browsing = QueueBrowser(session, sub_id, worker.queue, content, allowance, self._access, persisted)
+        browsing = QueueBrowser(session, sub_id, worker.queue, content, allowance, self._access)
         if browsing.may_begin:
             self._wake_browser(browsing)
         else:
