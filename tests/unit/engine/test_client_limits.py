@@ -83,7 +83,7 @@ def test_filters_of_queues_are_not_bounded_by_the_limit_of_clients(most: int) ->
     contents = make_compiler(ClientLimits(filter_bytes_max=most))
     long = "/a = 1 OR " * 20 + "/b = 2"
     definition = QueueDefinition("q", "t", filter=long, barrier_expression=f"{long} OR /c = 3")
-    content = QueueAdmission(definition, contents, None).cover.content
+    content = QueueAdmission(definition, contents, None).interest.content
     assert content is not None
     batch = _batch(("t", b'{"b": 2}'), ("t", b'{"b": 3}'))
     assert content.passing(batch, np.arange(2)).tolist() == [0]

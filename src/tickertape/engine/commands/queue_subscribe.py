@@ -47,13 +47,13 @@ class QueueSubscribeHandler:
         self,
         session: Session,
         command: Subscribe,
-        cover: Interest,
+        interest: Interest,
         options: SubscribeOptions,
         workers: list[QueueWorker],
     ) -> ContentFilter | None:
         """Return the content filter for messages of queues, compiled for their topics."""
-        if cover.content is None or cover.literal is None or not workers:
-            return cover.content
+        if interest.content is None or interest.literal is None or not workers:
+            return interest.content
         topic = workers[0].queue.definition.topic
         return self._compiler.compile(topic, command.filter, options.select, session.subscriber).content
 
@@ -86,15 +86,15 @@ class QueueSubscribeHandler:
         self,
         session: Session,
         command: Subscribe,
-        cover: Interest,
+        interest: Interest,
         options: SubscribeOptions,
         workers: list[QueueWorker],
     ) -> None:
         """Start to browse a queue."""
-        if cover.literal is None:
+        if interest.literal is None:
             raise BadOption("browse reads one queue: name it")
         self._queues.check(session, workers, None)
-        content = self.content(session, command, cover, options, workers)
+        content = self.content(session, command, interest, options, workers)
         allowance = CreditWindow(command.credit)
         self._outbox.send(session.conn, Ack(id=command.id))
         browsing = self._queues.browse(session, command.sub_id, workers[0], content, allowance)
@@ -122,13 +122,13 @@ def of_underlying(catalog: TopicCatalog, command: Asking) -> Asking:
     return command if topic == command.topic else msgspec.structs.replace(command, topic=topic)
 
 
-def without_queues(cover: Interest, workers: list[QueueWorker]) -> Interest:
+def without_queues(interest: Interest, workers: list[QueueWorker]) -> Interest:
     """Return the interest of a subscription beside its queues."""
     if not workers:
-        return cover
-    if cover.literal is not None:
+        return interest
+    if interest.literal is not None:
         return NOTHING
     names = frozenset(worker.queue.name for worker in workers)
     return Interest(
-        cover.topic, lambda topic: topic not in names and cover.covers(topic), cover.content, names
+        interest.topic, lambda topic: topic not in names and interest.covers(topic), interest.content, names
     )

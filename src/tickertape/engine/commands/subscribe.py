@@ -182,19 +182,19 @@ class SubscribeHandler:
         replay = command.bookmark is not None or command.positions is not None
         if replay:
             command = of_underlying(self._compiler.catalog, command)
-        cover, options = self._check(session, command)
-        workers = [] if replay else self.queues.named(cover)
+        interest, options = self._check(session, command)
+        workers = [] if replay else self.queues.named(interest)
         check_queue_options(options, queue=bool(workers))
         if options.browse:
-            self._queue_subscriptions.browse(session, command, cover, options, workers)
+            self._queue_subscriptions.browse(session, command, interest, options, workers)
             self._registry.of(session.conn).coming.pop(command.sub_id, None)
             return
         backlog = self.queues.check(session, workers, options.max_backlog)
-        content = self._queue_subscriptions.content(session, command, cover, options, workers)
-        cover = without_queues(cover, workers)
-        of_log, of_rest = self._parts(cover, replay) if cover is not NOTHING else (False, False)
-        conflating = self._conflating(cover, options, of_log)
-        conflating_rest = self._conflating(cover, options, of_rest)
+        content = self._queue_subscriptions.content(session, command, interest, options, workers)
+        interest = without_queues(interest, workers)
+        of_log, of_rest = self._parts(interest, replay) if interest is not NOTHING else (False, False)
+        conflating = self._conflating(interest, options, of_log)
+        conflating_rest = self._conflating(interest, options, of_rest)
         search = range_search(
             self._journal, command, options, self._clock.now
         )  # what it refuses leaves no trace
@@ -212,17 +212,19 @@ class SubscribeHandler:
             held.coming.pop(command.sub_id, None)
             self._queue_subscriptions.consume(session, command, content, workers, backlog, allowance)
         if of_rest:
-            self._begin_rest(session, command, cover, allowance, conflating_rest, old_rest)
+            self._begin_rest(session, command, interest, allowance, conflating_rest, old_rest)
         elif old_rest is not None and not replay:
             self.transient.retire(old_rest)
         if old is not None and not replay:
             self.delivery.credit(old)
             if options.pause:
                 self.delivery.pause([old])
-            self.delivery.replace(old, cover if of_log else None, options.pace, conflating, live=options.live)
+            self.delivery.replace(
+                old, interest if of_log else None, options.pace, conflating, live=options.live
+            )
             self.forget_ended()
         elif of_log:
-            sub = LogFeed(session, command.sub_id, cover, allowance)
+            sub = LogFeed(session, command.sub_id, interest, allowance)
             sub.replays = command.bookmark is not None
             sub.numbered = command.numbered
             sub.paused, sub.live = options.pause, options.live
@@ -233,35 +235,35 @@ class SubscribeHandler:
         self._outbox.send(session.conn, Ack(id=command.id, backlog=backlog))
 
     def _conflating(
-        self, cover: Interest, options: SubscribeOptions, wanted: bool
+        self, interest: Interest, options: SubscribeOptions, wanted: bool
     ) -> ConflationBuffer | None:
         """Return a conflation buffer if the options ask for one. Raises `BadOption`."""
         if options.conflation is None or not wanted:
             return None
-        return self.conflation.make(cover, options.conflation)
+        return self.conflation.make(interest, options.conflation)
 
-    def _parts(self, cover: Interest, replay: bool) -> tuple[bool, bool]:
+    def _parts(self, interest: Interest, replay: bool) -> tuple[bool, bool]:
         """Return whether a subscription gets recorded messages, and whether it gets others."""
         if replay:
             return True, False
-        if cover.literal is None:
+        if interest.literal is None:
             return True, not self._compiler.catalog.records_everything
-        recorded = self._compiler.catalog.recorded(cover.literal)
+        recorded = self._compiler.catalog.recorded(interest.literal)
         return recorded, not recorded
 
     def _begin_rest(
         self,
         session: Session,
         command: Subscribe,
-        cover: Interest,
+        interest: Interest,
         allowance: CreditWindow,
         conflating: ConflationBuffer | None,
         old: TransientFeed | None,
     ) -> None:
         """Start the part for topics that are not recorded, in place of `old`."""
         if conflating is not None:  # what it is made of is looked at whole
-            cover = self._compiler.without_select(cover, session.subscriber)
-        live = TransientFeed(session, command.sub_id, cover, allowance)
+            interest = self._compiler.without_select(interest, session.subscriber)
+        live = TransientFeed(session, command.sub_id, interest, allowance)
         live.conflating = conflating
         self._registry.hold(session).live[command.sub_id] = live
         if old is None:
@@ -392,11 +394,11 @@ class SubscribeHandler:
     def resolve(self, session: Session, command: Resolve) -> None:
         """Search for the positions of a range. Raises what `check_subscribe` and `range_search` raise."""
         asked, command = command.topic, of_underlying(self._compiler.catalog, command)
-        cover, options = self._check(session, command)
-        types = {} if command.filter is None else self._compiler.other_types(cover)
+        interest, options = self._check(session, command)
+        types = {} if command.filter is None else self._compiler.other_types(interest)
         if command.positions is not None:
             bounds = ScanLimits(command.messages_max or _ANY, command.bytes_max or _ANY)
-            search = range_of_limit(self._journal, cover, command.topic, command.positions, bounds)
+            search = range_of_limit(self._journal, interest, command.topic, command.positions, bounds)
         else:
             search = range_search(self._journal, command, options, self._clock.now)
             search = close_range(self._journal, search, command.topic)

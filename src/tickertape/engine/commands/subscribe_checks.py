@@ -49,16 +49,16 @@ def check_subscribe(
     options = subscribe_options(command.options, replay=replay or replaces_replay)
     if isinstance(command, Subscribe):
         _check_subscription(held, command, options, journal, compiler.limits)
-        cover = compiler.compile(command.topic, command.filter, options.select, session.subscriber)
+        interest = compiler.compile(command.topic, command.filter, options.select, session.subscriber)
     else:
         if command.positions is not None:
             _check_positions(command, command.positions, journal)
-        cover = compiler.compile(command.topic, command.filter, None, session.subscriber)
-    if replay and cover.literal is not None and not catalog.recorded(cover.literal):
+        interest = compiler.compile(command.topic, command.filter, None, session.subscriber)
+    if replay and interest.literal is not None and not catalog.recorded(interest.literal):
         raise TopicNotRecorded(
             f"topic {shown(command.topic)} is not recorded: subscribe without a bookmark, or record it"
         )
-    return cover, options
+    return interest, options
 
 
 def _check_subscription(

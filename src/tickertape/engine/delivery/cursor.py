@@ -63,24 +63,24 @@ class Cursor:
     @property
     def literal(self) -> str | None:
         """The one topic that all feeds cover, or None."""
-        literal = self.subs[0].cover.literal
+        literal = self.subs[0].interest.literal
         for sub in self.subs:
-            if sub.cover.literal != literal:
+            if sub.interest.literal != literal:
                 return None
         return literal
 
     @property
     def topic(self) -> str | None:
         """The topic or pattern to read from the archive: that of all feeds, or None."""
-        topic = self.subs[0].cover.topic
-        if self.subs[0].cover.is_odd or any(sub.cover.topic != topic for sub in self.subs):
+        topic = self.subs[0].interest.topic
+        if self.subs[0].interest.is_odd or any(sub.interest.topic != topic for sub in self.subs):
             return None
         return topic
 
     @property
-    def cover(self) -> Interest | None:
+    def interest(self) -> Interest | None:
         """The interest of the only feed; None for several feeds."""
-        return self.subs[0].cover if len(self.subs) == 1 else None
+        return self.subs[0].interest if len(self.subs) == 1 else None
 
     @property
     def runs(self) -> bool:

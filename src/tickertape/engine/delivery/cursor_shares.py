@@ -68,7 +68,7 @@ def lockstep_frames(cursor: Cursor, mono: float) -> StepResult:
         high = min(high, looked.high)  # at a pace a stretch is taken in many steps
     else:
         looked = None
-        filtered = [sub.cover.content for sub in cursor.subs if sub.cover.content is not None]
+        filtered = [sub.interest.content for sub in cursor.subs if sub.interest.content is not None]
         if filtered:  # each of them looks at the stretch
             reach = min([content.reach(batch, low) for content in filtered])
             high = min(high, low + max((reach - low) // len(filtered), 1))
@@ -118,11 +118,11 @@ def _reach(cursor: Cursor, raw: Selection, limit: int, offered: StepResult) -> S
 
 def _taking(sub: LogFeed, batch: MessageBatch, low: int, high: int) -> RowSet:
     """Return the messages of `[low, high)` that are for a feed."""
-    mask = sub.cover.mask(batch)
+    mask = sub.interest.mask(batch)
     if mask is None or sub.not_before is not None:
         return RowSet(np.empty(0, np.int64), None)
     indices: Int64s = mask[low:high].nonzero()[0] + low
-    content = sub.cover.content
+    content = sub.interest.content
     if content is not None:
         indices = content.passing(batch, indices)
     return RowSet(indices, select(batch, indices) if sub.rate_limiter is not None and len(indices) else None)
@@ -165,7 +165,7 @@ def conflated_portion(cursor: Cursor, mono: float) -> tuple[Portion, int]:
     assert conflating is not None
     spent = 0
     if not conflating.waits:
-        piece, spent = cursor.ahead.next_selection(sub.cover, sub.position, project=False)
+        piece, spent = cursor.ahead.next_selection(sub.interest, sub.position, project=False)
         low, high, end = sub.bounds(piece)
         if high - low > conflation_piece_messages_max:
             high = low + conflation_piece_messages_max

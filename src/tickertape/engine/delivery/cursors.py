@@ -148,7 +148,7 @@ class CursorScheduler:
         try:
             if isinstance(data, TickertapeError):
                 raise data
-            cursor.ahead.fill(_parts(cursor.reader, data), cursor.cover or EVERYTHING)
+            cursor.ahead.fill(_parts(cursor.reader, data), cursor.interest or EVERYTHING)
         except TickertapeError as error:
             return [ReadFailed(sub, error) for sub in cursor.subs]
         self._run(cursor)
@@ -187,7 +187,7 @@ class CursorScheduler:
         cursor = self._cursor_of.get(sub)
         return (
             cursor is not None
-            and cursor.cover is not None
+            and cursor.interest is not None
             and cursor.runs
             and cursor.session.writable
             and not cursor.out_of_credit
@@ -261,8 +261,8 @@ class CursorScheduler:
 
     def _offer(self, cursor: Cursor) -> int:
         """Send what was read to the feeds; return the bytes looked at and sent."""
-        cover = cursor.cover
-        if cover is None:
+        interest = cursor.interest
+        if interest is None:
             offered = lockstep_frames(cursor, self._clock.mono)
             for command, batch in offered.frames:
                 self._sender.deliver_shared(cursor.session.conn, command, batch)
@@ -274,7 +274,7 @@ class CursorScheduler:
             blocked, at = share.blocked, share.at
         else:
             sub = cursor.subs[0]
-            piece, spent = cursor.ahead.next_selection(cover, sub.position)
+            piece, spent = cursor.ahead.next_selection(interest, sub.position)
             share = sub.next_portion(piece, self._clock.mono)
             sub.position = max(sub.position, share.next)
             if share.batch is not None:
@@ -298,7 +298,7 @@ class CursorScheduler:
         if cursor.position >= self._journal.commits.persisted_end:
             yield from self._join(cursor)
             return
-        if cursor.cover is not None:
+        if cursor.interest is not None:
             yield MayShare(cursor.subs[0])
             if not cursor.subs:
                 return
@@ -336,7 +336,7 @@ class CursorScheduler:
                 return
             yield from self._join(cursor)
         else:
-            cursor.ahead.fill(step, cursor.cover or EVERYTHING)
+            cursor.ahead.fill(step, cursor.interest or EVERYTHING)
 
     def _reader(self, cursor: Cursor) -> LogReader | ArchivedLogReader:
         """Make a reader of the log or the archive. Raises `BookmarkExpired` when the position is gone, which

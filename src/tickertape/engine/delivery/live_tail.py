@@ -133,10 +133,10 @@ class LiveTail:
             return False
         sent = 0
         for part in self._parts:
-            for raw in selections([part], sub.cover):
+            for raw in selections([part], sub.interest):
                 if sent >= outbox_bytes_max:
                     return False  # first what it was given is to be written
-                piece, content = raw, sub.cover.content
+                piece, content = raw, sub.interest.content
                 low = raw.index_at(sub.position)
                 if content is not None and raw.batch is not None and low < raw.count:
                     if content.reach(raw.batch, low) < raw.count:

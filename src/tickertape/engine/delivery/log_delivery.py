@@ -132,14 +132,14 @@ class LogDelivery:
     def replace(
         self,
         sub: LogFeed,
-        cover: Interest | None,
+        interest: Interest | None,
         pace: ReplayRate | None = None,
         conflating: ConflationBuffer | None = None,
         *,
         live: bool = False,
     ) -> None:
-        """Replace a feed under the same id, or end it without a `cover`: where a replay is, and once it has
-        caught up with the first message that is accepted from now on."""
+        """Replace a feed under the same id, or end it without an `interest`: where a replay is, and once it
+        has caught up with the first message that is accepted from now on."""
         replay = sub.replays and not (sub.target is None and not sub.has_stop) and not self.caught_up(sub)
         position = sub.considered_to if replay else self._journal.commits.accepted_end
         if sub.phase is Phase.SEARCHING:
@@ -147,7 +147,7 @@ class LogDelivery:
             sub.pending_replacements.clear()
         if sub.pending_replacements and sub.pending_replacements[-1].position == position:
             sub.pending_replacements.pop()  # nothing lies between: it would be another one for no message
-        sub.pending_replacements.append(Replacement(position, cover, pace, conflating, live))
+        sub.pending_replacements.append(Replacement(position, interest, pace, conflating, live))
         if sub.phase is Phase.SEARCHING:
             self._apply_replacement(sub)
             return
@@ -341,7 +341,7 @@ class LogDelivery:
         self._notices.joined(sub)
 
     def _failed(self, sub: LogFeed, error: TickertapeError) -> None:
-        self._outbox.end_subscription(sub.session.conn, sub.sub_id, sub.cover.topic, error)
+        self._outbox.end_subscription(sub.session.conn, sub.sub_id, sub.interest.topic, error)
         self.remove(sub)
 
     def _all_sent(self) -> Iterator[LogFeed]:
@@ -381,7 +381,7 @@ class LogDelivery:
         return True
 
     def _apply_replacement(self, sub: LogFeed) -> None:
-        if sub.pending_replacements[0].cover is None and len(sub.pending_replacements) == 1:
+        if sub.pending_replacements[0].interest is None and len(sub.pending_replacements) == 1:
             self.remove(sub)
             return
         _leave(sub)

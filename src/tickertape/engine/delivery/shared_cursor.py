@@ -110,7 +110,7 @@ _MEMBERS_PER_READ = 64
 def can_share(sub: LogFeed) -> bool:
     """Whether a feed can share a cursor where it is now."""
     return (
-        is_indexed(sub.cover)
+        is_indexed(sub.interest)
         and sub.phase is Phase.REPLAY
         and sub.position >= sub.solo_until
         and not (sub.has_own_pace or sub.paused or sub.pending_replacements)
@@ -166,12 +166,12 @@ class SharedCursors:
         first = next(iter(feeds))
         if len(feeds) < 2 or len(self._all) >= cohorts_max:
             return False
-        self._begin(first.cover.literal, position).fanout.absorb(feeds)
+        self._begin(first.interest.literal, position).fanout.absorb(feeds)
         return True
 
     def _near(self, sub: LogFeed) -> SharedCursor | None:
         for shared in self._all:
-            if shared.literal == sub.cover.literal:
+            if shared.literal == sub.interest.literal:
                 ahead = sub.position - shared.fanout.open_from
                 if 0 <= ahead <= cohort_reach_messages:
                     return shared
@@ -179,7 +179,7 @@ class SharedCursors:
 
     def _with_another(self, sub: LogFeed) -> SharedCursor | None:
         """Share a new cursor with another feed that reads by itself nearby, if there is one."""
-        literal = sub.cover.literal
+        literal = sub.interest.literal
         other = self._alone.get(literal)
         if (
             other is None

@@ -25,9 +25,9 @@ class ReadBuffer:
     def __bool__(self) -> bool:
         return bool(self._raw) or self._piece is not None
 
-    def fill(self, parts: list[LogPart], cover: Interest) -> None:
+    def fill(self, parts: list[LogPart], interest: Interest) -> None:
         """Parts that follow one another were read."""
-        self._raw.extend(selections(parts, cover))
+        self._raw.extend(selections(parts, interest))
 
     def clear(self) -> None:
         """Forget it: it is read again."""
@@ -36,15 +36,15 @@ class ReadBuffer:
         self._piece = None
 
     def next_selection(
-        self, cover: Interest | None, position: int, *, project: bool = True
+        self, interest: Interest | None, position: int, *, project: bool = True
     ) -> tuple[Selection, int]:
         """Return the next messages from `position` on, and the bytes looked at to find them. They are not
-        filtered without a `cover`, and are whole unless `project`."""
+        filtered without an `interest`, and are whole unless `project`."""
         if self._piece is not None:
             return self._piece, 0
         raw = self._raw[0]
         low = max(self._at, raw.index_at(position))
-        content, batch = None if cover is None else cover.content, raw.batch
+        content, batch = None if interest is None else interest.content, raw.batch
         if content is None or batch is None or low >= raw.count:
             self._take_first()
             self._piece = raw

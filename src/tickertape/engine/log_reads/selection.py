@@ -65,14 +65,14 @@ class Selection:
         return int(self.batch.timestamps.searchsorted(timestamp))
 
 
-def selections(parts: list[LogPart], cover: Interest) -> list[Selection]:
-    """Return the messages of consecutive `parts` to the topics of `cover`, unfiltered; the last selection
+def selections(parts: list[LogPart], interest: Interest) -> list[Selection]:
+    """Return the messages of consecutive `parts` to the topics of `interest`, unfiltered; the last selection
     ends where they end."""
     chosen: list[Selection] = []
     group: list[Selection] = []
     size = 0
     for part in parts:
-        selected = _select(part, cover)
+        selected = _select(part, interest)
         size += 0 if selected.batch is None else selected.batch.nbytes
         if size > read_bytes_target and group:
             chosen.append(_together(group))
@@ -99,10 +99,10 @@ def restrict(raw: Selection, low: int, high: int, content: ContentFilter, projec
     return Selection(content.project(chosen) if project else chosen, positions, end, last_timestamp)
 
 
-def _select(part: LogPart, cover: Interest) -> Selection:
+def _select(part: LogPart, interest: Interest) -> Selection:
     batch, end = part.batch, part.end_position
     last_timestamp = batch.run(batch.run_count - 1).timestamp
-    own, mask = _of_topics(batch, cover)
+    own, mask = _of_topics(batch, interest)
     if own is None:
         return Selection(None, None, end, last_timestamp)
     if own is batch:
@@ -116,11 +116,11 @@ def _select(part: LogPart, cover: Interest) -> Selection:
     return Selection(own, positions, end, last_timestamp)
 
 
-def _of_topics(batch: MessageBatch, cover: Interest) -> tuple[MessageBatch | None, Bools | None]:
-    """The messages to the topics of `cover`, and which they are unless it is all of them."""
-    if cover.literal is not None and (batch.topic_index is None and batch.kinds is None):
-        return select_topic(batch, cover.literal), None
-    mask = cover.mask(batch)
+def _of_topics(batch: MessageBatch, interest: Interest) -> tuple[MessageBatch | None, Bools | None]:
+    """The messages to the topics of `interest`, and which they are unless it is all of them."""
+    if interest.literal is not None and (batch.topic_index is None and batch.kinds is None):
+        return select_topic(batch, interest.literal), None
+    mask = interest.mask(batch)
     if mask is None or not mask.any():
         return None, None
     return select(batch, mask), mask

@@ -32,16 +32,16 @@ _STEP_BYTES = filter_piece_bytes_max // filter_piece_steps_max
 class GroupWithInterest(Protocol):
     """A group with an interest."""
 
-    cover: Interest
+    interest: Interest
 
 
 G = TypeVar("G", bound=GroupWithInterest)
 
 
-def is_indexed(cover: Interest) -> bool:
+def is_indexed(interest: Interest) -> bool:
     """Return whether an index can hold the filter: its result does not depend on the subscriber."""
-    content = cover.content
-    if cover.is_odd or content is None:
+    content = interest.content
+    if interest.is_odd or content is None:
         return False
     return content.filter is not None and not content.is_of_subscriber
 
@@ -87,8 +87,8 @@ def matches_of(pairs: Sequence[tuple[G, Int64s]]) -> GroupMatches[G]:
 class TopicFilters(Generic[G]):
     """All groups of one topic, or one pattern of topics."""
 
-    def __init__(self, cover: Interest) -> None:
-        self.cover = cover
+    def __init__(self, interest: Interest) -> None:
+        self.interest = interest
         self.groups: dict[G, ContentFilter] = {}
         self._selecting = 0
         """Groups with a select list."""
@@ -163,26 +163,26 @@ class FilteredGroups(Generic[G]):
 
     def add(self, group: G) -> None:
         """Add a group."""
-        cover = group.cover
-        assert cover.content is not None
-        if cover.pattern is not None:
-            topics = self._by_pattern.setdefault(cover.pattern, lambda: TopicFilters(cover))
+        interest = group.interest
+        assert interest.content is not None
+        if interest.pattern is not None:
+            topics = self._by_pattern.setdefault(interest.pattern, lambda: TopicFilters(interest))
         else:
-            topics = self._by_topic.setdefault(cover.topic, TopicFilters(cover))
-        topics.add(group, cover.content)
+            topics = self._by_topic.setdefault(interest.topic, TopicFilters(interest))
+        topics.add(group, interest.content)
 
     def discard(self, group: G) -> None:
         """Remove a group."""
-        cover = group.cover
-        if cover.pattern is None:
-            topics = self._by_topic[cover.topic]
+        interest = group.interest
+        if interest.pattern is None:
+            topics = self._by_topic[interest.topic]
             topics.discard(group)
             if not topics.groups:
-                del self._by_topic[cover.topic]
+                del self._by_topic[interest.topic]
         else:
-            self._by_pattern[cover.pattern].discard(group)
-            if not self._by_pattern[cover.pattern].groups:
-                del self._by_pattern[cover.pattern]
+            self._by_pattern[interest.pattern].discard(group)
+            if not self._by_pattern[interest.pattern].groups:
+                del self._by_pattern[interest.pattern]
 
     def groups(self) -> Iterator[G]:
         """All groups."""

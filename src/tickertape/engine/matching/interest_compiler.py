@@ -43,47 +43,47 @@ class InterestCompiler:
     def compile(self, topic: str, filter: str | None, select: str | None, subscriber: Subscriber) -> Interest:
         """Return the interest of a subscription. Raises `BadTopic`, `BadFilter`, `BadOption`."""
         key = (topic, filter, select)
-        cover = self._covers.get(key)
-        if cover is None:
-            cover = self._make(topic, filter, select, subscriber)
-            if cover.content is None or not cover.content.is_of_subscriber:
-                self._covers[key] = cover
-        return cover
+        interest = self._covers.get(key)
+        if interest is None:
+            interest = self._make(topic, filter, select, subscriber)
+            if interest.content is None or not interest.content.is_of_subscriber:
+                self._covers[key] = interest
+        return interest
 
-    def for_types(self, cover: Interest, make: Callable[[list[str]], Made]) -> Made:
+    def for_types(self, interest: Interest, make: Callable[[list[str]], Made]) -> Made:
         """Return what `make` compiles for the message types of a cover; count it."""
         self.compiled += 1
-        return self._for_types(cover, make)
+        return self._for_types(interest, make)
 
-    def without_select(self, cover: Interest, subscriber: Subscriber) -> Interest:
-        """Return `cover` without its select list."""
-        content = cover.content
+    def without_select(self, interest: Interest, subscriber: Subscriber) -> Interest:
+        """Return `interest` without its select list."""
+        content = interest.content
         if content is None or content.select is None:
-            return cover
-        return self.compile(cover.topic, content.filter, None, subscriber)
+            return interest
+        return self.compile(interest.topic, content.filter, None, subscriber)
 
-    def other_types(self, cover: Interest) -> dict[str, tuple[str, ...]]:
+    def other_types(self, interest: Interest) -> dict[str, tuple[str, ...]]:
         """Return covered topics that are not of `DEFAULT_TYPE` by message type. Raises `LimitReached` for
         more than an answer has room for."""
         found: dict[str, list[str]] = {}
         size = 0
         for name, kind in self.catalog.message_types.items():
-            if kind != DEFAULT_TYPE and cover.covers(name):
+            if kind != DEFAULT_TYPE and interest.covers(name):
                 found.setdefault(kind, []).append(name)
                 size += len(name.encode()) + _NAME_OVERHEAD_BYTES
         if size > topic_names_bytes_max:
             raise LimitReached(
-                f"the names of the topics of {shown(cover.topic)} that are not JSON take {size:,} bytes, "
+                f"the names of the topics of {shown(interest.topic)} that are not JSON take {size:,} bytes, "
                 f"more than {topic_names_bytes_max:,} (topic_names_bytes_max): ask for fewer topics"
             )
         return {kind: tuple(names) for kind, names in found.items()}
 
-    def _expected(self, cover: Interest) -> list[str]:
+    def _expected(self, interest: Interest) -> list[str]:
         """Return known message types of covered topics."""
-        if cover.literal is not None:
-            return [self.catalog.message_type(cover.literal)]
+        if interest.literal is not None:
+            return [self.catalog.message_type(interest.literal)]
         types = self.catalog.message_types.items()
-        return sorted({DEFAULT_TYPE} | {kind for name, kind in types if cover.covers(name)})
+        return sorted({DEFAULT_TYPE} | {kind for name, kind in types if interest.covers(name)})
 
     def _make(self, topic: str, filter: str | None, select: str | None, subscriber: Subscriber) -> Interest:
         fits = None
@@ -106,14 +106,14 @@ class InterestCompiler:
         )
         return Interest(topic, fits, content)
 
-    def _for_types(self, cover: Interest, make: Callable[[list[str]], Made]) -> Made:
+    def _for_types(self, interest: Interest, make: Callable[[list[str]], Made]) -> Made:
         """Return what `make` compiles; an error that only the type of one topic causes names the topic."""
-        types = self._expected(cover)
+        types = self._expected(interest)
         try:
             return make(types)
         except (BadFilter, BadOption) as error:
-            if cover.literal is None or types == [DEFAULT_TYPE]:
+            if interest.literal is None or types == [DEFAULT_TYPE]:
                 raise
             make([DEFAULT_TYPE])
-            error.args = (f"{error}; topic {shown(cover.literal)} is of message type {types[0]}",)
+            error.args = (f"{error}; topic {shown(interest.literal)} is of message type {types[0]}",)
             raise

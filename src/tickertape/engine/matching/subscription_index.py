@@ -21,7 +21,7 @@ from tickertape.engine.matching.topic_patterns import PatternMap
 class HasInterest(Protocol):
     """A subscription."""
 
-    cover: Interest
+    interest: Interest
 
 
 S = TypeVar("S", bound=HasInterest)
@@ -30,8 +30,8 @@ S = TypeVar("S", bound=HasInterest)
 class InterestGroup(Generic[S]):
     """Subscriptions with the same interest."""
 
-    def __init__(self, cover: Interest) -> None:
-        self.cover = cover
+    def __init__(self, interest: Interest) -> None:
+        self.interest = interest
         self.subs: dict[S, None] = {}
 
 
@@ -89,19 +89,19 @@ class SubscriptionIndex(Generic[S, G]):
 
     def add(self, sub: S) -> G:
         """Add a subscription; return its group."""
-        cover = sub.cover
-        groups, key = self._place(cover)
+        interest = sub.interest
+        groups, key = self._place(interest)
         group = groups.get(key)
         if group is None:
-            group = groups[key] = self._make(cover)
-            if is_indexed(cover):
+            group = groups[key] = self._make(interest)
+            if is_indexed(interest):
                 self._filtered.add(group)
-            elif cover.pattern is not None:
-                self._by_pattern.setdefault(cover.pattern, dict)[group] = None
-            elif cover.is_odd:
+            elif interest.pattern is not None:
+                self._by_pattern.setdefault(interest.pattern, dict)[group] = None
+            elif interest.is_odd:
                 self._odd[group] = None
-            elif groups is self._groups and cover.literal is not None:
-                self._alone.setdefault(cover.literal, {})[group] = None
+            elif groups is self._groups and interest.literal is not None:
+                self._alone.setdefault(interest.literal, {})[group] = None
         if sub not in group.subs:
             self._count += 1
             group.subs[sub] = None
@@ -109,7 +109,7 @@ class SubscriptionIndex(Generic[S, G]):
 
     def discard(self, sub: S) -> None:
         """Remove a subscription, if it is in the index."""
-        groups, key = self._place(sub.cover)
+        groups, key = self._place(sub.interest)
         group = groups.get(key)
         if group is None or sub not in group.subs:
             return
@@ -117,13 +117,13 @@ class SubscriptionIndex(Generic[S, G]):
         self._count -= 1
         if not group.subs:
             del groups[key]
-            if is_indexed(group.cover):
+            if is_indexed(group.interest):
                 self._filtered.discard(group)
             elif groups is self._groups:
                 self._discard_alone(group)
 
     def _discard_alone(self, group: G) -> None:
-        pattern, literal = group.cover.pattern, group.cover.literal
+        pattern, literal = group.interest.pattern, group.interest.literal
         self._odd.pop(group, None)
         if pattern is not None:
             del self._by_pattern[pattern][group]
@@ -141,18 +141,18 @@ class SubscriptionIndex(Generic[S, G]):
             other: SubscriptionIndex[S, G] = SubscriptionIndex(self._make)
             other._filtered = filtered
             for group in filtered.groups():
-                del self._groups[group.cover.key]
-                other._groups[group.cover.key] = group
+                del self._groups[group.interest.key]
+                other._groups[group.interest.key] = group
                 other._count += len(group.subs)
             self._count -= other._count
             taken.append(other)
         self._filtered = FilteredGroups()
         return taken
 
-    def _place(self, cover: Interest) -> tuple[dict[Any, G], Hashable]:
-        if cover.literal is not None and cover.plain:
-            return self._by_topic, cover.literal
-        return self._groups, cover.key
+    def _place(self, interest: Interest) -> tuple[dict[Any, G], Hashable]:
+        if interest.literal is not None and interest.plain:
+            return self._by_topic, interest.literal
+        return self._groups, interest.key
 
     def wants(self, batch: MessageBatch) -> bool:
         """Return whether a group may cover a topic of a batch, without a search for patterns."""
@@ -160,7 +160,7 @@ class SubscriptionIndex(Generic[S, G]):
             any(topic in self._by_topic or topic in self._alone for topic in batch.topics)
             or self._by_pattern.may_fit(batch.topics)
             or self._filtered.may_cover(batch.topics)
-            or any(group.cover.covers(topic) for group in self._odd for topic in batch.topics)
+            or any(group.interest.covers(topic) for group in self._odd for topic in batch.topics)
         )
 
     def offers(self, batch: MessageBatch, *, parted: bool = False) -> Iterator[Match[G]]:
@@ -200,18 +200,18 @@ class SubscriptionIndex(Generic[S, G]):
 
     def _offers_to_odd(self, batch: MessageBatch) -> Iterator[Match[G]]:
         for group in [*self._odd]:
-            mask = group.cover.mask(batch)
+            mask = group.interest.mask(batch)
             if mask is not None:
                 yield from _of_group(batch, group, mask.nonzero()[0])
 
 
 def _is_whole(group: InterestGroup[Any]) -> bool:
     """Whether the group has no select list."""
-    return group.cover.content is None or group.cover.content.select is None
+    return group.interest.content is None or group.interest.content.select is None
 
 
 def _of_group(batch: MessageBatch, group: G, indices: Int64s) -> Iterator[Match[G]]:
-    content = group.cover.content
+    content = group.interest.content
     if content is not None and content.filter is not None:
         passed: list[Int64s] = []
         at = 0
@@ -229,7 +229,7 @@ def _of_group(batch: MessageBatch, group: G, indices: Int64s) -> Iterator[Match[
 
 def _of(batch: MessageBatch, group: G, indices: Int64s) -> Match[G]:
     """Return the match of the messages `indices` for a group."""
-    content = group.cover.content
+    content = group.interest.content
     chosen = select(batch, indices)
     if content is None or content.select is None:
         return Match(chosen, group, 0, indices)

@@ -34,10 +34,10 @@ _SWEEP_MIN: Final = 4_096
 class ConsumerFilter:
     """One filter: the messages that pass it, for `users` consumers."""
 
-    def __init__(self, queue: FeedQueue, content: ContentFilter, cover: Interest) -> None:
+    def __init__(self, queue: FeedQueue, content: ContentFilter, interest: Interest) -> None:
         self._queue = queue
         self.content = content
-        self.cover = cover
+        self.interest = interest
         self.matching = BitMap64()
         """Messages that pass; messages that have left the queue may still be among them."""
         self._sweep_at = _SWEEP_MIN
@@ -55,7 +55,7 @@ class FilterScan:
     """Reads the queue's part of the log forward for the filters that it has."""
 
     def __init__(
-        self, queue: FeedQueue, start: int, cover: Interest, access: QueueAccess, holder: object
+        self, queue: FeedQueue, start: int, interest: Interest, access: QueueAccess, holder: object
     ) -> None:
         self._queue = queue
         self.reached = start
@@ -64,12 +64,12 @@ class FilterScan:
         """Where the last piece began that was looked at."""
         self._entered = queue.considered
         """Position up to which messages had entered when it began."""
-        self._scan = LogScan(access, start, cover.literal, holder)
+        self._scan = LogScan(access, start, interest.literal, holder)
         self._parts: list[LogPart] = []
         self._low = 0
         """Of the first part, the message with which the next piece begins."""
         self._search: Generator[int, None, None] | None = None
-        self._filters = TopicFilters[ConsumerFilter](cover)
+        self._filters = TopicFilters[ConsumerFilter](interest)
         self._alone: dict[ConsumerFilter, None] = {}
         """Filters that depend on their subscriber: no index holds them."""
         self.members: dict[ConsumerFilter, None] = {}
@@ -201,10 +201,10 @@ _SMALLEST_STEP_BYTES: Final = 64
 class ConsumerFilters:
     """All filters of the consumers of one queue; the queue is the holder of their reads."""
 
-    def __init__(self, queue: FeedQueue, access: QueueAccess, cover: Interest, holder: object) -> None:
+    def __init__(self, queue: FeedQueue, access: QueueAccess, interest: Interest, holder: object) -> None:
         self._queue = queue
         self._access = access
-        self._cover = cover
+        self._cover = interest
         self._holder = holder
         self._by_key: dict[Hashable, ConsumerFilter] = {}
         self._scan_of: dict[ConsumerFilter, FilterScan] = {}

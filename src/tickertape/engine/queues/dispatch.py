@@ -48,7 +48,7 @@ class QueueDispatch:
         self,
         queue: FeedQueue,
         access: QueueAccess,
-        cover: Interest,
+        interest: Interest,
         holder: object,
     ) -> None:
         self._queue = queue
@@ -56,8 +56,8 @@ class QueueDispatch:
         self._deferred: list[DeferredDelivery] = []
         self._outbox = access.outbox
         self._clock = access.clock
-        self._reader = MessageReader(access, cover.literal, holder)
-        self.filters = ConsumerFilters(queue, access, cover, holder)
+        self._reader = MessageReader(access, interest.literal, holder)
+        self.filters = ConsumerFilters(queue, access, interest, holder)
         self._short_of_credit: dict[QueueFeed, int] = {}
         """Consumers whose credit did not suffice for their messages, and the credit: others are served."""
         self._fell_short = False

@@ -76,7 +76,7 @@ class QueueRegistry:
             admission = QueueAdmission(definition, compiler, priority)
             self._workers[definition.name] = QueueWorker(Queue(definition), admission, access)
         self._patterned = [
-            worker for worker in self._workers.values() if worker.admission.cover.literal is None
+            worker for worker in self._workers.values() if worker.admission.interest.literal is None
         ]
         self._begun = False
         self._at_start: dict[str, QueueSnapshot] = {}
@@ -99,12 +99,12 @@ class QueueRegistry:
         """All queues at work."""
         return self._workers.values()
 
-    def named(self, cover: Interest) -> list[QueueWorker]:
+    def named(self, interest: Interest) -> list[QueueWorker]:
         """The queues that a subscription without a bookmark is to."""
-        if cover.literal is not None:
-            worker = self._workers.get(cover.literal)
+        if interest.literal is not None:
+            worker = self._workers.get(interest.literal)
             return [] if worker is None else [worker]
-        return [worker for name, worker in self._workers.items() if cover.covers(name)]
+        return [worker for name, worker in self._workers.items() if interest.covers(name)]
 
     @staticmethod
     def permit(session: Session, worker: QueueWorker) -> None:
@@ -239,7 +239,7 @@ class QueueRegistry:
     def unrecorded(self, batch: MessageBatch) -> None:
         """Messages were published to topics that are not recorded."""
         for worker in self._patterned:
-            own = [worker.admission.cover.covers(topic) for topic in batch.topics]
+            own = [worker.admission.interest.covers(topic) for topic in batch.topics]
             if any(own):
                 index = batch.topic_index
                 count = batch.count if index is None else sum(own[number] for number in index.tolist())
@@ -314,7 +314,7 @@ class QueueRegistry:
 
     def fingerprint(self, worker: QueueWorker) -> bytes:
         """Return the parts of a definition that decide which messages enter."""
-        covers = worker.admission.cover.covers
+        covers = worker.admission.interest.covers
         types = self._catalog.message_types.items()
         return fingerprint(worker.queue.definition, [(name, kind) for name, kind in types if covers(name)])
 

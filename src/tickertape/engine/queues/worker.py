@@ -56,8 +56,8 @@ class QueueWorker:
         self._clock = access.clock
         self._queue_log = access.log
         self._journal = access.journal
-        self._topic = admission.cover.literal
-        self.dispatch = QueueDispatch(queue, access, admission.cover, self)
+        self._topic = admission.interest.literal
+        self.dispatch = QueueDispatch(queue, access, admission.interest, self)
         self._dead_letters = DeadLetterPublisher(queue, access, self)
         self._scan = LogScan(access, queue.considered, self._topic, self)
         self._parts: list[LogPart] = []

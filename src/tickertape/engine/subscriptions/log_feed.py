@@ -69,7 +69,7 @@ class Replacement(NamedTuple):
     """Another subscription under the same id, from a position on."""
 
     position: int
-    cover: Interest | None
+    interest: Interest | None
     """None: the feed ends, unless there is another replacement."""
     pace: ReplayRate | None
     conflating: ConflationBuffer | None
@@ -79,10 +79,10 @@ class Replacement(NamedTuple):
 class LogFeed:
     """State of one subscription to recorded topics."""
 
-    def __init__(self, session: Session, sub_id: str, cover: Interest, allowance: CreditWindow) -> None:
+    def __init__(self, session: Session, sub_id: str, interest: Interest, allowance: CreditWindow) -> None:
         self.session = session
         self.sub_id = sub_id
-        self.cover = cover
+        self.interest = interest
         self.allowance = allowance
         self.phase = Phase.SEARCHING
         self.position = 0
@@ -129,9 +129,9 @@ class LogFeed:
 
     def apply_replacement(self) -> None:
         """Become the next replacement."""
-        _, cover, pace, self.conflating, self.live = self.pending_replacements.popleft()
+        _, interest, pace, self.conflating, self.live = self.pending_replacements.popleft()
         self.numbered = False
-        self.cover = NOTHING if cover is None else cover
+        self.interest = NOTHING if interest is None else interest
         self.set_pace(pace)
 
     def set_pace(self, pace: ReplayRate | None) -> None:
@@ -154,7 +154,7 @@ class LogFeed:
     @property
     def may_combine(self) -> bool:
         """It may read the log together with others: they are sent the same bodies as they come."""
-        content = self.cover.content
+        content = self.interest.content
         return self.conflating is None and (content is None or content.select is None)
 
     @property

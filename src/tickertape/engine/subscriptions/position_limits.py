@@ -60,10 +60,10 @@ class _Left:
         self.messages, self.body_bytes = bounds
         self.took = False
 
-    def take(self, part: LogPart, cover: Interest, start: int, end: int) -> int | None:
+    def take(self, part: LogPart, interest: Interest, start: int, end: int) -> int | None:
         """Count the messages of a part from `start` on and below `end`; return the position of the first that
         is too many, None when all may be read."""
-        mask = cover.mask(part.batch)
+        mask = interest.mask(part.batch)
         if mask is None:
             return None
         own = mask.nonzero()[0]
@@ -85,9 +85,9 @@ class _Left:
 
 
 def range_of_limit(
-    journal: Journal, cover: Interest, topic: str, positions: tuple[int, int], bounds: ScanLimits
+    journal: Journal, interest: Interest, topic: str, positions: tuple[int, int], bounds: ScanLimits
 ) -> ExtentSearch:
-    """Return the range of `positions` (start, end) that takes no more than `bounds` of what `cover` (of
+    """Return the range of `positions` (start, end) that takes no more than `bounds` of what `interest` (of
     `topic`) covers. Raises `BookmarkExpired` when retention removes the start meanwhile, and the archive does
     not have it."""
     start, view = positions[0], journal.view
@@ -95,9 +95,9 @@ def range_of_limit(
     if start >= end:
         return ReplayRange(end, stop=end)
     if start < view.first_position:
-        return ReplayRange(start, stop=(yield from _reach_older(view, cover, topic, start, end, bounds)))
+        return ReplayRange(start, stop=(yield from _reach_older(view, interest, topic, start, end, bounds)))
     try:
-        stop = yield from _reach(view, cover, start, end, _Left(bounds))
+        stop = yield from _reach(view, interest, start, end, _Left(bounds))
     except TickertapeError:
         if start >= view.first_position:
             raise
@@ -107,7 +107,7 @@ def range_of_limit(
 
 
 def _reach_older(
-    view: LogView, cover: Interest, topic: str, start: int, end: int, bounds: ScanLimits
+    view: LogView, interest: Interest, topic: str, start: int, end: int, bounds: ScanLimits
 ) -> Steps:
     """As `_reach`, from a position in the archive: not beyond where the log begins, unless that is enough."""
     older = yield from look(view, topic)
@@ -122,15 +122,15 @@ def _reach_older(
         assert isinstance(answer, ArchivedParts | ArchiveCoverage)
         for part in reader.answer(answer):
             read += part.batch.nbytes
-            stop = left.take(part, cover, start, end)
+            stop = left.take(part, interest, start, end)
             if stop is not None:
                 return stop
         at = min(max(at, reader.position), end)
     return at
 
 
-def _reach(view: LogView, cover: Interest, start: int, end: int, left: _Left) -> Steps:
-    reader = LogReader(view, start, cover.literal)
+def _reach(view: LogView, interest: Interest, start: int, end: int, left: _Left) -> Steps:
+    reader = LogReader(view, start, interest.literal)
     at, read = start, 0
     while at == start or (at < end and read < reach_read_bytes_max):
         step = reader.poll()
@@ -146,12 +146,12 @@ def _reach(view: LogView, cover: Interest, start: int, end: int, left: _Left) ->
             parts = step
             yield None
         for part in parts:
-            stop = left.take(part, cover, start, end)
+            stop = left.take(part, interest, start, end)
             if stop is not None:
                 return stop
         at = min(max(at, reader.position), end)
     while at < end:
-        stop, full = _by_index(view, cover, at, end, left)
+        stop, full = _by_index(view, interest, at, end, left)
         if full:
             return stop
         at = stop
@@ -159,19 +159,21 @@ def _reach(view: LogView, cover: Interest, start: int, end: int, left: _Left) ->
     return end
 
 
-def _by_index(view: LogView, cover: Interest, at: int, end: int, left: _Left) -> tuple[int, bool]:
+def _by_index(view: LogView, interest: Interest, at: int, end: int, left: _Left) -> tuple[int, bool]:
     """Take whole blocks from position `at` on, a bounded number of them: up to where, and whether the next
     one may be too much."""
-    if cover.literal is not None:
-        at = next_block_with(view, cover.literal, at)
+    if interest.literal is not None:
+        at = next_block_with(view, interest.literal, at)
     segment = view.segment_of(at)
     if at >= end or segment is None:
         return end, False
     index = segment.index
     block = index.block_of_position(at)
     stop = min(block + _BLOCKS_AT_A_TIME, index.blocks)
-    if cover.literal is not None:
-        reached = index.reach_with(cover.literal, index.offsets[block], _BLOCKS_AT_A_TIME * index_block_bytes)
+    if interest.literal is not None:
+        reached = index.reach_with(
+            interest.literal, index.offsets[block], _BLOCKS_AT_A_TIME * index_block_bytes
+        )
         stop = min(stop, index.block_of_offset(reached - 1) + 1)
     # Copies: the index grows while others go first.
     places = [*index.positions[block + 1 : stop + 1].tolist(), segment.end_position][: stop - block]

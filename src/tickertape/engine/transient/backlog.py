@@ -153,10 +153,10 @@ class Backlog:
 class TransientFeed:
     """A subscription to topics that are not recorded."""
 
-    def __init__(self, session: Session, sub_id: str, cover: Interest, allowance: CreditWindow) -> None:
+    def __init__(self, session: Session, sub_id: str, interest: Interest, allowance: CreditWindow) -> None:
         self.session = session
         self.sub_id = sub_id
-        self.cover = cover
+        self.interest = interest
         self.allowance = allowance
         self.since = 0
         """Number of the first publish that is for it."""
@@ -168,7 +168,7 @@ class TransientFeed:
         """What took its place."""
         self.over = False
         self.conflating: ConflationBuffer | None = None
-        """What it is given is conflated: then its cover says nothing of a select list."""
+        """Its messages are conflated: then its interest has no select list."""
         self.backlog = Backlog()
         """Where it waits; shared with those that are given the same, unless it conflates."""
         self.block: BacklogBlock | None = None

@@ -53,8 +53,8 @@ class _Publish(NamedTuple):
 class TransientGroup(InterestGroup[TransientFeed]):
     """Subscriptions with the same interest, and their backlog."""
 
-    def __init__(self, cover: Interest) -> None:
-        super().__init__(cover)
+    def __init__(self, interest: Interest) -> None:
+        super().__init__(interest)
         self.backlog = Backlog()
 
 
@@ -451,7 +451,7 @@ def _is_for(publish: _Publish, sub: TransientFeed) -> bool:
 
 def _alone(sub: TransientFeed) -> TransientGroup:
     """Nobody but `sub`, which waits by itself."""
-    audience = TransientGroup(sub.cover)
+    audience = TransientGroup(sub.interest)
     audience.subs[sub] = None
     audience.backlog = sub.backlog
     return audience

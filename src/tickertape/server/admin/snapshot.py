@@ -276,8 +276,8 @@ class InstanceSnapshot:
             subscribed = Counter()
             for conn in self._instance.broker.sessions:
                 held = self._instance.broker.subscriptions.of(conn)
-                subscribed.update([sub.cover.topic for sub in held.recorded.values()])
-                subscribed.update([sub.cover.topic for sub in held.live.values()])
+                subscribed.update([sub.interest.topic for sub in held.recorded.values()])
+                subscribed.update([sub.interest.topic for sub in held.live.values()])
                 subscribed.update([sub.topic for sub in held.of_queues.values()])
         counts = self.statistics
         of = (lambda _: None) if subscribed is None else subscribed.__getitem__
@@ -328,8 +328,8 @@ def _recorded(delivery: LogDelivery, sub: LogFeed, end: int) -> SubscriptionStat
     position = max(end, sub.position) if caught_up else sub.considered_to
     return SubscriptionState(
         sub_id=sub.sub_id,
-        topic=sub.cover.topic,
-        filter=_filter(sub.cover),
+        topic=sub.interest.topic,
+        filter=_filter(sub.interest),
         paused=sub.paused,
         rate=None if sub.pace is None else str(sub.pace),
         conflation_seconds=None if sub.conflating is None else sub.conflating.interval_seconds,
@@ -348,8 +348,8 @@ def _recorded(delivery: LogDelivery, sub: LogFeed, end: int) -> SubscriptionStat
 def _unrecorded(sub: TransientFeed) -> SubscriptionState:
     return SubscriptionState(
         sub_id=sub.sub_id,
-        topic=sub.cover.topic,
-        filter=_filter(sub.cover),
+        topic=sub.interest.topic,
+        filter=_filter(sub.interest),
         paused=False,
         rate=None,
         conflation_seconds=None,

@@ -112,7 +112,7 @@ def test_patterns_and_topics_of_several_types_share_an_index_for_each_type() -> 
 
 class _Sub:
     def __init__(self, cover: Interest) -> None:
-        self.cover = cover
+        self.interest = cover
 
 
 def test_a_search_that_is_given_up_leaves_the_index_as_it_should_be() -> None:

@@ -61,8 +61,8 @@ class QueueAdmission:
     def __init__(
         self, definition: QueueDefinition, compiler: InterestCompiler, priority: PriorityValues | None
     ) -> None:
-        self.cover = compiler.compile(definition.topic, definition.filter, None, QUEUE_ITSELF)
-        self._filter = self.cover.content
+        self.interest = compiler.compile(definition.topic, definition.filter, None, QUEUE_ITSELF)
+        self._filter = self.interest.content
         barrier = definition.barrier_expression
         self._barrier = _content(compiler, definition.topic, barrier)
         self._priority = priority
@@ -71,7 +71,7 @@ class QueueAdmission:
 
     def wants(self, batch: MessageBatch) -> bool:
         """Whether a batch has a topic of the queue."""
-        return any(map(self.cover.covers, batch.topics))
+        return any(map(self.interest.covers, batch.topics))
 
     def look(self, part: LogPart, low: int) -> tuple[Admitted | None, int]:
         """Return the messages of a part from `low` on that enter, as far as is examined in one go, and the
@@ -100,10 +100,10 @@ class QueueAdmission:
 
     def _own(self, batch: MessageBatch, low: int, high: int) -> Int64s:
         if len(batch.topics) == 1 and batch.kinds is None:
-            if not self.cover.covers(batch.topics[0]):
+            if not self.interest.covers(batch.topics[0]):
                 high = low
             return np.arange(low, high, dtype=I8)
-        own = np.array([self.cover.covers(topic) for topic in batch.topics])
+        own = np.array([self.interest.covers(topic) for topic in batch.topics])
         found: Int64s = rows_of_topics(batch, own)[low:high].nonzero()[0] + low
         return found
 
