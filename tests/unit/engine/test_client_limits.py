@@ -86,7 +86,7 @@ def test_filters_of_queues_are_not_bounded_by_the_limit_of_clients(most: int) ->
     content = QueueAdmission(definition, contents, None).interest.content
     assert content is not None
     batch = _batch(("t", b'{"b": 2}'), ("t", b'{"b": 3}'))
-    assert content.passing(batch, np.arange(2)).tolist() == [0]
+    assert content.matching_rows(batch, np.arange(2)).tolist() == [0]
     if most < len(long):
         with pytest.raises(BadFilter, match="at most 64 are read"):
             contents.compile("u", long, None, SUBSCRIBER)

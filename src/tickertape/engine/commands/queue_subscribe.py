@@ -12,7 +12,7 @@ import msgspec
 from tickertape.base.errors import BadOption
 from tickertape.engine.commands.subscription_registry import ConnectionSubscriptions, SubscriptionRegistry
 from tickertape.engine.matching.content_filter import ContentFilter
-from tickertape.engine.matching.interest import NOTHING, Interest
+from tickertape.engine.matching.interest import NO_TOPICS, Interest
 from tickertape.engine.matching.interest_compiler import InterestCompiler
 from tickertape.engine.queues.browser import QueueBrowser
 from tickertape.engine.queues.consumer import QueueFeed
@@ -52,7 +52,7 @@ class QueueSubscribeHandler:
         workers: list[QueueWorker],
     ) -> ContentFilter | None:
         """Return the content filter for messages of queues, compiled for their topics."""
-        if interest.content is None or interest.literal is None or not workers:
+        if interest.content is None or interest.topic_name is None or not workers:
             return interest.content
         topic = workers[0].queue.definition.topic
         return self._compiler.compile(topic, command.filter, options.select, session.subscriber).content
@@ -91,7 +91,7 @@ class QueueSubscribeHandler:
         workers: list[QueueWorker],
     ) -> None:
         """Start to browse a queue."""
-        if interest.literal is None:
+        if interest.topic_name is None:
             raise BadOption("browse reads one queue: name it")
         self._queues.check(session, workers, None)
         content = self.content(session, command, interest, options, workers)
@@ -126,8 +126,8 @@ def without_queues(interest: Interest, workers: list[QueueWorker]) -> Interest:
     """Return the interest of a subscription beside its queues."""
     if not workers:
         return interest
-    if interest.literal is not None:
-        return NOTHING
+    if interest.topic_name is not None:
+        return NO_TOPICS
     names = frozenset(worker.queue.name for worker in workers)
     return Interest(
         interest.topic, lambda topic: topic not in names and interest.covers(topic), interest.content, names

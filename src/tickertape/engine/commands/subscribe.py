@@ -19,7 +19,7 @@ from tickertape.engine.commands.subscription_registry import ConnectionSubscript
 from tickertape.engine.conflation.buffer import ConflationBuffer, ConflationBuffers
 from tickertape.engine.delivery.log_delivery import LogDelivery
 from tickertape.engine.limits import replaces_waiting_max
-from tickertape.engine.matching.interest import NOTHING, Interest
+from tickertape.engine.matching.interest import NO_TOPICS, Interest
 from tickertape.engine.matching.interest_compiler import InterestCompiler
 from tickertape.engine.queues.registry import QueueRegistry
 from tickertape.engine.retention import RetentionPin
@@ -192,7 +192,7 @@ class SubscribeHandler:
         backlog = self.queues.check(session, workers, options.max_backlog)
         content = self._queue_subscriptions.content(session, command, interest, options, workers)
         interest = without_queues(interest, workers)
-        of_log, of_rest = self._parts(interest, replay) if interest is not NOTHING else (False, False)
+        of_log, of_rest = self._parts(interest, replay) if interest is not NO_TOPICS else (False, False)
         conflating = self._conflating(interest, options, of_log)
         conflating_rest = self._conflating(interest, options, of_rest)
         search = range_search(
@@ -246,9 +246,9 @@ class SubscribeHandler:
         """Return whether a subscription gets recorded messages, and whether it gets others."""
         if replay:
             return True, False
-        if interest.literal is None:
+        if interest.topic_name is None:
             return True, not self._compiler.catalog.records_everything
-        recorded = self._compiler.catalog.recorded(interest.literal)
+        recorded = self._compiler.catalog.recorded(interest.topic_name)
         return recorded, not recorded
 
     def _begin_rest(

@@ -54,7 +54,7 @@ def check_subscribe(
         if command.positions is not None:
             _check_positions(command, command.positions, journal)
         interest = compiler.compile(command.topic, command.filter, None, session.subscriber)
-    if replay and interest.literal is not None and not catalog.recorded(interest.literal):
+    if replay and interest.topic_name is not None and not catalog.recorded(interest.topic_name):
         raise TopicNotRecorded(
             f"topic {shown(command.topic)} is not recorded: subscribe without a bookmark, or record it"
         )

@@ -61,19 +61,19 @@ class Cursor:
         return self.subs[0].position
 
     @property
-    def literal(self) -> str | None:
+    def topic_name(self) -> str | None:
         """The one topic that all feeds cover, or None."""
-        literal = self.subs[0].interest.literal
+        topic_name = self.subs[0].interest.topic_name
         for sub in self.subs:
-            if sub.interest.literal != literal:
+            if sub.interest.topic_name != topic_name:
                 return None
-        return literal
+        return topic_name
 
     @property
     def topic(self) -> str | None:
         """The topic or pattern to read from the archive: that of all feeds, or None."""
         topic = self.subs[0].interest.topic
-        if self.subs[0].interest.is_odd or any(sub.interest.topic != topic for sub in self.subs):
+        if self.subs[0].interest.has_exclusions or any(sub.interest.topic != topic for sub in self.subs):
             return None
         return topic
 

@@ -70,7 +70,7 @@ def lockstep_frames(cursor: Cursor, mono: float) -> StepResult:
         looked = None
         filtered = [sub.interest.content for sub in cursor.subs if sub.interest.content is not None]
         if filtered:  # each of them looks at the stretch
-            reach = min([content.reach(batch, low) for content in filtered])
+            reach = min([content.piece_end(batch, low) for content in filtered])
             high = min(high, low + max((reach - low) // len(filtered), 1))
     for sub in cursor.subs:
         high = sub.clip(raw, low, high)
@@ -124,7 +124,7 @@ def _taking(sub: LogFeed, batch: MessageBatch, low: int, high: int) -> RowSet:
     indices: Int64s = mask[low:high].nonzero()[0] + low
     content = sub.interest.content
     if content is not None:
-        indices = content.passing(batch, indices)
+        indices = content.matching_rows(batch, indices)
     return RowSet(indices, select(batch, indices) if sub.rate_limiter is not None and len(indices) else None)
 
 

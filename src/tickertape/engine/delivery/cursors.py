@@ -28,7 +28,7 @@ from tickertape.engine.delivery.transitions import (
 )
 from tickertape.engine.limits import step_delivery_bytes
 from tickertape.engine.log_reads.log_reads import LogReads
-from tickertape.engine.matching.interest import EVERYTHING
+from tickertape.engine.matching.interest import ALL_TOPICS
 from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.scheduling import DeadlineQueue, FairQueue
 from tickertape.engine.sessions.session import Session
@@ -148,7 +148,7 @@ class CursorScheduler:
         try:
             if isinstance(data, TickertapeError):
                 raise data
-            cursor.ahead.fill(_parts(cursor.reader, data), cursor.interest or EVERYTHING)
+            cursor.ahead.fill(_parts(cursor.reader, data), cursor.interest or ALL_TOPICS)
         except TickertapeError as error:
             return [ReadFailed(sub, error) for sub in cursor.subs]
         self._run(cursor)
@@ -336,14 +336,14 @@ class CursorScheduler:
                 return
             yield from self._join(cursor)
         else:
-            cursor.ahead.fill(step, cursor.interest or EVERYTHING)
+            cursor.ahead.fill(step, cursor.interest or ALL_TOPICS)
 
     def _reader(self, cursor: Cursor) -> LogReader | ArchivedLogReader:
         """Make a reader of the log or the archive. Raises `BookmarkExpired` when the position is gone, which
         its pin should have prevented: nothing is skipped silently."""
         view, position = self._journal.view, cursor.position
         if position >= view.first_position:
-            return self._journal.reader(position, cursor.literal)
+            return self._journal.reader(position, cursor.topic_name)
         if view.archive is None:
             raise expired_error(f"position {position}", view)
         return ArchivedLogReader(view, view.archive, position, cursor.topic, self._reads.new_token())

@@ -177,7 +177,7 @@ class Fanout:
         while self._parts and budget > 0:
             part = self._parts[0]
             if self._work is None:
-                self._work = self._index.offers(part.batch, parted=True)
+                self._work = self._index.matches(part.batch, parted=True)
             while budget > 0:
                 if self._subs:
                     budget -= self._dispatch(self._subs.pop(), part) + step_delivery_bytes

@@ -139,7 +139,7 @@ class LiveTail:
                 piece, content = raw, sub.interest.content
                 low = raw.index_at(sub.position)
                 if content is not None and raw.batch is not None and low < raw.count:
-                    if content.reach(raw.batch, low) < raw.count:
+                    if content.piece_end(raw.batch, low) < raw.count:
                         return False  # more than is looked at in one step
                     piece = restrict(raw, low, raw.count, content, project=True)
                 share = sub.next_portion(piece, self._clock.mono)

@@ -54,11 +54,11 @@ from tickertape.journal.reading.log_view import LogPart, ReadRequest
 class SharedCursor:
     """One read of the log for several feeds: all of one topic, or all with patterns."""
 
-    __slots__ = ("buffered", "fanout", "literal", "queued", "reader", "reading")
+    __slots__ = ("buffered", "fanout", "queued", "reader", "reading", "topic_name")
 
-    def __init__(self, fanout: Fanout, literal: str | None) -> None:
+    def __init__(self, fanout: Fanout, topic_name: str | None) -> None:
         self.fanout = fanout
-        self.literal = literal
+        self.topic_name = topic_name
         self.reader: LogReader | None = None
         self.reading = False
         """A read is under way."""
@@ -166,12 +166,12 @@ class SharedCursors:
         first = next(iter(feeds))
         if len(feeds) < 2 or len(self._all) >= cohorts_max:
             return False
-        self._begin(first.interest.literal, position).fanout.absorb(feeds)
+        self._begin(first.interest.topic_name, position).fanout.absorb(feeds)
         return True
 
     def _near(self, sub: LogFeed) -> SharedCursor | None:
         for shared in self._all:
-            if shared.literal == sub.interest.literal:
+            if shared.topic_name == sub.interest.topic_name:
                 ahead = sub.position - shared.fanout.open_from
                 if 0 <= ahead <= cohort_reach_messages:
                     return shared
@@ -179,8 +179,8 @@ class SharedCursors:
 
     def _with_another(self, sub: LogFeed) -> SharedCursor | None:
         """Share a new cursor with another feed that reads by itself nearby, if there is one."""
-        literal = sub.interest.literal
-        other = self._alone.get(literal)
+        topic_name = sub.interest.topic_name
+        other = self._alone.get(topic_name)
         if (
             other is None
             or other is sub
@@ -188,9 +188,9 @@ class SharedCursors:
             or len(self._all) >= cohorts_max
             or not (can_share(other) and self._cursors.is_free(other))
         ):
-            self._alone[literal] = sub
+            self._alone[topic_name] = sub
             return None
-        shared = self._begin(literal, min(sub.position, other.position))
+        shared = self._begin(topic_name, min(sub.position, other.position))
         self._cursors.discard(other)
         shared.fanout.add(other)
         return shared
@@ -199,8 +199,8 @@ class SharedCursors:
         """Whether a feed reads before the log: each reads the archive by itself."""
         return sub.position < self._journal.view.first_position
 
-    def _begin(self, literal: str | None, position: int) -> SharedCursor:
-        shared = SharedCursor(Fanout(position, self._sender, Phase.SHARED_REPLAY), literal)
+    def _begin(self, topic_name: str | None, position: int) -> SharedCursor:
+        shared = SharedCursor(Fanout(position, self._sender, Phase.SHARED_REPLAY), topic_name)
         self._all[shared] = None
         self._run(shared)
         return shared
@@ -284,7 +284,11 @@ class SharedCursors:
         """Take over the feeds of a cursor that is a little ahead; whether there was one."""
         for other in self._all:
             ahead = other.position - shared.position
-            if other is shared or other.literal != shared.literal or not 0 <= ahead <= cohort_reach_messages:
+            if (
+                other is shared
+                or other.topic_name != shared.topic_name
+                or not 0 <= ahead <= cohort_reach_messages
+            ):
                 continue
             if not ahead and len(other.fanout) > len(shared.fanout):
                 continue  # at one place the fewer go to the more: else each would take from the other
@@ -307,7 +311,7 @@ class SharedCursors:
             if shared.position < self._journal.view.first_position:
                 yield from self._expire(shared)
                 return True
-            shared.reader = self._journal.reader(shared.position, shared.literal)
+            shared.reader = self._journal.reader(shared.position, shared.topic_name)
         reads = 1 + len(shared.fanout) // _MEMBERS_PER_READ
         wanted = min(reads * read_bytes_target, cohort_piece_bytes_max)
         merged = len(shared.buffered) > 1 and self._budget.extend(shared, shared.buffered_bytes)

@@ -49,7 +49,7 @@ class ReadBuffer:
             self._take_first()
             self._piece = raw
             return raw, 0
-        high = content.reach(batch, low)
+        high = content.piece_end(batch, low)
         looked_at = int(batch.offsets[high]) - int(batch.offsets[low])
         self._at = high
         if high == raw.count:

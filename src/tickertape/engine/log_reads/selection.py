@@ -91,7 +91,7 @@ def restrict(raw: Selection, low: int, high: int, content: ContentFilter, projec
     end = raw.position(high)
     whole = high == batch.count
     last_timestamp = raw.last_timestamp if whole else int(batch.timestamps[high - 1])
-    indices = content.passing(batch, np.arange(low, high))
+    indices = content.matching_rows(batch, np.arange(low, high))
     if not len(indices):
         return Selection(None, None, end, last_timestamp)
     positions = indices + (raw.end - batch.count) if raw.positions is None else raw.positions[indices]
@@ -118,8 +118,8 @@ def _select(part: LogPart, interest: Interest) -> Selection:
 
 def _of_topics(batch: MessageBatch, interest: Interest) -> tuple[MessageBatch | None, Bools | None]:
     """The messages to the topics of `interest`, and which they are unless it is all of them."""
-    if interest.literal is not None and (batch.topic_index is None and batch.kinds is None):
-        return select_topic(batch, interest.literal), None
+    if interest.topic_name is not None and (batch.topic_index is None and batch.kinds is None):
+        return select_topic(batch, interest.topic_name), None
     mask = interest.mask(batch)
     if mask is None or not mask.any():
         return None, None

@@ -65,12 +65,12 @@ class ContentFilter:
             _refuse_misfits([self._filter.prepare(name) for name in expected])
         if select is not None:
             _refuse_misfits([self._prepare_select(name) for name in expected])
-        self.filter_key: Hashable = (filter, subscriber if self.is_of_subscriber else None)
+        self.filter_key: Hashable = (filter, subscriber if self.depends_on_subscriber else None)
         """Content filters with equal keys pass the same messages."""
         self.key: Hashable = (select, self.filter_key)
 
     @property
-    def is_of_subscriber(self) -> bool:
+    def depends_on_subscriber(self) -> bool:
         """Whether the filter reads the subscriber."""
         return self._filter is not None and bool(self._filter.needs & SUBSCRIBER_INPUTS)
 
@@ -84,12 +84,12 @@ class ContentFilter:
             return BadOption(f"select: {refused}")
         return None
 
-    def reach(self, batch: MessageBatch, low: int) -> int:
+    def piece_end(self, batch: MessageBatch, low: int) -> int:
         """Return the end of the piece that starts at message `low`."""
         work = 1 if self._filter is None else self._filter.work
         return piece_end(batch, low, filter_piece_steps_max // work)
 
-    def passing(self, batch: MessageBatch, indices: Int64s) -> Int64s:
+    def matching_rows(self, batch: MessageBatch, indices: Int64s) -> Int64s:
         """Return which of the messages `indices` of a piece pass the filter."""
         matcher = self._filter
         if matcher is None:

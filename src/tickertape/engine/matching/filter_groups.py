@@ -41,9 +41,9 @@ G = TypeVar("G", bound=GroupWithInterest)
 def is_indexed(interest: Interest) -> bool:
     """Return whether an index can hold the filter: its result does not depend on the subscriber."""
     content = interest.content
-    if interest.is_odd or content is None:
+    if interest.has_exclusions or content is None:
         return False
-    return content.filter is not None and not content.is_of_subscriber
+    return content.filter is not None and not content.depends_on_subscriber
 
 
 class GroupMatches(Generic[G]):
@@ -206,8 +206,8 @@ class FilteredGroups(Generic[G]):
 
     def search(self, batch: MessageBatch) -> Iterator[int | GroupMatches[G]]:
         """Yield examined bytes and then the matches in `batch`, for each topic and pattern."""
-        literal = [topic for topic in batch.topics if topic in self._by_topic]
-        for topic, indices in indices_of_topics(batch, literal):
+        named = [topic for topic in batch.topics if topic in self._by_topic]
+        for topic, indices in indices_of_topics(batch, named):
             topics = self._by_topic.get(topic)
             if topics is not None:
                 yield (yield from topics.search(batch, indices))

@@ -20,7 +20,7 @@ from tickertape.engine.matching.topic_patterns import TopicPattern
 class Interest:
     """Topics, one name or those that match a pattern, and an optional `ContentFilter`."""
 
-    __slots__ = ("__weakref__", "_fits", "content", "key", "literal", "pattern", "topic")
+    __slots__ = ("__weakref__", "_fits", "content", "key", "pattern", "topic", "topic_name")
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Interest:
         """`beside`: names that match the pattern and are excluded."""
         self.topic = topic
         """A name, or a pattern when there is `fits`."""
-        self.literal = topic if fits is None else None
+        self.topic_name = topic if fits is None else None
         self.pattern = fits if isinstance(fits, TopicPattern) else None
         """None: a name, all topics or no topic."""
         self.content = content
@@ -40,14 +40,14 @@ class Interest:
         self._fits = fits.fits if isinstance(fits, TopicPattern) else fits
 
     @property
-    def is_odd(self) -> bool:
+    def has_exclusions(self) -> bool:
         """Whether it is neither a name nor a pattern: `covers` decides."""
-        return self.literal is None and self.pattern is None
+        return self.topic_name is None and self.pattern is None
 
     @property
     def plain(self) -> bool:
         """Whether it is one whole topic."""
-        return self.literal is not None and self.content is None
+        return self.topic_name is not None and self.content is None
 
     def covers(self, topic: str) -> bool:
         """Return whether a topic is covered."""
@@ -78,7 +78,7 @@ def _never(topic: str) -> bool:
     return topic is None
 
 
-NOTHING: Final = Interest("no topic", _never)
+NO_TOPICS: Final = Interest("no topic", _never)
 """No message."""
-EVERYTHING: Final = Interest("every topic", _always)
+ALL_TOPICS: Final = Interest("every topic", _always)
 """All messages, whatever their topic."""

@@ -46,7 +46,7 @@ class InterestCompiler:
         interest = self._covers.get(key)
         if interest is None:
             interest = self._make(topic, filter, select, subscriber)
-            if interest.content is None or not interest.content.is_of_subscriber:
+            if interest.content is None or not interest.content.depends_on_subscriber:
                 self._covers[key] = interest
         return interest
 
@@ -80,8 +80,8 @@ class InterestCompiler:
 
     def _expected(self, interest: Interest) -> list[str]:
         """Return known message types of covered topics."""
-        if interest.literal is not None:
-            return [self.catalog.message_type(interest.literal)]
+        if interest.topic_name is not None:
+            return [self.catalog.message_type(interest.topic_name)]
         types = self.catalog.message_types.items()
         return sorted({DEFAULT_TYPE} | {kind for name, kind in types if interest.covers(name)})
 
@@ -112,8 +112,8 @@ class InterestCompiler:
         try:
             return make(types)
         except (BadFilter, BadOption) as error:
-            if interest.literal is None or types == [DEFAULT_TYPE]:
+            if interest.topic_name is None or types == [DEFAULT_TYPE]:
                 raise
             make([DEFAULT_TYPE])
-            error.args = (f"{error}; topic {shown(interest.literal)} is of message type {types[0]}",)
+            error.args = (f"{error}; topic {shown(interest.topic_name)} is of message type {types[0]}",)
             raise

@@ -98,10 +98,10 @@ class SubscriptionIndex(Generic[S, G]):
                 self._filtered.add(group)
             elif interest.pattern is not None:
                 self._by_pattern.setdefault(interest.pattern, dict)[group] = None
-            elif interest.is_odd:
+            elif interest.has_exclusions:
                 self._odd[group] = None
-            elif groups is self._groups and interest.literal is not None:
-                self._alone.setdefault(interest.literal, {})[group] = None
+            elif groups is self._groups and interest.topic_name is not None:
+                self._alone.setdefault(interest.topic_name, {})[group] = None
         if sub not in group.subs:
             self._count += 1
             group.subs[sub] = None
@@ -123,16 +123,16 @@ class SubscriptionIndex(Generic[S, G]):
                 self._discard_alone(group)
 
     def _discard_alone(self, group: G) -> None:
-        pattern, literal = group.interest.pattern, group.interest.literal
+        pattern, topic_name = group.interest.pattern, group.interest.topic_name
         self._odd.pop(group, None)
         if pattern is not None:
             del self._by_pattern[pattern][group]
             if not self._by_pattern[pattern]:
                 del self._by_pattern[pattern]
-        elif literal is not None:
-            del self._alone[literal][group]
-            if not self._alone[literal]:
-                del self._alone[literal]
+        elif topic_name is not None:
+            del self._alone[topic_name][group]
+            if not self._alone[topic_name]:
+                del self._alone[topic_name]
 
     def take_filtered(self) -> list[SubscriptionIndex[S, G]]:
         """Move groups with filters in an index to new ones: one for each topic, one for all patterns."""
@@ -150,11 +150,11 @@ class SubscriptionIndex(Generic[S, G]):
         return taken
 
     def _place(self, interest: Interest) -> tuple[dict[Any, G], Hashable]:
-        if interest.literal is not None and interest.plain:
-            return self._by_topic, interest.literal
+        if interest.topic_name is not None and interest.plain:
+            return self._by_topic, interest.topic_name
         return self._groups, interest.key
 
-    def wants(self, batch: MessageBatch) -> bool:
+    def may_match(self, batch: MessageBatch) -> bool:
         """Return whether a group may cover a topic of a batch, without a search for patterns."""
         return (
             any(topic in self._by_topic or topic in self._alone for topic in batch.topics)
@@ -163,7 +163,7 @@ class SubscriptionIndex(Generic[S, G]):
             or any(group.interest.covers(topic) for group in self._odd for topic in batch.topics)
         )
 
-    def offers(self, batch: MessageBatch, *, parted: bool = False) -> Iterator[Match[G]]:
+    def matches(self, batch: MessageBatch, *, parted: bool = False) -> Iterator[Match[G]]:
         """Yield the matches of a batch, for the groups in the index at that time. With `parted`, matches
         found together are one."""
         wanted = [topic for topic in batch.topics if topic in self._by_topic]
@@ -217,9 +217,9 @@ def _of_group(batch: MessageBatch, group: G, indices: Int64s) -> Iterator[Match[
         at = 0
         while at < len(indices):
             low = int(indices[at])
-            high = content.reach(batch, low)
+            high = content.piece_end(batch, low)
             after = int(indices.searchsorted(high))
-            passed.append(content.passing(batch, indices[at:after]))
+            passed.append(content.matching_rows(batch, indices[at:after]))
             at = after
             yield Match(None, None, int(batch.offsets[high]) - int(batch.offsets[low]))
         indices = np.concatenate(passed) if passed else indices

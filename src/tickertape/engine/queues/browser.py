@@ -97,8 +97,8 @@ class QueueBrowser:
         high = batch.count
         chosen: MessageBatch | None = batch
         if self.content is not None:
-            high = self.content.reach(batch, 0)
-            passed = self.content.passing(batch, np.arange(high))
+            high = self.content.piece_end(batch, 0)
+            passed = self.content.matching_rows(batch, np.arange(high))
             chosen = select(batch, passed) if len(passed) else None
         for position in fetched.positions[:high].tolist():
             self._left.discard(position)

@@ -64,7 +64,7 @@ class FilterScan:
         """Where the last piece began that was looked at."""
         self._entered = queue.considered
         """Position up to which messages had entered when it began."""
-        self._scan = LogScan(access, start, interest.literal, holder)
+        self._scan = LogScan(access, start, interest.topic_name, holder)
         self._parts: list[LogPart] = []
         self._low = 0
         """Of the first part, the message with which the next piece begins."""
@@ -101,7 +101,7 @@ class FilterScan:
         """A filter that has seen as much takes part."""
         assert self.between
         self.members[consumer_filter] = None
-        if consumer_filter.content.is_of_subscriber:
+        if consumer_filter.content.depends_on_subscriber:
             self._alone[consumer_filter] = None
         else:
             self._filters.add(consumer_filter, consumer_filter.content)
@@ -182,8 +182,8 @@ class FilterScan:
             content, at = consumer_filter.content, 0
             while at < len(indices):
                 first = int(indices[at])
-                stop = int(indices.searchsorted(content.reach(batch, first)))
-                passed = content.passing(batch, indices[at:stop])
+                stop = int(indices.searchsorted(content.piece_end(batch, first)))
+                passed = content.matching_rows(batch, indices[at:stop])
                 if len(passed):
                     consumer_filter.pass_(part.positions_of(passed))
                 yield int(batch.offsets[int(indices[stop - 1]) + 1]) - int(batch.offsets[first])

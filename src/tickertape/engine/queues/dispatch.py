@@ -56,7 +56,7 @@ class QueueDispatch:
         self._deferred: list[DeferredDelivery] = []
         self._outbox = access.outbox
         self._clock = access.clock
-        self._reader = MessageReader(access, interest.literal, holder)
+        self._reader = MessageReader(access, interest.topic_name, holder)
         self.filters = ConsumerFilters(queue, access, interest, holder)
         self._short_of_credit: dict[QueueFeed, int] = {}
         """Consumers whose credit did not suffice for their messages, and the credit: others are served."""

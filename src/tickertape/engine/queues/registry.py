@@ -76,7 +76,7 @@ class QueueRegistry:
             admission = QueueAdmission(definition, compiler, priority)
             self._workers[definition.name] = QueueWorker(Queue(definition), admission, access)
         self._patterned = [
-            worker for worker in self._workers.values() if worker.admission.interest.literal is None
+            worker for worker in self._workers.values() if worker.admission.interest.topic_name is None
         ]
         self._begun = False
         self._at_start: dict[str, QueueSnapshot] = {}
@@ -101,8 +101,8 @@ class QueueRegistry:
 
     def named(self, interest: Interest) -> list[QueueWorker]:
         """The queues that a subscription without a bookmark is to."""
-        if interest.literal is not None:
-            worker = self._workers.get(interest.literal)
+        if interest.topic_name is not None:
+            worker = self._workers.get(interest.topic_name)
             return [] if worker is None else [worker]
         return [worker for name, worker in self._workers.items() if interest.covers(name)]
 

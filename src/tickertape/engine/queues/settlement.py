@@ -162,9 +162,9 @@ def _passing(queue: FeedQueue, view: LogView, content: ContentFilter, before: in
             indices = at if part.positions is None else part.positions.searchsorted(positions).astype(I8)
             low = 0
             while low < len(indices):
-                high = content.reach(part.batch, int(indices[low]))
+                high = content.piece_end(part.batch, int(indices[low]))
                 stop = int(indices.searchsorted(high))
-                passed = content.passing(part.batch, indices[low:stop])
+                passed = content.matching_rows(part.batch, indices[low:stop])
                 if len(passed):
                     chosen = part.positions_of(passed)
                     found |= bitmap_of(chosen)

@@ -56,7 +56,7 @@ class QueueWorker:
         self._clock = access.clock
         self._queue_log = access.log
         self._journal = access.journal
-        self._topic = admission.interest.literal
+        self._topic = admission.interest.topic_name
         self.dispatch = QueueDispatch(queue, access, admission.interest, self)
         self._dead_letters = DeadLetterPublisher(queue, access, self)
         self._scan = LogScan(access, queue.considered, self._topic, self)

@@ -19,7 +19,7 @@ from tickertape.batch.format import Int64s
 from tickertape.engine.conflation.buffer import ConflationBuffer
 from tickertape.engine.limits import outbox_bytes_max, positions_per_frame_max
 from tickertape.engine.log_reads.selection import Selection
-from tickertape.engine.matching.interest import NOTHING, Interest
+from tickertape.engine.matching.interest import NO_TOPICS, Interest
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.credit import CreditWindow, affordable_rows
 from tickertape.engine.subscriptions.options import ReplayRate
@@ -131,7 +131,7 @@ class LogFeed:
         """Become the next replacement."""
         _, interest, pace, self.conflating, self.live = self.pending_replacements.popleft()
         self.numbered = False
-        self.interest = NOTHING if interest is None else interest
+        self.interest = NO_TOPICS if interest is None else interest
         self.set_pace(pace)
 
     def set_pace(self, pace: ReplayRate | None) -> None:

@@ -130,7 +130,7 @@ def _reach_older(
 
 
 def _reach(view: LogView, interest: Interest, start: int, end: int, left: _Left) -> Steps:
-    reader = LogReader(view, start, interest.literal)
+    reader = LogReader(view, start, interest.topic_name)
     at, read = start, 0
     while at == start or (at < end and read < reach_read_bytes_max):
         step = reader.poll()
@@ -162,17 +162,17 @@ def _reach(view: LogView, interest: Interest, start: int, end: int, left: _Left)
 def _by_index(view: LogView, interest: Interest, at: int, end: int, left: _Left) -> tuple[int, bool]:
     """Take whole blocks from position `at` on, a bounded number of them: up to where, and whether the next
     one may be too much."""
-    if interest.literal is not None:
-        at = next_block_with(view, interest.literal, at)
+    if interest.topic_name is not None:
+        at = next_block_with(view, interest.topic_name, at)
     segment = view.segment_of(at)
     if at >= end or segment is None:
         return end, False
     index = segment.index
     block = index.block_of_position(at)
     stop = min(block + _BLOCKS_AT_A_TIME, index.blocks)
-    if interest.literal is not None:
+    if interest.topic_name is not None:
         reached = index.reach_with(
-            interest.literal, index.offsets[block], _BLOCKS_AT_A_TIME * index_block_bytes
+            interest.topic_name, index.offsets[block], _BLOCKS_AT_A_TIME * index_block_bytes
         )
         stop = min(stop, index.block_of_offset(reached - 1) + 1)
     # Copies: the index grows while others go first.

@@ -172,7 +172,7 @@ class TransientDelivery:
 
     def publish(self, batch: MessageBatch, done: Callable[[], None]) -> None:
         """Hand a batch to its subscribers, and call `done` then: at once when it is little."""
-        self._append(batch if self._standing.wants(batch) else None, done)
+        self._append(batch if self._standing.may_match(batch) else None, done)
 
     def after(self, done: Callable[[], None]) -> None:
         """Call `done` when all that was published so far has been handed on."""
@@ -273,7 +273,7 @@ class TransientDelivery:
         if self._offers is None and publish.to is not None:
             self._offers = iter((Match(publish.batch, _alone(publish.to), 0),))
         elif self._offers is None:
-            self._offers = self._standing.offers(publish.batch)
+            self._offers = self._standing.matches(publish.batch)
         return next(self._offers, None)
 
     def _next_to_send(self, sub: TransientFeed) -> TransientFeed:

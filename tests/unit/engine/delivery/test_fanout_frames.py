@@ -124,12 +124,12 @@ def test_a_search_that_is_given_up_leaves_the_index_as_it_should_be() -> None:
     for sequence in range(1, 4):
         builder.add("t", b'{"n":%d}' % (sequence % 3), sequence=sequence)
     batch = builder.build(7, 0, 70)
-    offers = standing.offers(batch)
+    offers = standing.matches(batch)
     next(offers)
     standing.add(second)
     standing.discard(first)
     del offers  # as when publishers are faster than all the sending
-    found = [(offer.batch, offer.group) for offer in standing.offers(batch) if offer.batch is not None]
+    found = [(offer.batch, offer.group) for offer in standing.matches(batch) if offer.batch is not None]
     assert [(one.bodies_list(), list(group.subs)) for one, group in found if group is not None] == [
         ([b'{"n":2}'], [second])
     ]

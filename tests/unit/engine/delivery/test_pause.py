@@ -245,14 +245,14 @@ def test_a_paused_subscription_vanishes_with_its_connection() -> None:
 
 def test_those_who_go_together_at_a_pace_look_at_each_message_once(monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at = 0
-    before = ContentFilter.passing
+    before = ContentFilter.matching_rows
 
     def passing(self: ContentFilter, batch: MessageBatch, indices: Int64s) -> Int64s:
         nonlocal looked_at
         looked_at += len(indices)
         return before(self, batch, indices)
 
-    monkeypatch.setattr(ContentFilter, "passing", passing)
+    monkeypatch.setattr(ContentFilter, "matching_rows", passing)
     world = EngineWorld(12)
     publisher = world.connect("publisher")
     publisher.publish("t", [b'{"k":%d}' % (number % 10) for number in range(1000)])

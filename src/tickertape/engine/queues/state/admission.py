@@ -34,7 +34,7 @@ QUEUE_ITSELF: Final = Subscriber(None, "", "")
 class PriorityValues(Protocol):
     """Priorities of messages by an expression."""
 
-    def reach(self, batch: MessageBatch, low: int, /) -> int:
+    def piece_end(self, batch: MessageBatch, low: int, /) -> int:
         """Before which message a piece ends that begins with message `low`."""
 
     def of(self, batch: MessageBatch, indices: Int64s, /) -> list[int]:
@@ -81,12 +81,12 @@ class QueueAdmission:
         indices = self._own(batch, low, high)
         if not len(indices):
             return None, high
-        passed = indices if self._filter is None else self._filter.passing(batch, indices)
+        passed = indices if self._filter is None else self._filter.matching_rows(batch, indices)
         filtered = len(indices) - len(passed)
         positions = part.positions_of(passed)
         barriers = None
         if self._barrier is not None and len(passed):
-            at = np.searchsorted(passed, self._barrier.passing(batch, passed))
+            at = np.searchsorted(passed, self._barrier.matching_rows(batch, passed))
             barriers = bitmap_of(positions[at])
         return Admitted(
             positions,
@@ -111,7 +111,7 @@ class QueueAdmission:
         high = batch.count
         for content in (self._filter, self._barrier, self._priority):
             if content is not None:
-                high = min(high, content.reach(batch, low))
+                high = min(high, content.piece_end(batch, low))
         return high
 
 
@@ -128,7 +128,7 @@ class Priorities:
         self._filter_context = filter_context
         self._values: dict[str, NumericExpression] = {}
 
-    def reach(self, batch: MessageBatch, low: int) -> int:
+    def piece_end(self, batch: MessageBatch, low: int) -> int:
         """Before which message a piece ends that begins with message `low`."""
         return piece_end(batch, low, queue_step_messages_max)
 
