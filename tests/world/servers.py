@@ -222,7 +222,7 @@ class SimServer:
 
     def _end_cleanly(self, instance: EngineDriver) -> None:
         assert self._opened is not None
-        instance.dismiss()
+        instance.disconnect_all()
         try:
             instance.release()
             self._opened.executor.close()

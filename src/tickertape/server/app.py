@@ -162,7 +162,7 @@ async def _serve(
     try:
         for number, transport in enumerate(config.transports):
             address = transport.listen
-            server, uri = await listen(address, partial(_peer, instance, admission, number))
+            server, uri = await listen(address, partial(_connection, instance, admission, number))
             servers.append(server)
             uris.append(uri)
         address = config.admin.listen or ""
@@ -192,7 +192,7 @@ async def _serve(
         stopping.cancel()
         watching.cancel()
         await prepared
-        event("drain", connections=len(instance.peers))
+        event("drain", connections=len(instance.connections))
         ended_by = await _end(instance, servers, config)
     finally:
         watch.stop()
@@ -205,7 +205,7 @@ async def _serve(
     return code
 
 
-def _peer(instance: EngineDriver, admission: CredentialStore, number: int) -> ClientConnection:
+def _connection(instance: EngineDriver, admission: CredentialStore, number: int) -> ClientConnection:
     """What takes a connection to the transport with this number."""
     context = admission.context_of(number)
     return ClientConnection(instance) if context is None else TlsClientConnection(instance, context)
@@ -268,7 +268,7 @@ async def _end(
     ended_by = await _stopped(instance)
     if ended_by is None:
         await _delivered(instance, config.instance.drain_seconds)
-    instance.dismiss()
+    instance.disconnect_all()
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(instance.empty.wait(), _GOODBYE_SECONDS_MAX)
     instance.release()
@@ -290,12 +290,15 @@ async def _delivered(instance: EngineDriver, seconds: float) -> None:
     now = time.monotonic()
     until, moved, before = now + seconds, now, (-1, 0)
     while True:
-        instance.dismiss(served_only=True)
+        instance.disconnect_all(served_only=True)
         now = time.monotonic()
-        state = statistics.sent_messages, sum(peer.outbox_bytes for peer in instance.peers.values())
+        state = (
+            statistics.sent_messages,
+            sum(connection.outbox_bytes for connection in instance.connections.values()),
+        )
         if state != before:
             moved, before = now, state
-        waiting = sum(not peer.ended[0] for peer in instance.peers.values())
+        waiting = sum(not connection.ended[0] for connection in instance.connections.values())
         if not waiting:
             return
         if now >= min(until, moved + drain_idle_seconds):

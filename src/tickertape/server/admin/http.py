@@ -39,19 +39,21 @@ Answering = Callable[[str, str], Awaitable[Answer]]
 
 
 class HttpConnection(asyncio.Protocol):
-    """One connection; `peers` are all of the same server, this one included while it is open. `hosts`: names
-    that it answers to, beside addresses and the local host."""
+    """One connection of the admin address.
+
+    `connections`: all open ones of the same server. `hosts`: names that it answers to, beside addresses and
+    the local host."""
 
     def __init__(
         self,
         answering: Answering,
-        peers: set[HttpConnection],
+        connections: set[HttpConnection],
         *,
         hosts: Collection[str] = (),
         seconds_max: float = admin_request_seconds_max,
     ) -> None:
         self._answering = answering
-        self._peers = peers
+        self._connections = connections
         self._hosts = hosts
         self._seconds_max = seconds_max
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=admin_request_bytes_max)
@@ -67,9 +69,9 @@ class HttpConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=0)
-        self._peers.add(self)
+        self._connections.add(self)
         self._set_timer()
-        if len(self._peers) > admin_connections_max:
+        if len(self._connections) > admin_connections_max:
             self._refuse(503, f"more than {admin_connections_max} connections\n")
 
     def data_received(self, data: bytes) -> None:
@@ -90,7 +92,7 @@ class HttpConnection(asyncio.Protocol):
             self._next_request()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  (no error of ours)
-        self._peers.discard(self)
+        self._connections.discard(self)
         if self._timer is not None:
             self._timer.cancel()
         if self._task is not None:

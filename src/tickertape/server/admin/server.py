@@ -130,9 +130,9 @@ class AdminServer:
         self._started.set()
         look = InstanceSnapshot(self._instance, self._name)
         pages = Routes(look, self._server, _STATUS_INTERVAL_SECONDS, snapshot_interval_seconds)
-        peers: set[HttpConnection] = set()
+        connections: set[HttpConnection] = set()
         serving = await self._loop.create_server(
-            lambda: HttpConnection(pages.answer, peers, hosts=self._hosts),
+            lambda: HttpConnection(pages.answer, connections, hosts=self._hosts),
             sock=self._listening,
             backlog=admin_connections_max,
         )
@@ -140,8 +140,8 @@ class AdminServer:
         await self._done.wait()
         sampling.cancel()
         serving.close()
-        for peer in list(peers):
-            peer.abort()
+        for connection in list(connections):
+            connection.abort()
 
 
 async def _sample(pages: Routes) -> None:

@@ -117,7 +117,7 @@ class InstanceSnapshot:
         listed = self._sessions()
         held = instance.broker.subscriptions.of
         count = sum(len(held(conn)) for conn in sessions)
-        outbox = sum([peer.outbox_bytes for peer in instance.peers.values()])
+        outbox = sum([connection.outbox_bytes for connection in instance.connections.values()])
         stats = Stats(
             instance=self._name,
             state=state,
@@ -127,7 +127,7 @@ class InstanceSnapshot:
             uptime_seconds=round(time.monotonic() - self._since, 3),
             journal=self._journal(),
             totals=self._totals(),
-            connections=len(instance.peers),
+            connections=len(instance.connections),
             session_count=len(sessions),
             sessions=listed,
             sessions_left_out=len(sessions) - len(listed),
@@ -245,7 +245,7 @@ class InstanceSnapshot:
         return listed
 
     def _session(self, session: Session, room: int) -> SessionState:
-        peer = self._instance.peers[session.conn]
+        connection = self._instance.connections[session.conn]
         end = self._instance.broker.journal.commits.persisted_end
         subscriptions = self._instance.broker.subscriptions
         held, delivery = subscriptions.of(session.conn), subscriptions.delivery
@@ -255,13 +255,13 @@ class InstanceSnapshot:
         waiting = self._instance.broker.subscriptions.transient.slow_consumers.waiting(session)
         return SessionState(
             client=session.name,
-            address=peer.address,
-            connected_seconds=round(time.monotonic() - peer.since, 3),
+            address=connection.address,
+            connected_seconds=round(time.monotonic() - connection.since, 3),
             published_messages=session.published_messages,
             published_bytes=session.published_bytes,
             sent_messages=session.sent_messages,
             sent_bytes=session.sent_bytes,
-            outbox_bytes=peer.outbox_bytes,
+            outbox_bytes=connection.outbox_bytes,
             backlog_bytes=0 if waiting is None else waiting.bytes,
             offline=waiting is not None and waiting.offline_since is not None,
             subscription_count=len(held),

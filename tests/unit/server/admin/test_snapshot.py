@@ -21,10 +21,10 @@ from tickertape.server.limits import sessions_listed_max, subscriptions_counted_
 
 def instance_of(world: EngineWorld) -> EngineDriver:
     """What a look sees of an instance: the engine, and of each connection its address and outbox."""
-    peers = {conn: SimpleNamespace(address="h:1", outbox_bytes=7, since=0.0) for conn in world.peers}
+    connections = {conn: SimpleNamespace(address="h:1", outbox_bytes=7, since=0.0) for conn in world.peers}
     parts = SimpleNamespace(
         broker=world.broker,
-        peers=peers,
+        connections=connections,
         disk=SimpleNamespace(syncs=Histogram()),
         stopped=Undone(),
         inbound=SimpleNamespace(bytes=11),
