@@ -95,7 +95,7 @@ class QueueEngine(EngineWorld):
 
     def look(self, name: str) -> QueueSnapshot:
         """What is told of it."""
-        (found,) = [look for look in self.broker.queues.looks(self.instant) if look.name == name]
+        (found,) = [look for look in self.broker.queues.snapshots(self.instant) if look.name == name]
         return found
 
     @property

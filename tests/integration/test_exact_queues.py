@@ -471,5 +471,5 @@ def test_exact_48_permission_is_asked_in_one_place(monkeypatch: pytest.MonkeyPat
     assert set(asked) == {"writer q"}
     refusals = [command for command, _ in writer.received if isinstance(command, Rejected)]
     assert [refusal.code for refusal in refusals] == ["not_a_queue"] * 2
-    assert len(world.broker.queues.looks(world.now())) == 1
-    assert world.broker.queues.looks(world.now())[0].ready == 1
+    assert len(world.broker.queues.snapshots(world.now())) == 1
+    assert world.broker.queues.snapshots(world.now())[0].ready == 1

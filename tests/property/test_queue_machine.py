@@ -146,7 +146,7 @@ class QueueMachine(RuleBasedStateMachine):
     @invariant()
     def nothing_is_lost(self) -> None:
         if self.started:
-            for look in self.world.broker.queues.looks(self.world.moment):
+            for look in self.world.broker.queues.snapshots(self.world.moment):
                 adds_up(look)
 
     def teardown(self) -> None:

@@ -357,7 +357,7 @@ class QueueWorld(EngineWorld):
     def collect(self) -> None:
         super().collect()
         if self.fatal is None:
-            for look in self.broker.queues.looks(self.moment):
+            for look in self.broker.queues.snapshots(self.moment):
                 adds_up(look)
 
     def about_to(self, *, disturb: bool = False) -> None:
@@ -384,7 +384,7 @@ class QueueWorld(EngineWorld):
             self.settle()
         else:
             raise AssertionError("the engine wants to be woken again and again")
-        at_rest(self.model, self.broker.queues.looks(self.moment), self.moment.wall)
+        at_rest(self.model, self.broker.queues.snapshots(self.moment), self.moment.wall)
         self.model.disturbed = False
 
     def advance(self, seconds: float) -> None:

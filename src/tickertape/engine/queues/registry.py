@@ -81,7 +81,7 @@ class QueueRegistry:
     def begin(self) -> None:
         """They are recovered: work."""
         self._begun = True
-        self._at_start = {seen.name: seen for seen in self.looks(self._clock.now)}
+        self._at_start = {one.name: one for one in self.snapshots(self._clock.now)}
         for work in self._works.values():
             work.begin()
             self._active[work] = None
@@ -330,14 +330,14 @@ class QueueRegistry:
         """Encode a checkpoint at once: for a start and a clean stop, when nobody is served."""
         return encode_snapshots(self.snapshot())
 
-    def looks(self, now: Now) -> list[QueueSnapshot]:
-        """All queues as they are now."""
+    def snapshots(self, now: Now) -> list[QueueSnapshot]:
+        """Return the state of all queues."""
         return [snapshot(work.queue, work.failure, self._journal, now) for work in self._works.values()]
 
-    def looks_of_run(self, now: Now) -> list[QueueSnapshot]:
-        """As `looks`, with counts that begin where the queues began to work; none before that."""
-        seen = self.looks(now) if self._begun else []
-        return [one.since(self._at_start[one.name]) for one in seen]
+    def snapshots_of_run(self, now: Now) -> list[QueueSnapshot]:
+        """As `snapshots`, with counts that begin where the queues began to work; none before that."""
+        taken = self.snapshots(now) if self._begun else []
+        return [one.since(self._at_start[one.name]) for one in taken]
 
     # -- inside -----------------------------------------------------------------------------------------
 

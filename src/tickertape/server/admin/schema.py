@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from tickertape.base.version import __version__
-from tickertape.server.admin.snapshot_queues import QueueStats
+from tickertape.engine.queues.snapshot import QueueSnapshot
 
 
 class Syncs(msgspec.Struct, kw_only=True):
@@ -270,4 +270,4 @@ class Stats(msgspec.Struct, kw_only=True):
     memory: MemoryState
     slow_clients: SlowClientsState
     transactions: TransactionsState
-    queues: list[QueueStats] = msgspec.field(default_factory=list)
+    queues: list[QueueSnapshot] = msgspec.field(default_factory=list)

@@ -39,7 +39,6 @@ from tickertape.server.admin.schema import (
     Totals,
     TransactionsState,
 )
-from tickertape.server.admin.snapshot_queues import queue_states
 from tickertape.server.clock import clock
 from tickertape.server.engine_driver import EngineDriver
 from tickertape.server.limits import sessions_listed_max, subscriptions_counted_max, subscriptions_listed_max
@@ -142,7 +141,7 @@ class InstanceSnapshot:
             ),
             slow_clients=self._slow_clients(),
             transactions=self._transactions(),
-            queues=queue_states(instance.broker.queues.looks_of_run(clock())),
+            queues=instance.broker.queues.snapshots_of_run(clock()),
         )
         return EngineSnapshot(stats, self._topics(count))
 

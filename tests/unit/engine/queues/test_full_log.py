@@ -49,4 +49,4 @@ def test_a_settlement_found_too_late_for_a_stop_is_not_carried_out(closed: bool)
     world.reads += slow
     world.settle()
     assert world.broker.journal.commits.accepted_end == world.broker.journal.commits.persisted_end
-    assert world.broker.queues.looks(world.moment)[0].acknowledged == 0
+    assert world.broker.queues.snapshots(world.moment)[0].acknowledged == 0

@@ -40,7 +40,7 @@ def test_what_was_acknowledged_before_an_unsubscribe_does_not_come_back(
         peer.settle("q", "ack", [*mine, keys[15]])
     peer.leave("s")
     world.settle()
-    look = world.broker.queues.looks(world.moment)[0]
+    look = world.broker.queues.snapshots(world.moment)[0]
     assert (look.acknowledged, look.returned) == (5 if by_filter else 6, {})
 
 
@@ -60,4 +60,4 @@ def test_a_settlement_that_was_cut_off_is_taken_when_it_comes_again() -> None:
         again.send_settlement(settling)
     world.settle()
     assert again.acked_sequence == cut_off[-1].sequence
-    assert world.broker.queues.looks(world.moment)[0].acknowledged == 1
+    assert world.broker.queues.snapshots(world.moment)[0].acknowledged == 1
