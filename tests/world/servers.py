@@ -22,9 +22,10 @@ from tests.simulation.journal_world import FailingDisk, PowerLost
 from tests.world.process import Process
 from tickertape.base.errors import JournalError, JournalFailed, JournalLocked, TickertapeError
 from tickertape.server.config.config import Config, load_config
-from tickertape.server.engine_driver import EngineDriver, Workers
+from tickertape.server.engine_driver import EngineDriver
 from tickertape.server.network.connection import ClientConnection
 from tickertape.server.startup import OpenedInstance, open_on, record_end
+from tickertape.server.storage.worker_thread import Workers
 from tickertape.testing.disk import StrictDisk
 
 if TYPE_CHECKING:

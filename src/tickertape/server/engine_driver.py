@@ -10,8 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
-from concurrent.futures import Executor
-from typing import Any, Final, NamedTuple, get_args
+from typing import Any, Final, get_args
 
 from tickertape.base.errors import (
     FrameStalled,
@@ -59,7 +58,7 @@ from tickertape.server.storage.archive_reads import ArchiveComparison
 from tickertape.server.storage.disk_worker import DiskWorker
 from tickertape.server.storage.segment_reads import SegmentReads
 from tickertape.server.storage.staging_files import StagingFiles
-from tickertape.server.storage.worker_thread import MakeLane, ThreadWorker
+from tickertape.server.storage.worker_thread import Workers
 from tickertape.wire.commands import Publish
 from tickertape.wire.connection import Received, Violation
 
@@ -69,19 +68,10 @@ _STALLED: Final = (
     f"a large frame did not come on for {inbound_stall_seconds_max:g} seconds "
     "while others waited for the memory that it holds"
 )
-_ENGINE_REASONS: Final[tuple[str, ...]] = (*get_args(PauseReason), "turns")
+_ENGINE_REASONS: Final[tuple[str, ...]] = (*get_args(PauseReason), "scheduler")
 """Reasons of the engine not to read from a connection: then it is not the client that stalls."""
 _LATE_SECONDS_MAX: Final = 1.0
 """A timer that fires later than this shows that the server itself stalled."""
-
-
-class Workers(NamedTuple):
-    """What does for an instance what would hold up its event loop."""
-
-    make_lane: MakeLane = ThreadWorker
-    """For what is written, one thing after the other."""
-    pool: Executor | None = None
-    """For reads, any of them at once; None: threads of its own."""
 
 
 class EngineDriver:
@@ -119,22 +109,20 @@ class EngineDriver:
         self.empty = asyncio.Event()
         """Set while there is no connection."""
         self.empty.set()
-        self.disk = DiskWorker(opened.executor, self._disk_answers, workers.make_lane)
+        self.disk = DiskWorker(opened.executor, self._disk_answers, workers)
         self._full = False
-        self._readers = SegmentReads(opened.disk, self._read_answers, workers.pool)
+        self._readers = SegmentReads(opened.disk, self._read_answers, workers)
         self._reads: dict[int, ReadRequest] = {}
         self._spill = opened.spill
         if self._spill is not None:
             self._spill.start(self._spill_answers)
-        self._staging = StagingFiles(opened.disk, self._staging_answers, workers.make_lane)
+        self._staging = StagingFiles(opened.disk, self._staging_answers, workers)
         self._archive = opened.archive
         if self._archive is not None:
             self._archive.start(loop, self)
         self._outgoing: dict[int, list[Buffer]] = {}
         """Buffers that the effects of one flush write, by connection."""
-        self._scheduler = CommandScheduler(
-            self._take, lambda: self.broker.compiler.compiled, self._read_for_turns
-        )
+        self._scheduler = CommandScheduler(self._take)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._working = False
@@ -169,22 +157,26 @@ class EngineDriver:
         """Take the decoded frames of a connection."""
         now = clock()
         for incoming in events:
-            self._scheduler.came(conn, incoming, now)
+            if self._scheduler.received(conn, incoming, now):
+                self._set_scheduled(conn, waits=True)
             if self._connections[conn].takes_logon:
                 # The limits before a logon end with it, and the next command may be here already.
                 self.flush()
         self.flush()
 
-    def _take(self, conn: int, incoming: Received | Violation, now: Now) -> None:
+    def _take(self, conn: int, incoming: Received | Violation, now: Now) -> bool:
+        """Pass a command to the engine; returns whether it had a filter compiled."""
+        before = self.broker.compiler.compiled
         if isinstance(incoming, Received):
             self.broker.received(conn, incoming.command, incoming.batch, now)
         else:
             self.broker.violated(conn, incoming.error)
+        return self.broker.compiler.compiled != before
 
-    def _read_for_turns(self, conn: int, enabled: bool) -> None:
+    def _set_scheduled(self, conn: int, *, waits: bool) -> None:
         connection = self._connections.get(conn)
         if connection is not None:
-            connection.set_reading(enabled=enabled, reason="turns")
+            connection.set_reading(enabled=not waits, reason="scheduler")
             self.inbound.excuse(conn, time.monotonic())
 
     def lost(self, conn: int) -> None:
@@ -410,7 +402,9 @@ class EngineDriver:
     def _work(self) -> None:
         self._working = False
         now = clock()
-        self._scheduler.step(now)
+        served = self._scheduler.step(now)
+        if served is not None:
+            self._set_scheduled(served, waits=False)
         self.broker.work(now)
         self.flush()
 
