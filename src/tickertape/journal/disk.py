@@ -1,10 +1,12 @@
-"""Owns the real disk: the `Disk` port on Linux system calls, and nothing that knows what is stored.
+"""System disk: the `Disk` port on Linux system calls.
 
-Must never retry an error, decide what a failure means, or reach a path outside its root. It is the only
-module below `server/` that may touch the operating system. Interrupted calls are repeated by Python itself.
+The root is opened once, and everything goes through that descriptor: a directory that is renamed, replaced or
+covered by a mount while in use stays the one in use. Interrupted calls are repeated by Python itself.
 
-The root is opened once, and everything goes through that descriptor: a directory that is renamed, replaced,
-or covered by a mount while it is used stays the one that is used.
+Invariants:
+- No error is retried or interpreted.
+- No path outside the root is reached.
+- No other module of this package touches the operating system.
 """
 
 from __future__ import annotations

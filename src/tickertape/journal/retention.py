@@ -1,8 +1,10 @@
-"""Owns which segments may be removed, and what must be gathered from them before.
+"""Retention: which segments may be removed, and the facts to gather from them before.
 
-Whole sealed segments, oldest first: by the log time of their last commit, by the size of all files. Pure;
-must never name one that holds the last message of the log, one behind a segment that stays, or one that a
-position still needed lies in.
+Pure. Whole sealed segments are removed, oldest first, by the log time of their last commit or by the size of
+all files.
+
+Invariant: the segment of the last message, a segment behind one that stays, and a segment with a position
+that is still needed are kept.
 """
 
 from __future__ import annotations

@@ -1,7 +1,11 @@
-"""Owns what was accepted and is not on its way to the disk yet: which of it goes into the next commit.
+"""Commit accumulator: accepted batches that are not written yet, gathered into the next commit.
 
-A pure machine, part of the group commit. Must never reorder anything, put anything between the commits of a
-chain, or merge a commit of a chain with others: all of a chain is in the log, or nothing of it.
+Pure, a part of the group commit.
+
+Invariants:
+- Batches keep their order.
+- Nothing comes between the commits of a chain, and none of them is merged with another: a chain is in the log
+  as a whole or not at all.
 """
 
 from __future__ import annotations

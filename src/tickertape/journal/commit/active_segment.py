@@ -1,7 +1,6 @@
-"""Owns the segment that is being written: where it stands, what still fits, and the seal that ends it.
+"""Active segment: the segment being written, the room left in it, and the seal that ends it.
 
-Must never let a commit take the room that its seal, or a mark before that, will need: neither may meet a full
-disk.
+Invariant: commits leave room for a mark and the seal, so neither meets a full disk.
 """
 
 from __future__ import annotations

@@ -1,9 +1,12 @@
-"""Owns group commit: what was accepted becomes commits, one in flight, and persisted only after its job
-succeeded.
+"""Group commit: batches accepted messages and makes them durable with one sync.
 
-A pure machine. Must never report anything as persisted before the disk answered, send a second commit while
-one is in flight, or go on after the first failure (it latches). Running out of room while a segment is
-*prepared* is no failure: publishes are refused until a retry succeeds.
+Pure. Running out of room while a segment is *prepared* is not a failure: publishes are refused until a retry
+succeeds.
+
+Invariants:
+- Nothing is persisted before the disk answered.
+- At most one commit is in flight.
+- The first failure latches: nothing is written or reported after it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Owns the reserve: the segment prepared ahead of the active one, its size, and what happens when there is no
-room for it.
+"""Segment preallocation: reserves the next segment ahead of the active one.
 
-A pure machine, part of the group commit. Must never call the disk full while a smaller segment, of which the
-next commit still fits, was not tried.
+Pure, a part of the group commit. Invariant: the disk counts as full only after the smallest segment that
+holds the next commit was tried.
 """
 
 from __future__ import annotations

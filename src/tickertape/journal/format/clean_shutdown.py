@@ -1,8 +1,11 @@
-"""Owns `end.json`: how far the log went when it was last sealed by a clean stop.
+"""Clean shutdown record (`end.json`): the end of the log when a clean stop last sealed it.
 
-Without it a log whose end was cut off or taken away looks like a shorter one, and its positions would be
-given again. It is a lower bound, which stays true whatever happens later. Must never be written before the
-seal is durable, or be needed to read the log.
+Without it a log whose end was cut off or removed looks like a shorter one, and its positions would be given
+again. It is a lower bound, which stays true whatever happens later.
+
+Invariants:
+- It is written only after the seal is durable.
+- The log can be read without it.
 """
 
 from __future__ import annotations

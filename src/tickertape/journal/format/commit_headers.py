@@ -1,8 +1,7 @@
-"""Owns the headers of many commits at once: a window of a segment in which commit follows commit.
+"""Commit headers: the headers of many commits at once, from a window of a segment.
 
-Must never accept a commit that `SegmentScan` would not: same salt, offset, number, chain, epoch and
-checksums, body included. What it does not accept it leaves to that one to judge, so it accepts all whole
-commits that `SegmentScan` does: each one left over costs another read of a whole window.
+Invariant: the commits accepted here are those that `SegmentScan` accepts: same salt, offset, number, chain,
+epoch and checksums, body included. Whole commits left to it cost another read of a whole window.
 """
 
 from __future__ import annotations

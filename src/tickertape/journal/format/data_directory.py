@@ -1,6 +1,6 @@
-"""Owns the list of names that a server gives to files and directories of its data directory.
+"""Data directory: the names that a server gives to its files and directories.
 
-Must never leave one out: what `journal verify` calls foreign, an operator deletes.
+Invariant: the list is complete, because operators delete what `journal verify` reports as foreign.
 """
 
 from __future__ import annotations

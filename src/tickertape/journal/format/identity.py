@@ -1,7 +1,8 @@
-"""Owns the identity of a data directory: creating it once, reading it back, and holding it for one process.
+"""Identity of a data directory: created once, read back, and locked for one process.
 
-Must never create an identity in a directory that holds anything else, or hand out one that it cannot read
-whole.
+Invariants:
+- No identity is created in a directory that holds anything else.
+- An identity that cannot be read whole is an error.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""Owns `begun.bin`: the header of the segment that was begun last, in a file of its own.
+"""Last segment record (`begun.bin`): the header of the segment that was begun last.
 
-Without it a last segment that is missing, or empty, after a stop that was not clean looks like one that was
-never begun, and its positions would be given again. It is a lower bound, which stays true whatever happens
-later. Must never be written before the header of the segment is durable, need room once it is there, or be
-needed to read the log.
+Without it a last segment that is missing or empty after a crash looks like one that was never begun, and its
+positions would be given again. It is a lower bound, which stays true whatever happens later.
+
+Invariants:
+- It is written only after the header of the segment is durable, and needs no more room once it exists.
+- The log can be read without it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Owns the file `queues.bin`: the checkpoint of the queues of an instance, whole or not there.
+"""Queue checkpoint file (`queues.bin`): read, written and removed as a whole.
 
-What is in it is the business of the engine. Must never be needed: whoever reads the log does without.
-docs/formats/queue-checkpoint.md shows the bytes.
+The engine encodes its contents (docs/formats/queue-checkpoint.md). The log can be read without it.
 """
 
 from __future__ import annotations

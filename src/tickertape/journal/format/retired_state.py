@@ -1,8 +1,8 @@
-"""Owns `retired.bin`: what must outlive the segments that retention removes.
+"""Retired state (`retired.bin`): the facts that outlive the segments that retention removes.
 
-Highest sequences, control records, and where the log begins now. It is durable before the first of these
-segments goes, and from then on no checkpoint but a part of the log: a log whose first segments are missing
-is none without it. Must never be guessed: what cannot be read whole refuses the start.
+It holds the highest sequences, the control records, and the start of the log. It is durable before the first
+of these segments is removed, and from then on part of the log: a log without its first segments is invalid
+without it. A file that cannot be read whole refuses the start.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Owns the bytes of the journal: segment headers, commit headers and the seal footer
-(docs/formats/journal.md).
+"""Segment format: segment headers, commit headers and the seal footer (docs/formats/journal.md).
 
-Must never open a file or decide what a damaged byte means: it encodes, and it decodes or says why it cannot.
+This module encodes and decodes; it opens no file and does not judge damage.
 """
 
 from __future__ import annotations

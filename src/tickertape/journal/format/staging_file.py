@@ -1,8 +1,10 @@
-"""Owns the files of what is staged for transactions: their bytes, and carrying out what is to be done with
-them (docs/formats/staging.md).
+"""Staging files: the bytes of staged transaction parts, and the tasks on their files.
 
-No part of the log. Must never call a part prepared whose file and name were not synced, or hand back a block
-that does not match its checksum.
+The format is in docs/formats/staging.md. Staged parts are not part of the log.
+
+Invariants:
+- A part is prepared only after its file and name were synced.
+- No block is returned that does not match its checksum.
 """
 
 from __future__ import annotations

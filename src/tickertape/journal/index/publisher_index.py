@@ -1,8 +1,8 @@
-"""Owns where in a segment which sequences of which publisher stand.
+"""Publisher index: which zones of a segment hold which sequences of which publisher.
 
-Rows of (zone, lowest, highest sequence) for each publisher; a zone is all blocks that begin in a stretch of
-the file. Must never grow above its bound: then zones get longer, and only when one zone is the whole segment
-and that does not help is it given up (None = read everything).
+It has rows of (zone, lowest, highest sequence) for each publisher; a zone is all blocks that begin in a
+stretch of the file. Above its bound zones get longer; when one zone is the whole segment and that does not
+help, the index is given up (None: read everything).
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Owns making the index of a segment again from its commits, many of them at a time.
+"""Index rebuild: makes the index of a segment again from its commits, many of them at a time.
 
-Must never take a batch to be what it is not: one that is not plainly right goes through `MessageBatch.parse`,
-which says what is wrong.
+A batch that is not plainly valid goes through `MessageBatch.parse`, which raises the precise error.
 """
 
 from __future__ import annotations

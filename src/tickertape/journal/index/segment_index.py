@@ -1,9 +1,11 @@
-"""Owns the index of one segment: from position, time, publisher and topic to the blocks worth reading.
+"""Segment index: from position, time, publisher and topic to the blocks worth reading.
 
-A block is a run of whole commits of at least `index_block_bytes`. The index is advisory: it may name a block
-too many, never one too few, and it is rebuilt from the commits when in doubt. Must never read a file or grow
-above `index_bytes_max`: publishers and topics have half of that each, and get coarser above it. What is kept
-in memory of a sealed segment's index may be less than what its seal keeps: see `sealed.py`.
+A block is a run of whole commits of at least `index_block_bytes`. What is kept in memory of a sealed
+segment's index may be coarser than what its seal keeps (`index_cache.py`).
+
+Invariants:
+- The index may name a block too many, never one too few, and is rebuilt from the commits when in doubt.
+- It stays within `index_bytes_max`: publishers and topics have half of that each, and get coarser above it.
 """
 
 from __future__ import annotations

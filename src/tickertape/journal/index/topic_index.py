@@ -1,8 +1,8 @@
-"""Owns which blocks of a segment may hold which topic, two bytes for each block of a topic.
+"""Topic index: which blocks of a segment may hold which topic, two bytes for each block of a topic.
 
-Topics are known by a hash of 32 bits and groups of `stride` blocks by their number: both may name a block too
-many, never one too few. Must never keep a name, or grow above its bound: then groups get coarser, and when
-that does not help it is given up (every block may hold everything).
+Topics are known by a hash of 32 bits, and groups of `stride` blocks by their number: both may name a block
+too many, never one too few. Above its bound groups get coarser; when that does not help, the index is given
+up (every block may hold everything).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Owns reading positions of a journal that another process may have open: which segments, and from where.
+"""Range reader: reads a range of positions of a journal that another process may have open.
 
-Must never write, lock, or look beyond the positions it was asked for: who asks knows that they are persisted,
-and what is persisted does not change, whatever is committed, sealed or cut behind it meanwhile.
+The caller knows that the positions are persisted, and persisted messages do not change, whatever is
+committed, sealed or cut behind them meanwhile. Nothing is written or locked, and nothing beyond the range is
+read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Owns what looking at a journal gives: a summary of each segment, damage, and remarks.
-
-Must never look itself: `walk.py` and `verify.py` do.
-"""
+"""Verify report: a summary of each segment, the damage, and remarks."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Owns going through one segment and noting what is wrong with it, behind damage too.
+"""Segment check: reads one segment and reports its damage, also behind damage.
 
-Must never write, nor judge by itself what a torn tail is: `segment.py` does, as for recovery.
+Nothing is written. Torn tails are judged as recovery judges them (`segment_scan.py`).
 """
 
 from __future__ import annotations

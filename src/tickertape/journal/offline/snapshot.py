@@ -1,7 +1,7 @@
-"""Owns a look at the log as it stands: what of it is proven to be durable, beside a running server too.
+"""Snapshot: the durable log of a data directory, also while a server is running.
 
-Must never write, lock, or show what no later commit says to be durable (unless asked to): a running server
-may still lose that, and would write something else in its place.
+Nothing is written or locked, and nothing is shown that no later commit proves to be durable (unless asked
+for): a running server may still lose that, and write something else in its place.
 """
 
 from __future__ import annotations

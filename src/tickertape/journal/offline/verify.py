@@ -1,7 +1,7 @@
-"""Owns looking at a journal without opening it: what is there (`survey`), and is it whole (`verify`).
+"""Verify: surveys (`survey`) and checks (`verify`) the files of a journal without opening it.
 
-Must never write, lock, or need the server to be stopped: a running one may commit, seal and begin segments
-while its files are read here. So what looks damaged is looked at again, and counts only when it stays.
+Nothing is written or locked, and a running server may commit, seal and begin segments meanwhile. So damage is
+read again, and counts only when it persists.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Owns reading the log forward from a position: what to ask of the disk next, and what an answer holds.
+"""Log reader: reads the log forward from a position, by requests that are data.
 
-A pure machine: reads are data (`ReadRequest`), answered with bytes. Whoever reads one topic skips blocks that
-hold none of it, and of large commits in which it is rare reads the head, then only the runs that hold it.
-Must never hand out a message that is not covered by a checksum that was checked: the commit's, or its run's.
+Pure. A reader of one topic skips blocks without it; of large commits in which the topic is rare it reads the
+head, then only the runs that hold it.
+
+Invariant: every message returned is covered by a verified checksum: its commit's, or its run's.
 """
 
 from __future__ import annotations

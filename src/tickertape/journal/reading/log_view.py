@@ -1,6 +1,6 @@
-"""Owns the persisted log as readers see it: its segments, its end in memory, and what bytes of it hold.
+"""Log view: the persisted log as readers see it, its segments and its tail in memory.
 
-Must never hand out a message above the persisted end, or one whose commit does not match its checksum.
+Invariant: readers see no message above the persisted end, and none whose commit does not match its checksum.
 """
 
 from __future__ import annotations

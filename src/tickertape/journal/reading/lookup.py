@@ -1,8 +1,8 @@
-"""Owns finding a position in the log by bookmark or by time.
+"""Lookup: finds positions in the log by bookmark or by time.
 
 Each search is a generator: it yields `ReadRequest`s, is sent the bytes (or thrown the error), and returns the
-position. Must never guess: a bookmark that no persisted message has is None. Segments may be removed between
-two reads: what is found is what the log has at the end of the search.
+position; None for a bookmark without a persisted message. Segments may be removed between two reads: the
+result is what the log has at the end of the search.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Owns the judgement whether an incomplete transaction at the end of a log is still staged.
+"""Incomplete transaction: whether the commits of a transaction without an end are still staged.
 
-Its commits are cut off at a start. Must never say that they are staged unless a whole, prepared part holds
-each of them.
+A start cuts such commits off. They count as staged only if a whole, prepared part holds each of them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Owns reading a segment: the walk over its commits and the judgement of what stands after the last valid
-one.
+"""Segment scan: reads the commits of a segment and judges the bytes after the last valid one.
 
-Must never write, and never call damage a torn tail while a later commit proves that the damaged one was
-durable.
+Invariant: damage is never a torn tail while a later commit proves that the damaged commit was durable.
 """
 
 from __future__ import annotations

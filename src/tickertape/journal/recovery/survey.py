@@ -1,6 +1,6 @@
-"""Owns what the segment files of a directory look like, before anything is decided about them.
+"""Survey: the segment files of a directory as found, before anything is decided.
 
-Must never write, or hold more of the indexes of sealed segments than `indexes_bytes_max`.
+Nothing is written. Of the indexes of sealed segments at most `indexes_bytes_max` is held.
 """
 
 from __future__ import annotations
