@@ -1,6 +1,8 @@
-"""Owns the life of a server process: open, listen, say ready, wait for the end, stop cleanly.
+"""Server process: opens the instance, listens, reports ready, waits for the end and stops cleanly.
 
-Must never open a port before recovery is done, or end with exit code 0 when the disk failed.
+Invariants:
+- No port is open before recovery is done.
+- The exit code is not 0 when the disk failed.
 """
 
 from __future__ import annotations

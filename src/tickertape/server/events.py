@@ -1,8 +1,10 @@
-"""Owns the server's log: events as lines on standard error, with time, level, name and fields.
+"""Event log: events as lines on standard error, with time, level, name and fields.
 
-Must never block the event loop on standard error, let text from outside into a line unescaped or at full
-length, or let one event fill the log: of each at most `events_per_second_max` lines a second are written, and
-the number of the others is told.
+Invariants:
+- The event loop never waits for standard error.
+- Text from outside is escaped and bounded in length.
+- At most `events_per_second_max` lines a second are written of one event; the others are counted and
+  reported.
 """
 
 from __future__ import annotations

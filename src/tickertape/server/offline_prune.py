@@ -1,9 +1,10 @@
-"""Owns pruning the data directory of a stopped instance: which old segments may go because the archive has
-them, and letting them go as retention does.
+"""Offline prune: removes archived segments of a stopped instance, as retention does.
 
-Must never remove a segment that is not wholly in the archive, that a queue needs, or whose messages were not
-just found there; nor touch the directory while a server runs on it. `retired.bin` is durable before the first
-segment goes, so that a crash at any moment leaves a log that starts.
+Invariants:
+- A segment is removed only if the archive has all of it, its messages were just found there, and no queue
+  needs it.
+- No server runs on the directory meanwhile.
+- `retired.bin` is durable before the first segment is removed, so that a crash leaves a log that starts.
 """
 
 from __future__ import annotations

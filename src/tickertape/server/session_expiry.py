@@ -1,7 +1,6 @@
-"""Owns ending the sessions of those who may no longer stay: their token has expired, or was taken back.
+"""Session expiry: ends sessions whose token has expired or was revoked.
 
-Must never end a session for another reason, nor look more often than it must: each look goes over all of
-them.
+Each check visits all sessions, so checks are rare.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Owns the signals that a server answers without stopping: SIGHUP reloads certificates and tokens, SIGUSR1
-prints the stack of every thread on standard error.
+"""Signals that do not stop a server: SIGHUP reloads certificates and tokens, SIGUSR1 prints stacks.
 
-Must never end the process: whatever the files hold, and whenever a signal arrives from the start of recovery
-until the data directory is closed.
+Invariant: neither ends the process, whatever the files hold, from the start of recovery until the data
+directory is closed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Owns opening an instance's data directory: identity, recovery, the first segment, the registry.
+"""Startup: opens the data directory of an instance and makes a broker that is ready to serve.
 
-Runs before any port is open, so it may block. Must never serve: it hands back a broker that is ready to.
+It runs before any port is open, so it may block.
 """
 
 from __future__ import annotations

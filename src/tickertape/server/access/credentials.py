@@ -1,6 +1,6 @@
-"""Owns who is let in: the certificates of the addresses and the tokens, read at the start and on SIGHUP.
+"""Credential store: certificates and tokens, read at the start and on SIGHUP.
 
-Must never take in half of what was read again: when a file cannot be used, everything stays as it was.
+Invariant: when a file cannot be used, everything stays as it was.
 """
 
 from __future__ import annotations

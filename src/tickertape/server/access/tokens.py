@@ -1,7 +1,10 @@
-"""Owns the tokens of a server: their file, and whether a logon may pass.
+"""Tokens: the tokens file of a server, and whether a logon may pass.
 
-Must never put anything of a token into an error or an event, nor let a logon pass on anything but its token.
-Decisions are made in memory: the file is read at the start, and when the server is told to.
+Decisions are made in memory: the file is read at the start and on a reload.
+
+Invariants:
+- No part of a token appears in an error or an event.
+- A logon passes by its token only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Owns one HTTP connection of the admin address: h11 reads and writes the protocol, this feeds it.
+"""HTTP connection of the admin address, with the protocol by h11.
 
-Must never hold more of a request than `admin_request_bytes_max` or more than one answer, take a request body,
-or keep a connection whose request or answer does not get on within `admin_request_seconds_max`.
+Invariants:
+- At most `admin_request_bytes_max` of a request and one answer are held, and request bodies are refused.
+- A connection ends when its request or answer does not proceed within `admin_request_seconds_max`.
 """
 
 from __future__ import annotations

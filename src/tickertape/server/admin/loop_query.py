@@ -1,7 +1,8 @@
-"""Owns questions from another thread to the server's event loop: asked seldom, answered once for all.
+"""Loop query: questions from another thread to the server's event loop, answered once for all askers.
 
-Must never keep the event loop busier than one look every so often, however many ask, or wait longer than
-`admin_answer_seconds_max` for a loop that is stuck.
+Invariants:
+- The event loop is asked at most once in an interval, however many ask.
+- No answer is awaited longer than `admin_answer_seconds_max`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Owns what each path of the admin address answers.
-
-Must never touch the instance itself: it asks the event loop for a look, and works on that.
-"""
+"""Routes: the answers to the paths of the admin address, made from snapshots of the instance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the shape of what `/stats` answers. Must never hold what is not plain data.
+"""Schema: the shape of the answer of `/stats`, as plain data.
 
 Times are seconds, or text in UTC; sizes are bytes; counts begin with this run of the server.
 """

@@ -1,8 +1,7 @@
-"""Owns the admin address: its socket, the thread that serves it, and which path answers what.
+"""Admin server: the socket of the admin address and the thread that serves it.
 
-HTTP, JSON and metrics are made on a thread of their own, from one bounded look at the instance on its event
-loop. Must never make the event loop wait, open before recovery is done, or import its libraries before the
-server is ready.
+HTTP, JSON and metrics are made on that thread, from one bounded snapshot of the instance on its event loop.
+The libraries are imported when the server is ready.
 """
 
 from __future__ import annotations

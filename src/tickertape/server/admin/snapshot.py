@@ -1,7 +1,7 @@
-"""Owns the look at a running instance: what `/health`, `/ready` and `/stats` tell, as plain data.
+"""Instance snapshot: the state of a running instance for `/health`, `/ready` and `/stats`.
 
-Runs on the event loop of the server, so it must never do more than a bounded number of steps: how many
-sessions and subscriptions are listed or looked at, and how many topics are counted, has a limit.
+It is taken on the event loop of the server, so its work is bounded: limits hold for the sessions and
+subscriptions that are listed or read, and for the topics that are counted.
 """
 
 from __future__ import annotations

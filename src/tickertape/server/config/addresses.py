@@ -1,6 +1,6 @@
-"""Owns the addresses a server listens on: their text form, and which of them strangers can reach.
+"""Listening addresses: their text form, and which of them other machines can reach.
 
-Must never resolve a name or open a port: what a text means is decided here from the text alone.
+The text alone decides: no name is resolved, no port opened.
 """
 
 from __future__ import annotations

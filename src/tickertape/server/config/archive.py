@@ -1,7 +1,4 @@
-"""Owns what a server is told about the archive of its log: the table `[archive]`, its defaults and bounds.
-
-Must never open the archive, or take what could not be read from it.
-"""
+"""Archive configuration: the table `[archive]`, its defaults and bounds."""
 
 from __future__ import annotations
 

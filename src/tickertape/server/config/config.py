@@ -1,7 +1,7 @@
-"""Owns what a server can be told: sections and keys, defaults, and the refusal of everything else.
+"""Server configuration: sections, keys and defaults, and the refusal of everything else.
 
-Must never ignore a key: what is unknown, misspelt, contradictory or not built yet is a problem with its file,
-line and what is allowed. Nothing is created or opened here but the configuration files themselves.
+Invariant: no key is ignored. A key that is unknown, misspelt or contradictory is a problem with its file,
+line and the allowed values. Only the configuration files themselves are opened.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Owns configuration files as trees whose every value knows its file and line: reading, `${VAR}`, `include`.
+"""Configuration documents: files as trees whose values know their file and line.
 
-Must never know which keys exist (`config.py` does), nor stop at the first problem when it can go on: each is
-noted with file, line and key, so that one look shows them all.
+References `${VAR}` and `include` are resolved here. Which keys exist is decided elsewhere (`config.py`). Each
+problem is noted with file, line and key, so that one run shows them all.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Owns what a server is told about queues: the tables `[[queue]]`, their defaults, bounds and contradictions.
+"""Queue configuration: the tables `[[queue]]`, their defaults, bounds and contradictions.
 
-Must never let an option pass that would have no effect, or a queue that no message could enter or leave as it
-is told. Nothing is known here of what is in the log.
+Invariant: an option without effect is refused, and so is a queue that no message could enter or leave. The
+log is not read.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Owns one table of a configuration while it is read: values by key, and what is left over at the end.
+"""Configuration section: one table while it is read, and the keys left over at the end.
 
-Must never let a key pass unread: `finish` calls whatever nobody asked for unknown.
+Invariant: no key passes unread: `finish` reports the others as unknown.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Owns what a server is told about slow clients: the table `[slow_clients]`, its defaults and bounds.
+"""Slow-client configuration: the table `[slow_clients]`, its defaults and bounds.
 
-Must never touch the directory that it names.
+The directory that it names is not touched.
 """
 
 from __future__ import annotations

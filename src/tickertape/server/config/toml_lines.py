@@ -1,7 +1,6 @@
-"""Owns the line numbers of a TOML document: on which line each key and each array element stands.
+"""TOML lines: the line of each key and each array element of a document.
 
-Must never judge a document or read a value: `tomllib` does that, first; this walks only what it has accepted,
-because `tomllib` gives values without their places and an error without a line helps nobody.
+`tomllib` gives values without their lines. This module reads only documents that `tomllib` accepted.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Owns how a configuration names topics: in full, and where topics are recorded by a pattern.
+"""Topic configuration: topics by name, and persistent topics by a pattern.
 
-Must never take a pattern for a name, or one that the engine could not search for in linear time.
+Invariant: a pattern is never taken for a name, and patterns can be matched in linear time.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Owns what a server is told about transactions: the table `[transactions]`, its defaults and bounds.
+"""Transaction configuration: the table `[transactions]`, its defaults and bounds.
 
-Must never touch the directory in which they are staged.
+The staging directory is not touched.
 """
 
 from __future__ import annotations

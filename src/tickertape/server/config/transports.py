@@ -1,6 +1,6 @@
-"""Owns what a server can be told of the addresses it listens on, and of who may log on.
+"""Transport configuration: the listening addresses, and who may log on to them.
 
-Must never open a file: what a certificate, a key or a token file holds is looked at when the server starts.
+Certificates, keys and token files are read when the server starts.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Owns who may go on sending a large frame: the bound over all connections for frames that are not complete.
-
-Must never read a clock or touch a connection: it is told what came and when, and answers who is read on.
+"""Inbound budget: bounds the memory of incomplete large frames over all connections.
 
 A large frame is read into memory of its own, of its whole size. That size is counted before the memory is
-taken. What does not fit waits, in the order in which the frames began, and its connection is not read from;
-the frame that began first is always read on, so something always can go on. A frame that is read on while
-others wait must come: one that stands still is named by `stalled`, so that its room goes to the next.
+taken. A frame that does not fit waits, in the order in which the frames began, and its connection is not
+read; the frame that began first is always read, so one can always proceed. A frame that is read while others
+wait must proceed: `stalled` names one that does not, so that its room goes to the next.
+
+Pure: times are arguments, and answers say which connections to read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Owns reading the archive for the engine, on threads of its own, and looking now and then how far it goes.
+"""Archive reads: answers the archive requests of the engine on threads, and probes the archive.
 
-Must never block the event loop, or the end of the process: a store that does not answer holds up those who
-read from it, nobody else. What cannot be read is an answer too.
+A store that does not answer delays only its readers, not the event loop or the end of the process. A failed
+read is an answer too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
-"""Owns the files in which waits what slow clients do not take: writing, reading and deleting them on threads.
+"""Spill files: messages that wait for slow clients, written, read and deleted on threads.
 
-Must never block the event loop, delete a file that is not one of ours, or let anything in it outlive the run:
-what is found at a start is deleted. The directory is no part of the log.
+The files are not part of the log, and nothing in them outlives the run: a start deletes what it finds.
+
+Invariants:
+- The event loop never waits for these files.
+- Only files of this kind are deleted.
 """
 
 from __future__ import annotations
