@@ -33,7 +33,7 @@ from tickertape.base.errors import (
 from tickertape.base.limits import transaction_parts_max
 from tickertape.base.version import __version__
 from tickertape.filter import prepare
-from tickertape.journal.format.clean_shutdown import END_FILE
+from tickertape.journal.format.clean_shutdown import CLEAN_SHUTDOWN_FILE
 from tickertape.journal.limits import staging_files_open_max
 from tickertape.server.access.credentials import CredentialStore
 from tickertape.server.admin.server import AdminServer, admin_server
@@ -108,7 +108,7 @@ def run_server(config: Config, ready: Ready) -> int:
         try:
             record_end(opened)
         except OSError as error:  # the log is whole; a later loss of its end would only not be noticed
-            event("end_not_recorded", logging.WARNING, text=f"{END_FILE}: {error}")
+            event("end_not_recorded", logging.WARNING, text=f"{CLEAN_SHUTDOWN_FILE}: {error}")
         opened.disk.close_all()
         return code
 

@@ -21,8 +21,8 @@ from tickertape.journal.format.segment import (
 )
 from tickertape.journal.limits import segment_header_bytes
 
-BEGUN_FILE: Final = "begun.bin"
-BEGUN_NEW_FILE: Final = "begun.bin.new"
+LAST_SEGMENT_FILE: Final = "begun.bin"
+LAST_SEGMENT_NEW_FILE: Final = "begun.bin.new"
 _NONE: Final = encode_segment_header(
     SegmentHeader(
         journal_id=bytes(16),
@@ -43,9 +43,9 @@ def reserve_last_segment(disk: Disk) -> int | None:
     """A handle of the file while it is made, for `write_last_segment`; None when it is there. Raises
     `OSError`, after which it may be tried again."""
     names = disk.names(".")
-    if BEGUN_FILE in names:
+    if LAST_SEGMENT_FILE in names:
         return None
-    handle = disk.open(BEGUN_NEW_FILE, create=BEGUN_NEW_FILE not in names)
+    handle = disk.open(LAST_SEGMENT_NEW_FILE, create=LAST_SEGMENT_NEW_FILE not in names)
     try:
         disk.preallocate(handle, len(_NONE))
         disk.write(handle, 0, [_NONE])
@@ -61,22 +61,22 @@ def write_last_segment(disk: Disk, handle: int) -> None:
         disk.sync(handle)
     finally:
         disk.close(handle)
-    disk.rename(BEGUN_NEW_FILE, BEGUN_FILE)
+    disk.rename(LAST_SEGMENT_NEW_FILE, LAST_SEGMENT_FILE)
     disk.sync_directory(".")
 
 
 def read_last_segment(disk: Disk, journal_id: bytes) -> int:
     """The number of the last segment that is known to have been begun; 0: of none it is known. Raises
     `ValueError` when that cannot be read, or is of another journal, `OSError`."""
-    if BEGUN_FILE not in disk.names("."):
+    if LAST_SEGMENT_FILE not in disk.names("."):
         return 0
-    handle = disk.open(BEGUN_FILE, write=False)
+    handle = disk.open(LAST_SEGMENT_FILE, write=False)
     try:
         header, _ = decode_segment_header(disk.read(handle, 0, segment_header_bytes))
     except FormatError as error:
-        raise ValueError(f"{BEGUN_FILE} cannot be read: {error}") from None
+        raise ValueError(f"{LAST_SEGMENT_FILE} cannot be read: {error}") from None
     finally:
         disk.close(handle)
     if header.number and header.journal_id != journal_id:
-        raise ValueError(f"{BEGUN_FILE} is of another journal")
+        raise ValueError(f"{LAST_SEGMENT_FILE} is of another journal")
     return header.number

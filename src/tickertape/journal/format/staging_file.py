@@ -379,7 +379,7 @@ class _Unprepared(Exception):
 
 
 def _found(disk: Disk, name: str, journal_id: bytes) -> PreparedPart:
-    file, told = int(name[:20]), name.endswith(_PREPARED)
+    file, prepared = int(name[:20]), name.endswith(_PREPARED)
     handle = disk.open(f"{STAGING_DIRECTORY}/{name}")
     try:
         size = disk.size(handle)
@@ -387,7 +387,7 @@ def _found(disk: Disk, name: str, journal_id: bytes) -> PreparedPart:
         if _begins(begin) and _HEAD.unpack_from(begin)[1] != _VERSION:
             decode_label(begin)  # which says so: whether it is prepared is not known here
         counts = decode_foot(disk.read(handle, max(size - _FOOT.size, 0), _FOOT.size), size)
-        if counts is None and not told:
+        if counts is None and not prepared:
             raise _Unprepared
         if counts is None:
             raise Damaged("it was prepared, and does not end so any more")
@@ -396,7 +396,7 @@ def _found(disk: Disk, name: str, journal_id: bytes) -> PreparedPart:
             raise Damaged("it belongs to another journal")
         # After a killed process it may stand in the page cache only.
         disk.sync(handle)
-        if not told:  # its name did not become durable, or a version before gave it none
+        if not prepared:  # its name did not become durable, or a version before gave it none
             disk.rename(path_of(file), prepared_path_of(file))
         messages, blocks = counts
         return PreparedPart(file, label, messages, size, blocks)

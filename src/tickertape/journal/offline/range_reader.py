@@ -122,7 +122,7 @@ def _commits_from(
             if segment is not None:
                 stretches = _stretches(segment.index, position, end, topic)
             else:
-                segment, begin = _begun(file, header, position, end)
+                segment, begin = _unsealed_segment(file, header, position, end)
                 stretches = iter([(begin, segment.end)])
             yield from _commits(file, segment, stretches, position, end)
             position = max(position, segment.end_position)
@@ -221,7 +221,7 @@ def _sealed(file: OpenFile, header: SegmentHeader) -> LogSegment | None:
     return LogSegment(header, index, seal.header.offset, seal.header.first_position, seal.header.timestamp)
 
 
-def _begun(file: OpenFile, header: SegmentHeader, start: int, end: int) -> tuple[LogSegment, int]:
+def _unsealed_segment(file: OpenFile, header: SegmentHeader, start: int, end: int) -> tuple[LogSegment, int]:
     """A segment without a seal as far as `end`, and the offset of the commit that holds `start`: found by
     going from commit to commit.
 

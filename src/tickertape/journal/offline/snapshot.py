@@ -22,7 +22,7 @@ from tickertape.journal.format.segment import CommitHeader, CommitKind, decode_c
 from tickertape.journal.limits import commit_header_bytes, segment_header_bytes
 from tickertape.journal.reading.log_reader import LogReader
 from tickertape.journal.reading.log_view import LogPart, LogSegment, LogView, ReadRequest, SealedSegment
-from tickertape.journal.recovery.recovery import RecoveryAction, decide, read_finished, use_sealed
+from tickertape.journal.recovery.recovery import RecoveryAction, decide, read_finished, read_sealed
 from tickertape.journal.recovery.segment_scan import Verdict
 from tickertape.journal.recovery.survey import PublisherFold, SegmentHead, SegmentSurvey, survey_segments
 
@@ -52,11 +52,11 @@ def take_snapshot(disk: Disk, *, unsynced: bool = False) -> Snapshot:
     journal_id = read_identity(disk).journal_id
     damage: JournalCorrupt | None = None
     for look_number in range(_LOOKS_MAX):
-        indexes = PublisherFold()
+        fold = PublisherFold()
         retired = read_retired(disk, journal_id)
         try:
-            seen, _ = survey_segments(disk, journal_id, indexes, retired)
-            steps, damage = decide(seen, retired), None
+            files, _ = survey_segments(disk, journal_id, fold, retired)
+            actions, damage = decide(files, retired), None
             break
         except FileNotFoundError:
             if look_number == _LOOKS_MAX - 1:
@@ -64,26 +64,26 @@ def take_snapshot(disk: Disk, *, unsynced: bool = False) -> Snapshot:
         except JournalCorrupt as error:
             damage = error
     if damage is not None:
-        steps = _before_damage(seen, retired)
+        actions = _before_damage(files, retired)
     sealed: list[SealedSegment] = []
     active: SegmentSurvey | None = None
-    for file, step in steps:
-        if step is RecoveryAction.USE:
+    for file, action in actions:
+        if action is RecoveryAction.USE:
             try:
-                sealed.append(use_sealed(disk, file, indexes))
+                sealed.append(read_sealed(disk, file, fold))
             except JournalCorrupt as error:
-                return Snapshot(LogView(sealed, retired), 0, _told(error))
-        elif step is RecoveryAction.FINISH:
+                return Snapshot(LogView(sealed, retired), 0, _damage_error(error))
+        elif action is RecoveryAction.FINISH:
             active = file
     view = LogView(sealed, retired)
     unproven = 0
     if active is not None:
         unproven, ended = _add_active(disk, view, active, unsynced=unsynced)
         damage = damage or ended
-    return Snapshot(view, unproven, _told(damage))
+    return Snapshot(view, unproven, _damage_error(damage))
 
 
-def _told(error: JournalCorrupt | None) -> JournalCorrupt | None:
+def _damage_error(error: JournalCorrupt | None) -> JournalCorrupt | None:
     """The same damage, told to somebody who only reads."""
     if error is None:
         return None
@@ -96,12 +96,12 @@ def _told(error: JournalCorrupt | None) -> JournalCorrupt | None:
 
 
 def _before_damage(
-    seen: list[SegmentSurvey], retired: RetiredState | None
+    files: list[SegmentSurvey], retired: RetiredState | None
 ) -> list[tuple[SegmentSurvey, RecoveryAction]]:
     """What can be said of the segments before the first that cannot be right."""
-    for count in range(len(seen) - 1, 0, -1):
+    for count in range(len(files) - 1, 0, -1):
         try:
-            return decide(seen[:count], retired)
+            return decide(files[:count], retired)
         except JournalCorrupt:
             continue
     return []
@@ -273,8 +273,8 @@ def commit_headers(disk: Disk) -> Iterator[tuple[str, CommitHeader]]:
     Raises `NotAJournal`, `JournalCorrupt` (a sealed segment in which the headers break off), `OSError`."""
     if IDENTITY_FILE not in disk.names("."):
         raise NotAJournal(f"no {IDENTITY_FILE} in {disk.where}: this is not the data directory of a journal")
-    seen, _ = survey_segments(disk, read_identity(disk).journal_id)
-    for file in seen:
+    files, _ = survey_segments(disk, read_identity(disk).journal_id)
+    for file in files:
         if file.head is SegmentHead.VALID:
             yield from _of_segment(disk, file)
 

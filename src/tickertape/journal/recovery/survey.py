@@ -87,10 +87,10 @@ class PublisherFold:
 
 
 def survey_segments(
-    disk: Disk, journal_id: bytes, indexes: PublisherFold | None = None, retired: RetiredState | None = None
+    disk: Disk, journal_id: bytes, fold: PublisherFold | None = None, retired: RetiredState | None = None
 ) -> tuple[list[SegmentSurvey], list[str]]:
     """Every segment file in the order of its number, but for `retired` ones, and the names that are no
-    segments. The indexes of sealed ones are read into `indexes`, if that is given."""
+    segments. The indexes of sealed ones are read into `fold`, if that is given."""
     unknown = []
     try:
         names = disk.names(JOURNAL_DIRECTORY)
@@ -103,7 +103,7 @@ def survey_segments(
             unknown.append(name)
         elif retired is None or number > retired.through:
             numbers.append(number)
-    return [_look_at(disk, number, journal_id, indexes) for number in sorted(numbers)], unknown
+    return [_look_at(disk, number, journal_id, fold) for number in sorted(numbers)], unknown
 
 
 def leftovers(disk: Disk, retired: RetiredState | None) -> tuple[int, ...]:
@@ -134,7 +134,7 @@ def _decoded(seal: ScannedCommit) -> SegmentIndex | None:
         return None
 
 
-def _look_at(disk: Disk, number: int, journal_id: bytes, indexes: PublisherFold | None) -> SegmentSurvey:
+def _look_at(disk: Disk, number: int, journal_id: bytes, fold: PublisherFold | None) -> SegmentSurvey:
     handle = disk.open(segment_path(number), write=False)
     try:
         size = disk.size(handle)
@@ -153,8 +153,8 @@ def _look_at(disk: Disk, number: int, journal_id: bytes, indexes: PublisherFold 
         seal = read_seal(read, size, header)
         if seal is None:
             return SegmentSurvey(number, size, SegmentHead.VALID, header, chain)
-        index = _decoded(seal) if indexes is not None else None
-        counted = indexes is not None and index is not None and indexes.add(index)
+        index = _decoded(seal) if fold is not None else None
+        counted = fold is not None and index is not None and fold.add(index)
         return SegmentSurvey(number, size, SegmentHead.VALID, header, chain, seal.header, index, counted)
     finally:
         disk.close(handle)
