@@ -108,7 +108,7 @@ class Journal:
                 self.persisted_highest[publisher] = high
         chained = [commit.first_position for commit in persisted if commit.chained]
         if chained:
-            self.view.own(chained[0])
+            self.view.copy_tail(chained[0])
         return persisted
 
     def reader(self, position: int, topic: str | None = None) -> LogReader:
@@ -121,13 +121,14 @@ class Journal:
     def file_bytes(self) -> int:
         """What all segment files take, reserves included, without those whose removal is on its way."""
         return (
-            sum([segment.file_bytes for segment in self.view.segments]) + self.commits.reserve.prepared_bytes
+            sum([segment.file_bytes for segment in self.view.segments])
+            + self.commits.preallocation.prepared_bytes
         )
 
     @property
-    def coming_bytes(self) -> int:
+    def upcoming_bytes(self) -> int:
         """By how much that grows when the next segment is prepared."""
-        return self.commits.reserve.coming_bytes
+        return self.commits.preallocation.upcoming_bytes
 
     @property
     def level(self) -> str:

@@ -44,7 +44,7 @@ class NextCommit(NamedTuple):
     """What its segment must have left: of the first of a chain, room for all of it."""
 
     @property
-    def continues(self) -> bool:
+    def chain_continues(self) -> bool:
         """More of its chain follows."""
         return bool(self.flags & FLAG_CONTINUES)
 
@@ -95,6 +95,10 @@ class CommitAccumulator:
         """What all of it may take in a segment."""
         # The room of the first of a chain is that of all of it: those behind it count twice, which is safe.
         return sum(waiting.room or encoded_size(waiting.batch) for waiting in self._waiting)
+
+    def written(self, commit: NextCommit) -> None:
+        """Note that a gathered commit is on its way to the disk."""
+        self.bytes -= commit.pending_bytes
 
     def clear(self) -> None:
         """Give up all of it."""

@@ -44,20 +44,32 @@ class LogEnd(NamedTuple):
 class ActiveSegment:
     """The segment that is being written."""
 
-    def __init__(self, header: SegmentHeader, chain: int, capacity: int) -> None:
+    def __init__(
+        self,
+        header: SegmentHeader,
+        chain: int,
+        capacity: int,
+        *,
+        offset: int = segment_header_bytes,
+        index: SegmentIndex | None = None,
+    ) -> None:
         self.header = header
         self.chain = chain
         self.capacity = capacity
         self.half = capacity // 2
         """Beyond this offset the next segment is prepared."""
-        self.offset = segment_header_bytes
-        self.index = SegmentIndex()
+        self.offset = offset
+        self.index = SegmentIndex() if index is None else index
         self._reserved = _reserve_bytes(self.index)
 
     def add(self, end: int, first_position: int, time_before: int, batch: MessageBatch) -> None:
         """A commit of `batch` is written from `offset` to `end`: take it into the index."""
         self.index.add(self.offset, end, first_position, time_before, batch)
         self._reserved = _reserve_bytes(self.index)
+
+    def advance(self, end: int, chain: int) -> None:
+        """Note that a commit with the checksum `chain` is written up to `end`."""
+        self.offset, self.chain = end, chain
 
     def room(self) -> int:
         """Bytes left for commits when a mark and the seal are to fit too."""

@@ -76,7 +76,7 @@ class CommitInFlight(NamedTuple):
     persisted: PersistedCommit | None
     end: int
     """Position after the commit."""
-    continues: bool
+    chain_continues: bool
     """More of its chain follows: nothing of it is shown before the end."""
 
 
@@ -114,7 +114,7 @@ class GroupCommit:
         """Of the last commit."""
         self._policy = policy
         self._interval = interval_seconds
-        self.reserve = SegmentPreallocation(segment_bytes, reserved_bytes)
+        self.preallocation = SegmentPreallocation(segment_bytes, reserved_bytes)
         self._commit = log_end.commit
         self._synced_through = log_end.commit - 1
         self._pending = CommitAccumulator()
@@ -167,7 +167,7 @@ class GroupCommit:
         Look at `has_room`, and at `full`, after each answer of the disk."""
         if self._wanted and not nbytes:
             # Full for a chain is not full for the others, nor for the next chain: what they need is tried.
-            self.reserve.give_up()
+            self.preallocation.give_up()
         self._wanted = nbytes
         self._advance(now)
 
@@ -228,7 +228,8 @@ class GroupCommit:
 
         On a full disk, what does not fit is given up: it was never reported as persisted."""
         self._closing = True
-        self._mark_at = self.reserve.retry_at = None
+        self._mark_at = None
+        self.preallocation.stop_retrying()
         self._advance(now)
 
     # -- outputs --------------------------------------------------------------------------------------
@@ -252,7 +253,7 @@ class GroupCommit:
         """Monotonic second at which `wake` is wanted."""
         if self.closed or self.failure is not None:
             return None
-        retry_at = self.reserve.retry_at
+        retry_at = self.preallocation.retry_at
         times = [retry_at] if self._in_flight else [retry_at, self._mark_at, self._sync_at]
         return min([time for time in times if time is not None], default=None)
 
@@ -283,12 +284,12 @@ class GroupCommit:
     @property
     def full(self) -> bool:
         """There is no room for another segment; tried again once a second."""
-        return self.reserve.full
+        return self.preallocation.full
 
     @property
     def full_reason(self) -> str:
         """What there is no room of while it is `full`, and what to do."""
-        return self.reserve.full_reason
+        return self.preallocation.full_reason
 
     @property
     def epoch(self) -> int:
@@ -313,7 +314,7 @@ class GroupCommit:
         if self.active is None:
             if self._closing and self._next is None:
                 self.closed = True
-            elif self.reserve.prepared is not None and not self._closing:
+            elif self.preallocation.prepared is not None and not self._closing:
                 self._begin_segment(now)
         elif self._closing and self._next is None:
             if not self._sync_sent():
@@ -330,14 +331,14 @@ class GroupCommit:
             return True  # commits that keep coming must not put it off
         if self.active is not None and self._next.fits(self.active):
             following, self._next = self._next, None
-            self._pending.bytes -= following.pending_bytes
+            self._pending.written(following)
             self._write(CommitKind.DATA, following)
             return True
         assert not self._chained, "all of a chain has room in its segment"
         if self._fits_prepared(self._next.segment_bytes):
             self._begin_segment(now)
             return True
-        if self._closing and self.full and self.reserve.preparing is None:
+        if self._closing and self.full and self.preallocation.preparing is None:
             self._pending.clear()
             self._next = None
         return False
@@ -379,9 +380,9 @@ class GroupCommit:
             persisted = PersistedCommit(first, batch, active.header.number, end, chained=flags != 0)
             active.add(end, first, before, batch)
         buffers: list[Buffer] = [header, *(batch.buffers() if batch is not None else ())]
-        continues = following is not None and following.continues
+        chain_continues = following is not None and following.chain_continues
         # Nothing of a chain counts before its end, so one sync behind that is enough.
-        sync = self._policy is SyncPolicy.ALWAYS and not continues
+        sync = self._policy is SyncPolicy.ALWAYS and not chain_continues
         job = WriteCommit(
             segment=active.header.number,
             offset=active.offset,
@@ -389,15 +390,20 @@ class GroupCommit:
             sync=sync,
             number=self._commit,
         )
-        active.offset, active.chain = end, crc
+        active.advance(end, crc)
         self._commit += 1
         self._written_end = first + count
-        self._send(job, persisted, end=self._written_end, continues=continues)
+        self._send(job, persisted, end=self._written_end, chain_continues=chain_continues)
 
     def _send(
-        self, job: JournalJob, persisted: PersistedCommit | None, *, end: int = -1, continues: bool = False
+        self,
+        job: JournalJob,
+        persisted: PersistedCommit | None,
+        *,
+        end: int = -1,
+        chain_continues: bool = False,
     ) -> None:
-        self._in_flight = CommitInFlight(job, persisted, end, continues)
+        self._in_flight = CommitInFlight(job, persisted, end, chain_continues)
         self._jobs.append(job)
 
     def _sync_due(self, now: Now) -> bool:
@@ -422,7 +428,7 @@ class GroupCommit:
             if flight.persisted is None:
                 return
             self._chained.append(flight.persisted)
-            if not flight.continues:
+            if not flight.chain_continues:
                 self._persisted += self._chained
                 self._chained = []
                 self.persisted_end = flight.end
@@ -453,7 +459,8 @@ class GroupCommit:
         self.failure = JournalFailed(
             f"{what} failed: {error}. Nothing more is acknowledged; stop, mend the disk, and start again."
         )
-        self.reserve.retry_at = self._mark_at = self._sync_at = None
+        self._mark_at = self._sync_at = None
+        self.preallocation.stop_retrying()
         self._jobs.clear()
 
     # -- segments -------------------------------------------------------------------------------------
@@ -461,14 +468,14 @@ class GroupCommit:
     def _prepare_ahead(self, now: Now) -> None:
         """Reserve the segment after the active one when half of that is used, or when the next commit needs
         it."""
-        active, prepared = self.active, self.reserve.prepared
+        active, prepared = self.active, self.preallocation.prepared
         waits = self._next is not None and (active is None or not self._next.fits(active))
         needed = self._next.segment_bytes if self._next is not None and waits else 0
         if self._wants_segment():
             waits, needed = True, max(needed, self._wanted_bytes())
         elif self._next is None and (self._closing or (active is not None and active.offset <= active.half)):
             return
-        if not self.reserve.may_ask(now):
+        if not self.preallocation.may_request(now):
             return
         if self._in_flight is not None and isinstance(self._in_flight.job, StartSegment | RollSegment):
             return  # what stands behind a segment proves that its header was durable
@@ -476,7 +483,7 @@ class GroupCommit:
             return
         if active is None or waits or active.offset > active.half:
             number = active.header.number + 1 if active else self._end.segment + 1
-            self._jobs.append(self.reserve.ask(number, needed))
+            self._jobs.append(self.preallocation.request(number, needed))
 
     def _wants_segment(self) -> bool:
         """Whether a segment is to begin because the active one has no room for a chain: not in the middle of
@@ -489,14 +496,14 @@ class GroupCommit:
 
     def _fits_prepared(self, nbytes: int) -> bool:
         """Whether a segment of `nbytes` is reserved."""
-        prepared = self.reserve.prepared
+        prepared = self.preallocation.prepared
         return prepared is not None and nbytes <= prepared.capacity
 
     def _prepare_done(self, job: PrepareSegment, error: OSError | None, salt: int, now: Now) -> None:
         if error is not None and not isinstance(error, DiskFull):
             self._latch(job, error)
             return
-        smaller = self.reserve.done(job, error, salt, now)
+        smaller = self.preallocation.done(job, error, salt, now)
         if smaller is not None:
             self._jobs.append(smaller)
 
@@ -506,7 +513,7 @@ class GroupCommit:
             self._start_segment(self.active, now)
 
     def _start_segment(self, old: ActiveSegment | None, now: Now) -> None:
-        number, capacity, salt = self.reserve.take()
+        number, capacity, salt = self.preallocation.take()
         seal: list[Buffer] = []
         chain, used = self._end.chain, self._end.used
         if old is not None:
@@ -547,5 +554,5 @@ class GroupCommit:
         log_end = self._end._replace(timestamp=self._log_time)
         buffers, header = make_seal(active, self._commit, self._written_end, self._synced_through, log_end)
         self._commit += 1
-        active.offset = header.end
+        active.advance(header.end, header.crc)
         return buffers, header.crc, header.end

@@ -49,23 +49,23 @@ class SegmentPreallocation:
         return 0 if self.prepared is None else self.prepared.capacity
 
     @property
-    def coming_bytes(self) -> int:
+    def upcoming_bytes(self) -> int:
         """What the next segment will take that is not prepared yet; 0 when it is."""
         if self.prepared is not None:
             return 0
         return _allocated(self._next_bytes) if self.preparing is None else self.preparing.bytes
 
-    def may_ask(self, now: Now) -> bool:
+    def may_request(self, now: Now) -> bool:
         """Nothing is being prepared, and it is no time to wait."""
         return self.preparing is None and (self.retry_at is None or now.mono >= self.retry_at)
 
-    def ask(self, number: int, needed: int) -> PrepareSegment:
+    def request(self, number: int, needed: int) -> PrepareSegment:
         """The job that prepares segment `number`, of at least `needed` bytes.
 
         When it is prepared already and gets larger, it is not to be begun meanwhile."""
         self._needed = needed
         self.prepared = self.retry_at = None
-        return self._asked(number, max(self._next_bytes, needed))
+        return self._request(number, max(self._next_bytes, needed))
 
     def done(self, job: PrepareSegment, error: DiskFull | None, salt: int, now: Now) -> PrepareSegment | None:
         """The answer to the job; returns the next one when less is tried at once."""
@@ -78,7 +78,7 @@ class SegmentPreallocation:
         least = _allocated(max(self._needed, min(segment_bytes_min, self._segment_bytes)))
         if job.bytes > least:
             self._next_bytes = max(job.bytes // 2, least)
-            return self._asked(job.number, self._next_bytes)
+            return self._request(job.number, self._next_bytes)
         self.full = True
         self.full_reason = error.reason
         self.retry_at = now.mono + _RETRY_SECONDS
@@ -89,13 +89,17 @@ class SegmentPreallocation:
         if self.full:
             self.full, self.retry_at = False, None
 
+    def stop_retrying(self) -> None:
+        """Request nothing again on a full disk."""
+        self.retry_at = None
+
     def take(self) -> PreparedSegment:
         """The prepared segment: it is begun now."""
         assert self.prepared is not None
         prepared, self.prepared = self.prepared, None
         return prepared
 
-    def _asked(self, number: int, size: int) -> PrepareSegment:
+    def _request(self, number: int, size: int) -> PrepareSegment:
         self.preparing = PrepareSegment(number=number, bytes=_allocated(size))
         return self.preparing
 

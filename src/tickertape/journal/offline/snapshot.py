@@ -122,17 +122,15 @@ def _add_active(
         if ending.verdict is not Verdict.CORRUPT or ending.end == corrupt_at:
             break
         corrupt_at = ending.end  # a server may have written while it was read: damage stays where it is
-    active = ActiveSegment(header, file.chain, file.size)
-    active.index = index
-    view.opened(active)
+    view.opened(ActiveSegment(header, file.chain, file.size, index=index))
     segment = view.segments[-1]
     last = ending.last
     written = last.first_position + last.messages if last is not None else header.first_position
-    segment.end, segment.end_position = ending.end, written
-    segment.timestamp = last.timestamp if last is not None else 0
+    timestamp = last.timestamp if last is not None else 0
+    segment.advance(ending.end, written, timestamp)
     if not unsynced and ending.verdict is not Verdict.SEALED and unproven < ending.end:
         first = _header_at(disk, file.number, unproven)
-        segment.end, segment.end_position = unproven, first.first_position
+        segment.advance(unproven, first.first_position, timestamp)
     damage = None
     if ending.verdict is Verdict.CORRUPT:
         path = segment_path(file.number)

@@ -133,6 +133,10 @@ class LogSegment:
         """Position of its first message."""
         return self.header.first_position
 
+    def advance(self, end: int, end_position: int, timestamp: int) -> None:
+        """Move the end behind another persisted commit."""
+        self.end, self.end_position, self.timestamp = end, end_position, timestamp
+
 
 class LogView:
     """The persisted log: its segments in order, and the last of it in memory."""
@@ -192,9 +196,9 @@ class LogView:
         """A commit became persisted: readers may see it from now on."""
         self.indexes.relieve()  # one at a time: nobody waits for long
         segment = self._by_number[commit.segment]
-        segment.end = commit.end
-        segment.end_position = commit.first_position + commit.batch.count
-        segment.timestamp = commit.batch.run(commit.batch.run_count - 1).timestamp
+        batch = commit.batch
+        timestamp = batch.run(batch.run_count - 1).timestamp
+        segment.advance(commit.end, commit.first_position + batch.count, timestamp)
         last = last_of(commit.batch)
         if last is not None:
             self.last_message = commit.first_position + last
@@ -203,7 +207,7 @@ class LogView:
         if self._tail_bytes > self.tail_bytes_max:
             self._cut_tail()
 
-    def own(self, position: int) -> None:
+    def copy_tail(self, position: int) -> None:
         """Have copies of what stays in memory from a message on: it lies in files that were mapped, and each
         keeps its descriptor, and its space when it is removed, for as long as anything of it is there."""
         begin = self.tail_at(position) or 0

@@ -431,8 +431,7 @@ def _make_seal(
 ) -> tuple[list[Buffer], CommitHeader]:
     header, last = file.header, ending.last
     assert header is not None
-    active = ActiveSegment(header, ending.chain, file.size)
-    active.offset, active.index = ending.end, index
+    active = ActiveSegment(header, ending.chain, file.size, offset=ending.end, index=index)
     number = last.number + 1 if last else header.first_commit
     position = last.first_position + last.messages if last else header.first_position
     timestamp = last.timestamp if last else log_time
