@@ -111,7 +111,7 @@ class EngineDriver:
         self.empty.set()
         self.disk = DiskWorker(opened.executor, self._disk_answers, workers)
         self._full = False
-        self._readers = SegmentReads(opened.disk, self._read_answers, workers)
+        self._segment_reads = SegmentReads(opened.disk, self._read_answers, workers)
         self._reads: dict[int, ReadRequest] = {}
         self._spill = opened.spill
         if self._spill is not None:
@@ -268,7 +268,7 @@ class EngineDriver:
     def _disk_answered(self, job: JournalJob, error: OSError | None, salt: int) -> None:
         self.broker.disk_done(job, error, salt, clock())
         if isinstance(job, RetireSegments):
-            self._readers.removed(job.numbers)
+            self._segment_reads.removed(job.numbers)
         if self.broker.journal.commits.full is not self._full:
             self._full = not self._full
             if self._full:
@@ -278,7 +278,7 @@ class EngineDriver:
         self.flush()
 
     def _read_answered(self, token: int, data: Buffer | OSError) -> None:
-        self._readers.finished(self._reads.pop(token))
+        self._segment_reads.finished(self._reads.pop(token))
         self.broker.read_done(token, _read_outcome(data), clock())
         self.flush()
 
@@ -366,9 +366,9 @@ class EngineDriver:
     def _read(self, effect: ReadLog, budget: int) -> int:
         token, request = effect
         try:
-            data = self._readers.try_now(request) if budget > 0 else None
+            data = self._segment_reads.try_now(request) if budget > 0 else None
             if data is None:
-                self._readers.submit(token, request)
+                self._segment_reads.submit(token, request)
                 self._reads[token] = request
                 return 0
         except OSError as error:
@@ -471,7 +471,7 @@ class EngineDriver:
         for connection in list(self._connections.values()):
             connection.abort()
         self.disk.stop()
-        self._readers.stop()
+        self._segment_reads.stop()
         self._staging.stop()
         for files in (self._spill, self._archive):
             if files is not None:

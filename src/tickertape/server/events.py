@@ -32,7 +32,7 @@ LEVELS: Final[tuple[Level, ...]] = ("debug", "info", "warning", "error")
 
 _FLUSH_SECONDS_MAX: Final = 1.0
 """Standard error that takes nothing for so long at the end is given up."""
-_LOOK_SECONDS: Final = 1.0
+_CHECK_SECONDS: Final = 1.0
 """How often it is looked whether lines were suppressed, when nothing else is logged."""
 _TRACEBACK_CHARACTERS_MAX: Final = 8_000
 _SAFE: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.:/+,|[]@%~")
@@ -96,14 +96,14 @@ class RateLimit:
     def __init__(self, per_second: int = events_per_second_max) -> None:
         self._per_second = per_second
         self._second = 0
-        self._seen: dict[str, int] = {}
+        self._counts: dict[str, int] = {}
 
     def admit(self, name: str, now: float) -> tuple[bool, dict[str, int]]:
         """Whether a line of `name` may be written now (seconds), and how many lines of each event of the
         second before were not."""
         suppressed = self.suppressed(now)
-        seen = self._seen[name] = self._seen.get(name, 0) + 1
-        return seen <= self._per_second, suppressed
+        count = self._counts[name] = self._counts.get(name, 0) + 1
+        return count <= self._per_second, suppressed
 
     def suppressed(self, now: float) -> dict[str, int]:
         """How many lines of each event of a second that is over were not written."""
@@ -114,8 +114,8 @@ class RateLimit:
 
     def close(self) -> dict[str, int]:
         """How many lines of each event were not written since the last answer."""
-        over = {n: seen - self._per_second for n, seen in self._seen.items() if seen > self._per_second}
-        self._seen.clear()
+        over = {n: count - self._per_second for n, count in self._counts.items() if count > self._per_second}
+        self._counts.clear()
         return over
 
 
@@ -138,7 +138,7 @@ class EventWriter(logging.Handler):
         """Queue a record (under the handler's lock)."""
         name = record.getMessage() if hasattr(record, "fields") else f"log {record.name}"
         passes, suppressed = self._limit.admit(name, record.created)
-        self._tell(suppressed)
+        self._log_suppressed(suppressed)
         if passes or record.levelno >= logging.CRITICAL:
             self._put(record)
 
@@ -148,7 +148,7 @@ class EventWriter(logging.Handler):
         if not self._thread.is_alive():
             return
         with self._locked():
-            self._tell(self._limit.close())
+            self._log_suppressed(self._limit.close())
             if self.dropped:
                 self._put(_record("dropped", lines=self.dropped))
         self._ended = True
@@ -159,7 +159,7 @@ class EventWriter(logging.Handler):
     def _locked(self) -> contextlib.AbstractContextManager[object]:
         return self.lock or contextlib.nullcontext()
 
-    def _tell(self, suppressed: Mapping[str, int]) -> None:
+    def _log_suppressed(self, suppressed: Mapping[str, int]) -> None:
         for name, lines in suppressed.items():
             self._put(_record("suppressed", of=name, lines=lines))
 
@@ -172,12 +172,12 @@ class EventWriter(logging.Handler):
     def _run(self) -> None:
         while True:
             try:
-                record = self._lines.get(timeout=_LOOK_SECONDS)
+                record = self._lines.get(timeout=_CHECK_SECONDS)
             except queue.Empty:
                 if self._ended:
                     break
                 with self._locked():
-                    self._tell(self._limit.suppressed(time.time()))
+                    self._log_suppressed(self._limit.suppressed(time.time()))
                 continue
             if record is None:
                 break

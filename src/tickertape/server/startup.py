@@ -198,11 +198,11 @@ def _spill_files(config: Config, owner: str, disk: Disk) -> SpillFiles | None:
     settings = config.slow_clients
     if not settings.disk_limit:
         return None
-    place = settings.place(config.instance.data)
+    path = settings.path(config.instance.data)
     if settings.directory is not None:
         # The data directory is held already; another one must not be cleared while somebody uses it.
-        return SpillFiles(place, owner)
-    return SpillFiles(place, within=disk.descriptor() if isinstance(disk, SystemDisk) else None)
+        return SpillFiles(path, owner)
+    return SpillFiles(path, within=disk.descriptor() if isinstance(disk, SystemDisk) else None)
 
 
 def record_end(opened: OpenedInstance) -> None:

@@ -137,20 +137,22 @@ def _is_over(known: KnownToken, now: Now) -> bool:
     return known.expires is not None and now.wall >= known.expires
 
 
-def _told(key: str) -> str:
+def _shown_name(key: str) -> str:
     """A key that should not be there; not what may be a token or a hash in the wrong place."""
     return shown(key) if len(key) <= _KEY_CHARACTERS_MAX else f"a key of {len(key)} characters"
 
 
 def _read(path: str, name: str, table: Any) -> KnownToken:
     if not is_name(name):
-        raise ConfigurationError(f"tokens_file {path}: {_told(name)} is no name of a token: {NAME_FORM}")
+        raise ConfigurationError(
+            f"tokens_file {path}: {_shown_name(name)} is no name of a token: {NAME_FORM}"
+        )
     where = f"tokens_file {path}: [{name}]"
     if not isinstance(table, dict):
         raise ConfigurationError(f"{where} is a table with the key sha256")
     unknown = [key for key in table if key not in _KEYS]
     if unknown:
-        raise ConfigurationError(f"{where} {_told(unknown[0])} is unknown; it takes {', '.join(_KEYS)}")
+        raise ConfigurationError(f"{where} {_shown_name(unknown[0])} is unknown; it takes {', '.join(_KEYS)}")
     kept = table.get("sha256")
     if not isinstance(kept, str) or len(kept) != _HASH_CHARACTERS or not _HEX.issuperset(kept):
         raise ConfigurationError(

@@ -14,7 +14,7 @@ from tickertape.server.admin.http import Answer
 from tickertape.server.admin.loop_query import LoopQuery, ServerStuckError
 from tickertape.server.admin.rates import Sampler
 from tickertape.server.admin.schema import Stats
-from tickertape.server.admin.snapshot import InstanceSnapshot, finished
+from tickertape.server.admin.snapshot import InstanceSnapshot, with_topics
 from tickertape.server.events import event
 
 PATHS: Final = ("/health", "/ready", "/stats", "/metrics")
@@ -26,15 +26,15 @@ class Routes:
 
     def __init__(
         self,
-        look: InstanceSnapshot,
+        snapshot: InstanceSnapshot,
         server: asyncio.AbstractEventLoop,
         status_interval: float,
         stats_interval: float,
     ) -> None:
-        self.sampler = Sampler(look.statistics)
+        self.sampler = Sampler(snapshot.statistics)
         """To be told once a second that time goes on."""
-        self._status = LoopQuery(server, look.status, status_interval)
-        self._stats = LoopQuery(server, look.stats, stats_interval)
+        self._status = LoopQuery(server, snapshot.status, status_interval)
+        self._stats = LoopQuery(server, snapshot.stats, stats_interval)
 
     async def answer(self, target: str, accept: str) -> Answer:
         """The answer to a GET."""
@@ -45,7 +45,7 @@ class Routes:
             return Answer(400, f"{path} takes no parameters\n".encode())
         try:
             if path == "/stats":
-                return Answer(200, msgspec.json.encode(await self._report()), _JSON)
+                return Answer(200, msgspec.json.encode(await self._stats_answer()), _JSON)
             if path == "/metrics":
                 return await self._metrics(accept)
             return await self._state(path)
@@ -63,10 +63,10 @@ class Routes:
     async def _metrics(self, accept: str) -> Answer:
         from tickertape.server.admin.metrics import exposition
 
-        return Answer(200, *exposition(await self._report(), accept))
+        return Answer(200, *exposition(await self._stats_answer(), accept))
 
-    async def _report(self) -> Stats:
-        stats = finished(await self._stats())
+    async def _stats_answer(self) -> Stats:
+        stats = with_topics(await self._stats())
         memory = msgspec.structs.replace(stats.memory, anonymous_bytes=anonymous_bytes())
         rates = self.sampler.rates(time.monotonic())
         return msgspec.structs.replace(stats, memory=memory, rates=rates)

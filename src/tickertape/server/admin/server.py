@@ -29,9 +29,7 @@ _STOP_SECONDS_MAX: Final = 2.0
 _STATUS_INTERVAL_SECONDS: Final = 0.005
 
 
-def admin_server(
-    config: Config, instance: EngineDriver, loop: asyncio.AbstractEventLoop
-) -> AdminServer | None:
+def admin_server(config: Config, driver: EngineDriver, loop: asyncio.AbstractEventLoop) -> AdminServer | None:
     """The admin server, its port open, not yet started; None when there is to be none.
 
     Raises `OSError` when the address cannot be had. The default address, when nobody asked for it, is done
@@ -48,7 +46,7 @@ def admin_server(
         event("admin_off", logging.WARNING, address=ADMIN_DEFAULT, text=text)
         return None
     hosts = (parse_admin(wanted or ADMIN_DEFAULT).host, *config.admin.hosts)
-    return AdminServer(listening, config.instance.name, instance, loop, hosts)
+    return AdminServer(listening, config.instance.name, driver, loop, hosts)
 
 
 def _open(uri: str) -> socket.socket:
@@ -75,7 +73,7 @@ class AdminServer:
         self,
         listening: socket.socket,
         name: str,
-        instance: EngineDriver,
+        driver: EngineDriver,
         server: asyncio.AbstractEventLoop,
         hosts: Sequence[str] = (),
     ) -> None:
@@ -84,7 +82,7 @@ class AdminServer:
         """Where it really listens."""
         self._listening = listening
         self._name = name
-        self._instance = instance
+        self._driver = driver
         self._server = server
         self._hosts = hosts
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -127,15 +125,15 @@ class AdminServer:
         self._loop = asyncio.get_running_loop()
         self._done = asyncio.Event()
         self._started.set()
-        look = InstanceSnapshot(self._instance, self._name)
-        pages = Routes(look, self._server, _STATUS_INTERVAL_SECONDS, snapshot_interval_seconds)
+        snapshot = InstanceSnapshot(self._driver, self._name)
+        routes = Routes(snapshot, self._server, _STATUS_INTERVAL_SECONDS, snapshot_interval_seconds)
         connections: set[HttpConnection] = set()
         serving = await self._loop.create_server(
-            lambda: HttpConnection(pages.answer, connections, hosts=self._hosts),
+            lambda: HttpConnection(routes.answer, connections, hosts=self._hosts),
             sock=self._listening,
             backlog=admin_connections_max,
         )
-        sampling = asyncio.create_task(_sample(pages))
+        sampling = asyncio.create_task(_sample(routes))
         await self._done.wait()
         sampling.cancel()
         serving.close()
@@ -143,7 +141,7 @@ class AdminServer:
             connection.abort()
 
 
-async def _sample(pages: Routes) -> None:
+async def _sample(routes: Routes) -> None:
     while True:
-        pages.sampler.sample(time.monotonic())
+        routes.sampler.sample(time.monotonic())
         await asyncio.sleep(_SAMPLE_SECONDS)

@@ -52,7 +52,7 @@ class Status(NamedTuple):
     reason: str | None
 
 
-class SeenTopic(NamedTuple):
+class TopicSnapshot(NamedTuple):
     """A topic as it was counted: made into text elsewhere, because that takes longer than all the rest."""
 
     name: str
@@ -70,22 +70,22 @@ class EngineSnapshot(NamedTuple):
 
     stats: Stats
     """Without its topics."""
-    topics: list[SeenTopic]
+    topics: list[TopicSnapshot]
 
 
-def finished(seen: EngineSnapshot) -> Stats:
+def with_topics(snapshot: EngineSnapshot) -> Stats:
     """The report with its topics; may run on any thread."""
-    return msgspec.structs.replace(seen.stats, topics=[_topic(topic) for topic in seen.topics])
+    return msgspec.structs.replace(snapshot.stats, topics=[_topic(topic) for topic in snapshot.topics])
 
 
-def status(instance: EngineDriver) -> Status:
+def status(driver: EngineDriver) -> Status:
     """Whether the instance serves, and why not."""
-    failure = instance.broker.journal.commits.failure
+    failure = driver.broker.journal.commits.failure
     if failure is not None:
         return Status("failed", f"{failure.code}: {failure}")
-    if instance.stopped.done() and instance.stopped.result() is not None:
-        return Status("failed", str(instance.stopped.result()))
-    if instance.broker.draining:
+    if driver.stopped.done() and driver.stopped.result() is not None:
+        return Status("failed", str(driver.stopped.result()))
+    if driver.broker.draining:
         return Status("draining", "the server is stopping")
     return Status("ready", None)
 
@@ -93,8 +93,8 @@ def status(instance: EngineDriver) -> Status:
 class InstanceSnapshot:
     """Looks at one instance."""
 
-    def __init__(self, instance: EngineDriver, name: str) -> None:
-        self._instance = instance
+    def __init__(self, driver: EngineDriver, name: str) -> None:
+        self._driver = driver
         self._name = name
         self._started = time.time_ns() // 1000
         self._since = time.monotonic()
@@ -102,21 +102,21 @@ class InstanceSnapshot:
     @property
     def statistics(self) -> Statistics:
         """The counters of the engine."""
-        return self._instance.broker.statistics
+        return self._driver.broker.statistics
 
     def status(self) -> Status:
         """As the function."""
-        return status(self._instance)
+        return status(self._driver)
 
     def stats(self) -> EngineSnapshot:
         """Everything but the rates and the memory of the process."""
-        instance = self._instance
+        driver = self._driver
         state, reason = self.status()
-        sessions = instance.broker.sessions
+        sessions = driver.broker.sessions
         listed = self._sessions()
-        held = instance.broker.subscriptions.of
+        held = driver.broker.subscriptions.of
         count = sum(len(held(conn)) for conn in sessions)
-        outbox = sum([connection.outbox_bytes for connection in instance.connections.values()])
+        outbox = sum([connection.outbox_bytes for connection in driver.connections.values()])
         stats = Stats(
             instance=self._name,
             state=state,
@@ -126,7 +126,7 @@ class InstanceSnapshot:
             uptime_seconds=round(time.monotonic() - self._since, 3),
             journal=self._journal(),
             totals=self._totals(),
-            connections=len(instance.connections),
+            connections=len(driver.connections),
             session_count=len(sessions),
             sessions=listed,
             sessions_left_out=len(sessions) - len(listed),
@@ -135,18 +135,18 @@ class InstanceSnapshot:
             topics=[],
             memory=MemoryState(
                 anonymous_bytes=None,
-                tail_cache_bytes=instance.broker.journal.view.tail_bytes,
+                tail_cache_bytes=driver.broker.journal.view.tail_bytes,
                 outbox_bytes=outbox,
-                inbound_bytes=instance.inbound.bytes,
+                inbound_bytes=driver.inbound.bytes,
             ),
             slow_clients=self._slow_clients(),
             transactions=self._transactions(),
-            queues=instance.broker.queues.snapshots_of_run(clock()),
+            queues=driver.broker.queues.snapshots_of_run(clock()),
         )
         return EngineSnapshot(stats, self._topics(count))
 
     def _journal(self) -> JournalState:
-        journal = self._instance.broker.journal
+        journal = self._driver.broker.journal
         view = journal.view
         last = max((segment.timestamp for segment in view.segments[-2:]), default=0)
         return JournalState(
@@ -164,11 +164,11 @@ class InstanceSnapshot:
             pending_bytes=journal.commits.pending_bytes,
             full=journal.commits.full,
             retention=self._retention(),
-            syncs=_syncs(journal.policy.value, self._instance.disk.syncs),
+            syncs=_syncs(journal.policy.value, self._driver.disk.syncs),
         )
 
     def _retention(self) -> Retention:
-        view, retention = self._instance.broker.journal.view, self._instance.broker.retention
+        view, retention = self._driver.broker.journal.view, self._driver.broker.retention
         retired, first = view.retired, view.first
         return Retention(
             first_bookmark=None if first is None else str(first.bookmark),
@@ -191,16 +191,16 @@ class InstanceSnapshot:
             unrecorded_bytes=counts.unrecorded_bytes,
             sent_messages=counts.sent_messages,
             sent_bytes=counts.sent_bytes,
-            duplicate_messages=self._instance.broker.duplicates,
+            duplicate_messages=self._driver.broker.duplicates,
             logons=counts.logons,
-            unreadable_messages=self._instance.broker.compiler.filter_context.unreadable,
+            unreadable_messages=self._driver.broker.compiler.filter_context.unreadable,
             refused=dict(counts.refused),
             ended=dict(counts.ended),
             ended_subscriptions=dict(counts.ended_subscriptions),
         )
 
     def _slow_clients(self) -> SlowClientsState:
-        subscriptions = self._instance.broker.subscriptions
+        subscriptions = self._driver.broker.subscriptions
         backlogs = subscriptions.transient.slow_consumers
         spill = backlogs.spill
         return SlowClientsState(
@@ -219,7 +219,7 @@ class InstanceSnapshot:
         )
 
     def _transactions(self) -> TransactionsState:
-        transactions = self._instance.broker.transactions
+        transactions = self._driver.broker.transactions
         staging = transactions.staging
         return TransactionsState(
             committed=transactions.committed,
@@ -237,21 +237,21 @@ class InstanceSnapshot:
     def _sessions(self) -> list[SessionState]:
         room = subscriptions_listed_max
         listed = []
-        for session in islice(self._instance.broker.sessions.values(), sessions_listed_max):
+        for session in islice(self._driver.broker.sessions.values(), sessions_listed_max):
             state = self._session(session, room)
             room -= len(state.subscriptions)
             listed.append(state)
         return listed
 
     def _session(self, session: Session, room: int) -> SessionState:
-        connection = self._instance.connections[session.conn]
-        end = self._instance.broker.journal.commits.persisted_end
-        subscriptions = self._instance.broker.subscriptions
+        connection = self._driver.connections[session.conn]
+        end = self._driver.broker.journal.commits.persisted_end
+        subscriptions = self._driver.broker.subscriptions
         held, delivery = subscriptions.of(session.conn), subscriptions.delivery
         subs = [_recorded(delivery, sub, end) for sub in islice(held.recorded.values(), room)]
         subs += [_unrecorded(sub) for sub in islice(held.live.values(), room - len(subs))]
         subs += [_of_queues(sub) for sub in islice(held.of_queues.values(), room - len(subs))]
-        waiting = self._instance.broker.subscriptions.transient.slow_consumers.waiting(session)
+        waiting = self._driver.broker.subscriptions.transient.slow_consumers.waiting(session)
         return SessionState(
             client=session.name,
             address=connection.address,
@@ -269,24 +269,24 @@ class InstanceSnapshot:
 
     # -- topics ---------------------------------------------------------------------------------------
 
-    def _topics(self, subscription_count: int) -> list[SeenTopic]:
+    def _topics(self, subscription_count: int) -> list[TopicSnapshot]:
         subscribed: Counter[str] | None = None
         if subscription_count <= subscriptions_counted_max:
             subscribed = Counter()
-            for conn in self._instance.broker.sessions:
-                held = self._instance.broker.subscriptions.of(conn)
+            for conn in self._driver.broker.sessions:
+                held = self._driver.broker.subscriptions.of(conn)
                 subscribed.update([sub.cover.topic for sub in held.recorded.values()])
                 subscribed.update([sub.cover.topic for sub in held.live.values()])
                 subscribed.update([sub.topic for sub in held.of_queues.values()])
         counts = self.statistics
         of = (lambda _: None) if subscribed is None else subscribed.__getitem__
-        topics = [_seen(name, topic, of(name)) for name, topic in counts.topics.items()]
-        topics += [_seen(OTHER_TOPICS, topic, None) for topic in counts.others.values()]
+        topics = [_topic_snapshot(name, topic, of(name)) for name, topic in counts.topics.items()]
+        topics += [_topic_snapshot(OTHER_TOPICS, topic, None) for topic in counts.others.values()]
         return topics
 
 
-def _seen(name: str, topic: TopicCounters, subscriptions: int | None) -> SeenTopic:
-    return SeenTopic(
+def _topic_snapshot(name: str, topic: TopicCounters, subscriptions: int | None) -> TopicSnapshot:
+    return TopicSnapshot(
         name,
         topic.recorded,
         topic.messages,
@@ -298,15 +298,15 @@ def _seen(name: str, topic: TopicCounters, subscriptions: int | None) -> SeenTop
     )
 
 
-def _topic(seen: SeenTopic) -> TopicState:
+def _topic(snapshot: TopicSnapshot) -> TopicState:
     return TopicState(
-        name=seen.name,
-        recorded=seen.recorded,
-        messages=seen.messages,
-        bytes=seen.bytes,
-        last_bookmark=f"{seen.publisher}|{seen.sequence}|" if seen.sequence else None,
-        last_time=_time(seen.timestamp),
-        subscriptions=seen.subscriptions,
+        name=snapshot.name,
+        recorded=snapshot.recorded,
+        messages=snapshot.messages,
+        bytes=snapshot.bytes,
+        last_bookmark=f"{snapshot.publisher}|{snapshot.sequence}|" if snapshot.sequence else None,
+        last_time=_time(snapshot.timestamp),
+        subscriptions=snapshot.subscriptions,
     )
 
 

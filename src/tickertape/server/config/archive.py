@@ -41,8 +41,8 @@ def read_archive(section: Section, home: str) -> ArchiveConfig:
     if find_spec(_NEEDED) is None:
         section.problem("location", f"an archive needs {_NEEDED}: pip install 'tickertape[spark]'")
     if location and "://" not in location:
-        place = section.place("location")
-        home = place.file if place.line else home
+        source = section.location("location")
+        home = source.file if source.line else home
         location = str(Path(home).parent / location) if home else location
     return ArchiveConfig(location=location, storage_options=options, require=require, refresh=refresh)
 

@@ -212,9 +212,11 @@ def examine(
         root.value["transport"] = ConfigNode(tables, _GIVEN)
     config = _config(Section(root, "", problems), "" if path is None else str(path))
     # What is missing may stand on a line that could not be read.
-    broken = {problem.place.file for problem in problems if not problem.key}
-    problems[:] = [p for p in problems if p.text != MISSING or p.place.file not in broken]
-    problems.sort(key=lambda p: (p.place.line > 0, p.place.file != str(path), p.place.file, p.place.line))
+    broken = {problem.location.file for problem in problems if not problem.key}
+    problems[:] = [p for p in problems if p.text != MISSING or p.location.file not in broken]
+    problems.sort(
+        key=lambda p: (p.location.line > 0, p.location.file != str(path), p.location.file, p.location.line)
+    )
     if problems.more:
         problems.extend(
             [ConfigProblem(SourceLocation(str(path), 0), "", f"and {problems.more} more problems")]
@@ -250,11 +252,11 @@ def _config(root: Section, file: str) -> Config:
     validated = [topic.name for topic in topics if topic.validate]
     # A client is told these names in the answer to its logon, which is one frame.
     names = [*validated, *(queue.name for queue in queues), *(journal.topics or ())]
-    told = sum(len(name.encode()) + _NAME_OVERHEAD_BYTES for name in names)
-    if told > topic_names_bytes_max:
+    total = sum(len(name.encode()) + _NAME_OVERHEAD_BYTES for name in names)
+    if total > topic_names_bytes_max:
         root.problem(
             "journal" if journal.topics else "topic",
-            f"the names of recorded topics, of validated ones and of queues take {told} bytes together; "
+            f"the names of recorded topics, of validated ones and of queues take {total} bytes together; "
             f"at most {topic_names_bytes_max}",
         )
     root.finish("include")  # read_document has carried it out
@@ -280,8 +282,8 @@ def _instance(section: Section, file: str) -> InstanceConfig:
     data = section.value("data", _directory, DATA_DEFAULT)
     drain = section.value("drain_timeout", seconds_of, drain_seconds_default)
     # In a file, and by default beside one, `data` is relative to that file; given by the caller, to here.
-    place = section.place("data")
-    home = file if not section.has("data") else place.file if place.line else ""
+    location = section.location("data")
+    home = file if not section.has("data") else location.file if location.line else ""
     section.finish()
     return InstanceConfig(
         name=name, data=str(Path(home).parent / data) if home else data, drain_seconds=drain

@@ -69,18 +69,18 @@ class ConfigNode(NamedTuple):
 
     value: Any
     """`dict[str, Node]`, `list[Node]`, str, int, float, bool, date or time, or `UNUSABLE`."""
-    place: SourceLocation
+    location: SourceLocation
 
 
 class ConfigProblem(NamedTuple):
     """Something that cannot be used: where, which key, and what is allowed instead."""
 
-    place: SourceLocation
+    location: SourceLocation
     key: str
     text: str
 
     def __str__(self) -> str:
-        return ": ".join(part for part in (str(self.place), self.key, self.text) if part)
+        return ": ".join(part for part in (str(self.location), self.key, self.text) if part)
 
 
 class ConfigProblems(list[ConfigProblem]):
@@ -112,9 +112,9 @@ def read_document(path: Path, environment: Mapping[str, str], problems: ConfigPr
 class _UnreadableError(Exception):
     """A file of which nothing can be used; the line is 0 when no line of it is to blame."""
 
-    def __init__(self, place: SourceLocation, text: str) -> None:
+    def __init__(self, location: SourceLocation, text: str) -> None:
         super().__init__(text)
-        self.problem = ConfigProblem(place, "", text)
+        self.problem = ConfigProblem(location, "", text)
 
 
 class _DocumentReader:
@@ -183,20 +183,20 @@ class _DocumentReader:
     def _locate(
         self, value: Any, path: tuple[str | int, ...], file: str, lines: Mapping[Any, int]
     ) -> ConfigNode:
-        place = SourceLocation(file, lines.get(path, 1))
+        location = SourceLocation(file, lines.get(path, 1))
         if isinstance(value, dict):
             nodes = {k: self._locate(v, (*path, k), file, lines) for k, v in value.items()}
             value = {k: node for k, node in nodes.items() if node.value is not None}
         elif isinstance(value, list):
             value = [self._locate(v, (*path, i), file, lines) for i, v in enumerate(value)]
         elif isinstance(value, str) and "${" in value:
-            value = self._substitute(value, place, path)
+            value = self._substitute(value, location, path)
         elif isinstance(value, int) and abs(value) > _INTEGER_MAX:
-            self._problems.append(ConfigProblem(place, _key(path), "a number of more than 63 bits"))
+            self._problems.append(ConfigProblem(location, _key(path), "a number of more than 63 bits"))
             value = None  # left out: there is no null in TOML
-        return ConfigNode(value, place)
+        return ConfigNode(value, location)
 
-    def _substitute(self, text: str, place: SourceLocation, path: tuple[str | int, ...]) -> Any:
+    def _substitute(self, text: str, location: SourceLocation, path: tuple[str | int, ...]) -> Any:
         """`text` with its variables replaced; `UNUSABLE` when one cannot be."""
         key, usable = _key(path), True
 
@@ -207,13 +207,13 @@ class _DocumentReader:
                 return match[0][1:]
             if not closing or _VARIABLE_NAME.fullmatch(name) is None:
                 what = f"{shown(match[0])} is no variable: write ${{NAME}}, or $${{ for the text itself"
-                self._problems.append(ConfigProblem(place, key, what))
+                self._problems.append(ConfigProblem(location, key, what))
             elif name not in self._environment:
                 what = f"the environment variable {shown(name)[1:-1]} is not set"
-                self._problems.append(ConfigProblem(place, key, what))
+                self._problems.append(ConfigProblem(location, key, what))
             elif not is_utf8(self._environment[name]):
                 what = f"the environment variable {shown(name)[1:-1]} is not UTF-8"
-                self._problems.append(ConfigProblem(place, key, what))
+                self._problems.append(ConfigProblem(location, key, what))
             else:
                 return self._environment[name]
             usable = False
@@ -230,14 +230,14 @@ class _DocumentReader:
             members = [member for member in members if member.value is not UNUSABLE]
         if not isinstance(members, list) or not all(isinstance(m.value, str) and m.value for m in members):
             text = 'is a list of file names, such as ["topics.toml"]'
-            self._problems.append(ConfigProblem(include.place, "include", text))
+            self._problems.append(ConfigProblem(include.location, "include", text))
             return node
-        whole = ConfigNode({}, node.place)
+        whole = ConfigNode({}, node.location)
         for member in members:
             inner = path.parent / member.value
             problem = self._refusal(inner, files)
             if problem:
-                self._problems.append(ConfigProblem(member.place, "include", problem))
+                self._problems.append(ConfigProblem(member.location, "include", problem))
                 continue
             self._files += 1
             try:
@@ -245,8 +245,9 @@ class _DocumentReader:
             except _UnreadableError as error:
                 inside = error.problem
                 # a file that is not there is the fault of the line that names it
-                told = inside if inside.place.line else ConfigProblem(member.place, "include", str(inside))
-                self._problems.append(told)
+                if not inside.location.line:
+                    inside = ConfigProblem(member.location, "include", str(inside))
+                self._problems.append(inside)
         return _joined(whole, node)
 
     def _refusal(self, inner: Path, files: tuple[Path, ...]) -> str:
@@ -265,16 +266,16 @@ class _DocumentReader:
 
 
 def _bytes_of(path: Path) -> bytes:
-    place = SourceLocation(str(path), 0)
+    location = SourceLocation(str(path), 0)
     try:
         with path.open("rb") as file:
             data = file.read(configuration_bytes_max + 1)
     except OSError as error:
-        raise _UnreadableError(place, f"cannot be read: {error.strerror or error}") from None
+        raise _UnreadableError(location, f"cannot be read: {error.strerror or error}") from None
     except ValueError:
         raise _UnreadableError(SourceLocation(shown(str(path)), 0), "is no file name") from None
     if len(data) > configuration_bytes_max:
-        raise _UnreadableError(place, f"larger than {configuration_bytes_max} bytes")
+        raise _UnreadableError(location, f"larger than {configuration_bytes_max} bytes")
     return data
 
 
@@ -311,9 +312,9 @@ def _joined(under: ConfigNode, over: ConfigNode) -> ConfigNode:
         table = dict(under.value)
         for key, node in over.value.items():
             table[key] = _joined(table[key], node) if key in table else node
-        return ConfigNode(table, over.place if over.value else under.place)
+        return ConfigNode(table, over.location if over.value else under.location)
     if _is_tables(under) and _is_tables(over):
-        return ConfigNode([*under.value, *over.value], over.place)
+        return ConfigNode([*under.value, *over.value], over.location)
     return over
 
 

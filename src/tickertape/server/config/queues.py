@@ -311,8 +311,8 @@ def _types(underlying: str, covered: TopicSet | None, types: Mapping[str, str]) 
     """The message types of the topics of a queue, as far as they are known: as for a subscription."""
     if not is_pattern(underlying):
         return [message_type(types.get(underlying, DEFAULT_TYPE))]
-    told = {kind for name, kind in types.items() if covered is not None and name in covered}
-    return [message_type(kind) for kind in sorted({DEFAULT_TYPE} | told)]
+    named = {kind for name, kind in types.items() if covered is not None and name in covered}
+    return [message_type(kind) for kind in sorted({DEFAULT_TYPE} | named)]
 
 
 def _for_one(types: Iterable[MessageType], make: Callable[[MessageType], _Made]) -> _Made:

@@ -49,7 +49,7 @@ class SlowClientsConfig(msgspec.Struct, frozen=True, kw_only=True):
         """The bounds, for the engine."""
         return SlowConsumerLimits(self.memory_limit, self.connection_limit, self.disk_limit, self.age_limit)
 
-    def place(self, data: str) -> str:
+    def path(self, data: str) -> str:
         """The directory, where `data` is the data directory."""
         return str(Path(data) / DIRECTORY_DEFAULT) if self.directory is None else self.directory
 
@@ -66,7 +66,7 @@ def read_slow_clients(section: Section, home: str) -> SlowClientsConfig:
     if directory is not None:
         if disk == 0:
             section.problem("directory", "has an effect with a disk_limit only, and disk_limit is 0")
-        home = section.place("directory").file if section.place("directory").line else home
+        home = section.location("directory").file if section.location("directory").line else home
         directory = str(Path(home).parent / directory) if home else directory
     section.finish()
     return SlowClientsConfig(

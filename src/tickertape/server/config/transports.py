@@ -103,7 +103,7 @@ def _transport(section: Section, taken: set[str]) -> Transport | None:
 
 def _beside(section: Section, key: str, path: str) -> str:
     """`path`, relative to the file that says it."""
-    return str(Path(section.place(key).file).parent / path)
+    return str(Path(section.location(key).file).parent / path)
 
 
 def _listen(value: Any) -> str:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from tickertape.archive.reader import ArchiveExtent, ArchiveReader
     from tickertape.archive.schema import Coverage
 
-_FIRST_LOOK_SECONDS: Final = 0.2
+_FIRST_PROBE_SECONDS: Final = 0.2
 """The libraries are imported when the server has begun to serve; who needs them before has them imported."""
 _END_SECONDS_MAX: Final = 1.0
 """What a stop waits for reads under way."""
@@ -134,14 +134,14 @@ class ArchiveReads:
         self._tier = tier
         self._archive: ArchiveReader | None = None
         self._opening = threading.Lock()
-        self._readings: OrderedDict[int, _ArchiveRead] = OrderedDict()
-        self._readings_lock = threading.Lock()
-        self._turns = ArchiveReadQueue()
+        self._readers: OrderedDict[int, _ArchiveRead] = OrderedDict()
+        self._readers_lock = threading.Lock()
+        self._queue = ArchiveReadQueue()
         self._threads: list[threading.Thread] = []
         self._waiting = 0
         """Requests that were not answered."""
         self._stopped = threading.Event()
-        self._told = ""
+        self._last_event = ""
         """What was told of the last look."""
         self._unfit = ""
         """Why the archive is not that of this log, for good: the log will grow to where the archive ends,
@@ -153,7 +153,7 @@ class ArchiveReads:
         """Begin to look how far it reaches. Called once, on the event loop, before the first request."""
         self._loop = loop
         self._driver = driver
-        self._run_thread(self._look_on, "archive-look")
+        self._run_thread(self._probe_regularly, "archive-look")
 
     def submit(self, effect: ArchiveRead) -> None:
         """Answer a request, on a thread."""
@@ -161,18 +161,18 @@ class ArchiveReads:
         busy = len(self._threads) - 1  # one of them looks
         if busy < min(self._waiting, archive_threads_max):
             self._run_thread(self._answer_all, f"archive-read-{busy}")
-        self._turns.put(effect)
+        self._queue.put(effect)
 
     def drop(self, conn: int) -> None:
         """A connection is gone: what it has asked for and was not begun is over."""
-        for effect in self._turns.drop(conn):
+        for effect in self._queue.drop(conn):
             self._waiting -= 1
-            self._tell(effect.token, ArchiveFailed("nobody waits for it"))
+            self._deliver(effect.token, ArchiveFailed("nobody waits for it"))
 
     def stop(self) -> None:
         """End the threads; one that waits for a store is left to itself."""
         self._stopped.set()
-        self._turns.stop()
+        self._queue.stop()
         for thread in self._threads:
             thread.join(_END_SECONDS_MAX / len(self._threads))
 
@@ -181,15 +181,15 @@ class ArchiveReads:
     def _answered(self, token: int, answer: ArchiveAnswer | TickertapeError) -> None:
         self._waiting -= 1
         if isinstance(answer, ArchiveCoverage):
-            self._check(answer, partial(self._tell, token))
+            self._check(answer, partial(self._deliver, token))
         else:
-            self._tell(token, answer)
+            self._deliver(token, answer)
         self._driver.flush()
 
-    def _tell(self, token: int, answer: ArchiveAnswer | TickertapeError) -> None:
+    def _deliver(self, token: int, answer: ArchiveAnswer | TickertapeError) -> None:
         self._driver.broker.archive_done(token, answer, clock())
 
-    def _looked(self, covered: ArchiveCoverage) -> None:
+    def _probed(self, covered: ArchiveCoverage) -> None:
         self._check(covered, lambda _: None)
         self._driver.flush()
 
@@ -272,22 +272,22 @@ class ArchiveReads:
         with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits for it any more
             self._loop.call_soon_threadsafe(call, *arguments)
 
-    def _look_on(self) -> None:
-        wait = _FIRST_LOOK_SECONDS
+    def _probe_regularly(self) -> None:
+        wait = _FIRST_PROBE_SECONDS
         while not self._stopped.wait(wait):
             wait = self._config.refresh
             self._drop_unused()
             try:
-                covered = self._look()
+                covered = self._probe()
             except TickertapeError as error:
                 self._record("archive_failed", logging.WARNING, code=error.code, text=str(error))
             except Exception as defect:  # noqa: BLE001 - it is told, and tried again
                 self._record("archive_failed", logging.WARNING, code="archive_failed", text=repr(defect))
             else:
-                self._to_loop(self._looked, covered)
+                self._to_loop(self._probed, covered)
 
     def _answer_all(self) -> None:
-        while (effect := self._turns.take()) is not None:
+        while (effect := self._queue.take()) is not None:
             answer: ArchiveAnswer | TickertapeError
             try:
                 answer = self._answer(effect.request)
@@ -297,11 +297,11 @@ class ArchiveReads:
                 answer = ArchiveFailed(f"internal error: {defect!r}")
             self._to_loop(self._answered, effect.token, answer)
             self._read_ahead(effect.request)
-            self._turns.done(effect)
+            self._queue.done(effect)
 
     def _answer(self, request: ArchiveRequest) -> ArchiveAnswer:
         if isinstance(request, ProbeArchive):
-            return self._look()
+            return self._probe()
         if self._unfit:
             raise ArchiveFailed(self._unfit)
         if isinstance(request, ReadArchive):
@@ -317,7 +317,7 @@ class ArchiveReads:
             return ArchivedLast(None if last is None else last.bookmark)
         return ArchivedPlace(archive.find_time(request.micros, request.begin, request.end))
 
-    def _look(self) -> ArchiveCoverage:
+    def _probe(self) -> ArchiveCoverage:
         from tickertape.archive.schema import holds_topic
 
         coverage = self._opened().refresh()
@@ -342,8 +342,8 @@ class ArchiveReads:
     def _record(self, name: str, level: int, **fields: str) -> None:
         """Once, until something else is to be told."""
         told = f"{name} {fields}"
-        if told != self._told:
-            self._told = told
+        if told != self._last_event:
+            self._last_event = told
             event(name, level, **fields)
 
     def _opened(self) -> ArchiveReader:
@@ -358,33 +358,33 @@ class ArchiveReads:
     # -- messages -------------------------------------------------------------------------------------
 
     def _read(self, request: ReadArchive) -> ArchivedParts:
-        with self._readings_lock:
-            reading = self._readings.pop(request.scan, None)
+        with self._readers_lock:
+            reader = self._readers.pop(request.scan, None)
         topic, begin, end, size = request.topic, request.begin, request.end, request.size
-        answer = None if reading is None else reading.next(topic, begin, size)
-        if reading is None or answer is None:
+        answer = None if reader is None else reader.next(topic, begin, size)
+        if reader is None or answer is None:
             messages = self._opened().messages(begin, end, topic, bytes_max=size)
-            reading = _ArchiveRead(topic, begin, end, messages)
-            answer = reading.next(topic, begin, size)
+            reader = _ArchiveRead(topic, begin, end, messages)
+            answer = reader.next(topic, begin, size)
             assert answer is not None
-        with self._readings_lock:
-            if reading.at < reading.end:
-                self._readings[request.scan] = reading
-            while len(self._readings) > archive_scans_max:
-                self._readings.popitem(last=False)
+        with self._readers_lock:
+            if reader.at < reader.end:
+                self._readers[request.scan] = reader
+            while len(self._readers) > archive_scans_max:
+                self._readers.popitem(last=False)
         return answer
 
     def _drop_unused(self) -> None:
         """Close readers that nobody has asked since the last look."""
-        with self._readings_lock:
-            for scan, reading in list(self._readings.items()):
-                if not reading.used:
-                    del self._readings[scan]
-                reading.used = False
+        with self._readers_lock:
+            for scan, reader in list(self._readers.items()):
+                if not reader.used:
+                    del self._readers[scan]
+                reader.used = False
 
     def _read_ahead(self, request: ArchiveRequest) -> None:
         if isinstance(request, ReadArchive):
-            with self._readings_lock:
-                reading = self._readings.get(request.scan)
-            if reading is not None:
-                reading.read_ahead(request.size)
+            with self._readers_lock:
+                reader = self._readers.get(request.scan)
+            if reader is not None:
+                reader.read_ahead(request.size)

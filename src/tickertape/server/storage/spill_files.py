@@ -53,7 +53,7 @@ class SpillFiles:
         self._threads: list[threading.Thread] = []
         self._stopped = False
         try:
-            self._directory = self._opened()
+            self._directory = self._open_directory()
             self._lock = None if owner is None else self._hold(owner)
             self._clear()
         except OSError as error:
@@ -64,7 +64,7 @@ class SpillFiles:
                 "name another one in [slow_clients], or write disk_limit = 0 there"
             ) from None
 
-    def _opened(self) -> int:
+    def _open_directory(self) -> int:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
         if self._within is None:
             self.directory.mkdir(mode=0o700, exist_ok=True)
@@ -139,7 +139,7 @@ class SpillFiles:
             except Exception as defect:  # noqa: BLE001 - without an answer somebody would wait for ever
                 data = OSError(errno.EIO, f"internal error: {defect!r}")
             if isinstance(data, OSError):
-                self._tell("read" if isinstance(job, SpillRead) else "write", job.file, data)
+                self._log_failure("read" if isinstance(job, SpillRead) else "write", job.file, data)
             assert self._answer is not None
             self._answer(job.token, data)
 
@@ -178,10 +178,10 @@ class SpillFiles:
         try:
             os.unlink(_name(number), dir_fd=self._directory)
         except OSError as error:
-            self._tell("delete", number, error)
+            self._log_failure("delete", number, error)
         os.close(fd)
 
-    def _tell(self, action: str, number: int, error: OSError) -> None:
+    def _log_failure(self, action: str, number: int, error: OSError) -> None:
         path = self.directory / _name(number)
         event("spill_failed", logging.WARNING, action=action, file=str(path), text=str(error))
 

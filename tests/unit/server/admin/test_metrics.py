@@ -12,7 +12,7 @@ from tickertape.engine.queues.snapshot import QueueSnapshot
 from tickertape.engine.runtime.queue_definition import QueueDefinition
 from tickertape.server.admin.metrics import exposition
 from tickertape.server.admin.schema import Stats
-from tickertape.server.admin.snapshot import InstanceSnapshot, finished
+from tickertape.server.admin.snapshot import InstanceSnapshot, with_topics
 
 WORK = QueueSnapshot(
     name="work",
@@ -61,7 +61,7 @@ IDLE = msgspec.structs.replace(
 
 
 def stats_of(*looks: QueueSnapshot) -> Stats:
-    stats = finished(InstanceSnapshot(instance_of(EngineWorld(1)), "test").stats())
+    stats = with_topics(InstanceSnapshot(instance_of(EngineWorld(1)), "test").stats())
     return msgspec.structs.replace(stats, queues=list(looks))
 
 
@@ -137,5 +137,5 @@ def test_counts_of_a_queue_begin_with_the_server_whatever_its_start_read(kept: b
 
 
 def _counts(world: QueueEngine) -> tuple[int, int, dict[str, int]]:
-    (queue,) = finished(InstanceSnapshot(instance_of(world), "test").stats()).queues
+    (queue,) = with_topics(InstanceSnapshot(instance_of(world), "test").stats()).queues
     return queue.entered, queue.acknowledged, queue.expired
