@@ -53,14 +53,14 @@ EXIT_DISK_FAILED: Final = 4
 EXIT_JOURNAL_REFUSED: Final = 5
 
 _DISK_FAILED: Final = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
-"""What a start hears of a disk that fails."""
+"""Errors of a failing disk during a start."""
 _FILES_BESIDE: Final = 1_000 + transaction_parts_max + staging_files_open_max
-"""Files beside connections: segments, sockets, what Python opens, what is staged; of few, half are kept for
-these."""
+"""Files beside connections: segments, sockets, staged parts, files of Python. Where files are few, half of
+them are reserved for these."""
 _PERSIST_SECONDS_MAX: Final = 15.0
 _GOODBYE_SECONDS_MAX: Final = 2.0
 _DRAIN_CHECK_SECONDS: Final = 0.02
-"""How often a stop looks who has got everything."""
+"""Interval at which a stop checks which subscribers are served."""
 _SWITCH_SECONDS: Final = 0.0005
 
 Ready = Callable[[list[str], str | None], None]
@@ -122,13 +122,12 @@ def _check_clock() -> None:
 
 
 def _log_refused(config: Config, code: str, text: str) -> None:
-    """Tell why nothing is served."""
+    """Log why the server refuses to start."""
     event("start_refused", logging.CRITICAL, code=code, data=config.instance.data, text=text)
 
 
 def connections_for(open_files: int) -> int:
-    """How many connections there may be when the process may have so many files open: they must not take
-    what the log needs."""
+    """Return the bound of connections for a limit of open files, leaving files for the log."""
     return min(connections_max, open_files - min(_FILES_BESIDE, open_files // 2))
 
 
@@ -208,7 +207,7 @@ async def _serve(
 
 
 def _connection(driver: EngineDriver, credentials: CredentialStore, number: int) -> ClientConnection:
-    """What takes a connection to the transport with this number."""
+    """Make the object for a connection accepted by transport `number`."""
     context = credentials.context_of(number)
     return ClientConnection(driver) if context is None else TlsClientConnection(driver, context)
 
@@ -260,8 +259,8 @@ async def _wait_stopped(driver: EngineDriver) -> None:
 
 
 async def _end(driver: EngineDriver, servers: list[asyncio.Server], config: Config) -> TickertapeError | None:
-    """Stop listening, persist what was accepted, deliver what is persisted, say goodbye, release all; returns
-    what ended the run."""
+    """Stop listening, persist accepted messages, deliver persisted ones, close all connections and release
+    everything; returns the error that ended the run, if any."""
     for server in servers:
         server.close()
     driver.close()
@@ -285,7 +284,7 @@ async def _stopped(driver: EngineDriver) -> TickertapeError | None:
 
 
 async def _delivered(driver: EngineDriver, seconds: float) -> None:
-    """Wait until every subscriber has what is persisted, as long as it moves; whoever has it is dismissed."""
+    """Wait until every subscriber has the persisted messages, while they proceed; disconnect those."""
     statistics = driver.broker.statistics
     now = time.monotonic()
     until, moved, before = now + seconds, now, (-1, 0)

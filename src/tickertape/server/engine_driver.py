@@ -75,11 +75,10 @@ _LATE_SECONDS_MAX: Final = 1.0
 
 
 class EngineDriver:
-    """A running instance on the current event loop.
+    """Driver of an instance on the current event loop.
 
-    `inbound` bounds the unfinished large frames of its connections; None stands for the product's bounds.
-    `connections` bounds the connections, where descriptors allow fewer than `connections_max`. `workers` do
-    what would hold up the event loop.
+    `inbound` bounds the unfinished large frames of its connections; None: the default bounds. `connections`
+    bounds the connections, where descriptors allow fewer than `connections_max`. `workers` do blocking work.
     """
 
     def __init__(
@@ -96,7 +95,7 @@ class EngineDriver:
         self._connections_max = connections
         self._inbound_timer: asyncio.TimerHandle | None = None
         self.stopped: asyncio.Future[TickertapeError | None] = loop.create_future()
-        """Done when the instance is finished: None after a clean stop, else what ended it."""
+        """Done when the instance is finished: None after a clean stop, else the error that ended it."""
         self._loop = loop
         self._connections: dict[int, ClientConnection] = {}
         self._logon_timers: dict[int, asyncio.TimerHandle] = {}
@@ -196,7 +195,7 @@ class EngineDriver:
         self.flush()
 
     def writable(self, conn: int, *, writable: bool) -> None:
-        """Note that the outbox of a connection is full, or is no longer."""
+        """Note whether the outbox of a connection has room."""
         # A client that does not read answers sends no more commands: their number has no other bound.
         self._connections[conn].set_reading(enabled=writable, reason="outbox")
         if writable:
@@ -430,7 +429,7 @@ class EngineDriver:
     # -- end ------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Begin a clean stop: what was accepted is persisted and acknowledged, then `stopped` is done."""
+        """Begin a clean stop: accepted messages are persisted and acknowledged, then `stopped` is done."""
         if not self._closing:
             self._closing = True
             self.broker.close(clock())

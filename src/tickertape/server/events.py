@@ -33,7 +33,7 @@ LEVELS: Final[tuple[Level, ...]] = ("debug", "info", "warning", "error")
 _FLUSH_SECONDS_MAX: Final = 1.0
 """Standard error that takes nothing for so long at the end is given up."""
 _CHECK_SECONDS: Final = 1.0
-"""How often it is looked whether lines were suppressed, when nothing else is logged."""
+"""Interval at which suppressed lines are reported while nothing else is logged."""
 _TRACEBACK_CHARACTERS_MAX: Final = 8_000
 _SAFE: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.:/+,|[]@%~")
 
@@ -65,7 +65,7 @@ class EventFormatter(logging.Formatter):
 
 
 def _parts(record: logging.LogRecord) -> tuple[str, Mapping[str, Value]]:
-    """Name and fields; what other libraries log becomes the event `log`."""
+    """Return name and fields; records of other libraries become the event `log`."""
     fields: dict[str, Value] | None = getattr(record, "fields", None)
     if fields is not None:
         return record.getMessage(), fields
@@ -91,7 +91,7 @@ def _text(value: Value) -> str:
 
 
 class RateLimit:
-    """Lets so many lines of one event through in each second, and counts the others."""
+    """Limits the lines of one event in a second, and counts the suppressed ones."""
 
     def __init__(self, per_second: int = events_per_second_max) -> None:
         self._per_second = per_second
@@ -120,7 +120,7 @@ class RateLimit:
 
 
 class EventWriter(logging.Handler):
-    """Writes lines on a thread of its own: who logs never waits for standard error."""
+    """Writes lines on a thread of its own, so that callers never wait for standard error."""
 
     def __init__(self, stream: TextIO, form: Format, limit: RateLimit | None = None) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ class EventWriter(logging.Handler):
             self._put(record)
 
     def close(self) -> None:
-        """Write what is queued, for a bounded time; nothing may be logged afterwards."""
+        """Write queued lines, for a bounded time; nothing may be logged afterwards."""
         super().close()
         if not self._thread.is_alive():
             return
@@ -200,7 +200,7 @@ def _record(name: str, **fields: Value) -> logging.LogRecord:
 
 @contextlib.contextmanager
 def logging_to(stream: TextIO | None, form: Format, level: Level) -> Iterator[EventWriter]:
-    """Log to `stream` (None: standard error) until the end of the block, which writes what is left."""
+    """Log to `stream` (None: standard error) until the end of the block, which writes the queued lines."""
     root = logging.getLogger()
     writer = EventWriter(stream or sys.stderr, form)
     before = root.level

@@ -16,7 +16,7 @@ from tickertape.server.limits import token_look_seconds
 
 
 class SessionExpiry:
-    """Looks at the users of an instance every `seconds`, and when it is told to."""
+    """Checks the users of an instance every `seconds`, and after a reload."""
 
     def __init__(
         self, driver: EngineDriver, credentials: CredentialStore, seconds: float = token_look_seconds
@@ -27,7 +27,7 @@ class SessionExpiry:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Look from now on, where tokens are asked for at all."""
+        """Check from now on, if tokens are required."""
         if self._credentials.wants_tokens:
             self.check()
             self._timer = asyncio.get_running_loop().call_later(self._seconds, self.start)
@@ -38,8 +38,8 @@ class SessionExpiry:
             self._timer.cancel()
 
     def check(self, replaced: Collection[str] = ()) -> None:
-        """End the sessions of those who may no longer stay: those of the users `replaced`, too, who came with
-        another token than theirs is now."""
+        """End the sessions whose token is invalid now, and those of the users `replaced`, whose token is
+        another one."""
         now = clock()
         for conn, session in list(self._driver.broker.sessions.items()):
             if session.user in replaced or not self._credentials.still_good(session.user, session.name, now):

@@ -50,9 +50,8 @@ def _print_stacks(_number: int, _frame: FrameType | None) -> None:
 
 
 class ReloadSignal:
-    """SIGHUP: a reload at each. One that arrives before the event loop runs is made up for as soon as it
-    does. A server without anything to reload that was started at a terminal ends with it instead, as other
-    programs do."""
+    """Reload at each SIGHUP. One that arrives before the event loop runs is served once it does. A server
+    without anything to reload that was started at a terminal ends by the signal, as other programs do."""
 
     def __init__(self, credentials: CredentialStore) -> None:
         self._credentials = credentials
@@ -76,8 +75,8 @@ class ReloadSignal:
 
 
 def reload(credentials: CredentialStore, expiry: SessionExpiry) -> None:
-    """Read certificates and tokens again, and end the sessions whose token is gone. Connections keep their
-    certificates. Never raises: what cannot be used is reported, and what was read before stays."""
+    """Read certificates and tokens again, and end the sessions of revoked tokens. Connections keep their
+    certificates. Never raises: a failure is logged and changes nothing."""
     try:
         replaced = credentials.reload()
         if credentials.refuses_all:  # as asked for: who takes the last token back must not be overruled
@@ -94,7 +93,7 @@ def reload(credentials: CredentialStore, expiry: SessionExpiry) -> None:
 
 
 def _place(error: Exception) -> str:
-    """Where it was raised, as `file:line`."""
+    """Return where an error was raised, as `file:line`."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -53,11 +53,11 @@ class OpenedInstance(NamedTuple):
     disk: CachingDisk
     executor: DiskJobExecutor
     report: list[str]
-    """What recovery found, a line each."""
+    """Findings of the recovery, a line each."""
     spill: SpillFiles | None
-    """Where waits what slow clients do not take; None: nowhere."""
+    """Backlogs of slow clients on disk; None: no spilling."""
     archive: ArchiveReads | None = None
-    """What lies before the log; None: nothing is archived."""
+    """Archive of the messages before the log; None: no archive."""
 
 
 def salt() -> int:
@@ -83,8 +83,8 @@ def open_on(
     new_id: bytes,
     salt: Callable[[], int],
 ) -> OpenedInstance:
-    """As `open_instance`, on this disk. `owner` says in the lock who holds it, `new_id` becomes the identity
-    of a new journal, and `salt` gives the 64 bits of each new segment."""
+    """As `open_instance`, on a given disk. `owner` names the process in the lock, `new_id` becomes the
+    identity of a new journal, and `salt` gives the 64 bits of each new segment."""
     settings, archive = config.journal, config.archive
     tier = None if archive is None else ArchiveTier(archive.location)
     fresh = IDENTITY_FILE not in disk.names(".")
@@ -156,8 +156,8 @@ def _data_directory(config: Config) -> SystemDisk:
 
 
 def open_queues(broker: Broker, disk: Disk, control: list[bytes]) -> list[str]:
-    """Bring the queues to the state that the log says; a line for each thing to tell. Raises as
-    `recover_queues` does."""
+    """Bring the queues to the state of the log; returns a line for each finding. Raises as
+    `recover_queues`."""
     if not broker.queues:
         return []
     report: list[str] = []
@@ -181,8 +181,7 @@ def open_queues(broker: Broker, disk: Disk, control: list[bytes]) -> list[str]:
 
 
 def open_staged(broker: Broker, disk: Disk) -> list[str]:
-    """Take over what was staged for transactions and prepared; a line for each thing to tell. Raises
-    `OSError`."""
+    """Restore prepared parts of transactions; returns a line for each finding. Raises `OSError`."""
     staged, report = find_staged(disk, broker.journal.journal_id)
     broker.begin_staged(staged, clock())
     staging = broker.transactions.staging
@@ -217,7 +216,7 @@ def record_end(opened: OpenedInstance) -> None:
 
 
 def begin_run(journal: Journal, executor: DiskJobExecutor) -> None:
-    """Prepare and start the first segment of this run; a full disk is no reason not to serve."""
+    """Prepare and start the first segment of this run; a full disk does not prevent the start."""
     while jobs := journal.commits.jobs():
         for job in jobs:
             error: OSError | None = None

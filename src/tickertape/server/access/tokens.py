@@ -30,18 +30,18 @@ _KEY_CHARACTERS_MAX: Final = 16
 _HASH_CHARACTERS: Final = 64
 _HEX: Final = frozenset("0123456789abcdef")
 _NOTHING: Final = bytes(_HASH_CHARACTERS // 2)
-"""What a token of an unknown name is compared with, so that it takes as long."""
+"""Compared with the token of an unknown name, so that the check takes as long."""
 _WRONG: Final = "the token is not one of this server's"
 
 
 class KnownToken(NamedTuple):
-    """What a server knows of a token."""
+    """A token as the server knows it."""
 
     sha256: bytes
     expires: int | None
     """Microseconds since 1970 UTC from which on it is not taken; None: never."""
     clients: Pattern | None
-    """What must be found in the names of its clients; None: any name."""
+    """Pattern of its client names; None: any name."""
 
 
 class Tokens:
@@ -80,7 +80,7 @@ class Tokens:
         return name
 
     def for_any_client(self) -> list[str]:
-        """The names of the tokens that are for every client name, when there are others to protect."""
+        """Names of the tokens for every client name, when there are others to protect."""
         if len(self._known) < 2:
             return []
         return [name for name, known in self._known.items() if known.clients is None]
@@ -98,7 +98,7 @@ class Tokens:
         return known is not None and not _is_over(known, now) and _is_for(known, name)
 
     def replaced_by(self, later: Tokens) -> frozenset[str]:
-        """The names that stand for another token in `later`."""
+        """Names that have another token in `later`."""
         both = self._known.keys() & later._known.keys()
         return frozenset(name for name in both if self._known[name].sha256 != later._known[name].sha256)
 
@@ -109,7 +109,7 @@ def read_tokens(path: str) -> Tokens:
 
 
 def tokens_in(data: bytes, path: str) -> Tokens:
-    """The tokens in what a file `path` holds. Raises `ConfigurationError`."""
+    """Parse the contents of the tokens file `path`. Raises `ConfigurationError`."""
     try:
         tables = tomllib.loads(data.decode())
     except (ValueError, OverflowError, RecursionError):
@@ -138,7 +138,7 @@ def _is_over(known: KnownToken, now: Now) -> bool:
 
 
 def _shown_name(key: str) -> str:
-    """A key that should not be there; not what may be a token or a hash in the wrong place."""
+    """Return an unknown key for a message, unless it may be a misplaced token or hash."""
     return shown(key) if len(key) <= _KEY_CHARACTERS_MAX else f"a key of {len(key)} characters"
 
 

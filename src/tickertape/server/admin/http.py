@@ -28,7 +28,7 @@ _MISDIRECTED: Final = (
 
 
 class Answer(NamedTuple):
-    """What goes back."""
+    """The answer to a request."""
 
     status: int
     body: bytes
@@ -102,7 +102,7 @@ class HttpConnection(asyncio.Protocol):
     # -- requests -------------------------------------------------------------------------------------
 
     def _read_on(self) -> None:
-        """Take what has come, up to the end of one request."""
+        """Read the received bytes up to the end of one request."""
         if self._task is not None or self._untaken or self._closing:
             return
         try:
@@ -149,7 +149,7 @@ class HttpConnection(asyncio.Protocol):
         return self._http.our_state is h11.DONE and self._http.their_state is h11.DONE
 
     def _next_request(self) -> None:
-        """Go on, the last answer being written: else answers would pile up for a peer that reads none."""
+        """Start the next cycle once the last answer is written, so that answers do not pile up."""
         self._set_timer()
         self._http.start_next_cycle()
         self._request = None
@@ -210,7 +210,7 @@ class HttpConnection(asyncio.Protocol):
             self.abort()
 
     def abort(self) -> None:
-        """Close now; what can be written without waiting was."""
+        """Close now; bytes that could be written without waiting were written."""
         if self._transport is not None:
             self._transport.abort()
 

@@ -22,9 +22,9 @@ class ServerStuckError(Exception):
 
 
 class LoopQuery(Generic[T]):
-    """Lets coroutines of one event loop see what `query` says on another, the one of the server.
+    """Results of `query`, called on the event loop of the server, for coroutines of another loop.
 
-    `interval`: seconds between two looks. Who asks in between shares the next one, so that an answer is never
+    `interval`: seconds between two calls. Askers in between share the next one, so that an answer is never
     older than its question."""
 
     def __init__(self, server: asyncio.AbstractEventLoop, query: Callable[[], T], interval: float) -> None:
@@ -33,11 +33,11 @@ class LoopQuery(Generic[T]):
         self._interval = interval
         self._next: asyncio.Task[T] | None = None
         self._answer: Future[T] = Future()
-        """What `_next` waits for: pending until the server begins to look."""
+        """The result that `_next` awaits: pending until the server calls `query`."""
         self._asked_at = float("-inf")
 
     async def __call__(self) -> T:
-        """What `query` says, at some moment from now on. Raises `ServerStuckError`."""
+        """Return a result of `query` from now on. Raises `ServerStuckError`."""
         if self._next is None or self._next.done() or self._answer.running() or self._answer.done():
             # One that the server has not begun to look at is shared, however long it takes: while the server
             # is stuck no more than one waits for it.

@@ -32,7 +32,7 @@ class Routes:
         stats_interval: float,
     ) -> None:
         self.sampler = Sampler(snapshot.statistics)
-        """To be told once a second that time goes on."""
+        """Samples counters once a second."""
         self._status = LoopQuery(server, snapshot.status, status_interval)
         self._stats = LoopQuery(server, snapshot.stats, stats_interval)
 
@@ -78,7 +78,7 @@ def _json(status: int, value: Mapping[str, str | None]) -> Answer:
 
 
 def anonymous_bytes() -> int | None:
-    """Resident memory of this process that no file backs; None where the system does not tell."""
+    """Return the resident memory that no file backs; None if the system does not report it."""
     try:
         with open("/proc/self/status", encoding="ascii", errors="replace") as status:
             for line in status:

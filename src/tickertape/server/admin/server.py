@@ -30,10 +30,10 @@ _STATUS_INTERVAL_SECONDS: Final = 0.005
 
 
 def admin_server(config: Config, driver: EngineDriver, loop: asyncio.AbstractEventLoop) -> AdminServer | None:
-    """The admin server, its port open, not yet started; None when there is to be none.
+    """Return the admin server with its port open, not yet started; None when it is off.
 
-    Raises `OSError` when the address cannot be had. The default address, when nobody asked for it, is done
-    without when it is taken: another server on this machine must not keep this one from starting."""
+    Raises `OSError` when the address cannot be used. The default address is given up when it is in use and
+    was not asked for: another server on this machine must not keep this one from starting."""
     wanted = config.admin.listen
     if wanted == ADMIN_OFF:
         return None
@@ -79,7 +79,7 @@ class AdminServer:
     ) -> None:
         host, port = listening.getsockname()[:2]
         self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-        """Where it really listens."""
+        """The bound address."""
         self._listening = listening
         self._name = name
         self._driver = driver

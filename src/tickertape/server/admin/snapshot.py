@@ -66,7 +66,7 @@ class TopicSnapshot(NamedTuple):
 
 
 class EngineSnapshot(NamedTuple):
-    """What one look saw."""
+    """The state of an instance, with topics as they are counted."""
 
     stats: Stats
     """Without its topics."""
@@ -105,7 +105,7 @@ class InstanceSnapshot:
         return self._driver.broker.statistics
 
     def status(self) -> Status:
-        """As the function."""
+        """Return whether the instance serves."""
         return status(self._driver)
 
     def stats(self) -> EngineSnapshot:

@@ -78,25 +78,25 @@ INSTANCE_LATER: Final = ("group", "user")
 JOURNAL_LATER: Final = ("archive", "compression", "replication")
 
 _NAME_OVERHEAD_BYTES: Final = 3
-"""What a name takes beside its text in the answer to a logon."""
+"""Bytes of a name beside its text in the answer to a logon."""
 COMMAND_LINE: Final = "command line"
-"""What stands for the file of a value that was given as an argument."""
+"""File name shown for values given as arguments."""
 _GIVEN: Final = SourceLocation(COMMAND_LINE, 0)
 _WAYS: Final = "listen on 127.0.0.1, or write insecure = true beside it in a file"
 
 
 class InstanceConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Who the server is and where its log is."""
+    """Name of the server and location of its log."""
 
     name: str = NAME_DEFAULT
     data: str = DATA_DEFAULT
     """The data directory; relative to the working directory."""
     drain_seconds: float = msgspec.field(default=drain_seconds_default, name="drain_timeout")
-    """How long subscribers are given at a stop to receive what is persisted."""
+    """Time that a stop allows for delivering persisted messages."""
 
 
 class JournalConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How the transaction log is kept."""
+    """Settings of the transaction log."""
 
     sync: SyncName = "always"
     sync_interval: float = SYNC_INTERVAL_DEFAULT
@@ -113,17 +113,17 @@ class JournalConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a topic."""
+    """Settings of a topic."""
 
     name: str
     message_type: str = MESSAGE_TYPES[0]
     """One of `MESSAGE_TYPES`."""
     validate: bool = False
-    """Whether a body that is not what the type says is refused."""
+    """Whether bodies that do not match the message type are refused."""
 
 
 class Admin(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the server answers over HTTP about itself."""
+    """Address of the monitoring over HTTP."""
 
     listen: str | None = None
     """`http://host:port`; None: nothing was said, so the default is tried; `off`: nowhere."""
@@ -134,19 +134,19 @@ class Admin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoggingConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What is told on standard error."""
+    """Settings of the event log."""
 
     format: Format = "text"
     level: Level = "info"
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a server is told, checked. `Config()` is a server without a configuration file."""
+    """A whole configuration, checked. `Config()` is a server without a configuration file."""
 
     instance: InstanceConfig = InstanceConfig()
     transports: list[Transport] = msgspec.field(default_factory=lambda: [Transport()])
     authentication: Authentication | None = None
-    """Who may log on; None: everybody."""
+    """Authentication of logons; None: everybody may log on."""
     journal: JournalConfig = JournalConfig()
     topics: list[TopicConfig] = msgspec.field(default_factory=list)
     queues: list[QueueDefinition] = msgspec.field(default_factory=list)
@@ -167,12 +167,11 @@ def load_config(
     admin: str | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Config:
-    """The configuration of `path` (None: no file), overridden by what else is given.
+    """Load the configuration of `path` (None: no file), overridden by the arguments.
 
     `data` is relative to the working directory, in a file to that file; `listen` replaces all transports of
-    the file. `environment` is where `${VAR}` looks (default: that of this process). Raises
-    `ConfigurationError` with the first problem; `examine` gives all.
-    """
+    the file. `environment` holds the variables for `${VAR}` (default: those of this process). Raises
+    `ConfigurationError` with the first problem; `examine` returns all."""
     config, problems = examine(
         path, name=name, data=data, listen=listen, admin=admin, environment=environment
     )
@@ -195,7 +194,7 @@ def examine(
     admin: str | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> tuple[Config | None, ConfigProblems]:
-    """As `load_config`, but with every problem instead of an error; no `Config` when there is one."""
+    """As `load_config`, but returns every problem instead of raising; without a `Config` if there is one."""
     problems = ConfigProblems()
     root = ConfigNode({}, SourceLocation("", 0))
     if path is not None:

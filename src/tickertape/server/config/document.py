@@ -28,12 +28,12 @@ _VARIABLE: Final = re.compile(r"\$(\$?)\{([^{}]*)(\}?)")
 _VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LINE: Final = re.compile(r"\s*\(at line (\d+), column \d+\)")
 _ONE_LINE_PAIR: Final = re.compile(r"[ \t]*[^\s\[#=][^\[=]*=[ \t]*(?!\[|\{|\"\"\"|''').*")
-"""A line that is a key and its value, whatever is wrong with them; the lines around it do without it."""
+"""A line with a key and its value, valid or not; the lines around it are valid without it."""
 _SYNTAX_PROBLEMS_MAX: Final = 10
 _SECOND_LOOK_BYTES_MAX: Final = 64 * KIB
 """A larger file is not read again without its first broken line."""
 KEY_CHARACTERS_MAX: Final = 60
-"""Longer keys are cut where they are told; ours are shorter by far."""
+"""Longer keys are cut in messages; valid keys are far shorter."""
 _INTEGER_MAX: Final = 2**63 - 1
 _HINTS: Final = {
     "Invalid value": "text is written in quotes; other values are numbers, true, false, times and [lists]",
@@ -51,11 +51,11 @@ _HINTS: Final = {
 
 
 UNUSABLE: Final = object()
-"""Stands for a value that could not be made out, which has been told: nothing more is said of it."""
+"""Placeholder of a value with a reported problem; nothing more is reported of it."""
 
 
 class SourceLocation(NamedTuple):
-    """Where a value stands. Line 0: not in a file."""
+    """File and line of a value. Line 0: not in a file."""
 
     file: str
     line: int
@@ -73,7 +73,7 @@ class ConfigNode(NamedTuple):
 
 
 class ConfigProblem(NamedTuple):
-    """Something that cannot be used: where, which key, and what is allowed instead."""
+    """A problem of a configuration: its location, its key, and the allowed values."""
 
     location: SourceLocation
     key: str
@@ -97,11 +97,10 @@ class ConfigProblems(list[ConfigProblem]):
 
 
 def read_document(path: Path, environment: Mapping[str, str], problems: ConfigProblems) -> ConfigNode:
-    """The table of `path` with all it includes, strings with their variables replaced.
+    """Return the table of `path` with all its includes and with variables replaced.
 
-    What is included comes first: a scalar of the including file wins, tables are put together key by key,
-    arrays of tables are joined. Never raises: what is wrong is added to `problems` and left out.
-    """
+    Included files come first: a scalar of the including file wins, tables are merged key by key, arrays of
+    tables are joined. Never raises: invalid parts are added to `problems` and left out."""
     try:
         return _DocumentReader(environment, problems).read(path, ())
     except _UnreadableError as error:
@@ -110,7 +109,7 @@ def read_document(path: Path, environment: Mapping[str, str], problems: ConfigPr
 
 
 class _UnreadableError(Exception):
-    """A file of which nothing can be used; the line is 0 when no line of it is to blame."""
+    """A file that cannot be used at all; line 0 if the problem is not in one line."""
 
     def __init__(self, location: SourceLocation, text: str) -> None:
         super().__init__(text)
@@ -280,7 +279,7 @@ def _bytes_of(path: Path) -> bytes:
 
 
 def _explained(error: tomllib.TOMLDecodeError, text: str) -> tuple[int, str]:
-    """The line of a syntax error, and what can be done about it."""
+    """Return the line of a syntax error and the remedy."""
     at = _LINE.search(str(error))
     line = int(at[1]) if at else text.rstrip().count("\n") + 1
     what = _LINE.sub("", str(error)).replace(" (at end of document)", ", at the end of the file")
@@ -293,12 +292,12 @@ def _key(path: tuple[str | int, ...]) -> str:
 
 
 def shown_key(key: str) -> str:
-    """`key` as it is told: as it is written when it is an ordinary one, else quoted, escaped and cut."""
+    """Return `key` for a message: ordinary keys as written, others quoted, escaped and cut."""
     return key if len(key) <= KEY_CHARACTERS_MAX and key.isprintable() else shown(key)
 
 
 def is_utf8(text: str) -> bool:
-    """Whether `text` can be written as UTF-8; what came from the system may not be text at all."""
+    """Whether `text` can be encoded as UTF-8; text from the system may not be valid."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:

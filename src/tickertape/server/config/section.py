@@ -57,7 +57,7 @@ class Section:
             return default
 
     def required(self, key: str, convert: Callable[[Any], _Value], default: _Value) -> _Value:
-        """As `value`, but the key must be there."""
+        """As `value`, of a required key."""
         if key not in self._table and not self._later & self._table.keys():
             self.problem(key, MISSING, self._location)
         return self.value(key, convert, default)
@@ -85,7 +85,7 @@ class Section:
         return [Section(member, name, self._problems) for member in node.value]
 
     def not_built(self, *keys: str) -> None:
-        """Refuse these keys in so many words: they will come, and have no effect today."""
+        """Refuse keys of planned features explicitly: they have no effect today."""
         self._later = frozenset(keys)
         for key in keys:
             if key in self._table:
@@ -96,7 +96,7 @@ class Section:
         return key in self._table
 
     def location(self, key: str) -> SourceLocation:
-        """Where `key` stands, or its table when it is absent."""
+        """Return the location of `key`, or of the table if the key is absent."""
         node = self._table.get(key)
         return self._location if node is None else node.location
 
@@ -107,7 +107,7 @@ class Section:
         )
 
     def finish(self, *also: str) -> None:
-        """Refuse what nobody asked for; `also` names keys that were dealt with elsewhere."""
+        """Report the keys that were not read; `also` names keys that were read elsewhere."""
         takes = ", ".join([*self._asked, *also])
         where = f"[{self._name}]" if self._name else "the file"
         for key, node in self._table.items():
@@ -141,7 +141,7 @@ def text_of(value: Any) -> str:
 
 
 def kind_of(value: Any) -> str:
-    """`value` as a problem shows what it is not."""
+    """Return `value` as it is shown in a problem."""
     if isinstance(value, dict | list):
         return "a table" if isinstance(value, dict) else "a list"
     return shown(str(value).lower() if isinstance(value, bool) else str(value)).strip("'")
@@ -151,7 +151,7 @@ _DIGITS_MAX: Final = 20
 
 
 def flag_of(value: Any) -> bool:
-    """A flag. Raises `ConfigurationError`, as all here."""
+    """Read a flag. Raises `ConfigurationError`."""
     # As text too, because that is all that ${VAR} can give.
     flag = {"true": True, "false": False}.get(value) if isinstance(value, str) else value
     if not isinstance(flag, bool):

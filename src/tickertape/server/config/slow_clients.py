@@ -30,8 +30,7 @@ NO_AGE: Final = "none"
 
 
 class SlowClientsConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What may wait for clients that do not take what they subscribed to and the log does not have, and how
-    long: that holds for `live` subscriptions to what it has, too."""
+    """Bounds of the backlogs of slow clients, in bytes and time, also of `live` subscriptions."""
 
     memory_limit: int = slow_memory_bytes_default
     """Bytes, all connections together."""
@@ -50,12 +49,12 @@ class SlowClientsConfig(msgspec.Struct, frozen=True, kw_only=True):
         return SlowConsumerLimits(self.memory_limit, self.connection_limit, self.disk_limit, self.age_limit)
 
     def path(self, data: str) -> str:
-        """The directory, where `data` is the data directory."""
+        """Return the directory below the data directory `data`, or the configured one."""
         return str(Path(data) / DIRECTORY_DEFAULT) if self.directory is None else self.directory
 
 
 def read_slow_clients(section: Section, home: str) -> SlowClientsConfig:
-    """The table. `home` is the file that a relative directory belongs to, when the table does not say."""
+    """Read the table. `home`: the file that a relative path belongs to, unless the table's file does."""
     memory = section.value("memory_limit", _memory, slow_memory_bytes_default)
     connection = section.value("connection_limit", _size, min(slow_connection_bytes_default, memory))
     disk = section.value("disk_limit", _disk, slow_disk_bytes_default)

@@ -61,7 +61,7 @@ def check_keys(text: str) -> None:
 
 
 def _stand_in(match: re.Match[str]) -> str:
-    """What stands for a comment or a string, on as many lines."""
+    """Replacement of a comment or a string, with as many lines."""
     return '""' + "\n" * match[0].count("\n")
 
 
@@ -172,7 +172,7 @@ class _Walk:
             self._at = match.end()
 
     def _next_member(self, closing: str) -> bool:
-        """Stand at the next member of an array or inline table; False, behind its end, when there is none."""
+        """Move to the next member of an array or inline table; False behind its end."""
         self._skip(_BLANK)
         if self._text[self._at] == ",":
             self._at += 1

@@ -16,7 +16,7 @@ from tickertape.server.config.section import Section, text_of
 
 RECORDED_LATER: Final = ("filter", "key", "expiration")
 TOPIC_LATER: Final = (*RECORDED_LATER, "pattern")
-"""What the product will have and does not have yet."""
+"""Notations of planned features."""
 
 
 def read_name(section: Section, taken: set[str]) -> str:
@@ -29,7 +29,7 @@ def read_name(section: Section, taken: set[str]) -> str:
 
 
 def read_recorded(sections: Iterable[Section]) -> list[str]:
-    """Names and patterns of what is recorded."""
+    """Names and patterns of persistent topics."""
     taken: set[str] = set()
     names = []
     patterns = 0

@@ -29,7 +29,7 @@ class Transport(msgspec.Struct, frozen=True, kw_only=True):
 
     listen: str = LISTEN_DEFAULT
     insecure: bool = False
-    """Listening beyond loopback without encryption was allowed in so many words."""
+    """Listening beyond loopback without encryption was allowed explicitly."""
     certificate: str | None = None
     """Path of the certificate of a `tls://` address, with those between it and the CA."""
     key: str | None = None
@@ -39,7 +39,7 @@ class Transport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Authentication(msgspec.Struct, frozen=True, kw_only=True):
-    """Who may log on."""
+    """Authentication of logons."""
 
     tokens_file: str
     """Path of the file with the hashes of the tokens."""

@@ -48,7 +48,7 @@ class ConnectionHandler(Protocol):
         """End a connection that broke the rules."""
 
     def writable(self, conn: int, *, writable: bool) -> None:
-        """Note that the outbox of a connection is full, or is no longer."""
+        """Note whether the outbox of a connection has room."""
 
     def large_frame(self, conn: int, size: int, received: int) -> None:
         """Note how much of an unfinished large frame was received."""
@@ -76,7 +76,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.ended = ("", "")
         """Error code and text with which the server ended it."""
         self.since = time.monotonic()
-        """When it was accepted, monotonic seconds."""
+        """Monotonic second at which it was accepted."""
         self._heard_at = self._said_at = self.since
         self._read_bytes = 0
         self._descriptor = -1

@@ -49,38 +49,38 @@ if TYPE_CHECKING:
     from tickertape.archive.schema import Coverage
 
 _FIRST_PROBE_SECONDS: Final = 0.2
-"""The libraries are imported when the server has begun to serve; who needs them before has them imported."""
+"""The libraries are imported after the server has begun to serve, or by the first request."""
 _END_SECONDS_MAX: Final = 1.0
-"""What a stop waits for reads under way."""
+"""A stop waits this long for reads under way."""
 
 
 class ArchiveReadHandler(Protocol):
-    """What answers are given to, on the event loop."""
+    """Receiver of answers, on the event loop."""
 
     broker: Broker
 
     def flush(self) -> None:
-        """Carry out what the engine wants then."""
+        """Carry out the effects of the engine."""
 
 
 class _ArchiveRead:
-    """A reader that goes on where the last answer ended, and reads the next answer before it is asked for."""
+    """A scan that continues where its last answer ended, and reads the next answer ahead."""
 
     def __init__(self, topic: str | None, begin: int, end: int, messages: Iterator[ArchiveExtent]) -> None:
         self.topic = topic
         self.at = begin
-        """Where the next answer begins."""
+        """Position at which the next answer begins."""
         self.end = end
-        """Where it ends; the log may begin later by now."""
+        """Position at which the scan ends; the log may begin later by now."""
         self.used = True
-        """It was asked since somebody looked."""
+        """It was used since the last probe."""
         self._messages = messages
         self._ready: ArchivedParts | None = None
         self._lock = threading.Lock()
 
     def next(self, topic: str | None, begin: int, size: int) -> ArchivedParts | None:
-        """The next answer, of about so many bytes; None when that is not what begins at `begin`, or what was
-        read ahead while somebody asked could not be read. Raises `ArchiveFailed`."""
+        """Return the next answer, of about `size` bytes; None unless it begins at `begin`, or if reading
+        ahead failed. Raises `ArchiveFailed`."""
         self.used = True
         with self._lock:
             if (self.topic, self.at) != (topic, begin):
@@ -142,12 +142,12 @@ class ArchiveReads:
         """Requests that were not answered."""
         self._stopped = threading.Event()
         self._last_event = ""
-        """What was told of the last look."""
+        """The last logged event about the archive."""
         self._unfit = ""
         """Why the archive is not that of this log, for good: the log will grow to where the archive ends,
         with other messages at its positions."""
         self._last: tuple[tuple[str, Coverage], tuple[int, StoredMessage] | None] | None = None
-        """Which table it was when it was looked at last, what it covered, and the last message of that."""
+        """Table and coverage of the last probe, and the last message covered."""
 
     def start(self, loop: asyncio.AbstractEventLoop, driver: ArchiveReadHandler) -> None:
         """Begin to look how far it reaches. Called once, on the event loop, before the first request."""
@@ -164,7 +164,7 @@ class ArchiveReads:
         self._queue.put(effect)
 
     def drop(self, conn: int) -> None:
-        """A connection is gone: what it has asked for and was not begun is over."""
+        """Forget the requests of a closed connection that are not under way."""
         for effect in self._queue.drop(conn):
             self._waiting -= 1
             self._deliver(effect.token, ArchiveFailed("nobody waits for it"))
@@ -196,7 +196,7 @@ class ArchiveReads:
     def _check(
         self, covered: ArchiveCoverage, told: Callable[[ArchiveCoverage | ArchiveFailed], None]
     ) -> None:
-        """Use what the archive covers, once it is known that the log has, or had, these messages."""
+        """Use the coverage once the log is known to have, or to have had, these messages."""
         broker = self._driver.broker
         if covered.begin is None or self._unfit or self._knows(covered):
             self._judged(covered, told, "")
@@ -225,7 +225,7 @@ class ArchiveReads:
         told: Callable[[ArchiveCoverage | ArchiveFailed], None],
         found: str | TickertapeError,
     ) -> None:
-        """`found` is what is wrong, if anything; an error when that cannot be known now."""
+        """Use or refuse the coverage; `found` names a difference, or is an error if it is unknown."""
         if isinstance(found, TickertapeError):
             text = f"{self._config.location} cannot be compared with the log: {found}"
             self._record("archive_failed", logging.WARNING, code=ArchiveFailed.code, text=text)
@@ -340,7 +340,7 @@ class ArchiveReads:
         return known[1]
 
     def _record(self, name: str, level: int, **fields: str) -> None:
-        """Once, until something else is to be told."""
+        """Log an event unless it was the last one."""
         told = f"{name} {fields}"
         if told != self._last_event:
             self._last_event = told
@@ -375,7 +375,7 @@ class ArchiveReads:
         return answer
 
     def _drop_unused(self) -> None:
-        """Close readers that nobody has asked since the last look."""
+        """Close readers that were not used since the last probe."""
         with self._readers_lock:
             for scan, reader in list(self._readers.items()):
                 if not reader.used:

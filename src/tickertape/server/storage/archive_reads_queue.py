@@ -58,7 +58,7 @@ class ArchiveReadQueue:
             self._changed.notify()
 
     def drop(self, conn: int) -> list[ArchiveRead]:
-        """Nobody waits for those of a connection: what was not begun is not carried out, and given back."""
+        """Drop the waiting requests of a closed connection; returns them."""
         with self._changed:
             return list(self._lines.pop(conn, ()))
 

@@ -65,7 +65,7 @@ class DiskWorker:
         return None
 
     def stop(self) -> None:
-        """Finish what is queued and end the threads."""
+        """Finish queued jobs and end the threads."""
         for worker in (self._commits, self._prepares, self._removals):
             worker.stop()
 

@@ -24,13 +24,13 @@ Answer = Callable[[int, Buffer | OSError], None]
 
 
 class CachingDisk(Disk, Protocol):
-    """A disk that can be asked for what it has in memory."""
+    """A disk that can read from memory without waiting."""
 
     def close_all(self) -> None:
         """Close every file, and let go of the lock."""
 
     def read_nowait(self, handle: int, offset: int, size: int) -> Buffer | None:
-        """As `read`; None where the disk would have to be waited for."""
+        """As `read`; None if that would wait for the disk."""
 
 
 class SegmentReads:
@@ -82,7 +82,7 @@ class SegmentReads:
             self._close_gone()
 
     def removed(self, numbers: Iterable[int]) -> None:
-        """The files of these segments are gone: their room is free once nobody has them open."""
+        """Close the files of removed segments once no read uses them, which frees their room."""
         self._gone.update(number for number in numbers if number in self._handles)
         self._close_gone()
 

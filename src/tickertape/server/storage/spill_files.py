@@ -35,11 +35,11 @@ _FILE_MODE: Final = 0o600
 
 
 class SpillFiles:
-    """The files in one directory. Answers come on a thread: who takes them hands over to the event loop.
+    """The spill files of one directory. Answers arrive on a thread and must be handed to the event loop.
 
-    Making it creates the directory when it is missing, holds it for `owner` (None: it lies in a directory
-    that is held already), and deletes what an earlier run left in it. With `within`, a descriptor, it is the
-    one of that name there and no link; otherwise what the path names now is used until `stop`. Raises
+    The constructor creates a missing directory, locks it for `owner` (None: it lies in a locked directory),
+    and deletes the files of an earlier run. With `within`, a descriptor, the directory is the one of that
+    name there, not a link; otherwise the directory that the path names now is used until `stop`. Raises
     `SpillFailed`."""
 
     def __init__(self, directory: str | Path, owner: str | None = None, *, within: int | None = None) -> None:
@@ -95,7 +95,7 @@ class SpillFiles:
                 os.unlink(name, dir_fd=self._directory)
 
     def start(self, answer: Answer) -> None:
-        """Say who takes the answers, before the first job."""
+        """Set the receiver of answers, before the first job."""
         self._answer = answer
 
     def submit(self, job: Job) -> None:
@@ -110,7 +110,7 @@ class SpillFiles:
         (self._reads if isinstance(job, SpillRead) else self._writes).put(job)
 
     def stop(self) -> None:
-        """Finish what is queued, end the threads, delete the files and let go of the directory."""
+        """Finish queued jobs, end the threads, delete the files and unlock the directory."""
         self._stopped = True
         for queue in (self._writes, self._reads):
             queue.put(None)

@@ -39,7 +39,7 @@ class StagingFiles:
         self._stopped = False
 
     def submit(self, job: StagingJob) -> None:
-        """Queue a job. A file is opened only after it was prepared, and dropped when nobody opens it."""
+        """Queue a job. A file is opened only once prepared, and dropped only while no job opens it."""
         if self._stopped:
             return  # what is left of unprepared parts goes at the next start
         if self._threads is None:
@@ -50,7 +50,7 @@ class StagingFiles:
         self._threads[isinstance(job.task, StageOpen)].submit(job)
 
     def stop(self) -> None:
-        """Finish what is queued, end the threads and close the files."""
+        """Finish queued jobs, end the threads and close the files."""
         self._stopped = True
         for thread in self._threads or ():
             thread.stop()

@@ -46,7 +46,7 @@ class ThreadWorker(Generic[T]):
 
 
 class Workers(NamedTuple):
-    """Makers of what carries out work beside an event loop."""
+    """Makers of workers and pools that work beside an event loop."""
 
     make: Callable[[Callable[[Any], None], str], Worker[Any]] = ThreadWorker
     """Makes a worker that calls a function, which must not raise, with each item; the name is for people."""
