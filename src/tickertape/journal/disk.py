@@ -37,7 +37,7 @@ _OPEN_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _LOCK_ABSENT: Final = frozenset(
     {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENOLCK, errno.EBADF, errno.EISDIR}
 )
-"""What file systems answer that cannot lock a directory, network file systems among them."""
+"""Errors of file systems that cannot lock a directory, network file systems among them."""
 _NOWAIT_ABSENT: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 
@@ -184,7 +184,7 @@ class SystemDisk:
         return handle
 
     def close(self, handle: int) -> None:
-        """Close `handle`; what was written stays as unsynced as it was."""
+        """Close `handle`; unsynced writes stay unsynced."""
         fd = self._files.pop(handle, None)
         if fd is None:
             raise _bad_handle(handle)
@@ -267,7 +267,7 @@ class SystemDisk:
         return b"".join(pieces) if len(pieces) > 1 else pieces[0]
 
     def map(self, handle: int) -> memoryview:
-        """The whole file, to be read in place: what is not used can leave memory again."""
+        """Return the whole file, mapped: unused pages can leave memory again."""
         return memoryview(mmap.mmap(self._fd(handle), 0, access=mmap.ACCESS_READ))
 
     def read_nowait(self, handle: int, offset: int, size: int) -> Buffer | None:
@@ -356,7 +356,7 @@ class SystemDisk:
 
 
 def _written(fd: int) -> str:
-    """What the holder of a lock file wrote into it."""
+    """Return the text that the holder wrote into a lock file."""
     return os.pread(fd, 4096, 0).decode("utf-8", "replace").strip()
 
 
@@ -379,7 +379,7 @@ def _bad_handle(handle: int) -> OSError:
 
 
 def _write_rest(fd: int, offset: int, buffers: Sequence[Buffer], done: int) -> None:
-    """Write what lies behind the first `done` bytes of `buffers`, in slices the kernel takes."""
+    """Write `buffers` behind their first `done` bytes, in slices that the kernel accepts."""
     views = [v for b in buffers if (v := memoryview(b).cast("B")).nbytes]
     first = 0
     offset += done

@@ -32,7 +32,7 @@ from tickertape.journal.reading.log_view import LogPart, LogSegment, LogView, Re
 
 
 class RetentionPolicy(NamedTuple):
-    """What is kept: messages younger than `age_seconds`, segments of at most `size_bytes`. None: no bound."""
+    """Kept messages: those younger than `age_seconds`, segments of at most `size_bytes`. None: no bound."""
 
     age_seconds: float | None = None
     size_bytes: int | None = None
@@ -46,7 +46,7 @@ class RetentionPolicy(NamedTuple):
 
 
 class RetiredFacts(NamedTuple):
-    """What is to be recorded before segments go, and the first message behind them."""
+    """Facts to record before segments are removed, and the first message behind them."""
 
     retired: RetiredState
     first: StoredMessage | None
@@ -184,7 +184,7 @@ def first_message(view: LogView, position: int) -> Generator[ReadRequest, Buffer
 
 
 def first_of(part: LogPart, position: int) -> StoredMessage | None:
-    """The first message of a part, from `position` on, that is no control record."""
+    """Return the first message of a part, from `position` on, that is not a control record."""
     batch = part.batch
     low = max(position - part.first_position, 0)
     if batch.kinds is not None:
@@ -230,6 +230,6 @@ def _read_highest(
 
 
 def _next(reader: LogReader) -> Generator[ReadRequest, Buffer, list[LogPart] | None]:
-    """What a reader gives next, perhaps no part; None at the persisted end."""
+    """Return the next parts of a reader, perhaps none; None at the persisted end."""
     step = reader.poll()
     return reader.answer((yield step)) if isinstance(step, ReadRequest) else step

@@ -25,7 +25,7 @@ from tickertape.journal.limits import commit_header_bytes, segment_header_bytes
 
 
 class LogEnd(NamedTuple):
-    """Where the log stands when a run begins."""
+    """End of the log when a run begins."""
 
     journal_id: bytes
     epoch: int
@@ -77,13 +77,12 @@ class ActiveSegment:
 
 
 def _reserve_bytes(index: SegmentIndex) -> int:
-    """What a mark and the seal may take: their room is reserved with the segment, so neither meets a full
-    disk."""
+    """Return the most room that a mark and the seal take, which is reserved with the segment."""
     return 2 * commit_header_bytes + index.encoded_bytes_max + footer_bytes + 8
 
 
 def commit_bytes_of(batch: MessageBatch) -> int:
-    """What a commit of `batch` takes of a segment's room at most, with what it adds to the seal."""
+    """Return the most room of a segment that a commit of `batch` takes, with its part of the seal."""
     return commit_header_bytes + batch.nbytes + SegmentIndex.growth_bytes_max(batch)
 
 

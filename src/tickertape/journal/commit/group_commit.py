@@ -49,8 +49,8 @@ from tickertape.journal.limits import (
 
 
 class SyncPolicy(Enum):
-    """When a commit is synced. `ALWAYS` before it is acknowledged; `INTERVAL` every so often; `NEVER` by the
-    system."""
+    """Time of the sync of a commit. `ALWAYS`: before its acknowledgement; `INTERVAL`: at intervals; `NEVER`:
+    left to the system."""
 
     ALWAYS = "always"
     INTERVAL = "interval"
@@ -70,7 +70,7 @@ class PersistedCommit(NamedTuple):
 
 
 class CommitInFlight(NamedTuple):
-    """The job that the disk carries out, and what is true when it succeeded."""
+    """The job under way, and the state after its success."""
 
     job: JournalJob
     persisted: PersistedCommit | None
@@ -81,7 +81,7 @@ class CommitInFlight(NamedTuple):
 
 
 _SPARE_BYTES = 16 * MIB
-"""By how much a segment that is made for a chain is larger: for what is accepted before the chain."""
+"""Extra size of a segment made for a chain, for messages accepted before the chain."""
 
 
 class GroupCommit:
@@ -103,7 +103,7 @@ class GroupCommit:
         self.persisted_end = log_end.position
         """Position after the last message whose commit reached its level."""
         self.synced_end = log_end.position
-        """Position after the last message that a sync is known to have made durable, whatever the policy."""
+        """Position after the last message known to be synced, under any policy."""
         self.failure: TickertapeError | None = None
         self.closed = False
         self.active: ActiveSegment | None = None
@@ -162,9 +162,9 @@ class GroupCommit:
         return first
 
     def reserve_segment(self, nbytes: int, now: Now) -> None:
-        """Have a segment begin that has `nbytes` left beside what was accepted; 0: no longer.
+        """Begin a segment with `nbytes` left beside the accepted messages; 0 cancels the request.
 
-        Look at `has_room`, and at `full`, after each answer of the disk."""
+        Check `has_room` and `full` after each answer of the disk."""
         if self._wanted and not nbytes:
             # Full for a chain is not full for the others, nor for the next chain: what they need is tried.
             self.preallocation.give_up()
@@ -178,25 +178,25 @@ class GroupCommit:
         return self._accepted_room() + nbytes <= self.active.room()
 
     def _accepted_room(self) -> int:
-        """What all that was accepted and is not written may take of a segment."""
+        """Return the most room of a segment that accepted, unwritten messages take."""
         return self._pending.room() + (0 if self._next is None else self._next.room)
 
     @property
     def pending_bytes(self) -> int:
-        """What was accepted and is not yet on its way to the disk."""
+        """Bytes accepted and not yet on their way to the disk."""
         return self._pending.bytes
 
     @property
     def congested(self) -> bool:
-        """More waits for the next commit than it should: pause those who publish."""
+        """Too much waits for the next commit: publishers should pause."""
         waiting = self._pending.bytes + batch_memory_bytes * len(self._pending)
         return waiting > commit_gather_bytes_max
 
     def can_accept(self, nbytes: int) -> bool:
-        """Whether there is room for what may take `nbytes` of a segment (`encoded_size`), as far as is known;
-        False only while the disk is full.
+        """Whether `nbytes` of a segment (`encoded_size`) have room, as far as known; False only while the
+        disk is full.
 
-        What is accepted then never waits for a segment: nobody could say when it would be persisted."""
+        Messages accepted while it is full never wait for a segment, which might never come."""
         if not self.full:
             return True
         return self.active is not None and self._accepted_room() + nbytes <= self.active.room()
@@ -218,15 +218,15 @@ class GroupCommit:
         self._advance(now)
 
     def sync_soon(self, now: Now) -> None:
-        """Sync what was written without one as soon as no chain is in the way, whatever the policy."""
+        """Sync unsynced commits as soon as no chain is in the way, under any policy."""
         if self._sync_at is None or self._sync_at > now.mono:
             self._sync_at = now.mono
         self._advance(now)
 
     def close(self, now: Now) -> None:
-        """Write what is pending, seal, and be `closed`. Nothing may be appended afterwards.
+        """Write pending messages, seal, and become `closed`. Nothing may be appended afterwards.
 
-        On a full disk, what does not fit is given up: it was never reported as persisted."""
+        On a full disk, messages without room are dropped: they were never reported as persisted."""
         self._closing = True
         self._mark_at = None
         self.preallocation.stop_retrying()
@@ -259,7 +259,7 @@ class GroupCommit:
 
     @property
     def clean_shutdown(self) -> CleanShutdown | None:
-        """Where the seal of `close` ended the log, once it is `closed`; None when there was none."""
+        """The end of the log after `close`, once it is `closed`; None if no segment was active."""
         if not self.closed or self.active is None:
             return None
         return CleanShutdown(
@@ -283,12 +283,12 @@ class GroupCommit:
 
     @property
     def full(self) -> bool:
-        """There is no room for another segment; tried again once a second."""
+        """No room for another segment; retried once a second."""
         return self.preallocation.full
 
     @property
     def full_reason(self) -> str:
-        """What there is no room of while it is `full`, and what to do."""
+        """The missing resource while it is `full`, and the remedy."""
         return self.preallocation.full_reason
 
     @property
@@ -325,7 +325,7 @@ class GroupCommit:
             self._sync_sent()
 
     def _next_sent(self, now: Now) -> bool:
-        """Send the next commit, or what must come before it; False when it has to wait."""
+        """Send the next commit, or a job that must precede it; False when it has to wait."""
         assert self._next is not None
         if not self._chained and self._sync_due(now) and self._sync_sent():
             return True  # commits that keep coming must not put it off
@@ -410,7 +410,7 @@ class GroupCommit:
         return self._sync_at is not None and now.mono >= self._sync_at
 
     def _sync_sent(self) -> bool:
-        """Sync what was written without one, if there is any (policies `interval` and `never`)."""
+        """Sync unsynced commits, if there are any (policies `interval` and `never`)."""
         assert self.active is not None
         self._sync_at = None
         if self._synced_through == self._commit - 1:
@@ -453,8 +453,8 @@ class GroupCommit:
         self._synced_through, self.synced_end = commit, self._written_end
 
     def _latch(self, job: JournalJob, error: OSError) -> None:
-        """The first failed write or sync: what is on the disk is unknown from here on, so nothing more is
-        said."""
+        """Latch the first failed write or sync: the contents of the disk are unknown, so nothing more is
+        reported."""
         what = type(job).__name__
         self.failure = JournalFailed(
             f"{what} failed: {error}. Nothing more is acknowledged; stop, mend the disk, and start again."
@@ -508,7 +508,7 @@ class GroupCommit:
             self._jobs.append(smaller)
 
     def _begin_segment(self, now: Now) -> None:
-        """Seal the active segment, if there is one, and go on in the prepared one."""
+        """Seal the active segment, if any, and continue in the prepared one."""
         if self.active is None or not self._sync_sent():
             self._start_segment(self.active, now)
 

@@ -25,8 +25,8 @@ class PreparedSegment(NamedTuple):
 
 
 class SegmentPreallocation:
-    """Asks for each segment twice as large as the one before, up to `segment_bytes`; smaller ones, down to
-    `segment_bytes_min`, when that does not fit."""
+    """Requests each segment twice as large as the one before, up to `segment_bytes`; smaller ones, down to
+    `segment_bytes_min`, without room for that."""
 
     def __init__(self, segment_bytes: int, reserved_bytes: int = 0) -> None:
         """`reserved_bytes`: size of the file that an earlier run reserved for the first segment: all of it is
@@ -36,7 +36,7 @@ class SegmentPreallocation:
         self.full = False
         """Not even the smallest segment that would do has room; tried again at `retry_at`."""
         self.full_reason = ""
-        """What there was no room of when it became full, and what to do."""
+        """The missing resource when it became full, and the remedy."""
         self.retry_at: float | None = None
         """Monotonic second."""
         self._segment_bytes = segment_bytes
@@ -45,18 +45,18 @@ class SegmentPreallocation:
 
     @property
     def prepared_bytes(self) -> int:
-        """What the segment that is reserved and not begun takes."""
+        """Size of the prepared segment."""
         return 0 if self.prepared is None else self.prepared.capacity
 
     @property
     def upcoming_bytes(self) -> int:
-        """What the next segment will take that is not prepared yet; 0 when it is."""
+        """Size of the next segment to be prepared; 0 if one is prepared."""
         if self.prepared is not None:
             return 0
         return _allocated(self._next_bytes) if self.preparing is None else self.preparing.bytes
 
     def may_request(self, now: Now) -> bool:
-        """Nothing is being prepared, and it is no time to wait."""
+        """Whether a segment may be requested now."""
         return self.preparing is None and (self.retry_at is None or now.mono >= self.retry_at)
 
     def request(self, number: int, needed: int) -> PrepareSegment:
@@ -85,7 +85,7 @@ class SegmentPreallocation:
         return None
 
     def give_up(self) -> None:
-        """What was asked for is no longer needed: that there is no room for it counts no more."""
+        """Cancel a request that is no longer needed, so that a lack of room for it does not count."""
         if self.full:
             self.full, self.retry_at = False, None
 

@@ -22,7 +22,7 @@ _BYTES_MAX: Final = 4096
 
 
 class CleanShutdown(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the log ended at a clean stop."""
+    """End of the log at a clean stop."""
 
     segment: int
     """The segment that was sealed."""
@@ -46,7 +46,7 @@ def write_clean_shutdown(disk: Disk, shutdown: CleanShutdown) -> None:
 
 
 def read_clean_shutdown(disk: Disk) -> CleanShutdown | None:
-    """What is recorded; None when nothing is. Raises `ValueError` when it cannot be understood."""
+    """Return the record; None if there is none. Raises `ValueError` if it is invalid."""
     if CLEAN_SHUTDOWN_FILE not in disk.names("."):
         return None
     handle = disk.open(CLEAN_SHUTDOWN_FILE, write=False)

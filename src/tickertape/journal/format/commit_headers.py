@@ -45,7 +45,7 @@ _CHECKED_BYTES: Final = commit_header_bytes - 4
 
 
 class Expected(NamedTuple):
-    """What the next commit must carry."""
+    """Fields that the next commit must have."""
 
     salt: int
     epoch: int
@@ -59,7 +59,7 @@ class CommitHeaders(NamedTuple):
 
     window: bytes
     starts: list[int]
-    """Where in `window` each begins."""
+    """Offsets of the commits in `window`."""
     rows: npt.NDArray[np.void]
     """Their headers, `COMMIT_DTYPE`."""
 
@@ -89,7 +89,7 @@ class CommitHeaders(NamedTuple):
 
 
 def read_commit_headers(window: bytes, expected: Expected) -> CommitHeaders | None:
-    """The valid commits with which `window` begins, up to a seal; None when there is no whole one."""
+    """Return the valid commits at the start of `window`, up to a seal; None without a whole one."""
     starts, ends = _hop(window)
     if not starts:
         return None
@@ -117,7 +117,7 @@ def read_commit_headers(window: bytes, expected: Expected) -> CommitHeaders | No
 
 
 def _hop(window: bytes) -> tuple[list[int], list[int]]:
-    """Where whole commits begin and end, as far as their magic numbers and lengths say."""
+    """Return the bounds of whole commits by their magic numbers and lengths."""
     starts: list[int] = []
     ends: list[int] = []
     at, size = 0, len(window)

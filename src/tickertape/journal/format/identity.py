@@ -20,11 +20,11 @@ IDENTITY_FILE: Final = "identity.json"
 LOCK_FILE: Final = "lock"
 _TEMPORARY: Final = "identity.json.new"
 CREATED_NAMES: Final = frozenset({IDENTITY_FILE, LOCK_FILE, _TEMPORARY, JOURNAL_DIRECTORY, "lost+found"})
-"""What may be in a directory without an identity: its creation was interrupted, or the file system is new."""
+"""Names allowed in a directory without an identity: an interrupted creation, or a new file system."""
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a data directory is: written once, never changed."""
+    """Identity of a data directory, written once and never changed."""
 
     journal: str
     """32 hexadecimal digits, random."""

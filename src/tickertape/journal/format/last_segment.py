@@ -36,7 +36,7 @@ _NONE: Final = encode_segment_header(
         created=0,
     )
 )[0]
-"""No segment was begun yet. Zeros would be what a disk shows that has lost the file."""
+"""Contents before the first segment; a disk that lost the file might show zeros."""
 
 
 def reserve_last_segment(disk: Disk) -> int | None:
@@ -56,7 +56,7 @@ def reserve_last_segment(disk: Disk) -> int | None:
 
 
 def write_last_segment(disk: Disk, handle: int) -> None:
-    """Make durable what was reserved, under its name. Raises `OSError`."""
+    """Sync the reserved file and give it its name. Raises `OSError`."""
     try:
         disk.sync(handle)
     finally:

@@ -34,7 +34,7 @@ def write_queues(disk: Disk, journal_id: bytes, body: bytes) -> None:
 
 
 def remove_queues(disk: Disk) -> None:
-    """There is no checkpoint any more. Raises `OSError`."""
+    """Remove the checkpoint. Raises `OSError`."""
     with contextlib.suppress(FileNotFoundError):
         disk.remove(QUEUES_FILE)
         disk.sync_directory(".")

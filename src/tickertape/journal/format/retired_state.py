@@ -39,7 +39,7 @@ class StoredMessage(NamedTuple):
 
 
 class Highest:
-    """The highest sequence of each publisher in what was removed: 16 bytes for each."""
+    """Highest removed sequence of each publisher, 16 bytes for each."""
 
     def __init__(self, publishers: Numbers, sequences: Numbers) -> None:
         self.publishers = publishers
@@ -54,7 +54,7 @@ class Highest:
         return int(self.sequences[at])
 
     def with_later(self, publishers: Numbers, sequences: Numbers) -> Highest:
-        """This and what later segments say: one row for each of `publishers`, which may repeat ours."""
+        """Return these merged with those of later segments; `publishers` may repeat earlier ones."""
         ids = np.concatenate((self.publishers, publishers))
         lasts = np.concatenate((self.sequences, sequences))
         if not len(ids):
@@ -76,12 +76,12 @@ NOTHING_HIGHEST: Final = Highest(np.empty(0, _U8), np.empty(0, _U8))
 
 
 class RetiredState(NamedTuple):
-    """What is left of the segments 1 to `through`, and how the one after them begins."""
+    """Facts about the segments 1 to `through`, and the start of the one after them."""
 
     journal_id: bytes
     through: int
     first_position: int
-    """Of segment `through + 1`, as the three below: as in its header."""
+    """As in the header of segment `through + 1`, also the three below."""
     first_commit: int
     previous_chain: int
     previous_end: int
@@ -95,7 +95,7 @@ class RetiredState(NamedTuple):
 
     @property
     def follows(self) -> tuple[int, int, int, int]:
-        """What the header of segment `through + 1` must say of the seal before it."""
+        """The facts about the seal before that the header of segment `through + 1` must have."""
         return self.previous_chain, self.previous_end, self.first_position, self.first_commit
 
     def __str__(self) -> str:
@@ -141,7 +141,7 @@ def _matter(record: bytes) -> str | bytes:
 
 
 def expired(what: str, retired: RetiredState | None, first: StoredMessage | None) -> BookmarkExpired:
-    """The error of a start that lies in what was removed, or says that something before the log was asked."""
+    """Return the error for a start among removed messages, or before the log."""
     why = f"{retired}; the log begins" if retired is not None else "the log begins"
     if first is None:
         return BookmarkExpired(f"{what}: {why} with what is published next; start from NOW or EPOCH")
@@ -187,7 +187,7 @@ def encode_retired(retired: RetiredState) -> bytes:
 
 
 def decode_retired(data: bytes) -> RetiredState:
-    """What `encode_retired` made. Raises `ValueError`; `JournalVersion` for a newer format."""
+    """Decode the result of `encode_retired`. Raises `ValueError`, `JournalVersion` for a newer format."""
     if len(data) < _HEAD_BYTES or data[:8] != _MAGIC:
         raise ValueError("it does not begin as such a file does")
     if int.from_bytes(data[12:16], "little") != crc32c(data[_HEAD_BYTES:]):

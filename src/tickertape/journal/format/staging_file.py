@@ -36,18 +36,18 @@ _HEAD: Final = struct.Struct("<8sIIII")
 _BLOCK: Final = struct.Struct("<IIII")
 """Magic, messages, bytes, checksum of the encoded batch that follows."""
 _FOOT: Final = struct.Struct("<8sQQII")
-"""Magic, where it stands, messages, blocks; checksum of these."""
+"""Magic, own offset, messages, blocks; checksum of these."""
 _LABEL_BYTES_MAX: Final = 4096
 _NAME: Final = re.compile(r"[0-9]{20}\.(part|prepared)")
 _PREPARED: Final = ".prepared"
 
 
 _Read = Callable[[int, int], Buffer]
-"""Bytes at an offset, so many; fewer only at the end."""
+"""Reads bytes at an offset, by offset and size; fewer only at the end."""
 
 
 class StagedPartLabel(msgspec.Struct, frozen=True, kw_only=True):
-    """What a file says of itself."""
+    """Label of a file: its transaction and its part."""
 
     journal: bytes
     publisher: str
@@ -93,13 +93,13 @@ class StageOpen(NamedTuple):
 
 
 class StageDrop(NamedTuple):
-    """The file is no longer needed; nothing else is under way in it."""
+    """Drop a file that is no longer needed; no other task uses it."""
 
     file: int
 
 
 class StageForget(NamedTuple):
-    """The files are no longer needed, and must not come back after a power loss."""
+    """Drop files that are no longer needed, so that no power loss brings them back."""
 
     files: tuple[int, ...]
 
@@ -108,16 +108,16 @@ StagingTask = StageWrite | StagePrepare | StageOpen | StageDrop | StageForget
 
 
 class Damaged(ValueError):
-    """A staging file is not what it should be: the text says in what way."""
+    """An invalid staging file; the text says why."""
 
 
 def label_bytes(label: StagedPartLabel) -> int:
-    """What the label of a new file takes."""
+    """Size of the label of a new file."""
     return len(encode_label(label))
 
 
 def block_bytes(size: int) -> int:
-    """What a block of an encoded batch of `size` bytes takes."""
+    """Size of a block with an encoded batch of `size` bytes."""
     return _BLOCK.size + size
 
 
@@ -213,12 +213,12 @@ def _blocks(read: _Read, end: int) -> Iterator[tuple[int, int, Buffer]]:
 
 
 def path_of(file: int) -> str:
-    """Where a file stands in the data directory while it is written."""
+    """Path of a file in the data directory while it is written."""
     return f"{STAGING_DIRECTORY}/{file:020d}.part"
 
 
 def prepared_path_of(file: int) -> str:
-    """Where it stands from then on: whoever finds it there knows that a client was told of it."""
+    """Path of a prepared file: a client was notified of it."""
     return f"{STAGING_DIRECTORY}/{file:020d}{_PREPARED}"
 
 
@@ -249,7 +249,7 @@ class StagedFiles:
         return []
 
     def close(self) -> None:
-        """Close what is open; nothing is done afterwards."""
+        """Close open files; no task follows."""
         for file in list(self._handles):
             self._close(file)
 
@@ -361,7 +361,7 @@ def find_staged(disk: Disk, journal_id: bytes) -> tuple[list[PreparedPart], list
 
 
 def _set_aside(disk: Disk, name: str) -> str:
-    """Move a file to quarantine; where it is then."""
+    """Move a file to quarantine; returns its new path."""
     disk.make_directory(QUARANTINE_DIRECTORY)
     disk.sync_directory(".")
     taken = set(disk.names(QUARANTINE_DIRECTORY))

@@ -22,9 +22,9 @@ class IndexCache:
         self._bytes_max = bytes_max
         self._indexes: list[SegmentIndex] = []
         self._sizes = np.zeros(64, np.int64)
-        """What each takes beside its objects; 0 for those that cannot take less."""
+        """Memory of each index beside its objects; 0 for those that cannot get coarser."""
         self.nbytes = 0
-        """What all of them take."""
+        """Memory of all indexes."""
 
     def add(self, index: SegmentIndex) -> None:
         """A segment was sealed; nothing is added to its index any more."""

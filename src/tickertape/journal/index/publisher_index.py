@@ -21,7 +21,7 @@ NEW_KEY_BYTES: Final = 200
 """What a publisher costs in memory beside its rows until they are sorted in: an entry of a dictionary and an
 array."""
 _KEY_BYTES: Final = 12
-"""What it costs after that: its id and where its rows end."""
+"""Memory of a publisher after that: its id and the end of its rows."""
 _STORED_KEY_BYTES: Final = 16
 _ROW: Final = 3
 _ROW_BYTES: Final = 8 * _ROW
@@ -36,7 +36,7 @@ Rows = npt.NDArray[np.uint64]
 
 
 class StoredPublishers(msgspec.Struct, array_like=True):
-    """What a seal keeps of the table."""
+    """The table as a seal stores it."""
 
     zone_bytes: int
     rows: dict[int, bytes] | None
@@ -44,14 +44,14 @@ class StoredPublishers(msgspec.Struct, array_like=True):
 
 
 class Stretch(NamedTuple):
-    """Bytes of a segment file: blocks that begin in it may hold what is looked for."""
+    """A range of a segment file; blocks that begin in it may hold the message."""
 
     begin: int
     end: int
 
 
 class PublisherTable:
-    """The table of one segment, grown commit by commit. `bytes_max` bounds what it takes in memory."""
+    """The table of one segment, grown commit by commit. `bytes_max` bounds its memory."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -89,23 +89,23 @@ class PublisherTable:
 
     @property
     def nbytes(self) -> int:
-        """What it takes in memory."""
+        """Memory of the table."""
         rows = len(self._rows) + self._recent_count
         return _ROW_BYTES * rows + _KEY_BYTES * len(self._ids) + NEW_KEY_BYTES * len(self._recent)
 
     @property
     def stored_bytes_max(self) -> int:
-        """What `stored` takes, encoded, is not larger."""
+        """Bound of the encoded size of `stored`."""
         rows = len(self._rows) + self._recent_count
         return _ROW_BYTES * rows + _STORED_KEY_BYTES * (len(self._ids) + len(self._recent))
 
     @staticmethod
     def growth_bytes_max(publishers: int) -> int:
-        """By how much `stored_bytes_max` may rise by an `add` of so many publishers."""
+        """Most growth of `stored_bytes_max` by an `add` of this number of publishers."""
         return (_STORED_KEY_BYTES + _ROW_BYTES) * publishers
 
     def stretches(self, publisher: int, sequence: int, end: int) -> Iterator[Stretch]:
-        """Where in a file of `end` bytes this message may stand, in order."""
+        """Return the ranges of a file of `end` bytes that may hold this message, in order."""
         if self._given_up:
             yield Stretch(0, end)
             return
@@ -127,7 +127,7 @@ class PublisherTable:
         return highest
 
     def highest_columns(self) -> tuple[Rows, Rows] | None:
-        """As `highest`, in two columns of the same length: publishers, rising, and their sequences."""
+        """As `highest`, in two columns of the same length: publishers, ascending, and their sequences."""
         if self._given_up:
             return None
         self.settle()
@@ -211,7 +211,7 @@ class PublisherTable:
     # -- storing --------------------------------------------------------------------------------------
 
     def stored(self) -> StoredPublishers:
-        """What a seal keeps."""
+        """Return the table as a seal stores it."""
         if self._given_up:
             return StoredPublishers(zone_bytes=self._zone_bytes, rows=None)
         self.settle()

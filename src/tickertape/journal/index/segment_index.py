@@ -34,14 +34,14 @@ from tickertape.journal.limits import (
 
 _BLOCK_BYTES = 24
 _OBJECT_BYTES = 2 * KIB
-"""What an index takes in memory beside its columns and tables."""
+"""Memory of an index beside its columns and tables."""
 _FRAME_BYTES = 128
-"""What MessagePack adds to the columns and tables of an index, at most."""
+"""Most bytes that MessagePack adds to the columns and tables of an index."""
 _FEW_RUNS = 8
 
 
 class _StoredIndex(msgspec.Struct, array_like=True):
-    """What a seal keeps of an index."""
+    """An index as a seal stores it."""
 
     offsets: bytes
     positions: bytes
@@ -51,7 +51,7 @@ class _StoredIndex(msgspec.Struct, array_like=True):
 
 
 class DataCommits(NamedTuple):
-    """What the index is told of data commits, beside their publishers: columns of the same length."""
+    """Data commits as columns of the same length, without their publishers."""
 
     offsets: list[int]
     positions: list[int]
@@ -72,7 +72,7 @@ class Spans(NamedTuple):
 
 
 class BlockAddress(NamedTuple):
-    """Neighbouring blocks: what stays true of them when the index gets coarser meanwhile."""
+    """Neighbouring blocks, by facts that stay true when the index gets coarser meanwhile."""
 
     offset: int
     end: int
@@ -107,7 +107,7 @@ class SegmentIndex:
     # -- building -------------------------------------------------------------------------------------
 
     def add(self, offset: int, end: int, first_position: int, time_before: int, batch: MessageBatch) -> None:
-        """Take in a data commit that stands at `offset`..`end` of the file."""
+        """Add a data commit at `offset`..`end` of the file."""
         if not self.offsets or offset >= self.offsets[-1] + index_block_bytes:
             self.offsets.append(offset)
             self.positions.append(first_position)
@@ -157,7 +157,7 @@ class SegmentIndex:
 
     @property
     def encoded_bytes_max(self) -> int:
-        """What `encode` gives is not larger."""
+        """Bound of the size of `encode`."""
         return (
             _FRAME_BYTES
             + _BLOCK_BYTES * self.blocks
@@ -252,7 +252,7 @@ class SegmentIndex:
 
     @property
     def nbytes(self) -> int:
-        """What it takes in memory."""
+        """Memory of the index."""
         return _OBJECT_BYTES + _BLOCK_BYTES * self.blocks + self._topics.nbytes + self._publishers.nbytes
 
     def settle(self) -> None:
@@ -320,7 +320,7 @@ class SegmentIndex:
         return index
 
     def _check(self) -> None:
-        """Lookups must end and stay inside the segment whatever a seal says."""
+        """Check that lookups end and stay inside the segment, whatever a seal holds."""
         offsets = np.frombuffer(self.offsets, np.uint64)
         if not len(offsets) == len(self.positions) == len(self.times):
             raise ValueError("index columns differ in length")

@@ -31,14 +31,14 @@ _ROW_BYTES: Final = 2
 _TOPIC_BYTES: Final = 8
 """Hash and first row of a topic."""
 _RECENT_BYTES: Final = _TOPIC_BYTES + _ROW_BYTES
-"""What a row that is not sorted in may come to; until then it takes 8."""
+"""Most bytes of an unsorted row; sorted it takes 8."""
 _RECENT_MIN: Final = 1024
 """Rows that are gathered, at least, before they are sorted in."""
 _SEEN_MAX: Final = 4096
 
 
 class StoredTopics(msgspec.Struct, array_like=True):
-    """What a seal keeps of the table: all empty when it was given up."""
+    """The table as a seal stores it; all empty when the index was given up."""
 
     stride: int
     """Blocks in a group; 0 when it was given up."""
@@ -51,7 +51,7 @@ class StoredTopics(msgspec.Struct, array_like=True):
 
 
 def topic_hash(topic: str) -> int:
-    """What stands for a topic in the table: CRC32C of its name in UTF-8."""
+    """Return the hash of a topic in the table: CRC32C of its name in UTF-8."""
     return crc32c(topic.encode())
 
 
@@ -93,7 +93,7 @@ class TopicTable:
 
     @property
     def nbytes(self) -> int:
-        """What the rows take in memory; stored they take no more, but for 32 bytes."""
+        """Memory of the rows; stored they take at most this and 32 bytes."""
         return (
             _RECENT_BYTES * len(self._recent)
             + _TOPIC_BYTES * len(self._hashes)
@@ -102,7 +102,7 @@ class TopicTable:
 
     @staticmethod
     def growth_bytes_max(topics: int) -> int:
-        """By how much `nbytes` may rise by an `add` of so many topics."""
+        """Most growth of `nbytes` by an `add` of this number of topics."""
         return (_TOPIC_BYTES + _ROW_BYTES) * topics
 
     def next_with(self, topic: str, block: int) -> int | None:
@@ -133,7 +133,7 @@ class TopicTable:
         return min(max(missing * self._stride - block, 0), limit)
 
     def reduce(self, blocks: int) -> None:
-        """Take about half the room in a segment of so many blocks, or none at all."""
+        """Get coarser to about half the size in a segment of `blocks` blocks, or give the index up."""
         if self._stride >= blocks:
             self._give_up()
         else:
@@ -237,7 +237,7 @@ class TopicTable:
     # -- storing --------------------------------------------------------------------------------------
 
     def stored(self) -> StoredTopics:
-        """What a seal keeps."""
+        """Return the table as a seal stores it."""
         self.settle()
         counts = np.diff(self._ends, prepend=np.zeros(1, _U4))
         return StoredTopics(

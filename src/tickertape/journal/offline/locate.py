@@ -32,7 +32,7 @@ class Location(NamedTuple):
 
 
 class Absent(NamedTuple):
-    """Why there is no such message."""
+    """Return why the message is absent."""
 
     reason: str
 

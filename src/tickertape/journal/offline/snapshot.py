@@ -33,7 +33,7 @@ _LOOKS_MAX = 5
 
 
 class Snapshot(NamedTuple):
-    """The log at one moment. `view` stays what it was, however the log goes on."""
+    """The log at one time. `view` does not change while the log grows."""
 
     view: LogView
     unproven: int
@@ -43,9 +43,9 @@ class Snapshot(NamedTuple):
 
 
 def take_snapshot(disk: Disk, *, unsynced: bool = False) -> Snapshot:
-    """Look at the journal in `disk`; with `unsynced` what is not known to be durable is part of it.
+    """Take a snapshot of the journal in `disk`; `unsynced` includes commits that are not known to be durable.
 
-    Damage of the last segments, or between segments, ends the view before it and is named. Raises
+    Damage of the last segments, or between segments, ends the view before it and is reported. Raises
     `NotAJournal`, `WrongJournal`, `JournalVersion`, `JournalCorrupt` (identity), `OSError`."""
     if IDENTITY_FILE not in disk.names("."):
         raise NotAJournal(f"no {IDENTITY_FILE} in {disk.where}: this is not the data directory of a journal")
@@ -84,7 +84,7 @@ def take_snapshot(disk: Disk, *, unsynced: bool = False) -> Snapshot:
 
 
 def _damage_error(error: JournalCorrupt | None) -> JournalCorrupt | None:
-    """The same damage, told to somebody who only reads."""
+    """Return the damage without the remedies of a start."""
     if error is None:
         return None
     what = str(error).partition(". The start is refused")[0]
@@ -98,7 +98,7 @@ def _damage_error(error: JournalCorrupt | None) -> JournalCorrupt | None:
 def _before_damage(
     files: list[SegmentSurvey], retired: RetiredState | None
 ) -> list[tuple[SegmentSurvey, RecoveryAction]]:
-    """What can be said of the segments before the first that cannot be right."""
+    """Return the actions for the segments before the first invalid one."""
     for count in range(len(files) - 1, 0, -1):
         try:
             return decide(files[:count], retired)
@@ -151,7 +151,7 @@ def _header_at(disk: Disk, number: int, offset: int) -> CommitHeader:
 
 
 class Selected(NamedTuple):
-    """Messages of one commit, and where they stand in the log."""
+    """Messages of one commit and their positions."""
 
     positions: Int64s
     batch: MessageBatch
@@ -175,9 +175,9 @@ class SnapshotReader:
         self._handle: int | None = None
 
     def parts(self, start: int, stop: int, topic: str | None = None) -> Iterator[LogPart]:
-        """Parts that hold positions `start` up to `stop`, without what cannot hold `topic`.
+        """Yield parts with positions from `start` up to `stop`, without blocks that lack `topic`.
 
-        Raises `JournalCorrupt` where the log cannot be read back."""
+        Raises `JournalCorrupt` where the log cannot be read."""
         reader = LogReader(self.view, start, topic)
         while reader.position < stop:
             step = reader.poll()
@@ -246,7 +246,7 @@ class SnapshotReader:
             offset = header.end
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close open files."""
         if self._handle is not None:
             self._disk.close(self._handle)
         self._handle, self._number = None, 0

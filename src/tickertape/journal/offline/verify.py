@@ -35,19 +35,17 @@ _LOOKS_MAX: Final = 5
 
 
 def survey(disk: Disk) -> VerifyReport:
-    """What is in the journal: sealed segments by their seals, the others read through.
+    """Survey a journal: sealed segments by their seals, the others by reading them.
 
-    Raises `NotAJournal` when there is none, `OSError` when the disk cannot be read.
-    """
+    Raises `NotAJournal` if there is none, `OSError` if the disk cannot be read."""
     return _looked(disk, through=False, progress=_unseen)
 
 
 def verify(disk: Disk, progress: Progress | None = None) -> VerifyReport:
-    """Read every commit of every segment and check all that can be checked.
+    """Read every commit of every segment and check it.
 
-    Raises `NotAJournal` when there is no journal, `OSError` when the disk cannot be read. Damage never
-    raises: it is in the report.
-    """
+    Raises `NotAJournal` if there is no journal, `OSError` if the disk cannot be read. Damage never raises: it
+    is in the report."""
     return _looked(disk, through=True, progress=progress or _unseen)
 
 
@@ -59,7 +57,7 @@ def _looked(disk: Disk, *, through: bool, progress: Progress) -> VerifyReport:
 
 
 def segment_bytes(disk: Disk) -> int:
-    """Size of all segment files: what `verify` goes through."""
+    """Return the size of all segment files that `verify` reads."""
     if JOURNAL_DIRECTORY not in disk.names("."):
         return 0
     return sum(_size(disk, f"{JOURNAL_DIRECTORY}/{name}") for name in disk.names(JOURNAL_DIRECTORY))
@@ -134,7 +132,7 @@ class _Verifier:
             self._damage(segment_path(shutdown.segment), found.used if found else 0, what)
 
     def _journal_id(self, names: list[str]) -> bytes:
-        """The id that segments must carry; when the identity does not say it, the first segment's."""
+        """Return the id that segments must carry: of the identity, or of the first segment."""
         try:
             if IDENTITY_FILE in names:
                 identity = read_identity(self._disk)
@@ -188,7 +186,7 @@ class _Verifier:
         return retired
 
     def _note_retired(self, retired: RetiredState | None, now: RetiredState | None) -> None:
-        """Take in what was removed; `now` is what is recorded after the look at the segments."""
+        """Report removed segments; `now` is the record after the survey of the segments."""
         if now is not None and (retired is None or now.through != retired.through):
             raise FileNotFoundError("segments were removed meanwhile")  # then it is looked at again
         if retired is None:
@@ -208,7 +206,7 @@ class _Verifier:
         self._note(RETIRED_FILE, 0, f"{retired}{still}")
 
     def _check_first(self, files: list[SegmentSurvey], retired: RetiredState | None) -> None:
-        """The log begins where what was removed ends."""
+        """Check that the log begins where the removed segments end."""
         if retired is None:
             return
         first = files[0] if files else None
@@ -259,7 +257,7 @@ class _Verifier:
 
 
 def _doubts(files: list[SegmentSurvey]) -> list[tuple[int, SegmentHead]]:
-    """Files whose first sector is not what it should be, but for a reserved one at the end."""
+    """Return the files whose first sector is invalid, except a reserved one at the end."""
     last = files[-1].number if files else 0
     blank = [(last, SegmentHead.BLANK)]
     return [
@@ -273,4 +271,4 @@ def _size(disk: Disk, path: str) -> int:
 
 
 def _unseen(more: int) -> None:
-    """Progress that nobody follows."""
+    """Ignore progress."""

@@ -50,7 +50,7 @@ from tickertape.journal.recovery.survey import (
 
 
 class RecoveryAction(Enum):
-    """What is done with one segment file."""
+    """Action for one segment file."""
 
     USE = "sealed: use it"
     FINISH = "unsealed last segment: judge its end, cut a torn tail, seal it"
@@ -70,7 +70,7 @@ class RecoveredJournal(NamedTuple):
     unknown: list[str]
     """Names in the journal directory that are none of ours: ignored."""
     retired: RetiredState | None = None
-    """What is left of the segments that retention removed."""
+    """Facts about the segments that retention removed."""
     leftovers: tuple[int, ...] = ()
     """Segments whose removal was recorded and not finished: no part of the log any more."""
     reserved_bytes: int = 0
@@ -83,7 +83,8 @@ class RecoveredJournal(NamedTuple):
 def decide(
     files: list[SegmentSurvey], retired: RetiredState | None = None
 ) -> list[tuple[SegmentSurvey, RecoveryAction]]:
-    """The table: what to do with each file behind the `retired` ones. Raises what refuses the start; pure."""
+    """Decide the action for each file behind the `retired` ones. Pure; raises the error that refuses the
+    start."""
     actions: list[tuple[SegmentSurvey, RecoveryAction]] = []
     first = 1 if retired is None else retired.through + 1
     if retired is not None and not any(
@@ -130,7 +131,7 @@ def decide(
 
 
 def _refuse_unsealed(path: str, file: SegmentSurvey, later: SegmentSurvey) -> NoReturn:
-    """Say what is wrong with a segment that does not end with its seal though a later one was begun."""
+    """Refuse a segment that does not end with its seal though a later one was begun."""
     assert later.header is not None
     what = "it does not end with a valid seal though a later segment was begun"
     sealed = later.header.previous_end if later.number == file.number + 1 else file.size
@@ -154,7 +155,7 @@ def _check_link(previous: SegmentSurvey | None, file: SegmentSurvey, path: str) 
 
 
 def check_retired_link(header: SegmentHeader | None, retired: RetiredState) -> None:
-    """The first segment that is left says which seal it follows, and so does what was recorded."""
+    """Check that the first remaining segment follows the seal that retention recorded."""
     assert header is not None
     follows = (header.previous_chain, header.previous_end, header.first_position, header.first_commit)
     if follows != retired.follows:
@@ -288,8 +289,7 @@ def _restore_reserve(
 def _make_durable(
     disk: Disk, actions: list[tuple[SegmentSurvey, RecoveryAction]], retired: RetiredState | None
 ) -> None:
-    """After a killed process, what was read may live in the page cache only: nothing may stand on it before a
-    sync."""
+    """Sync the files in use: after a killed process, their contents may be in the page cache only."""
     paths = [
         segment_path(file.number)
         for file, action in actions
@@ -326,7 +326,7 @@ def read_sealed(disk: Disk, file: SegmentSurvey, fold: PublisherFold) -> SealedS
 
 
 class Through(NamedTuple):
-    """What reading a whole segment found."""
+    """Result of reading a whole segment."""
 
     blocks: SegmentIndex
     ending: Ending
@@ -367,9 +367,9 @@ def read_through(disk: Disk, file: SegmentSurvey, until: int | None = None) -> T
 
 
 def read_finished(disk: Disk, file: SegmentSurvey) -> tuple[Through, IncompleteTransaction | None]:
-    """What an unsealed segment holds but for a chain without its end, and that chain.
+    """Read an unsealed segment; returns its contents without an unfinished chain, and that chain.
 
-    Raises `JournalCorrupt` for a batch that is none."""
+    Raises `JournalCorrupt` for an invalid batch."""
     through = read_through(disk, file)
     chain, ending = through.chain, through.ending
     if chain is None or ending.verdict not in (Verdict.CLEAN, Verdict.TORN):
@@ -440,11 +440,11 @@ def _make_seal(
 
 
 def _write_back(disk: Disk, number: int, start: int, end: int) -> None:
-    """Write the header of the last segment, and what none of its commits proves to be durable, once more and
-    sync.
+    """Rewrite and sync the header of the last segment and the commits that no later commit proves to be
+    durable.
 
-    After a failed sync the page cache may hold, as if it were clean, what never reached the disk: a process
-    that starts again reads it, and no sync writes it. Only writing it again does."""
+    After a failed sync the page cache may hold, as if it were clean, bytes that never reached the disk: a new
+    process reads them, and no sync writes them. Only writing them again does."""
     handle = disk.open(segment_path(number))
     try:
         disk.write(handle, 0, [disk.read(handle, 0, segment_header_bytes)])
@@ -463,7 +463,7 @@ def _set_unfinished_aside(
     seal_end: int,
     report: list[str],
 ) -> None:
-    """Copy to quarantine what of a transaction without its end, and behind it, is nowhere else."""
+    """Copy the bytes of an unfinished transaction to quarantine, unless they are still staged."""
     assert file.header is not None
     offset = chain.first.offset
     scan = SegmentScan(
@@ -482,11 +482,11 @@ def _set_unfinished_aside(
 
 
 def _copy_tail(disk: Disk, handle: int, file: SegmentSurvey, begin: int, end: int, seal_end: int) -> None:
-    """Copy what of a segment is not part of the log to quarantine, and cut off the zeros behind it. A copy
-    under its final name is whole and durable.
+    """Copy bytes of a segment that are not part of the log to quarantine, and cut off the zeros behind them.
+    A copy under its final name is whole and durable.
 
-    When it is there already, a recovery was interrupted after it, and what stands now is mixed with its
-    seal."""
+    If it exists already, an earlier recovery was interrupted after it, and the bytes in the segment are mixed
+    with its seal."""
     # The zeros go first: the copy needs no more room than they held. The seal needs its own.
     if max(end, seal_end) < file.size:
         disk.truncate(handle, max(end, seal_end))

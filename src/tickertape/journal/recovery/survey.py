@@ -35,7 +35,7 @@ _COMMIT_MAGIC_BYTES = COMMIT_MAGIC.to_bytes(4, "little")
 
 
 class SegmentHead(Enum):
-    """What the first sector of a segment file shows."""
+    """Kind of the first sector of a segment file."""
 
     VALID = "valid header"
     BLANK = "the whole file is zeros"
@@ -56,14 +56,14 @@ class SegmentSurvey(NamedTuple):
     """Checksum of the segment header."""
     seal: CommitHeader | None = None
     blocks: SegmentIndex | None = None
-    """What its seal keeps, or as much of that as is held in memory; None when it was not asked for or is
+    """The index in its seal, as coarse as it is held in memory; None if it was not requested or is
     unreadable."""
     counted: bool = False
     """Its index says the highest sequence of each publisher, and they were counted."""
 
 
 class PublisherFold:
-    """What is gathered of the indexes while segments are looked at."""
+    """Highest sequences of publishers and indexes, gathered during a survey."""
 
     def __init__(self) -> None:
         self.sealed = IndexCache()
@@ -80,7 +80,7 @@ class PublisherFold:
         return highest is not None
 
     def count(self, highest: Mapping[int, int]) -> None:
-        """Take in what one segment says of its publishers."""
+        """Count the highest sequences of one segment."""
         for publisher, sequence in highest.items():
             if sequence > self.publishers.get(publisher, 0):
                 self.publishers[publisher] = sequence
@@ -89,8 +89,8 @@ class PublisherFold:
 def survey_segments(
     disk: Disk, journal_id: bytes, fold: PublisherFold | None = None, retired: RetiredState | None = None
 ) -> tuple[list[SegmentSurvey], list[str]]:
-    """Every segment file in the order of its number, but for `retired` ones, and the names that are no
-    segments. The indexes of sealed ones are read into `fold`, if that is given."""
+    """Survey all segment files in order, except `retired` ones; returns them and the names of other files.
+    The indexes of sealed ones are read into `fold`, if given."""
     unknown = []
     try:
         names = disk.names(JOURNAL_DIRECTORY)
@@ -115,7 +115,7 @@ def leftovers(disk: Disk, retired: RetiredState | None) -> tuple[int, ...]:
 
 
 def read_index(disk: Disk, file: SegmentSurvey) -> SegmentIndex | None:
-    """What the seal of a segment keeps, all of it; None when there is none, or it is unreadable."""
+    """Return the whole index in the seal of a segment; None if there is none, or it is unreadable."""
     if file.header is None or file.seal is None:
         return None
     handle = disk.open(segment_path(file.number), write=False)
@@ -187,7 +187,7 @@ def _without_header(read: ReadAt, size: int) -> SegmentHead:
 
 
 def refuse(path: str, offset: int, what: str) -> NoReturn:
-    """Raise what refuses the start."""
+    """Raise the error that refuses the start."""
     raise JournalCorrupt(
         f"{path} at {offset}: {what}. The start is refused and nothing was changed; "
         "`tickertape journal verify` shows the extent; restore the file from a copy",
