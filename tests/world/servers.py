@@ -56,7 +56,7 @@ def config_of(text: str, segment_bytes: int) -> Config:
     )
 
 
-class SimLane:
+class SimWorker:
     """A lane without a thread: each thing takes its time, and they stand in a row."""
 
     def __init__(self, server: SimServer, work: Callable[[Any], None]) -> None:
@@ -201,7 +201,7 @@ class SimServer:
             world.counts["told at a start"] += 1
             world.note("start", self.name, line)
         instance = self.instance = EngineDriver(
-            opened, world.loop, workers=Workers(lambda work, _: SimLane(self, work), SimPool(self))
+            opened, world.loop, workers=Workers(lambda work, _: SimWorker(self, work), SimPool(self))
         )
         assert self.process is not None
         instance.stopped.add_done_callback(lambda _: self._stopped(instance))

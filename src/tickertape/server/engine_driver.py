@@ -108,7 +108,7 @@ class EngineDriver:
         self.empty = asyncio.Event()
         """Set while there is no connection."""
         self.empty.set()
-        self.disk = DiskWorker(opened.executor, self._disk_answers, workers)
+        self.disk_worker = DiskWorker(opened.executor, self._disk_answers, workers)
         self._full = False
         self._segment_reads = SegmentReads(opened.disk, self._read_answers, workers)
         self._reads: dict[int, ReadRequest] = {}
@@ -222,9 +222,9 @@ class EngineDriver:
         if deadline is not None and self._inbound_timer is None:
             # A timer that fires early is set again.
             delay = max(deadline - time.monotonic(), 0.0)
-            self._inbound_timer = self._loop.call_later(delay, self._judge_inbound, deadline)
+            self._inbound_timer = self._loop.call_later(delay, self._check_inbound, deadline)
 
-    def _judge_inbound(self, due: float) -> None:
+    def _check_inbound(self, due: float) -> None:
         """End connections whose stalled frames hold memory that others wait for."""
         self._inbound_timer = None
         now = time.monotonic()
@@ -358,9 +358,9 @@ class EngineDriver:
 
     def _run_job(self, job: JournalJob) -> None:
         if isinstance(job, WriteCommit) and self.broker.journal.policy is SyncPolicy.NEVER:
-            self.broker.disk_done(job, self.disk.run_inline(job), 0, clock())
+            self.broker.disk_done(job, self.disk_worker.run_inline(job), 0, clock())
         else:
-            self.disk.submit(job)
+            self.disk_worker.submit(job)
 
     def _read(self, effect: ReadLog, budget: int) -> int:
         token, request = effect
@@ -469,7 +469,7 @@ class EngineDriver:
             self._inbound_timer.cancel()
         for connection in list(self._connections.values()):
             connection.abort()
-        self.disk.stop()
+        self.disk_worker.stop()
         self._segment_reads.stop()
         self._staging.stop()
         for files in (self._spill, self._archive):

@@ -51,7 +51,7 @@ _RUNNING: Final = (
 )
 
 
-class Plan(NamedTuple):
+class PrunePlan(NamedTuple):
     """Segments of a log that can be removed, oldest first."""
 
     segments: list[LogSegment]
@@ -69,7 +69,7 @@ class Plan(NamedTuple):
         return sum(segment.file_bytes for segment in self.segments)
 
 
-class Pruning:
+class OfflinePrune:
     """A stopped instance's data directory, held, beside its archive.
 
     Raises `JournalLocked` when a server runs on it, `NotAJournal`, `JournalCorrupt`, `WrongJournal` (the
@@ -91,7 +91,7 @@ class Pruning:
         self._reader.close()
         self._disk.close_all()
 
-    def plan(self, policy: RetentionPolicy, wall: int) -> Plan:
+    def plan(self, policy: RetentionPolicy, wall: int) -> PrunePlan:
         """Return the segments to remove at `wall` (microseconds since 1970 UTC): all archived ones, or those
         that `policy` does not keep. Raises `JournalCorrupt`, `OSError`."""
         view, coverage = self._view, self.archive.coverage
@@ -110,9 +110,9 @@ class Pruning:
         free = wanted if pin is None else unneeded(sealed[:wanted], pin.position)
         if pin is not None and free < wanted:
             why = f"{pin.who}, which needs the log from position {pin.position:,} on"
-        return Plan(sealed[:free], view.first_position, view.end_position, archived, why)
+        return PrunePlan(sealed[:free], view.first_position, view.end_position, archived, why)
 
-    def compare(self, plan: Plan, advance: Advance) -> None:
+    def compare(self, plan: PrunePlan, advance: Advance) -> None:
         """Compare the planned messages in the log with those in the archive. Raises `ArchiveFailed` if they
         differ, `JournalCorrupt`."""
         if not plan.segments:
@@ -132,7 +132,7 @@ class Pruning:
                 "removed; `tickertape pipeline audit` tells what differs"
             )
 
-    def remove(self, plan: Plan) -> None:
+    def remove(self, plan: PrunePlan) -> None:
         """Remove the segments of `plan`. Raises `JournalCorrupt` if retired facts cannot be read, `OSError`;
         it may be repeated after any failure."""
         executor = DiskJobExecutor(self._disk, salt)

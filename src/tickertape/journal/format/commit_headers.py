@@ -44,7 +44,7 @@ _MAGIC_AND_BODY_BYTES: Final = Struct("<I40xI")
 _CHECKED_BYTES: Final = commit_header_bytes - 4
 
 
-class Expected(NamedTuple):
+class ExpectedCommit(NamedTuple):
     """Fields that the next commit must have."""
 
     salt: int
@@ -88,7 +88,7 @@ class CommitHeaders(NamedTuple):
         return self.header(first) if first < len(self.starts) else None
 
 
-def read_commit_headers(window: bytes, expected: Expected) -> CommitHeaders | None:
+def read_commit_headers(window: bytes, expected: ExpectedCommit) -> CommitHeaders | None:
     """Return the valid commits at the start of `window`, up to a seal; None without a whole one."""
     starts, ends = _hop(window)
     if not starts:

@@ -38,7 +38,7 @@ class StoredMessage(NamedTuple):
     """Microseconds since 1970 UTC."""
 
 
-class Highest:
+class HighestSequences:
     """Highest removed sequence of each publisher, 16 bytes for each."""
 
     def __init__(self, publishers: Numbers, sequences: Numbers) -> None:
@@ -53,7 +53,7 @@ class Highest:
             return 0
         return int(self.sequences[at])
 
-    def with_later(self, publishers: Numbers, sequences: Numbers) -> Highest:
+    def with_later(self, publishers: Numbers, sequences: Numbers) -> HighestSequences:
         """Return these merged with those of later segments; `publishers` may repeat earlier ones."""
         ids = np.concatenate((self.publishers, publishers))
         lasts = np.concatenate((self.sequences, sequences))
@@ -62,7 +62,7 @@ class Highest:
         order = np.argsort(ids, kind="stable")  # of runs that rise: fast
         ids, lasts = ids[order], lasts[order]
         firsts = np.flatnonzero(np.concatenate(([True], ids[1:] != ids[:-1])))
-        return Highest(ids[firsts], np.maximum.reduceat(lasts, firsts))
+        return HighestSequences(ids[firsts], np.maximum.reduceat(lasts, firsts))
 
     def as_dict(self) -> dict[int, int]:
         """By publisher."""
@@ -72,7 +72,7 @@ class Highest:
         return len(self.publishers)
 
 
-NOTHING_HIGHEST: Final = Highest(np.empty(0, _U8), np.empty(0, _U8))
+NOTHING_HIGHEST: Final = HighestSequences(np.empty(0, _U8), np.empty(0, _U8))
 
 
 class RetiredState(NamedTuple):
@@ -89,7 +89,7 @@ class RetiredState(NamedTuple):
     """Log time of the last commit that was removed, microseconds since 1970 UTC; 0 when it held none."""
     removed_bytes: int
     """Size of all removed segments."""
-    highest: Highest
+    highest: HighestSequences
     records: tuple[bytes, ...]
     """Bodies of their control records, in the order of the log, each once."""
 
@@ -177,7 +177,7 @@ class _StoredRetired(msgspec.Struct, kw_only=True):
 def encode_retired(retired: RetiredState) -> bytes:
     """The bytes of the file. Raises `OverflowError` above `retired_bytes_max`."""
     fields = retired._asdict()
-    highest: Highest = fields.pop("highest")
+    highest: HighestSequences = fields.pop("highest")
     fields["journal"] = fields.pop("journal_id")
     fields["publishers"], fields["sequences"] = highest.publishers.tobytes(), highest.sequences.tobytes()
     body = msgspec.msgpack.encode(_StoredRetired(**fields | {"records": list(retired.records)}))
@@ -214,7 +214,7 @@ def decode_retired(data: bytes) -> RetiredState:
         previous_end=stored.previous_end,
         last_time=stored.last_time,
         removed_bytes=stored.removed_bytes,
-        highest=Highest(publishers, np.frombuffer(stored.sequences, _U8)),
+        highest=HighestSequences(publishers, np.frombuffer(stored.sequences, _U8)),
         records=tuple(stored.records),
     )
 

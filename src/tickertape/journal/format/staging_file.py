@@ -107,7 +107,7 @@ class StageForget(NamedTuple):
 StagingTask = StageWrite | StagePrepare | StageOpen | StageDrop | StageForget
 
 
-class Damaged(ValueError):
+class StagedFileDamaged(ValueError):
     """An invalid staging file; the text says why."""
 
 
@@ -136,25 +136,25 @@ def encode_foot(offset: int, messages: int, blocks: int) -> bytes:
 
 
 def decode_label(data: Buffer) -> tuple[StagedPartLabel, int]:
-    """The label, and where the blocks begin. Raises `Damaged`."""
+    """The label, and where the blocks begin. Raises `StagedFileDamaged`."""
     if len(data) < _HEAD.size:
-        raise Damaged("it is too short")
+        raise StagedFileDamaged("it is too short")
     if not _begins(data):
-        raise Damaged("it does not begin as a staging file")
+        raise StagedFileDamaged("it does not begin as a staging file")
     _, version, size, checksum, _ = _HEAD.unpack_from(data)
     if version != _VERSION:
-        raise Damaged(f"it has the format version {version}")
+        raise StagedFileDamaged(f"it has the format version {version}")
     body = bytes(data[_HEAD.size : _HEAD.size + size])
     if size > _LABEL_BYTES_MAX or len(body) < size or crc32c(body) != checksum:
-        raise Damaged("its label does not match its checksum")
+        raise StagedFileDamaged("its label does not match its checksum")
     try:
         label = msgspec.msgpack.decode(body, type=StagedPartLabel)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Damaged(f"its label cannot be read: {error}") from None
+        raise StagedFileDamaged(f"its label cannot be read: {error}") from None
     end = _HEAD.size + size
     begin = end + -end % 8
     if any(data[end:begin]):
-        raise Damaged("what fills up its label is not zero")
+        raise StagedFileDamaged("what fills up its label is not zero")
     return label, begin
 
 
@@ -178,7 +178,7 @@ def decode_foot(data: Buffer, size: int) -> tuple[int, int] | None:
 
 
 def blocks_of(data: memoryview) -> list[memoryview]:
-    """The encoded batches of a prepared file, each held against its checksum. Raises `Damaged`."""
+    """The encoded batches of a prepared file, each held against its checksum. Raises `StagedFileDamaged`."""
     return [
         data[begin : begin + len(block)] for begin, block in _whole(lambda o, n: data[o : o + n], len(data))
     ]
@@ -186,28 +186,28 @@ def blocks_of(data: memoryview) -> list[memoryview]:
 
 def _whole(read: _Read, size: int) -> Iterator[tuple[int, Buffer]]:
     """Where each encoded batch of a prepared file of `size` begins, and its bytes, as they were read and held
-    against their checksum. Raises `Damaged`, and what `read` raises."""
+    against their checksum. Raises `StagedFileDamaged`, and what `read` raises."""
     counts = decode_foot(read(max(size - _FOOT.size, 0), _FOOT.size), size)
     if counts is None:
-        raise Damaged("it does not end as a prepared file")
+        raise StagedFileDamaged("it does not end as a prepared file")
     messages = number = 0
     for begin, count, block in _blocks(read, size - _FOOT.size):
         messages, number = messages + count, number + 1
         yield begin, block
     if (messages, number) != counts:
-        raise Damaged(f"it does not hold {counts[0]} messages in {counts[1]} blocks")
+        raise StagedFileDamaged(f"it does not hold {counts[0]} messages in {counts[1]} blocks")
 
 
 def _blocks(read: _Read, end: int) -> Iterator[tuple[int, int, Buffer]]:
     _, at = decode_label(read(0, min(_HEAD.size + _LABEL_BYTES_MAX + 8, end)))
     while at < end:
         if at + _BLOCK.size > end:
-            raise Damaged(f"there is no block at {at}")
+            raise StagedFileDamaged(f"there is no block at {at}")
         magic, messages, size, checksum = _BLOCK.unpack(read(at, _BLOCK.size))
         begin = at + _BLOCK.size
         block = read(begin, size) if magic == _BLOCK_MAGIC and begin + size <= end else b""
         if magic != _BLOCK_MAGIC or len(block) != size or crc32c(block) != checksum:
-            raise Damaged(f"the block at {at} does not match its checksum")
+            raise StagedFileDamaged(f"the block at {at} does not match its checksum")
         yield begin, messages, block
         at = begin + size
 
@@ -235,7 +235,7 @@ class StagedFiles:
         self._let_go: deque[int] = deque()
 
     def run(self, task: StagingTask) -> list[memoryview]:
-        """Do it; a `StageOpen` gives the encoded batches. Raises `OSError`, `Damaged`."""
+        """Do it; a `StageOpen` gives the encoded batches. Raises `OSError`, `StagedFileDamaged`."""
         if isinstance(task, StageWrite):
             self._write(task)
         elif isinstance(task, StagePrepare):
@@ -351,7 +351,7 @@ def find_staged(disk: Disk, journal_id: bytes) -> tuple[list[PreparedPart], list
             continue
         try:
             found.append(_found(disk, name, journal_id))
-        except Damaged as error:
+        except StagedFileDamaged as error:
             aside = _set_aside(disk, name)
             report.append(f"{STAGING_DIRECTORY}/{name}: {error}; moved to {aside}, it cannot be committed")
         except _Unprepared:
@@ -390,10 +390,10 @@ def _found(disk: Disk, name: str, journal_id: bytes) -> PreparedPart:
         if counts is None and not prepared:
             raise _Unprepared
         if counts is None:
-            raise Damaged("it was prepared, and does not end so any more")
+            raise StagedFileDamaged("it was prepared, and does not end so any more")
         label, _ = decode_label(begin)
         if label.journal != journal_id:
-            raise Damaged("it belongs to another journal")
+            raise StagedFileDamaged("it belongs to another journal")
         # After a killed process it may stand in the page cache only.
         disk.sync(handle)
         if not prepared:  # its name did not become durable, or a version before gave it none
@@ -405,14 +405,13 @@ def _found(disk: Disk, name: str, journal_id: bytes) -> PreparedPart:
 
 
 def prepared_parts(disk: Disk, journal_id: bytes) -> Iterator[tuple[StagedPartLabel, Iterator[Buffer]]]:
-    """The prepared parts of a journal and the encoded batches of each, one in memory at a time.
+    """Yield the prepared parts of a journal with their encoded batches, one in memory at a time.
 
-    A part that cannot be read is left out when its label or foot shows that; its batches raise `Damaged` or
-    `OSError`."""
+    A part with an unreadable label or foot is left out; batches raise `StagedFileDamaged` or `OSError`."""
     if STAGING_DIRECTORY not in disk.names("."):
         return
     for name in filter(_NAME.fullmatch, disk.names(STAGING_DIRECTORY)):
-        with contextlib.ExitStack() as stack, contextlib.suppress(Damaged, OSError):
+        with contextlib.ExitStack() as stack, contextlib.suppress(StagedFileDamaged, OSError):
             handle = disk.open(f"{STAGING_DIRECTORY}/{name}", write=False)
             stack.callback(disk.close, handle)
             size = disk.size(handle)

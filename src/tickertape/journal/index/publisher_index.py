@@ -43,7 +43,7 @@ class StoredPublishers(msgspec.Struct, array_like=True):
     """By publisher id: three u64 a row; None when it was given up."""
 
 
-class Stretch(NamedTuple):
+class ByteRange(NamedTuple):
     """A range of a segment file; blocks that begin in it may hold the message."""
 
     begin: int
@@ -104,10 +104,10 @@ class PublisherTable:
         """Most growth of `stored_bytes_max` by an `add` of this number of publishers."""
         return (_STORED_KEY_BYTES + _ROW_BYTES) * publishers
 
-    def stretches(self, publisher: int, sequence: int, end: int) -> Iterator[Stretch]:
+    def stretches(self, publisher: int, sequence: int, end: int) -> Iterator[ByteRange]:
         """Return the ranges of a file of `end` bytes that may hold this message, in order."""
         if self._given_up:
-            yield Stretch(0, end)
+            yield ByteRange(0, end)
             return
         rows = self._rows_of(publisher)
         # Sequences of a publisher rise, and so do the lowest and the highest ones of its rows.
@@ -115,7 +115,7 @@ class PublisherTable:
         first = int(rows[:, 2].searchsorted(wanted))
         stop = int(rows[:, 1].searchsorted(wanted, side="right"))
         for zone in rows[first:stop, 0].tolist():
-            yield Stretch(zone * self._zone_bytes, (zone + 1) * self._zone_bytes)
+            yield ByteRange(zone * self._zone_bytes, (zone + 1) * self._zone_bytes)
 
     def highest(self) -> dict[int, int] | None:
         """Highest sequence of each publisher; None when that was given up and must be read."""

@@ -22,13 +22,13 @@ from tickertape.journal.format.segment import CommitHeader, CommitKind, decode_c
 from tickertape.journal.limits import commit_header_bytes, segment_header_bytes
 from tickertape.journal.reading.log_reader import LogReader
 from tickertape.journal.reading.log_view import LogPart, LogSegment, LogView, ReadRequest, SealedSegment
-from tickertape.journal.recovery.recovery import RecoveryAction, decide, read_finished, read_sealed
+from tickertape.journal.recovery.recovery import RecoveryAction, decide, read_sealed, read_unsealed
 from tickertape.journal.recovery.segment_scan import Verdict
 from tickertape.journal.recovery.survey import PublisherFold, SegmentHead, SegmentSurvey, survey_segments
 
 T = TypeVar("T")
 
-_LOOKS_MAX = 5
+_ATTEMPTS_MAX = 5
 """How often a directory is looked at again when a server seems to have begun a segment meanwhile."""
 
 
@@ -51,7 +51,7 @@ def take_snapshot(disk: Disk, *, unsynced: bool = False) -> Snapshot:
         raise NotAJournal(f"no {IDENTITY_FILE} in {disk.where}: this is not the data directory of a journal")
     journal_id = read_identity(disk).journal_id
     damage: JournalCorrupt | None = None
-    for look_number in range(_LOOKS_MAX):
+    for look_number in range(_ATTEMPTS_MAX):
         fold = PublisherFold()
         retired = read_retired(disk, journal_id)
         try:
@@ -59,7 +59,7 @@ def take_snapshot(disk: Disk, *, unsynced: bool = False) -> Snapshot:
             actions, damage = decide(files, retired), None
             break
         except FileNotFoundError:
-            if look_number == _LOOKS_MAX - 1:
+            if look_number == _ATTEMPTS_MAX - 1:
                 raise
         except JournalCorrupt as error:
             damage = error
@@ -114,9 +114,9 @@ def _add_active(
     header = file.header
     assert header is not None
     corrupt_at = -1
-    for _ in range(_LOOKS_MAX):
+    for _ in range(_ATTEMPTS_MAX):
         try:
-            (index, ending, _, unproven, _), _ = read_finished(disk, file)
+            (index, ending, _, unproven, _), _ = read_unsealed(disk, file)
         except JournalCorrupt as error:
             return 0, error
         if ending.verdict is not Verdict.CORRUPT or ending.end == corrupt_at:
@@ -150,7 +150,7 @@ def _header_at(disk: Disk, number: int, offset: int) -> CommitHeader:
     return header
 
 
-class Selected(NamedTuple):
+class SelectedMessages(NamedTuple):
     """Messages of one commit and their positions."""
 
     positions: Int64s
@@ -188,7 +188,7 @@ class SnapshotReader:
                     return
                 yield part
 
-    def selected(self, start: int, stop: int, topic: str | None = None) -> Iterator[Selected]:
+    def selected(self, start: int, stop: int, topic: str | None = None) -> Iterator[SelectedMessages]:
         """The messages from position `start` up to `stop`, of `topic` when given, without the server's
         control records.
 
@@ -206,7 +206,7 @@ class SnapshotReader:
             if batch.kinds is not None:
                 mask &= batch.kinds == KIND_MESSAGE
             if mask.any():
-                yield Selected(positions[mask], batch if mask.all() else select(batch, mask))
+                yield SelectedMessages(positions[mask], batch if mask.all() else select(batch, mask))
 
     def bytes_before(self, position: int) -> int:
         """About how many bytes of the log lie before `position`."""

@@ -16,7 +16,7 @@ from tickertape.base.names import derived_publisher_id
 from tickertape.batch import MessageBatch, Stamp, merge
 from tickertape.journal.format.identity import read_identity
 from tickertape.journal.format.segment import CommitHeader
-from tickertape.journal.format.staging_file import Damaged, prepared_parts
+from tickertape.journal.format.staging_file import StagedFileDamaged, prepared_parts
 from tickertape.journal.recovery.segment_scan import ScannedCommit
 
 _NO_STAMP: Final = Stamp(1, 1, 0)
@@ -44,7 +44,7 @@ def is_staged(disk: Disk, journal_id: bytes, chain: Iterable[ScannedCommit]) -> 
     for label, blocks in prepared_parts(disk, journal_id):
         if instance is not None and derived_publisher_id(label.publisher, instance) not in publishers:
             continue
-        with contextlib.suppress(Damaged, BadBatch, OSError):  # not a part that can be committed
+        with contextlib.suppress(StagedFileDamaged, BadBatch, OSError):  # not a part that can be committed
             missing -= {_digest(block) for block in blocks}
         if not missing:
             return True

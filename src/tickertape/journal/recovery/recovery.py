@@ -313,19 +313,19 @@ def read_sealed(disk: Disk, file: SegmentSurvey, fold: PublisherFold) -> SealedS
     assert file.seal is not None
     index = file.blocks
     if index is None or not file.counted:
-        through = read_through(disk, file)
-        if through.ending.verdict is not Verdict.SEALED:
-            what = through.ending.detail or "a sealed segment cannot be read through"
-            refuse(segment_path(file.number), through.ending.end, what)
+        contents = read_contents(disk, file)
+        if contents.ending.verdict is not Verdict.SEALED:
+            what = contents.ending.detail or "a sealed segment cannot be read through"
+            refuse(segment_path(file.number), contents.ending.end, what)
         if index is None:
-            index = through.blocks
+            index = contents.blocks
             fold.add(index)
-        fold.count(through.highest)
+        fold.count(contents.highest)
     seal = file.seal
     return SealedSegment(file.number, file.header, file.size, seal.offset, seal.first_position, seal, index)
 
 
-class Through(NamedTuple):
+class SegmentContents(NamedTuple):
     """Result of reading a whole segment."""
 
     blocks: SegmentIndex
@@ -338,7 +338,7 @@ class Through(NamedTuple):
     """The first commit of a chain whose end was not found."""
 
 
-def read_through(disk: Disk, file: SegmentSurvey, until: int | None = None) -> Through:
+def read_contents(disk: Disk, file: SegmentSurvey, until: int | None = None) -> SegmentContents:
     """Read every commit of a segment, or those before `until`. Raises `JournalCorrupt` for a batch that is
     none."""
     assert file.header is not None
@@ -361,21 +361,21 @@ def read_through(disk: Disk, file: SegmentSurvey, until: int | None = None) -> T
             refuse(segment_path(file.number), at, f"a commit behind this place: {error}")
         assert scan.ending is not None
         unproven = rebuild.unproven(scan.ending.end)
-        return Through(rebuild.index, scan.ending, rebuild.highest, unproven, chain)
+        return SegmentContents(rebuild.index, scan.ending, rebuild.highest, unproven, chain)
     finally:
         disk.close(handle)
 
 
-def read_finished(disk: Disk, file: SegmentSurvey) -> tuple[Through, IncompleteTransaction | None]:
+def read_unsealed(disk: Disk, file: SegmentSurvey) -> tuple[SegmentContents, IncompleteTransaction | None]:
     """Read an unsealed segment; returns its contents without an unfinished chain, and that chain.
 
     Raises `JournalCorrupt` for an invalid batch."""
-    through = read_through(disk, file)
-    chain, ending = through.chain, through.ending
+    contents = read_contents(disk, file)
+    chain, ending = contents.chain, contents.ending
     if chain is None or ending.verdict not in (Verdict.CLEAN, Verdict.TORN):
-        return through, None
+        return contents, None
     unfinished = IncompleteTransaction(chain, ending.end, max(ending.end, ending.tail_end))
-    return read_through(disk, file, until=chain.offset), unfinished
+    return read_contents(disk, file, until=chain.offset), unfinished
 
 
 def _finish(
@@ -385,7 +385,7 @@ def _finish(
     it. With `sealed` a clean stop is known to have sealed it, so its seal must be there."""
     header = file.header
     assert header is not None
-    (index, ending, highest, unproven, _), unfinished = read_finished(disk, file)
+    (index, ending, highest, unproven, _), unfinished = read_unsealed(disk, file)
     if ending.verdict is Verdict.CORRUPT:
         refuse(segment_path(file.number), ending.end, ending.detail)
     if sealed and ending.verdict is not Verdict.SEALED:

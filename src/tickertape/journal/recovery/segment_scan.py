@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from tickertape.base.limits import KIB, MIB
-from tickertape.journal.format.commit_headers import CommitHeaders, Expected, read_commit_headers
+from tickertape.journal.format.commit_headers import CommitHeaders, ExpectedCommit, read_commit_headers
 from tickertape.journal.format.segment import (
     CommitHeader,
     CommitKind,
@@ -121,7 +121,7 @@ class SegmentScan:
             size = _STRETCH_BYTES if until is None else min(_STRETCH_BYTES, until - offset)
             window = self._read(offset, size)
             heads = read_commit_headers(
-                window, Expected(self._header.salt, self._header.epoch, offset, number, self._chain)
+                window, ExpectedCommit(self._header.salt, self._header.epoch, offset, number, self._chain)
             )
             found = heads or self._commit_at(offset, number)
             if found is None:

@@ -103,7 +103,7 @@ def survey_segments(
             unknown.append(name)
         elif retired is None or number > retired.through:
             numbers.append(number)
-    return [_look_at(disk, number, journal_id, fold) for number in sorted(numbers)], unknown
+    return [_survey(disk, number, journal_id, fold) for number in sorted(numbers)], unknown
 
 
 def leftovers(disk: Disk, retired: RetiredState | None) -> tuple[int, ...]:
@@ -134,7 +134,7 @@ def _decoded(seal: ScannedCommit) -> SegmentIndex | None:
         return None
 
 
-def _look_at(disk: Disk, number: int, journal_id: bytes, fold: PublisherFold | None) -> SegmentSurvey:
+def _survey(disk: Disk, number: int, journal_id: bytes, fold: PublisherFold | None) -> SegmentSurvey:
     handle = disk.open(segment_path(number), write=False)
     try:
         size = disk.size(handle)

@@ -164,7 +164,7 @@ class InstanceSnapshot:
             pending_bytes=journal.commits.pending_bytes,
             full=journal.commits.full,
             retention=self._retention(),
-            syncs=_syncs(journal.policy.value, self._driver.disk.syncs),
+            syncs=_syncs(journal.policy.value, self._driver.disk_worker.syncs),
         )
 
     def _retention(self) -> Retention:

@@ -149,10 +149,10 @@ class ArchiveReads:
         self._last: tuple[tuple[str, Coverage], tuple[int, StoredMessage] | None] | None = None
         """Table and coverage of the last probe, and the last message covered."""
 
-    def start(self, loop: asyncio.AbstractEventLoop, driver: ArchiveReadHandler) -> None:
+    def start(self, loop: asyncio.AbstractEventLoop, handler: ArchiveReadHandler) -> None:
         """Begin to look how far it reaches. Called once, on the event loop, before the first request."""
         self._loop = loop
-        self._driver = driver
+        self._handler = handler
         self._run_thread(self._probe_regularly, "archive-look")
 
     def submit(self, effect: ArchiveRead) -> None:
@@ -184,20 +184,20 @@ class ArchiveReads:
             self._check(answer, partial(self._deliver, token))
         else:
             self._deliver(token, answer)
-        self._driver.flush()
+        self._handler.flush()
 
     def _deliver(self, token: int, answer: ArchiveAnswer | TickertapeError) -> None:
-        self._driver.broker.archive_done(token, answer, clock())
+        self._handler.broker.archive_done(token, answer, clock())
 
     def _probed(self, covered: ArchiveCoverage) -> None:
         self._check(covered, lambda _: None)
-        self._driver.flush()
+        self._handler.flush()
 
     def _check(
         self, covered: ArchiveCoverage, told: Callable[[ArchiveCoverage | ArchiveFailed], None]
     ) -> None:
         """Use the coverage once the log is known to have, or to have had, these messages."""
-        broker = self._driver.broker
+        broker = self._handler.broker
         if covered.begin is None or self._unfit or self._knows(covered):
             self._judged(covered, told, "")
         elif covered.end > broker.journal.commits.persisted_end:
@@ -238,7 +238,7 @@ class ArchiveReads:
                 if covered.begin is not None:
                     self._record("archive_found", logging.INFO, location=self._config.location)
             told(ArchiveFailed(self._unfit) if self._unfit else covered)
-        self._driver.flush()
+        self._handler.flush()
 
     def _refuse(self, what: str) -> None:
         """It is not used any more: nothing of it is served, and nothing is removed for being in it."""
@@ -247,7 +247,7 @@ class ArchiveReads:
             "and nothing is removed for being in it; begin a new one at another place"
         )
         self._tier.cover(ArchiveCoverage(None))
-        self._driver.broker.archive_changed(clock())  # that it holds segments is told soon
+        self._handler.broker.archive_changed(clock())  # that it holds segments is told soon
         self._record("archive_failed", logging.WARNING, code=ArchiveFailed.code, text=self._unfit)
 
     def _knows(self, covered: ArchiveCoverage) -> bool:
@@ -257,7 +257,7 @@ class ArchiveReads:
     def _cover(self, covered: ArchiveCoverage) -> None:
         if not self._knows(covered):
             self._tier.cover(covered)
-            self._driver.broker.archive_changed(clock())
+            self._handler.broker.archive_changed(clock())
 
     # -- on threads -----------------------------------------------------------------------------------
 

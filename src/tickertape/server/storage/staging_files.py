@@ -13,7 +13,7 @@ from typing import Final
 from tickertape.base.errors import StagingFailed, StagingFull, TickertapeError
 from tickertape.base.interfaces import Disk
 from tickertape.engine.runtime.effects import StagingJob
-from tickertape.journal.format.staging_file import Damaged, StagedFiles, StageOpen
+from tickertape.journal.format.staging_file import StagedFileDamaged, StagedFiles, StageOpen
 from tickertape.server.storage.worker_thread import Worker, Workers
 
 Result = list[memoryview] | TickertapeError
@@ -63,7 +63,7 @@ class StagingFiles:
         except OSError as error:
             kind = StagingFull if error.errno in _NO_ROOM else StagingFailed
             result = kind(f"what is staged for a transaction could not be kept: {error}")
-        except Damaged as error:
+        except StagedFileDamaged as error:
             result = StagingFailed(f"what was staged for a transaction is damaged: {error}")
         except Exception as defect:  # noqa: BLE001 - without an answer somebody would wait for ever
             result = StagingFailed(f"internal error: {defect!r}")

@@ -25,7 +25,7 @@ def instance_of(world: EngineWorld) -> EngineDriver:
     parts = SimpleNamespace(
         broker=world.broker,
         connections=connections,
-        disk=SimpleNamespace(syncs=Histogram()),
+        disk_worker=SimpleNamespace(syncs=Histogram()),
         stopped=Undone(),
         inbound=SimpleNamespace(bytes=11),
     )
