@@ -205,14 +205,14 @@ def _spill_files(config: Config, owner: str, disk: Disk) -> SpillFiles | None:
 
 
 def record_end(opened: OpenedInstance) -> None:
-    """After a clean stop, record how far the log goes (see `reached.py`). Raises `OSError`."""
-    reached = opened.broker.journal.commits.clean_shutdown
-    if reached is not None:
-        write_clean_shutdown(opened.disk, reached)
-        journal = opened.broker.journal
-        # Where a full disk kept back what was accepted, the log does not say what the queues say.
-        if opened.broker.queues and journal.commits.accepted_end == journal.commits.persisted_end:
-            write_queues(opened.disk, opened.broker.journal.journal_id, opened.broker.queues.covered())
+    """Record the end of the log after a clean stop (`clean_shutdown.py`). Raises `OSError`."""
+    journal, queues = opened.broker.journal, opened.broker.queues
+    shutdown = journal.commits.clean_shutdown
+    if shutdown is not None:
+        write_clean_shutdown(opened.disk, shutdown)
+        # Where a full disk held back accepted messages, the log lacks records that the queues know.
+        if queues and journal.commits.accepted_end == journal.commits.persisted_end:
+            write_queues(opened.disk, journal.journal_id, queues.covered())
 
 
 def begin_run(journal: Journal, executor: DiskJobExecutor) -> None:
