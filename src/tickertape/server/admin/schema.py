@@ -118,27 +118,27 @@ class SubscriptionState(msgspec.Struct, kw_only=True):
     sub_id: str
     topic: str
     filter: str | None
-    paused: bool
-    rate: str | None
+    paused: bool = False
+    rate: str | None = None
     """Rate limit of its delivery, in words; None without a limit."""
-    conflation_seconds: float | None
+    conflation_seconds: float | None = None
     """Interval of its conflation; None without one."""
-    live: bool
+    live: bool = False
     """It gets accepted messages before they are persisted, once it has caught up."""
-    reads_with: int | None
+    reads_with: int | None = None
     """Other subscriptions that share its reads of the log, or the end of the log. None when the topic is not
     persistent."""
     recorded: bool
-    position: int | None
+    position: int | None = None
     """Position of the next message that is considered for it; None when the topic is not recorded."""
-    lag_messages: int | None
+    lag_messages: int | None = None
     """Messages of the log, of any topic, between that and the persisted end."""
     credit_bytes: int
     """Bytes that it may still be sent."""
     caught_up: bool
     blocked: bool
     """There is more for it, and no credit or no room in the connection."""
-    backlog_bytes: int
+    backlog_bytes: int = 0
     """Unrecorded messages that wait for it."""
     queues: list[str] = []
     """The queues that it consumes."""
