@@ -85,7 +85,7 @@ class SystemDisk:
     def names(self, directory: str) -> list[str]:
         """Names in `directory`, sorted; `FileNotFoundError` when it does not exist."""
         with self._directory(path_parts(directory)) as fd:
-            # One of its own: who lists moves the place in a descriptor, and that of the root is shared.
+            # One of its own: listing moves the offset of a descriptor, and that of the root is shared.
             own = os.open(".", _OPEN_DIRECTORY, dir_fd=fd)
         try:
             return sorted(os.listdir(own))
@@ -199,7 +199,7 @@ class SystemDisk:
         self._let_go()
 
     def __del__(self) -> None:
-        self._let_go()  # those who only read keep nothing else open
+        self._let_go()  # a reader keeps nothing else open
 
     def _let_go(self) -> None:
         root, self._root = self._root, None
@@ -236,7 +236,7 @@ class SystemDisk:
     def write(self, handle: int, offset: int, buffers: Sequence[Buffer]) -> None:
         """Write all of `buffers` at `offset`, continuing short writes; an error may leave a part written."""
         fd = self._fd(handle)
-        if offset < 0:  # to the kernel -1 means: wherever the file stands
+        if offset < 0:  # to the kernel -1 means the current offset
             raise OSError(errno.EINVAL, f"cannot write at offset {offset}")
         if len(buffers) <= _BUFFERS_MAX:
             wanted = sum([b.nbytes if isinstance(b, memoryview) else len(b) for b in buffers])
@@ -334,7 +334,7 @@ class SystemDisk:
     def _lock_directory(self, parts: Sequence[str]) -> int:
         """A descriptor that holds the directory of the lock file. Raises `BlockingIOError` as `lock` does."""
         with self._directory(parts[:-1]) as parent:
-            # One of its own: a lock belongs to what was opened, not to who opened it.
+            # One of its own: a lock belongs to the open file, not to the process.
             fd = os.open(".", _OPEN_DIRECTORY, dir_fd=parent)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -118,7 +118,7 @@ def gather(view: LogView, journal_id: bytes, count: int) -> Gathering:
     first_unknown = False
     try:
         first = yield from first_message(view, following.first_position)
-    except JournalCorrupt:  # whoever reads it gets this error; it is no reason to keep what is old
+    except JournalCorrupt:  # its readers get this error; it does not keep old segments
         first_unknown = True
     header = following.header
     return RetiredFacts(

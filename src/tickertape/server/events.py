@@ -78,7 +78,7 @@ def _parts(record: logging.LogRecord) -> tuple[str, Mapping[str, Value]]:
 def _bounded(key: str, value: Value) -> Value:
     characters_max = _TRACEBACK_CHARACTERS_MAX if key == "traceback" else event_text_characters_max
     if isinstance(value, str) and len(value) > characters_max:
-        if key == "traceback":  # what it was about stands at its end
+        if key == "traceback":  # its end names the error
             return "..." + value[3 - characters_max :]
         return value[: characters_max - 3] + "..."
     return value

@@ -141,7 +141,7 @@ class OfflinePrune:
             count = min(left, retention_segments_max)
             gathered = _run(self._disk, gather(self._view, self.journal_id, count))
             through = gathered.retired.through
-            # What stands at the begin of the log now is durable before what stood before it is gone.
+            # The new start of the log is durable before the segments before it are removed.
             self._sync(through + 1)
             numbers = self._numbers(through)
             self._reader.close()

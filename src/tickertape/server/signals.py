@@ -79,7 +79,7 @@ def reload(credentials: CredentialStore, expiry: SessionExpiry) -> None:
     certificates. Never raises: a failure is logged and changes nothing."""
     try:
         replaced = credentials.reload()
-        if credentials.refuses_all:  # as asked for: who takes the last token back must not be overruled
+        if credentials.refuses_all:  # on purpose: revoking the last token must not be overruled
             event("reloaded", logging.WARNING, text=_NO_TOKEN)
         else:
             nothing = None if credentials.has_files else "there are no certificates or tokens to read"

@@ -105,7 +105,7 @@ def open_on(
     registry = read_all(disk, load_publishers(journal))
     try:
         journal.view.set_first(read_all(disk, first_message(journal.view, journal.view.first_position)))
-    except JournalCorrupt:  # whoever reads it is told
+    except JournalCorrupt:  # its readers get this error
         journal.view.set_first(None, unknown=True)
     broker = Broker(
         journal,
@@ -199,7 +199,7 @@ def _spill_files(config: Config, owner: str, disk: Disk) -> SpillFiles | None:
         return None
     path = settings.path(config.instance.data)
     if settings.directory is not None:
-        # The data directory is held already; another one must not be cleared while somebody uses it.
+        # The data directory is locked already; another one must not be cleared while it is in use.
         return SpillFiles(path, owner)
     return SpillFiles(path, within=disk.descriptor() if isinstance(disk, SystemDisk) else None)
 

@@ -478,7 +478,7 @@ class GroupCommit:
         if not self.preallocation.may_request(now):
             return
         if self._in_flight is not None and isinstance(self._in_flight.job, StartSegment | RollSegment):
-            return  # what stands behind a segment proves that its header was durable
+            return  # a file behind a segment proves that its header was durable
         if prepared is not None and needed <= prepared.capacity:
             return
         if active is None or waits or active.offset > active.half:

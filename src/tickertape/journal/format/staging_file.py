@@ -394,7 +394,7 @@ def _found(disk: Disk, name: str, journal_id: bytes) -> PreparedPart:
         label, _ = decode_label(begin)
         if label.journal != journal_id:
             raise StagedFileDamaged("it belongs to another journal")
-        # After a killed process it may stand in the page cache only.
+        # After a killed process it may be in the page cache only.
         disk.sync(handle)
         if not prepared:  # its name did not become durable, or a version before gave it none
             disk.rename(path_of(file), prepared_path_of(file))

@@ -195,7 +195,7 @@ class TopicTable:
         self.settle()
         counts = np.diff(self._ends, prepend=np.zeros(1, _U4)).astype(np.float64)
         common = float((counts * counts).sum() / max(counts.sum(), 1.0)) * self._stride / blocks
-        # that is: in how many of the groups the topic of a row stands, on average
+        # that is the mean share of the groups that hold the topic of a row
         limit = min(_GROUP_BITS, (blocks - 1).bit_length()) - (self._stride.bit_length() - 1)
         return int(min(max(np.ceil(np.log2(1.6 / max(common, 1e-9))), 1), max(limit, 1)))
 

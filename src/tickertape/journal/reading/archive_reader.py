@@ -131,7 +131,7 @@ class ArchivedLogReader:
             if self._probed_at == first:
                 raise gap_error(f"position {self.position}", self._view, self._archive)
             self._probed_at = first
-            return ProbeArchive()  # it may have gone on since somebody looked
+            return ProbeArchive()  # it may have grown since the last probe
         return ReadArchive(self._scan, self.position, first, self._topic)
 
     def answer(self, answer: ArchivedParts | ArchiveCoverage) -> list[LogPart]:

@@ -195,7 +195,7 @@ class LogView:
 
     def persisted(self, commit: PersistedCommit) -> None:
         """A commit became persisted: readers may see it from now on."""
-        self.indexes.relieve()  # one at a time: nobody waits for long
+        self.indexes.relieve()  # one at a time, to keep it short
         segment = self._by_number[commit.segment]
         batch = commit.batch
         timestamp = batch.run(batch.run_count - 1).timestamp

@@ -72,7 +72,7 @@ def find_bookmark(view: LogView, publisher: int, sequence: int) -> MaybeSearch:
             if position is not None:
                 return position
     if damaged:
-        raise damaged[0]  # it may be in there: nobody can say that the log has none
+        raise damaged[0]  # the damaged commit may hold it
     return None
 
 

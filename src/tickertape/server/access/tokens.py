@@ -69,7 +69,7 @@ class Tokens:
         kept = _NOTHING if known is None else known.sha256
         if not fits(logon.password, kept) or known is None or name is None:
             raise AuthenticationFailed(_WRONG)
-        # From here on the client has the token: it may be told more.
+        # From here on the client has proved the token: the errors may say more.
         if _is_over(known, now):
             raise AuthenticationFailed(f"the token {name!r} has expired")
         _check_name(name, known, logon.name)

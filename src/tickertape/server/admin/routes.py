@@ -51,7 +51,7 @@ class Routes:
             return await self._state(path)
         except ServerStuckError as error:
             return _json(503, {"status": "stuck", "reason": str(error)})
-        except Exception as error:  # noqa: BLE001 -- a defect of a page is told, and is not the server's end
+        except Exception as error:  # noqa: BLE001 -- a defect of a page does not end the server
             event("admin_failed", logging.ERROR, path=path, text=f"{type(error).__name__}: {error}")
             return Answer(500, b"internal error; see the log of the server\n")
 

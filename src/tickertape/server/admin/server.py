@@ -110,7 +110,7 @@ class AdminServer:
     def _run(self) -> None:
         try:
             asyncio.run(self._serve())
-        except Exception as error:  # noqa: BLE001 -- it is told in the log, and the server goes on
+        except Exception as error:  # noqa: BLE001 -- it is logged, and the server continues
             event("admin_failed", logging.ERROR, text=f"{type(error).__name__}: {error}")
             self._listening.close()
         finally:

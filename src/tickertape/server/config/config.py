@@ -70,7 +70,7 @@ SYNC_INTERVAL_MIN: Final = 0.001
 SYNC_NAMES: Final[tuple[SyncName, ...]] = ("always", "interval", "never")
 MESSAGE_TYPES_LATER: Final = ("xml", "protobuf", "composite")
 
-# What the product will have and does not have yet: refused by name, so that nobody waits for its effect.
+# Planned features: refused by name, so that they are not silently without effect.
 SECTIONS_LATER: Final = (
     "action", "conflated_topic", "entitlement", "replication", "sow", "user", "view",
 )  # fmt: skip
@@ -210,7 +210,7 @@ def examine(
         tables = [ConfigNode({"listen": ConfigNode(uri, _GIVEN)}, _GIVEN) for uri in listen]
         root.value["transport"] = ConfigNode(tables, _GIVEN)
     config = _config(Section(root, "", problems), "" if path is None else str(path))
-    # What is missing may stand on a line that could not be read.
+    # A missing key may be on a line that could not be read.
     broken = {problem.location.file for problem in problems if not problem.key}
     problems[:] = [p for p in problems if p.text != MISSING or p.location.file not in broken]
     problems.sort(
@@ -249,7 +249,7 @@ def _config(root: Section, file: str) -> Config:
     admin = _admin(root.table("admin"))
     logging = _logging(root.table("logging"))
     validated = [topic.name for topic in topics if topic.validate]
-    # A client is told these names in the answer to its logon, which is one frame.
+    # The answer to a logon holds these names in one frame.
     names = [*validated, *(queue.name for queue in queues), *(journal.topics or ())]
     total = sum(len(name.encode()) + _NAME_OVERHEAD_BYTES for name in names)
     if total > topic_names_bytes_max:

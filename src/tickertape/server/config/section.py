@@ -113,7 +113,7 @@ class Section:
         for key, node in self._table.items():
             if key in self._asked or key in self._later:
                 continue
-            # Likeness is costly, and of no use to who has got that many problems already.
+            # Close matches are costly, and useless beside that many problems.
             tell = not self._problems.more
             close = _close_match(key, [*self._asked, *also, *self._later]) if tell else ""
             guess = f"did you mean {shown(close)}? " if close else ""

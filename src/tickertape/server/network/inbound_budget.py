@@ -45,9 +45,9 @@ class InboundBudget:
         self._bytes_max = bytes_max
         self._stall_seconds = stall_seconds
         self._progress_bytes = progress_bytes
-        self._read: OrderedDict[int, _InboundFrame] = OrderedDict()  # who came on longest ago is first
+        self._read: OrderedDict[int, _InboundFrame] = OrderedDict()  # longest without progress first
         self._waiting: OrderedDict[int, int] = OrderedDict()  # whose frame began longest ago is first
-        self._contended = 0.0  # since when somebody waits, or since when stalls are counted
+        self._contended = 0.0  # time from which stalls count
 
     @property
     def waiting(self) -> int:

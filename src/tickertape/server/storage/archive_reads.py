@@ -95,7 +95,7 @@ class _ArchiveRead:
             if self._ready is None and 0 <= self.at < self.end:
                 try:
                     self._ready = self._read(size)
-                except Exception:  # noqa: BLE001 - who asks for it begins anew, and is told what is wrong
+                except Exception:  # noqa: BLE001 - the next request begins anew and gets the error
                     self.at = -1
 
     def _read(self, size: int) -> ArchivedParts:
@@ -247,7 +247,7 @@ class ArchiveReads:
             "and nothing is removed for being in it; begin a new one at another place"
         )
         self._tier.cover(ArchiveCoverage(None))
-        self._handler.broker.archive_changed(clock())  # that it holds segments is told soon
+        self._handler.broker.archive_changed(clock())  # retention reports the segments that it holds
         self._record("archive_failed", logging.WARNING, code=ArchiveFailed.code, text=self._unfit)
 
     def _knows(self, covered: ArchiveCoverage) -> bool:
@@ -269,7 +269,7 @@ class ArchiveReads:
 
     def _to_loop(self, call: object, *arguments: object) -> None:
         assert callable(call)
-        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits for it any more
+        with contextlib.suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(call, *arguments)
 
     def _probe_regularly(self) -> None:
@@ -281,7 +281,7 @@ class ArchiveReads:
                 covered = self._probe()
             except TickertapeError as error:
                 self._record("archive_failed", logging.WARNING, code=error.code, text=str(error))
-            except Exception as defect:  # noqa: BLE001 - it is told, and tried again
+            except Exception as defect:  # noqa: BLE001 - it is logged, and probed again
                 self._record("archive_failed", logging.WARNING, code="archive_failed", text=repr(defect))
             else:
                 self._to_loop(self._probed, covered)

@@ -101,7 +101,7 @@ class SpillFiles:
     def submit(self, job: Job) -> None:
         """Queue a job. A file is read or deleted only after its writes were answered."""
         if self._stopped:
-            return  # nobody waits for anything any more
+            return  # no answer is awaited
         if not self._threads:
             for queue, name in ((self._writes, "spill-write"), (self._reads, "spill-read")):
                 thread = threading.Thread(target=self._run, args=(queue,), name=name, daemon=True)
@@ -136,7 +136,7 @@ class SpillFiles:
                     self._write(job)
             except OSError as error:
                 data = error
-            except Exception as defect:  # noqa: BLE001 - without an answer somebody would wait for ever
+            except Exception as defect:  # noqa: BLE001 - every job needs an answer
                 data = OSError(errno.EIO, f"internal error: {defect!r}")
             if isinstance(data, OSError):
                 self._log_failure("read" if isinstance(job, SpillRead) else "write", job.file, data)

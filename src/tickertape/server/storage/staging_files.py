@@ -65,6 +65,6 @@ class StagingFiles:
             result = kind(f"what is staged for a transaction could not be kept: {error}")
         except StagedFileDamaged as error:
             result = StagingFailed(f"what was staged for a transaction is damaged: {error}")
-        except Exception as defect:  # noqa: BLE001 - without an answer somebody would wait for ever
+        except Exception as defect:  # noqa: BLE001 - every job needs an answer
             result = StagingFailed(f"internal error: {defect!r}")
         self._answer(job.token, result)
