@@ -76,8 +76,7 @@ class SystemDisk:
         self._nowait = True
 
     def descriptor(self) -> int:
-        """That of the root, for those who keep files below it of which this port knows nothing; not to be
-        closed."""
+        """Return the descriptor of the root, for other files below it; it must not be closed."""
         return self._root_descriptor()
 
     # -- names ----------------------------------------------------------------------------------------
@@ -210,10 +209,9 @@ class SystemDisk:
         return os.fstat(self._fd(handle)).st_size
 
     def preallocate(self, handle: int, size: int) -> None:
-        """Reserve the first `size` bytes; new ones read as zeros, a longer file stays as long as it is.
+        """Reserve the first `size` bytes; new ones read as zeros, a longer file keeps its length.
 
-        Raises `OSError(ENOSPC)` when there is no room, and then gives back what it had taken.
-        """
+        Raises `OSError(ENOSPC)` without room, and then releases what it reserved."""
         fd = self._fd(handle)
         before = os.fstat(fd).st_size
         try:
@@ -303,13 +301,12 @@ class SystemDisk:
     # -- the lock -------------------------------------------------------------------------------------
 
     def lock(self, path: str, owner: str) -> None:
-        """Hold `path`, and the directory in which it stands, until `close_all` or the end of the process (a
-        forked child holds them too).
+        """Lock `path` and its directory until `close_all` or the end of the process (a forked child holds
+        them too).
 
-        The file is created when missing and says who holds it: `owner` and the pid. Raises `BlockingIOError`,
-        whose text is what the holder wrote. Whoever removes the file does not let a second one in: the
-        directory is held too (but for file systems that cannot lock one).
-        """
+        A missing file is created, and `owner` and the pid are written into it. Raises `BlockingIOError` with
+        the text of the holder. Removing the file does not let a second process in: the directory is locked
+        too (except on file systems that cannot lock one)."""
         parts = _entry(path)
         held = self._lock_directory(parts)
         try:

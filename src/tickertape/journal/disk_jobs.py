@@ -49,8 +49,8 @@ class DiskJobExecutor:
     def run(self, job: JournalJob) -> int:
         """Carry out one job; returns the salt for a `PrepareSegment`, else 0. Raises `OSError`.
 
-        `DiskFull` is raised only by the reserve itself: a sync that fails for want of room has failed like
-        any other, for what it should have written may be gone from the cache as well."""
+        Only reserving raises `DiskFull`: a sync that fails for lack of room has failed like any other, and
+        the bytes may be gone from the cache as well."""
         if isinstance(job, WriteCommit):
             handle = self._handle(job.segment)
             self._disk.write(handle, job.offset, job.buffers)

@@ -60,10 +60,10 @@ LastSearch = Generator[ReadRequest, Buffer, int]
 
 
 def removable(view: LogView, sealed_through: int) -> list[LogSegment]:
-    """The segments that may go at all: their seals are durable, and the last message is behind them.
+    """Return the segments that may be removed: sealed durably, and before the last message.
 
-    The last message stays, however old, so that a bookmark of somebody who has read everything is there:
-    control records behind it do not count. While `view.last_message` is not known they do."""
+    The last message stays at any age, so that a bookmark of a reader that has read everything is known:
+    control records behind it do not count, unless `view.last_message` is unknown."""
     last = view.end_position - 1 if view.last_message is None else view.last_message
     found = []
     for segment in view.segments[:-1]:
@@ -94,9 +94,9 @@ def unneeded(segments: Sequence[LogSegment], oldest: int | None) -> int:
 
 
 def gather(view: LogView, journal_id: bytes, count: int) -> Gathering:
-    """Read what must outlive the first `count` segments; they stay readable meanwhile.
+    """Gather the facts that outlive the first `count` segments, which stay readable meanwhile.
 
-    Raises `JournalCorrupt`: what cannot be read back is not removed."""
+    Raises `JournalCorrupt`: segments that cannot be read are not removed."""
     before = view.retired
     highest = before.highest if before is not None else NOTHING_HIGHEST
     records: list[bytes] = []
@@ -141,10 +141,10 @@ def gather(view: LogView, journal_id: bytes, count: int) -> Gathering:
 
 
 def find_last_message(view: LogView) -> LastSearch:
-    """Position of the last message that is no control record; of the last record when there is none.
+    """Find the last message that is not a control record; without one the last record.
 
     Searched from the end, `read_bytes_target` at a time, so that each byte is read about once. Damage counts
-    as a message: nobody can say that there is none."""
+    as a message, because it may hold one."""
     for segment in reversed(view.segments):
         stop, index, edge = segment.end_position, segment.index, segment.end
         # By offsets, not by numbers of blocks: the index may become coarser between two reads.

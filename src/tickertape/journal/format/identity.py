@@ -42,13 +42,12 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def open_identity(
     disk: Disk, *, owner: str, create: bool, new_id: bytes, instance: str | None = None
 ) -> Identity:
-    """Hold the directory and read its identity, creating it in an empty directory when `create`.
+    """Lock the directory and read its identity, creating it in an empty directory when `create`.
 
-    `owner` names this process to whoever tries next; `new_id` is 16 random bytes for a new journal, and
-    `instance` the name that is kept in it, or compared with the one that is kept (None: any). Raises
+    `owner` names this process to the next one that tries; `new_id` is 16 random bytes for a new journal, and
+    `instance` the name that is stored in it, or compared with the stored one (None: any). Raises
     `NotAJournal`, `JournalLocked`, `JournalVersion`, `JournalCorrupt`, `WrongJournal` (of another instance);
-    nothing of the directory is changed then.
-    """
+    the directory is unchanged then."""
     names = set(disk.names("."))
     if IDENTITY_FILE not in names:
         foreign = sorted(names - CREATED_NAMES)

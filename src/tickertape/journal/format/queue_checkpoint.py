@@ -41,8 +41,8 @@ def remove_queues(disk: Disk) -> None:
 
 
 def read_queues(disk: Disk, journal_id: bytes) -> bytes | None:
-    """What the file holds; None when there is none. Raises `ValueError` for one that is damaged or of another
-    journal, `OSError`."""
+    """Return the contents; None without a file. Raises `ValueError` if it is damaged or of another journal,
+    `OSError`."""
     if QUEUES_FILE not in disk.names("."):
         return None
     handle = disk.open(QUEUES_FILE, write=False)

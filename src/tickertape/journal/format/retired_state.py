@@ -237,8 +237,8 @@ def write_retired(disk: Disk, retired: RetiredState) -> None:
 
 
 def read_retired(disk: Disk, journal_id: bytes) -> RetiredState | None:
-    """What is recorded; None when nothing was ever removed. Raises `JournalCorrupt` when it cannot be
-    understood, `WrongJournal`, `JournalVersion`."""
+    """Return the record; None if no segment was ever removed. Raises `JournalCorrupt` if it is invalid,
+    `WrongJournal`, `JournalVersion`."""
     if RETIRED_FILE not in disk.names("."):
         return None
     handle = disk.open(RETIRED_FILE, write=False)

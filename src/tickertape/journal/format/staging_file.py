@@ -185,8 +185,8 @@ def blocks_of(data: memoryview) -> list[memoryview]:
 
 
 def _whole(read: _Read, size: int) -> Iterator[tuple[int, Buffer]]:
-    """Where each encoded batch of a prepared file of `size` begins, and its bytes, as they were read and held
-    against their checksum. Raises `StagedFileDamaged`, and what `read` raises."""
+    """Yield offset and bytes of each encoded batch of a prepared file of `size`, verified by checksum. Raises
+    `StagedFileDamaged`, and the errors of `read`."""
     counts = decode_foot(read(max(size - _FOOT.size, 0), _FOOT.size), size)
     if counts is None:
         raise StagedFileDamaged("it does not end as a prepared file")
@@ -223,8 +223,7 @@ def prepared_path_of(file: int) -> str:
 
 
 class StagedFiles:
-    """Carries out what is to be done with the files of one data directory. Each file by one thread at a
-    time."""
+    """Carries out the tasks on the files of one data directory; each file is used by one thread at a time."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -275,10 +274,11 @@ class StagedFiles:
         self._close(task.file)
 
     def _open(self, file: int) -> list[memoryview]:
-        """Every byte is read, so that what cannot be read is an error: under a mapping it ends the process.
+        """Read and verify a whole file, so that unreadable bytes are an error: in a mapping they end the
+        process.
 
-        The blocks stay in memory as they were read, up to `staged_memory_bytes_max` of all that are in use;
-        files beyond that are mapped after they were read."""
+        Blocks stay in memory as read, up to `staged_memory_bytes_max` over all in use; files beyond that are
+        mapped after they were read."""
         handle = self._disk.open(prepared_path_of(file), write=False)
         try:
             size = self._disk.size(handle)
@@ -339,8 +339,8 @@ class StagedFiles:
 
 
 def find_staged(disk: Disk, journal_id: bytes) -> tuple[list[PreparedPart], list[str]]:
-    """The prepared parts of a data directory, and a line for each thing to tell. What was not prepared is
-    removed: nobody was told that it is there. What was and cannot be used is set aside. Raises `OSError`."""
+    """Return the prepared parts of a data directory, and a line for each finding. Unprepared parts are
+    removed: no client was notified of them. Unusable prepared parts are set aside. Raises `OSError`."""
     if STAGING_DIRECTORY not in disk.names("."):
         return [], []
     found: list[PreparedPart] = []

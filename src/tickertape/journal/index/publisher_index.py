@@ -18,8 +18,7 @@ import numpy.typing as npt
 from tickertape.journal.limits import index_zone_bytes
 
 NEW_KEY_BYTES: Final = 200
-"""What a publisher costs in memory beside its rows until they are sorted in: an entry of a dictionary and an
-array."""
+"""Memory of a publisher beside its rows until they are sorted in: an entry of a dictionary and an array."""
 _KEY_BYTES: Final = 12
 """Memory of a publisher after that: its id and the end of its rows."""
 _STORED_KEY_BYTES: Final = 16
@@ -134,8 +133,8 @@ class PublisherTable:
         return self._ids, self._rows[self._ends.astype(np.int64) - 1, 2]
 
     def bounds(self, publisher: int) -> tuple[int, int] | None:
-        """Lowest and highest sequence of a publisher; None when there is none, or (see `known`) nobody
-        knows."""
+        """Return the lowest and highest sequence of a publisher; None if it has none, or (see `known`) they
+        are unknown."""
         rows = self._rows_of(publisher)
         return (int(rows[0, 1]), int(rows[-1, 2])) if len(rows) else None
 

@@ -51,8 +51,7 @@ Places = npt.NDArray[np.int64]
 
 
 class IndexRebuild:
-    """Takes the commits of a segment in order; afterwards `index`, `highest` and `unproven` are what they
-    say."""
+    """Builds `index`, `highest` and `unproven` from the commits of a segment, given in order."""
 
     def __init__(self, header_first_commit: int) -> None:
         self.index = SegmentIndex()

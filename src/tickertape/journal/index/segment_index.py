@@ -89,10 +89,9 @@ Span = tuple[int, int, int]
 class SegmentIndex:
     """Index of one segment, grown commit by commit while it is active and stored in its seal.
 
-    Attributes: `offsets`, `positions`, `times` of the blocks: where each begins in the file, the position of
-    its first message, the log time before it (so that a message later than `times[i]` may stand in block i).
-    `bytes_max` bounds what publishers and topics take in memory.
-    """
+    Attributes: `offsets`, `positions` and `times` of the blocks: the offset of each in the file, the position
+    of its first message, and the log time before it (so that a message later than `times[i]` may be in block
+    i). `bytes_max` bounds the memory of publishers and topics."""
 
     def __init__(self, *, bytes_max: int = index_bytes_max) -> None:
         self.offsets = array("Q")
@@ -118,8 +117,8 @@ class SegmentIndex:
         self._publishers.add(self.offsets[-1], publisher_spans(batch))
 
     def add_many(self, commits: DataCommits, spans: Spans) -> list[Span]:
-        """Take in data commits, as `add` does one by one; returns their spans, several of one publisher as
-        one."""
+        """Add data commits, as `add` does one by one; returns their spans, several of one
+        publisher as one."""
         offsets, count = commits.offsets, len(commits.offsets)
         blocks = np.empty(count, np.int64)
         at = 0
@@ -202,8 +201,8 @@ class SegmentIndex:
         return max(bisect_left(self.times, after) - 1, 0)
 
     def places_of_publisher(self, publisher: int, sequence: int) -> list[BlockAddress]:
-        """Where this message may stand, in order: blocks that are neighbours together, about
-        `read_bytes_target` in each place."""
+        """Return the places that may hold this message, in order: neighbouring blocks together, about
+        `read_bytes_target` in each."""
         places = []
         stop = 0
         for begin, end in self._publishers.stretches(publisher, sequence, self._block_end):
@@ -223,8 +222,8 @@ class SegmentIndex:
         return found if found is not None and found < self.blocks else None
 
     def reach_with(self, topic: str, offset: int, bytes_max: int) -> int:
-        """Where the stretch of the file from `offset` on ends, every block of which may hold `topic` (as the
-        one at `offset` does), if it is read on for about `bytes_max`."""
+        """Return the end of the blocks from `offset` on that may all hold `topic`, within about
+        `bytes_max`."""
         block = self.block_of_offset(offset)
         stop = bisect_left(self.offsets, offset + bytes_max, block + 1)
         return self.block_bounds(block + self._topics.run_with(topic, block + 1, stop - block - 1))[1]
@@ -302,9 +301,9 @@ class SegmentIndex:
 
     @staticmethod
     def decode(data: bytes | memoryview, block_end: int) -> SegmentIndex:
-        """The stored index of a segment whose last data or mark commit ends at `block_end`.
+        """Decode the stored index of a segment whose last data or mark commit ends at `block_end`.
 
-        Raises `ValueError` when `data` is no index."""
+        Raises `ValueError` for invalid data."""
         try:
             stored = msgspec.msgpack.decode(data, type=_StoredIndex)
         except RecursionError as error:

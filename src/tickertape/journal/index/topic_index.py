@@ -190,8 +190,8 @@ class TopicTable:
         self._groups, self._ends = groups[kept], kept.searchsorted(self._ends).astype(_U4)
 
     def _times(self, blocks: int) -> int:
-        """How often to halve until there may be half as many rows: where topics are rare, halving once merges
-        nearly none of them."""
+        """Return the number of halvings that may halve the rows: where topics are rare, one merges hardly
+        any."""
         self.settle()
         counts = np.diff(self._ends, prepend=np.zeros(1, _U4)).astype(np.float64)
         common = float((counts * counts).sum() / max(counts.sum(), 1.0)) * self._stride / blocks
