@@ -17,7 +17,7 @@ from tickertape.base.errors import BadBatch
 from tickertape.batch import MessageBatch
 from tickertape.journal.format.staging_file import (
     STAGING_DIRECTORY,
-    Damaged,
+    StagedFileDamaged,
     StagedFiles,
     StageOpen,
     find_staged,
@@ -96,6 +96,6 @@ def _sessions() -> list[bytes]:
 
 
 STAGING_TARGETS: Final[dict[str, Target]] = {
-    "staging": Target(staging, lambda: [golden_bytes()], cost=4, allowed=(Damaged,)),
+    "staging": Target(staging, lambda: [golden_bytes()], cost=4, allowed=(StagedFileDamaged,)),
     "transactions": Target(transactions, _sessions, mended_frames, cost=20),
 }

@@ -52,7 +52,12 @@ from tickertape.client.common.subscribe_arguments import make_request
 from tickertape.client.protocol.core import ClientProtocol, ConnectionEnded, ConnectionOpened
 from tickertape.client.publish_store import MemoryPublishStore
 from tickertape.journal.format.identity import IDENTITY_FILE, read_identity
-from tickertape.journal.format.retired_state import Highest, RetiredState, decode_retired, encode_retired
+from tickertape.journal.format.retired_state import (
+    HighestSequences,
+    RetiredState,
+    decode_retired,
+    encode_retired,
+)
 from tickertape.journal.format.segment import (
     FormatError,
     decode_commit,
@@ -322,7 +327,7 @@ def retired(data: bytes) -> str:
 
 
 def _retireds() -> list[bytes]:
-    highest = Highest(np.array([11, 12], np.uint64), np.array([5, 9], np.uint64))
+    highest = HighestSequences(np.array([11, 12], np.uint64), np.array([5, 9], np.uint64))
     kept = RetiredState(
         bytes(range(16)), 3, 40, 7, 123, 8192, 1_700_000_000_000_000, 24_576, highest, (b"a", b"bc")
     )

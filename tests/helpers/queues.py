@@ -12,8 +12,8 @@ import msgspec
 
 import tickertape as tt
 from tests.helpers.admin import ask
+from tickertape.engine.queues.snapshot import QueueSnapshot
 from tickertape.server.admin.schema import Stats
-from tickertape.server.admin.snapshot_queues import QueueStats
 from tickertape.testing import RunningServer
 
 SECONDS = 20.0
@@ -65,14 +65,14 @@ def nothing(*streams: tt.MessageStream) -> bool:
     return True
 
 
-def state(server: RunningServer, name: str) -> QueueStats:
+def state(server: RunningServer, name: str) -> QueueSnapshot:
     """What `/stats` says of a queue."""
     stats = msgspec.json.decode(ask(server, "/stats")[2], type=Stats)
     (found,) = [queue for queue in stats.queues if queue.name == name]
     return found
 
 
-def wait_state(server: RunningServer, name: str, **wanted: Any) -> QueueStats:
+def wait_state(server: RunningServer, name: str, **wanted: Any) -> QueueSnapshot:
     """Wait until `/stats` says so of a queue; `AssertionError` with what it says when it never does."""
     deadline = time.monotonic() + SECONDS
     while True:

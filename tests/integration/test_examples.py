@@ -21,7 +21,7 @@ import tickertape as tt
 from examples.demo.flights import read_flights
 from tests.helpers.admin import stats_of
 from tests.helpers.processes import source_environment
-from tickertape.server.admin.snapshot_queues import QueueStats
+from tickertape.engine.queues.snapshot import QueueSnapshot
 from tickertape.testing import FaultProxy, RunningServer, running_server, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -259,7 +259,7 @@ def test_workers_share_a_queue_and_a_killed_one_takes_nothing_with_it(tmp_path: 
     assert sum(int(line[2]) for line in lines) >= backlog  # what came again
 
 
-def queue_of(server: RunningServer) -> QueueStats:
+def queue_of(server: RunningServer) -> QueueSnapshot:
     """What the server says of its one queue."""
     (queue,) = stats_of(server).queues
     return queue

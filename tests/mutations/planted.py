@@ -57,8 +57,8 @@ MUTATIONS: Final = (
     Mutation(
         "the names of reserved segments are not synced",
         "journal/disk_jobs.py",
-        "            self._disk.sync_directory(JOURNAL_DIRECTORY)\n            if begun",
-        "            if begun",
+        "            self._disk.sync_directory(JOURNAL_DIRECTORY)\n            if last_segment",
+        "            if last_segment",
         (_ENGINE_CRASHES,),
         promise="R1",
         tier="simulation",
@@ -246,8 +246,8 @@ MUTATIONS: Final = (
     Mutation(
         "a log that lost its end starts as if nothing were missing",
         "journal/recovery/recovery.py",
-        "    if reached is None:\n        return\n",
-        "    if reached is None or reached:\n        return\n",
+        "    if shutdown is None:\n        return\n",
+        "    if shutdown is None or shutdown:\n        return\n",
         ("unit/server/test_startup.py",),
         promise="invariant 17",
         tier="unit",

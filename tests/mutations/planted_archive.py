@@ -89,8 +89,8 @@ ARCHIVE_MUTATIONS: Final = (
     Mutation(
         "a reader that ends where the log began is never followed by another",
         "server/storage/archive_reads.py",
-        "            if reading.at < reading.end:\n",
-        "            if reading.end:\n",
+        "            if reader.at < reader.end:\n",
+        "            if reader.end:\n",
         (_READS,),
         promise="R22",
         tier="unit",

@@ -42,7 +42,7 @@ BOUND_MUTATIONS: Final = (
     Mutation(
         "of what a killed server was writing the highest sequences are forgotten",
         "journal/recovery/recovery.py",
-        "    indexes.count(highest)\n",
+        "    fold.count(highest)\n",
         "",
         ("faults/test_sigkill.py",),
         promise="R6",

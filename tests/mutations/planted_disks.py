@@ -46,8 +46,8 @@ DISK_MUTATIONS: Final = (
     Mutation(
         "a segment that was begun and is gone is not missed",
         "journal/recovery/recovery.py",
-        "    if last < begun:\n",
-        "    if begun < 0:\n",
+        "    if last < last_begun:\n",
+        "    if last_begun < 0:\n",
         (_RECOVERY,),
         promise="R1",
         tier="unit",
@@ -55,7 +55,7 @@ DISK_MUTATIONS: Final = (
     Mutation(
         "which segment was begun is written and not synced",
         "journal/disk_jobs.py",
-        "        self._disk.sync(self._begun)\n",
+        "        self._disk.sync(self._last_segment)\n",
         "",
         (_JOBS,),
         promise="R1",
@@ -64,8 +64,8 @@ DISK_MUTATIONS: Final = (
     Mutation(
         "a segment is reserved behind one that is not begun yet",
         "journal/commit/group_commit.py",
-        "            return  # what stands behind a segment proves",
-        "            pass  # what stands behind a segment proves",
+        "            return  # a file behind a segment proves",
+        "            pass  # a file behind a segment proves",
         ("simulation/test_journal_crashes.py",),
         promise="invariant 17",
         tier="simulation",
@@ -82,7 +82,7 @@ DISK_MUTATIONS: Final = (
     Mutation(
         "a part that a client was told of goes without a word when its end is damaged",
         "journal/format/staging_file.py",
-        "        if counts is None and not told:\n",
+        "        if counts is None and not prepared:\n",
         "        if counts is None:\n",
         (_STAGING,),
         promise="invariant 16",

@@ -41,8 +41,8 @@ TRANSACTION_MUTATIONS: Final = (
     Mutation(
         "each commit of a chain is persisted by itself",
         "journal/commit/group_commit.py",
-        "            if not flight.continues:\n",
-        "            if flight.continues is not None:\n",
+        "            if not flight.chain_continues:\n",
+        "            if flight.chain_continues is not None:\n",
         (_CHAINS,),
         promise="invariant 5",
         tier="unit",

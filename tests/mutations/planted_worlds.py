@@ -70,7 +70,7 @@ WORLD_MUTATIONS: Final = (
     Mutation(
         "a command that lets others go first is taken only when there is other work",
         "server/engine_driver.py",
-        "if (self.broker.has_work or self._turns.has_work) and",
+        "if (self.broker.has_work or self._scheduler.has_work) and",
         "if self.broker.has_work and",
         (_SMALL,),
         promise="R22",

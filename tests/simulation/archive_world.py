@@ -84,7 +84,7 @@ class ArchiveWorld(EngineWorld):
 
     def look(self) -> None:
         """The server looks how far the archive reaches."""
-        covered = self.reading._look()
+        covered = self.reading._probe()
         assert isinstance(covered, ArchiveCoverage)
         self.older.cover(covered)
         self.broker.archive_changed(self.now())

@@ -46,7 +46,7 @@ from tickertape.journal.commit.jobs import JournalJob
 from tickertape.journal.disk_jobs import DiskJobExecutor
 from tickertape.journal.format.identity import open_identity
 from tickertape.journal.format.segment import segment_path
-from tickertape.journal.format.staging_file import Damaged, StagedFiles, StageOpen, find_staged
+from tickertape.journal.format.staging_file import StagedFileDamaged, StagedFiles, StageOpen, find_staged
 from tickertape.journal.journal import Journal
 from tickertape.journal.reading.archive_reader import ArchiveAnswer, ArchiveRequest
 from tickertape.journal.reading.archive_tier import ArchiveTier
@@ -225,7 +225,7 @@ class EngineWorld:
         result: list[memoryview] | TickertapeError
         try:
             result = self._staging.run(job.task)
-        except (OSError, Damaged) as error:
+        except (OSError, StagedFileDamaged) as error:
             result = StagingFailed(str(error))
         self.broker.staging_done(job.token, result, self.now())
         self.collect()

@@ -9,7 +9,7 @@ import pytest
 
 from tests.simulation.journal_log import Log, Message, messages_in, reopened, small_log
 from tickertape.base.errors import JournalCorrupt, JournalError, WrongJournal
-from tickertape.journal.format.last_segment import BEGUN_FILE
+from tickertape.journal.format.last_segment import LAST_SEGMENT_FILE
 from tickertape.journal.format.segment import decode_footer, footer_bytes, segment_path
 from tickertape.journal.limits import commit_header_bytes, segment_header_bytes
 
@@ -123,7 +123,7 @@ def test_every_byte_of_a_log_that_was_stopped(expected: list[Message], log: Log,
     footer = decode_footer(contents[-footer_bytes:])
     assert footer is not None
     # The next run began another one and noted it: as it was before that.
-    del sealed.files[segment_path(log.last_segment + 1)], sealed.files[BEGUN_FILE]
+    del sealed.files[segment_path(log.last_segment + 1)], sealed.files[LAST_SEGMENT_FILE]
     seen: dict[str, Counter[Outcome]] = {"commits": Counter(), "mark": Counter(), "seal": Counter()}
     last_mark = footer.seal_offset - commit_header_bytes
     for offset in range(segment_header_bytes, len(contents)):

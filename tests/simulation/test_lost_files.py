@@ -15,7 +15,7 @@ from tests.simulation.journal_world import Key, World, read_log
 from tickertape.base.errors import JournalError
 from tickertape.base.interfaces import Now
 from tickertape.journal.format.identity import open_identity
-from tickertape.journal.format.last_segment import BEGUN_FILE
+from tickertape.journal.format.last_segment import LAST_SEGMENT_FILE
 from tickertape.journal.journal import Journal
 from tickertape.journal.recovery.recovery import recover_journal
 from tickertape.testing.disk import StrictDisk
@@ -85,7 +85,7 @@ def test_a_lost_file_refuses_the_start_or_loses_nothing(part: int) -> None:
                 came = outcome(disk, expected)
                 if path in begun:
                     assert came == "refused" or how == "unreadable", (seed, path, how)
-                seen[how]["begun.bin: " * (path == BEGUN_FILE) + came] += 1
+                seen[how]["begun.bin: " * (path == LAST_SEGMENT_FILE) + came] += 1
                 struck += disk.counts
                 if how != "missing":
                     again = left.kill_clone(Random(seed))

@@ -22,9 +22,10 @@ from tests.simulation.journal_world import FailingDisk, PowerLost
 from tests.world.process import Process
 from tickertape.base.errors import JournalError, JournalFailed, JournalLocked, TickertapeError
 from tickertape.server.config.config import Config, load_config
-from tickertape.server.engine_driver import EngineDriver, Workers
+from tickertape.server.engine_driver import EngineDriver
 from tickertape.server.network.connection import ClientConnection
 from tickertape.server.startup import OpenedInstance, open_on, record_end
+from tickertape.server.storage.worker_thread import Workers
 from tickertape.testing.disk import StrictDisk
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def config_of(text: str, segment_bytes: int) -> Config:
     )
 
 
-class SimLane:
+class SimWorker:
     """A lane without a thread: each thing takes its time, and they stand in a row."""
 
     def __init__(self, server: SimServer, work: Callable[[Any], None]) -> None:
@@ -200,7 +201,7 @@ class SimServer:
             world.counts["told at a start"] += 1
             world.note("start", self.name, line)
         instance = self.instance = EngineDriver(
-            opened, world.loop, workers=Workers(lambda work, _: SimLane(self, work), SimPool(self))
+            opened, world.loop, workers=Workers(lambda work, _: SimWorker(self, work), SimPool(self))
         )
         assert self.process is not None
         instance.stopped.add_done_callback(lambda _: self._stopped(instance))
@@ -222,7 +223,7 @@ class SimServer:
 
     def _end_cleanly(self, instance: EngineDriver) -> None:
         assert self._opened is not None
-        instance.dismiss()
+        instance.disconnect_all()
         try:
             instance.release()
             self._opened.executor.close()

@@ -195,7 +195,7 @@ class RetentionManager:
         journal = self._journal
         segments = removable(journal.view, journal.commits.sealed_through)
         # Room is made before it is taken, so that the files stay below the bound.
-        wanted = due(segments, self._policy, self._clock.wall, journal.file_bytes + journal.coming_bytes)
+        wanted = due(segments, self._policy, self._clock.wall, journal.file_bytes + journal.upcoming_bytes)
         pin = self._needed() if wanted else None
         free = wanted if pin is None else unneeded(segments[:wanted], pin.position)
         if pin is not None and pin.brief and free < wanted and self._put_off():

@@ -1,10 +1,12 @@
-"""Owns the real disk: the `Disk` port on Linux system calls, and nothing that knows what is stored.
+"""System disk: the `Disk` port on Linux system calls.
 
-Must never retry an error, decide what a failure means, or reach a path outside its root. It is the only
-module below `server/` that may touch the operating system. Interrupted calls are repeated by Python itself.
+The root is opened once, and everything goes through that descriptor: a directory that is renamed, replaced or
+covered by a mount while in use stays the one in use. Interrupted calls are repeated by Python itself.
 
-The root is opened once, and everything goes through that descriptor: a directory that is renamed, replaced,
-or covered by a mount while it is used stays the one that is used.
+Invariants:
+- No error is retried or interpreted.
+- No path outside the root is reached.
+- No other module of this package touches the operating system.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ _OPEN_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _LOCK_ABSENT: Final = frozenset(
     {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENOLCK, errno.EBADF, errno.EISDIR}
 )
-"""What file systems answer that cannot lock a directory, network file systems among them."""
+"""Errors of file systems that cannot lock a directory, network file systems among them."""
 _NOWAIT_ABSENT: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 
@@ -74,8 +76,7 @@ class SystemDisk:
         self._nowait = True
 
     def descriptor(self) -> int:
-        """That of the root, for those who keep files below it of which this port knows nothing; not to be
-        closed."""
+        """Return the descriptor of the root, for other files below it; it must not be closed."""
         return self._root_descriptor()
 
     # -- names ----------------------------------------------------------------------------------------
@@ -83,7 +84,7 @@ class SystemDisk:
     def names(self, directory: str) -> list[str]:
         """Names in `directory`, sorted; `FileNotFoundError` when it does not exist."""
         with self._directory(path_parts(directory)) as fd:
-            # One of its own: who lists moves the place in a descriptor, and that of the root is shared.
+            # One of its own: listing moves the offset of a descriptor, and that of the root is shared.
             own = os.open(".", _OPEN_DIRECTORY, dir_fd=fd)
         try:
             return sorted(os.listdir(own))
@@ -182,7 +183,7 @@ class SystemDisk:
         return handle
 
     def close(self, handle: int) -> None:
-        """Close `handle`; what was written stays as unsynced as it was."""
+        """Close `handle`; unsynced writes stay unsynced."""
         fd = self._files.pop(handle, None)
         if fd is None:
             raise _bad_handle(handle)
@@ -197,7 +198,7 @@ class SystemDisk:
         self._let_go()
 
     def __del__(self) -> None:
-        self._let_go()  # those who only read keep nothing else open
+        self._let_go()  # a reader keeps nothing else open
 
     def _let_go(self) -> None:
         root, self._root = self._root, None
@@ -208,10 +209,9 @@ class SystemDisk:
         return os.fstat(self._fd(handle)).st_size
 
     def preallocate(self, handle: int, size: int) -> None:
-        """Reserve the first `size` bytes; new ones read as zeros, a longer file stays as long as it is.
+        """Reserve the first `size` bytes; new ones read as zeros, a longer file keeps its length.
 
-        Raises `OSError(ENOSPC)` when there is no room, and then gives back what it had taken.
-        """
+        Raises `OSError(ENOSPC)` without room, and then releases what it reserved."""
         fd = self._fd(handle)
         before = os.fstat(fd).st_size
         try:
@@ -234,7 +234,7 @@ class SystemDisk:
     def write(self, handle: int, offset: int, buffers: Sequence[Buffer]) -> None:
         """Write all of `buffers` at `offset`, continuing short writes; an error may leave a part written."""
         fd = self._fd(handle)
-        if offset < 0:  # to the kernel -1 means: wherever the file stands
+        if offset < 0:  # to the kernel -1 means the current offset
             raise OSError(errno.EINVAL, f"cannot write at offset {offset}")
         if len(buffers) <= _BUFFERS_MAX:
             wanted = sum([b.nbytes if isinstance(b, memoryview) else len(b) for b in buffers])
@@ -265,7 +265,7 @@ class SystemDisk:
         return b"".join(pieces) if len(pieces) > 1 else pieces[0]
 
     def map(self, handle: int) -> memoryview:
-        """The whole file, to be read in place: what is not used can leave memory again."""
+        """Return the whole file, mapped: unused pages can leave memory again."""
         return memoryview(mmap.mmap(self._fd(handle), 0, access=mmap.ACCESS_READ))
 
     def read_nowait(self, handle: int, offset: int, size: int) -> Buffer | None:
@@ -301,13 +301,12 @@ class SystemDisk:
     # -- the lock -------------------------------------------------------------------------------------
 
     def lock(self, path: str, owner: str) -> None:
-        """Hold `path`, and the directory in which it stands, until `close_all` or the end of the process (a
-        forked child holds them too).
+        """Lock `path` and its directory until `close_all` or the end of the process (a forked child holds
+        them too).
 
-        The file is created when missing and says who holds it: `owner` and the pid. Raises `BlockingIOError`,
-        whose text is what the holder wrote. Whoever removes the file does not let a second one in: the
-        directory is held too (but for file systems that cannot lock one).
-        """
+        A missing file is created, and `owner` and the pid are written into it. Raises `BlockingIOError` with
+        the text of the holder. Removing the file does not let a second process in: the directory is locked
+        too (except on file systems that cannot lock one)."""
         parts = _entry(path)
         held = self._lock_directory(parts)
         try:
@@ -332,7 +331,7 @@ class SystemDisk:
     def _lock_directory(self, parts: Sequence[str]) -> int:
         """A descriptor that holds the directory of the lock file. Raises `BlockingIOError` as `lock` does."""
         with self._directory(parts[:-1]) as parent:
-            # One of its own: a lock belongs to what was opened, not to who opened it.
+            # One of its own: a lock belongs to the open file, not to the process.
             fd = os.open(".", _OPEN_DIRECTORY, dir_fd=parent)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -354,7 +353,7 @@ class SystemDisk:
 
 
 def _written(fd: int) -> str:
-    """What the holder of a lock file wrote into it."""
+    """Return the text that the holder wrote into a lock file."""
     return os.pread(fd, 4096, 0).decode("utf-8", "replace").strip()
 
 
@@ -377,7 +376,7 @@ def _bad_handle(handle: int) -> OSError:
 
 
 def _write_rest(fd: int, offset: int, buffers: Sequence[Buffer], done: int) -> None:
-    """Write what lies behind the first `done` bytes of `buffers`, in slices the kernel takes."""
+    """Write `buffers` behind their first `done` bytes, in slices that the kernel accepts."""
     views = [v for b in buffers if (v := memoryview(b).cast("B")).nbytes]
     first = 0
     offset += done

@@ -26,7 +26,7 @@ from tickertape.journal.commit.jobs import (
     WriteCommit,
     WriteQueues,
 )
-from tickertape.journal.format.last_segment import BEGUN_FILE, reserve_last_segment, write_last_segment
+from tickertape.journal.format.last_segment import LAST_SEGMENT_FILE, reserve_last_segment, write_last_segment
 from tickertape.journal.format.queue_checkpoint import write_queues
 from tickertape.journal.format.retired_state import write_retired
 from tickertape.journal.format.segment import AGAIN, JOURNAL_DIRECTORY, segment_path
@@ -43,14 +43,14 @@ class DiskJobExecutor:
         self._disk = disk
         self._entropy = entropy
         self._handles: dict[int, int] = {}
-        self._begun: int | None = None
+        self._last_segment: int | None = None
         """The file that says which segment was begun last; open from the first reserve on."""
 
     def run(self, job: JournalJob) -> int:
         """Carry out one job; returns the salt for a `PrepareSegment`, else 0. Raises `OSError`.
 
-        `DiskFull` is raised only by the reserve itself: a sync that fails for want of room has failed like
-        any other, for what it should have written may be gone from the cache as well."""
+        Only reserving raises `DiskFull`: a sync that fails for lack of room has failed like any other, and
+        the bytes may be gone from the cache as well."""
         if isinstance(job, WriteCommit):
             handle = self._handle(job.segment)
             self._disk.write(handle, job.offset, job.buffers)
@@ -78,9 +78,9 @@ class DiskJobExecutor:
         for handle in self._handles.values():
             self._disk.close(handle)
         self._handles.clear()
-        if self._begun is not None:
-            self._disk.close(self._begun)
-            self._begun = None
+        if self._last_segment is not None:
+            self._disk.close(self._last_segment)
+            self._last_segment = None
 
     def _handle(self, number: int) -> int:
         handle = self._handles.get(number)
@@ -93,9 +93,9 @@ class DiskJobExecutor:
         self._disk.write(handle, 0, [header])
         self._disk.sync(handle)
         # Only behind that, and before anything in it is acknowledged.
-        assert self._begun is not None, "a segment is prepared before it is begun"
-        self._disk.write(self._begun, 0, [header])
-        self._disk.sync(self._begun)
+        assert self._last_segment is not None, "a segment is prepared before it is begun"
+        self._disk.write(self._last_segment, 0, [header])
+        self._disk.sync(self._last_segment)
 
     def _seal(self, number: int, offset: int, seal: list[Buffer], end: int) -> None:
         handle = self._handle(number)
@@ -106,11 +106,11 @@ class DiskJobExecutor:
         del self._handles[number]
 
     def _prepare(self, job: PrepareSegment) -> int:
-        begun = None
+        last_segment = None
         try:
             handle = self._reserve(job)
-            if self._begun is None:
-                begun = reserve_last_segment(self._disk)
+            if self._last_segment is None:
+                last_segment = reserve_last_segment(self._disk)
         except OSError as error:
             if error.errno in NO_ROOM:
                 raise DiskFull(*error.args) from error
@@ -118,10 +118,10 @@ class DiskJobExecutor:
         self._disk.sync(handle)
         try:
             self._disk.sync_directory(JOURNAL_DIRECTORY)
-            if begun is not None:
-                write_last_segment(self._disk, begun)
-            if self._begun is None:
-                self._begun = self._disk.open(BEGUN_FILE)
+            if last_segment is not None:
+                write_last_segment(self._disk, last_segment)
+            if self._last_segment is None:
+                self._last_segment = self._disk.open(LAST_SEGMENT_FILE)
         except OSError as error:
             if (
                 error.errno in _NO_DESCRIPTOR

@@ -85,7 +85,7 @@ class Journal:
         return first
 
     def log_time(self, now: Now) -> int:
-        """The stamp for what is accepted now, microseconds: the wall clock, but never back."""
+        """Return the timestamp of messages accepted now, microseconds: the wall clock, but never back."""
         if now.wall > self._log_time:
             self._log_time = now.wall
         return self._log_time
@@ -108,28 +108,29 @@ class Journal:
                 self.persisted_highest[publisher] = high
         chained = [commit.first_position for commit in persisted if commit.chained]
         if chained:
-            self.view.own(chained[0])
+            self.view.copy_tail(chained[0])
         return persisted
 
     def reader(self, position: int, topic: str | None = None) -> LogReader:
-        """A reader of the persisted log from `position`, skipping what cannot hold `topic`."""
+        """Return a reader of the persisted log from `position`, which skips blocks without `topic`."""
         return LogReader(self.view, position, topic)
 
     # -- state ----------------------------------------------------------------------------------------
 
     @property
     def file_bytes(self) -> int:
-        """What all segment files take, reserves included, without those whose removal is on its way."""
+        """Size of all segment files, reserves included, without those being removed."""
         return (
-            sum([segment.file_bytes for segment in self.view.segments]) + self.commits.reserve.prepared_bytes
+            sum([segment.file_bytes for segment in self.view.segments])
+            + self.commits.preallocation.prepared_bytes
         )
 
     @property
-    def coming_bytes(self) -> int:
+    def upcoming_bytes(self) -> int:
         """By how much that grows when the next segment is prepared."""
-        return self.commits.reserve.coming_bytes
+        return self.commits.preallocation.upcoming_bytes
 
     @property
     def level(self) -> str:
-        """What `PersistedCommit` means under this sync policy: `local` or `written`."""
+        """Durability of a `PersistedCommit` under this sync policy: `local` or `written`."""
         return "local" if self.policy is SyncPolicy.ALWAYS else "written"

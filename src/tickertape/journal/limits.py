@@ -15,12 +15,12 @@ commit_header_bytes: Final = 96
 commit_bytes_max: Final = 4 * MIB
 """A commit collects up to this much (one larger message travels alone)."""
 commit_gather_bytes_max: Final = 32 * MIB
-"""What may wait for the commit after the one in flight."""
+"""Bytes that may wait for the commit after the one in flight."""
 commit_messages_max: Final = 1 << 18
 commit_batches_max: Final = 4096
 """Publish frames that one commit collects."""
 batch_memory_bytes: Final = 2 * KIB
-"""What a batch in memory counts beside its encoding: the objects and arrays that belong to it."""
+"""Bytes that a batch in memory counts beside its encoding, for its objects and arrays."""
 mark_idle_seconds: Final = 0.02
 """Idle time after which an empty mark commit closes the question for the last one."""
 index_block_bytes: Final = 4 * KIB
@@ -31,16 +31,16 @@ index_zone_bytes: Final = 64 * KIB
 index_bytes_max: Final = 8 * MIB
 """Bound of one segment's index; above it publisher and topic entries become coarser, never wrong."""
 indexes_bytes_max: Final = 32 * MIB
-"""What the indexes of all sealed segments take in memory together; above it those of old ones get coarser."""
+"""Memory of the indexes of all sealed segments; above it those of old ones get coarser."""
 tail_cache_bytes: Final = 16 * MIB
 """The last part of the log that stays in memory."""
 retired_bytes_max: Final = 256 * MIB
-"""What is kept of removed segments, encoded: highest sequences and control records. Above it none goes."""
+"""Encoded facts of removed segments: highest sequences and control records. Above it none is removed."""
 read_bytes_target: Final = 256 * KIB
-"""What one read effect asks of the disk at a time."""
+"""Bytes that one read effect requests of the disk."""
 
 # transaction
 staging_files_open_max: Final = 64
 """Files of parts that are written and open at a time; those of a commit are open too while it is made."""
 staged_memory_bytes_max: Final = 256 * MIB
-"""What of transactions that are being committed is in memory as it was read; the rest of them is mapped."""
+"""Bytes read into memory of transactions that are being committed; the rest of them is mapped."""

@@ -1,8 +1,10 @@
-"""Owns which segments may be removed, and what must be gathered from them before.
+"""Retention: which segments may be removed, and the facts to gather from them before.
 
-Whole sealed segments, oldest first: by the log time of their last commit, by the size of all files. Pure;
-must never name one that holds the last message of the log, one behind a segment that stays, or one that a
-position still needed lies in.
+Pure. Whole sealed segments are removed, oldest first, by the log time of their last commit or by the size of
+all files.
+
+Invariant: the segment of the last message, a segment behind one that stays, and a segment with a position
+that is still needed are kept.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from tickertape.journal.reading.log_view import LogPart, LogSegment, LogView, Re
 
 
 class RetentionPolicy(NamedTuple):
-    """What is kept: messages younger than `age_seconds`, segments of at most `size_bytes`. None: no bound."""
+    """Kept messages: those younger than `age_seconds`, segments of at most `size_bytes`. None: no bound."""
 
     age_seconds: float | None = None
     size_bytes: int | None = None
@@ -44,7 +46,7 @@ class RetentionPolicy(NamedTuple):
 
 
 class RetiredFacts(NamedTuple):
-    """What is to be recorded before segments go, and the first message behind them."""
+    """Facts to record before segments are removed, and the first message behind them."""
 
     retired: RetiredState
     first: StoredMessage | None
@@ -58,10 +60,10 @@ LastSearch = Generator[ReadRequest, Buffer, int]
 
 
 def removable(view: LogView, sealed_through: int) -> list[LogSegment]:
-    """The segments that may go at all: their seals are durable, and the last message is behind them.
+    """Return the segments that may be removed: sealed durably, and before the last message.
 
-    The last message stays, however old, so that a bookmark of somebody who has read everything is there:
-    control records behind it do not count. While `view.last_message` is not known they do."""
+    The last message stays at any age, so that a bookmark of a reader that has read everything is known:
+    control records behind it do not count, unless `view.last_message` is unknown."""
     last = view.end_position - 1 if view.last_message is None else view.last_message
     found = []
     for segment in view.segments[:-1]:
@@ -92,9 +94,9 @@ def unneeded(segments: Sequence[LogSegment], oldest: int | None) -> int:
 
 
 def gather(view: LogView, journal_id: bytes, count: int) -> Gathering:
-    """Read what must outlive the first `count` segments; they stay readable meanwhile.
+    """Gather the facts that outlive the first `count` segments, which stay readable meanwhile.
 
-    Raises `JournalCorrupt`: what cannot be read back is not removed."""
+    Raises `JournalCorrupt`: segments that cannot be read are not removed."""
     before = view.retired
     highest = before.highest if before is not None else NOTHING_HIGHEST
     records: list[bytes] = []
@@ -116,7 +118,7 @@ def gather(view: LogView, journal_id: bytes, count: int) -> Gathering:
     first_unknown = False
     try:
         first = yield from first_message(view, following.first_position)
-    except JournalCorrupt:  # whoever reads it gets this error; it is no reason to keep what is old
+    except JournalCorrupt:  # its readers get this error; it does not keep old segments
         first_unknown = True
     header = following.header
     return RetiredFacts(
@@ -139,10 +141,10 @@ def gather(view: LogView, journal_id: bytes, count: int) -> Gathering:
 
 
 def find_last_message(view: LogView) -> LastSearch:
-    """Position of the last message that is no control record; of the last record when there is none.
+    """Find the last message that is not a control record; without one the last record.
 
     Searched from the end, `read_bytes_target` at a time, so that each byte is read about once. Damage counts
-    as a message: nobody can say that there is none."""
+    as a message, because it may hold one."""
     for segment in reversed(view.segments):
         stop, index, edge = segment.end_position, segment.index, segment.end
         # By offsets, not by numbers of blocks: the index may become coarser between two reads.
@@ -182,7 +184,7 @@ def first_message(view: LogView, position: int) -> Generator[ReadRequest, Buffer
 
 
 def first_of(part: LogPart, position: int) -> StoredMessage | None:
-    """The first message of a part, from `position` on, that is no control record."""
+    """Return the first message of a part, from `position` on, that is not a control record."""
     batch = part.batch
     low = max(position - part.first_position, 0)
     if batch.kinds is not None:
@@ -228,6 +230,6 @@ def _read_highest(
 
 
 def _next(reader: LogReader) -> Generator[ReadRequest, Buffer, list[LogPart] | None]:
-    """What a reader gives next, perhaps no part; None at the persisted end."""
+    """Return the next parts of a reader, perhaps none; None at the persisted end."""
     step = reader.poll()
     return reader.answer((yield step)) if isinstance(step, ReadRequest) else step

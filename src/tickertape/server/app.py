@@ -1,6 +1,8 @@
-"""Owns the life of a server process: open, listen, say ready, wait for the end, stop cleanly.
+"""Server process: opens the instance, listens, reports ready, waits for the end and stops cleanly.
 
-Must never open a port before recovery is done, or end with exit code 0 when the disk failed.
+Invariants:
+- No port is open before recovery is done.
+- The exit code is not 0 when the disk failed.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from tickertape.base.errors import (
 from tickertape.base.limits import transaction_parts_max
 from tickertape.base.version import __version__
 from tickertape.filter import prepare
-from tickertape.journal.format.clean_shutdown import END_FILE
+from tickertape.journal.format.clean_shutdown import CLEAN_SHUTDOWN_FILE
 from tickertape.journal.limits import staging_files_open_max
 from tickertape.server.access.credentials import CredentialStore
 from tickertape.server.admin.server import AdminServer, admin_server
@@ -51,14 +53,14 @@ EXIT_DISK_FAILED: Final = 4
 EXIT_JOURNAL_REFUSED: Final = 5
 
 _DISK_FAILED: Final = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
-"""What a start hears of a disk that fails."""
+"""Errors of a failing disk during a start."""
 _FILES_BESIDE: Final = 1_000 + transaction_parts_max + staging_files_open_max
-"""Files beside connections: segments, sockets, what Python opens, what is staged; of few, half are kept for
-these."""
+"""Files beside connections: segments, sockets, staged parts, files of Python. Where files are few, half of
+them are reserved for these."""
 _PERSIST_SECONDS_MAX: Final = 15.0
 _GOODBYE_SECONDS_MAX: Final = 2.0
-_DRAIN_LOOK_SECONDS: Final = 0.02
-"""How often a stop looks who has got everything."""
+_DRAIN_CHECK_SECONDS: Final = 0.02
+"""Interval at which a stop checks which subscribers are served."""
 _SWITCH_SECONDS: Final = 0.0005
 
 Ready = Callable[[list[str], str | None], None]
@@ -74,21 +76,21 @@ def run_server(config: Config, ready: Ready) -> int:
     `ConfigurationError` when certificates or tokens cannot be used, and `OSError` when the path of the data
     directory cannot."""
     _check_clock()
-    admission = CredentialStore(config)
-    hang_ups = ReloadSignal(admission)
-    hang_ups.hold()
+    credentials = CredentialStore(config)
+    reload_signal = ReloadSignal(credentials)
+    reload_signal.hold()
     with stacks_on_signal(), logging_to(None, config.logging.format, config.logging.level):
         began = time.monotonic()
         try:
-            opened = open_instance(config, admission)
+            opened = open_instance(config, credentials)
         except (JournalError, WrongJournal) as error:
-            _refused(config, error.code, str(error))
+            _log_refused(config, error.code, str(error))
             return EXIT_DISK_FAILED if isinstance(error, JournalFailed) else EXIT_JOURNAL_REFUSED
         except OSError as error:
             if error.errno not in _DISK_FAILED:
                 raise  # a path or its rights: that is the configuration's
             text = f"the disk failed while the directory was opened: {error}; mend the disk, and start again"
-            _refused(config, JournalFailed.code, text)
+            _log_refused(config, JournalFailed.code, text)
             return EXIT_DISK_FAILED
         for line in opened.report:
             event("recovery", logging.WARNING, text=line)
@@ -100,13 +102,13 @@ def run_server(config: Config, ready: Ready) -> int:
         gc.freeze()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             seconds = time.monotonic() - began
-            code = runner.run(_serve(opened, config, admission, hang_ups, ready, connections, seconds))
-        hang_ups.hold()
+            code = runner.run(_serve(opened, config, credentials, reload_signal, ready, connections, seconds))
+        reload_signal.hold()
         opened.executor.close()
         try:
             record_end(opened)
         except OSError as error:  # the log is whole; a later loss of its end would only not be noticed
-            event("end_not_recorded", logging.WARNING, text=f"{END_FILE}: {error}")
+            event("end_not_recorded", logging.WARNING, text=f"{CLEAN_SHUTDOWN_FILE}: {error}")
         opened.disk.close_all()
         return code
 
@@ -119,14 +121,13 @@ def _check_clock() -> None:
         raise ConfigurationError("Cannot start: the system clock is beyond the year 2262. Set it.") from None
 
 
-def _refused(config: Config, code: str, text: str) -> None:
-    """Tell why nothing is served."""
+def _log_refused(config: Config, code: str, text: str) -> None:
+    """Log why the server refuses to start."""
     event("start_refused", logging.CRITICAL, code=code, data=config.instance.data, text=text)
 
 
 def connections_for(open_files: int) -> int:
-    """How many connections there may be when the process may have so many files open: they must not take
-    what the log needs."""
+    """Return the bound of connections for a limit of open files, leaving files for the log."""
     return min(connections_max, open_files - min(_FILES_BESIDE, open_files // 2))
 
 
@@ -147,39 +148,39 @@ def _raise_open_files() -> int:
 async def _serve(
     opened: OpenedInstance,
     config: Config,
-    admission: CredentialStore,
-    hang_ups: ReloadSignal,
+    credentials: CredentialStore,
+    reload_signal: ReloadSignal,
     ready: Ready,
     connections: int,
     recovery_seconds: float,
 ) -> int:
     loop = asyncio.get_running_loop()
-    instance = EngineDriver(opened, loop, connections=connections)
-    loop.set_exception_handler(instance.crashed)
+    driver = EngineDriver(opened, loop, connections=connections)
+    loop.set_exception_handler(driver.crashed)
     servers: list[asyncio.Server] = []
     uris: list[str] = []
     address = ""
     try:
         for number, transport in enumerate(config.transports):
             address = transport.listen
-            server, uri = await listen(address, partial(_peer, instance, admission, number))
+            server, uri = await listen(address, partial(_connection, driver, credentials, number))
             servers.append(server)
             uris.append(uri)
         address = config.admin.listen or ""
-        admin = admin_server(config, instance, loop)
+        admin = admin_server(config, driver, loop)
     except OSError as error:
         event("listen_failed", logging.CRITICAL, address=address, text=str(error))
-        await _end(instance, servers, config)
+        await _end(driver, servers, config)
         return EXIT_ERROR
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _signalled, stop, instance, signal.Signals(number).name)
-    watch = SessionExpiry(instance, admission)
-    hang_ups.reload_on(loop, watch)
-    watch.start()
-    instance.flush()
-    _tell_start(config, connections)
-    _tell_ready(opened, config, uris, admin, recovery_seconds)
+        loop.add_signal_handler(number, _stop_requested, stop, driver, signal.Signals(number).name)
+    expiry = SessionExpiry(driver, credentials)
+    reload_signal.reload_on(loop, expiry)
+    expiry.start()
+    driver.flush()
+    _log_start(config, connections)
+    _log_ready(opened, config, uris, admin, recovery_seconds)
     ready(uris, admin.url if admin is not None else None)
     # Beside the event loop: the first filter would keep everybody waiting for a quarter of a second.
     prepared = loop.run_in_executor(None, prepare)
@@ -187,15 +188,15 @@ async def _serve(
         admin.start()
     try:
         stopping = asyncio.create_task(stop.wait())
-        watching = asyncio.create_task(_watch(instance))
+        watching = asyncio.create_task(_wait_stopped(driver))
         await asyncio.wait((stopping, watching), return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
         watching.cancel()
         await prepared
-        event("drain", connections=len(instance.peers))
-        ended_by = await _end(instance, servers, config)
+        event("drain", connections=len(driver.connections))
+        ended_by = await _end(driver, servers, config)
     finally:
-        watch.stop()
+        expiry.stop()
         if admin is not None:
             await asyncio.to_thread(admin.stop)
     code = EXIT_STOPPED if ended_by is None else EXIT_ERROR
@@ -205,19 +206,19 @@ async def _serve(
     return code
 
 
-def _peer(instance: EngineDriver, admission: CredentialStore, number: int) -> ClientConnection:
-    """What takes a connection to the transport with this number."""
-    context = admission.context_of(number)
-    return ClientConnection(instance) if context is None else TlsClientConnection(instance, context)
+def _connection(driver: EngineDriver, credentials: CredentialStore, number: int) -> ClientConnection:
+    """Make the object for a connection accepted by transport `number`."""
+    context = credentials.context_of(number)
+    return ClientConnection(driver) if context is None else TlsClientConnection(driver, context)
 
 
-def _tell_start(config: Config, connections: int) -> None:
+def _log_start(config: Config, connections: int) -> None:
     fewer = connections if connections < connections_max else None
     name = config.instance.name
     event("start", version=__version__, instance=name, pid=os.getpid(), connections_max=fewer)
 
 
-def _tell_ready(
+def _log_ready(
     opened: OpenedInstance,
     config: Config,
     uris: list[str],
@@ -238,68 +239,69 @@ def _tell_ready(
     event("ready", listen=" ".join(uris), admin=admin.url if admin is not None else "off")
 
 
-def _signalled(stop: asyncio.Event, instance: EngineDriver, name: str) -> None:
+def _stop_requested(stop: asyncio.Event, driver: EngineDriver, name: str) -> None:
     if stop.is_set():
-        _stop_now(instance, name)
+        _stop_now(driver, name)
     event("signal", name=name)
     stop.set()
 
 
-def _stop_now(instance: EngineDriver, name: str) -> NoReturn:
+def _stop_now(driver: EngineDriver, name: str) -> NoReturn:
     """End the process as a crash would, which loses nothing that was acknowledged."""
-    code = EXIT_STOPPED if instance.broker.journal.commits.closed else EXIT_ERROR
-    event("stopped_at_once", logging.WARNING, signal=name, sealed=instance.broker.journal.commits.closed)
+    code = EXIT_STOPPED if driver.broker.journal.commits.closed else EXIT_ERROR
+    event("stopped_at_once", logging.WARNING, signal=name, sealed=driver.broker.journal.commits.closed)
     logging.shutdown()
     os._exit(code)
 
 
-async def _watch(instance: EngineDriver) -> None:
-    await asyncio.shield(instance.stopped)
+async def _wait_stopped(driver: EngineDriver) -> None:
+    await asyncio.shield(driver.stopped)
 
 
-async def _end(
-    instance: EngineDriver, servers: list[asyncio.Server], config: Config
-) -> TickertapeError | None:
-    """Stop listening, persist what was accepted, deliver what is persisted, say goodbye, release all; returns
-    what ended the run."""
+async def _end(driver: EngineDriver, servers: list[asyncio.Server], config: Config) -> TickertapeError | None:
+    """Stop listening, persist accepted messages, deliver persisted ones, close all connections and release
+    everything; returns the error that ended the run, if any."""
     for server in servers:
         server.close()
-    instance.close()
-    ended_by = await _stopped(instance)
+    driver.close()
+    ended_by = await _stopped(driver)
     if ended_by is None:
-        await _delivered(instance, config.instance.drain_seconds)
-    instance.dismiss()
+        await _delivered(driver, config.instance.drain_seconds)
+    driver.disconnect_all()
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(instance.empty.wait(), _GOODBYE_SECONDS_MAX)
-    instance.release()
+        await asyncio.wait_for(driver.empty.wait(), _GOODBYE_SECONDS_MAX)
+    driver.release()
     return ended_by
 
 
-async def _stopped(instance: EngineDriver) -> TickertapeError | None:
+async def _stopped(driver: EngineDriver) -> TickertapeError | None:
     try:
-        return await asyncio.wait_for(asyncio.shield(instance.stopped), _PERSIST_SECONDS_MAX)
+        return await asyncio.wait_for(asyncio.shield(driver.stopped), _PERSIST_SECONDS_MAX)
     except TimeoutError:
         text = "what was accepted could not be persisted in time; its outcome is unknown to the publishers"
         event("drain_failed", logging.ERROR, text=text, seconds=_PERSIST_SECONDS_MAX)
         return JournalError("not everything could be persisted before the stop")
 
 
-async def _delivered(instance: EngineDriver, seconds: float) -> None:
-    """Wait until every subscriber has what is persisted, as long as it moves; whoever has it is dismissed."""
-    statistics = instance.broker.statistics
+async def _delivered(driver: EngineDriver, seconds: float) -> None:
+    """Wait until every subscriber has the persisted messages, while they proceed; disconnect those."""
+    statistics = driver.broker.statistics
     now = time.monotonic()
     until, moved, before = now + seconds, now, (-1, 0)
     while True:
-        instance.dismiss(served_only=True)
+        driver.disconnect_all(served_only=True)
         now = time.monotonic()
-        state = statistics.sent_messages, sum(peer.outbox_bytes for peer in instance.peers.values())
+        state = (
+            statistics.sent_messages,
+            sum(connection.outbox_bytes for connection in driver.connections.values()),
+        )
         if state != before:
             moved, before = now, state
-        waiting = sum(not peer.ended[0] for peer in instance.peers.values())
+        waiting = sum(not connection.ended[0] for connection in driver.connections.values())
         if not waiting:
             return
         if now >= min(until, moved + drain_idle_seconds):
             text = "they find the rest in the log after the next start"
             event("subscribers_left_behind", connections=waiting, text=text)
             return
-        await asyncio.sleep(_DRAIN_LOOK_SECONDS)
+        await asyncio.sleep(_DRAIN_CHECK_SECONDS)

@@ -46,7 +46,7 @@ _PACKAGES: Final = (
     "pyspark", "deltalake",
 )  # fmt: skip
 _TIME_ERROR: Final = 5
-"""What `adjtimex` returns while nothing keeps the clock."""
+"""Result of `adjtimex` while no service keeps the clock."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,7 +132,7 @@ def _disk(
 
 
 def synced_write(cost: SyncCost, directory: str, kind: str, sync: str) -> Finding:
-    """Judge measured writes, and say what they mean for publishers."""
+    """Judge measured writes and explain the consequence for publishers."""
     p50, p99 = cost.p50 * 1e3, cost.p99 * 1e3
     on = f" ({kind})" if kind else ""
     text = f"p50 {p50:.3g} ms, p99 {p99:.3g} ms, longest {cost.longest * 1e3:.3g} ms in {directory}{on}"

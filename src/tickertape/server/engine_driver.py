@@ -1,7 +1,7 @@
-"""Owns driving the engine: inputs from sockets, disk and clock go in, its effects are carried out.
+"""Engine driver: feeds the broker from sockets, disk and clock, and carries out its effects.
 
-The only place where the broker is called. Must never decide what the engine decides; it runs on one event
-loop, and nothing here blocks it.
+Everything here runs on one event loop, and nothing blocks it. No other module gives inputs to the broker
+while it serves.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
-from concurrent.futures import Executor
-from typing import Any, Final, NamedTuple, get_args
+from typing import Any, Final, get_args
 
 from tickertape.base.errors import (
     FrameStalled,
@@ -30,6 +29,7 @@ from tickertape.engine.runtime.effects import (
     DiskJob,
     Effect,
     Fatal,
+    LogEvent,
     LogonAccepted,
     PauseReading,
     PauseReason,
@@ -51,44 +51,34 @@ from tickertape.server.events import event
 from tickertape.server.limits import connections_max, inbound_stall_seconds_max, logon_seconds_max
 from tickertape.server.network.command_scheduler import CommandScheduler
 from tickertape.server.network.connection import ClientConnection
-from tickertape.server.network.connection_events import log_effect, log_end
+from tickertape.server.network.connection_events import log_connection_effect, log_effect, log_end
 from tickertape.server.network.inbound_budget import InboundBudget
 from tickertape.server.startup import OpenedInstance
 from tickertape.server.storage.archive_reads import ArchiveComparison
 from tickertape.server.storage.disk_worker import DiskWorker
 from tickertape.server.storage.segment_reads import SegmentReads
 from tickertape.server.storage.staging_files import StagingFiles
-from tickertape.server.storage.worker_thread import MakeLane, ThreadWorker
+from tickertape.server.storage.worker_thread import Workers
 from tickertape.wire.commands import Publish
 from tickertape.wire.connection import Received, Violation
 
 _CLOSE_SECONDS_MAX: Final = 5.0
-"""A closing connection whose peer reads nothing is cut after this."""
+"""A closing connection whose client reads nothing is cut after this."""
 _STALLED: Final = (
     f"a large frame did not come on for {inbound_stall_seconds_max:g} seconds "
     "while others waited for the memory that it holds"
 )
-_OF_THE_ENGINE: Final[tuple[str, ...]] = (*get_args(PauseReason), "turns")
-"""Reasons of the engine not to read from a connection: then it is not the peer that stands still."""
+_ENGINE_REASONS: Final[tuple[str, ...]] = (*get_args(PauseReason), "scheduler")
+"""Reasons of the engine not to read from a connection: then it is not the client that stalls."""
 _LATE_SECONDS_MAX: Final = 1.0
-"""A timer that fires later than this says that the server itself stood still."""
-
-
-class Workers(NamedTuple):
-    """What does for an instance what would hold up its event loop."""
-
-    make_lane: MakeLane = ThreadWorker
-    """For what is written, one thing after the other."""
-    pool: Executor | None = None
-    """For reads, any of them at once; None: threads of its own."""
+"""A timer that fires later than this shows that the server itself stalled."""
 
 
 class EngineDriver:
-    """A running instance on the current event loop.
+    """Driver of an instance on the current event loop.
 
-    `inbound` bounds the unfinished large frames of its connections; None stands for the product's bounds.
-    `connections` bounds the connections, where descriptors allow fewer than `connections_max`. `workers` do
-    what would hold up the event loop.
+    `inbound` bounds the unfinished large frames of its connections; None: the default bounds. `connections`
+    bounds the connections, where descriptors allow fewer than `connections_max`. `workers` do blocking work.
     """
 
     def __init__(
@@ -101,37 +91,37 @@ class EngineDriver:
     ) -> None:
         self.broker = opened.broker
         self.inbound = InboundBudget() if inbound is None else inbound
-        """Who may go on sending a large frame."""
+        """Memory bound of unfinished large frames."""
         self._connections_max = connections
         self._inbound_timer: asyncio.TimerHandle | None = None
         self.stopped: asyncio.Future[TickertapeError | None] = loop.create_future()
-        """Done when the instance is finished: None after a clean stop, else what ended it."""
+        """Done when the instance is finished: None after a clean stop, else the error that ended it."""
         self._loop = loop
-        self._peers: dict[int, ClientConnection] = {}
+        self._connections: dict[int, ClientConnection] = {}
+        self._logon_timers: dict[int, asyncio.TimerHandle] = {}
+        """Of connections without a logon."""
         self._next_conn = 1
         self.scratch = memoryview(bytearray(receive_buffer_bytes))
-        """Where every connection reads to: what one read brings is taken over before the next read begins."""
+        """Receive buffer of all connections: the bytes of a read are consumed before the next read."""
         self.cipher_scratch = memoryview(bytearray(receive_buffer_bytes))
-        """The same for what comes encrypted."""
+        """The same for encrypted bytes."""
         self.empty = asyncio.Event()
         """Set while there is no connection."""
         self.empty.set()
-        self.disk = DiskWorker(opened.executor, self._disk_answers, workers.make_lane)
+        self.disk_worker = DiskWorker(opened.executor, self._disk_answers, workers)
         self._full = False
-        self._readers = SegmentReads(opened.disk, self._read_answers, workers.pool)
+        self._segment_reads = SegmentReads(opened.disk, self._read_answers, workers)
         self._reads: dict[int, ReadRequest] = {}
         self._spill = opened.spill
         if self._spill is not None:
             self._spill.start(self._spill_answers)
-        self._staging = StagingFiles(opened.disk, self._staging_answers, workers.make_lane)
+        self._staging = StagingFiles(opened.disk, self._staging_answers, workers)
         self._archive = opened.archive
         if self._archive is not None:
             self._archive.start(loop, self)
         self._outgoing: dict[int, list[Buffer]] = {}
-        """What the effects of one flush want written, by connection."""
-        self._turns = CommandScheduler(
-            self._take, lambda: self.broker.compiler.compiled, self._read_for_turns
-        )
+        """Buffers that the effects of one flush write, by connection."""
+        self._scheduler = CommandScheduler(self._take)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._working = False
@@ -140,71 +130,74 @@ class EngineDriver:
 
     # -- connections ----------------------------------------------------------------------------------
 
-    def connected(self, peer: ClientConnection) -> int:
-        """A connection was accepted; returns its number."""
+    def connected(self, connection: ClientConnection) -> int:
+        """Take an accepted connection; returns its number."""
         conn = self._next_conn
         self._next_conn += 1
-        self._peers[conn] = peer
+        self._connections[conn] = connection
         self.empty.clear()
         self.broker.connected(conn)
-        if len(self._peers) > self._connections_max:
+        if len(self._connections) > self._connections_max:
             self.violated(conn, NotReady(f"more than {self._connections_max} connections"))
         else:
-            event("connection_open", conn=conn, address=peer.address or None)
-            peer.logon_timer = self._loop.call_later(logon_seconds_max, self._logon_late, conn)
+            event("connection_open", conn=conn, address=connection.address or None)
+            self._logon_timers[conn] = self._loop.call_later(logon_seconds_max, self._logon_late, conn)
         return conn
 
     def _logon_late(self, conn: int) -> None:
         self.violated(conn, LogonTimeout(f"no logon within {logon_seconds_max:g} seconds"))
 
     def violated(self, conn: int, error: TickertapeError) -> None:
-        """The connection broke the rules."""
+        """End a connection that broke the rules."""
         self.broker.violated(conn, error)
         self.flush()
 
-    def events(self, conn: int, events: list[Received | Violation]) -> None:
-        """What a connection's bytes meant."""
+    def received(self, conn: int, events: list[Received | Violation]) -> None:
+        """Take the decoded frames of a connection."""
         now = clock()
         for incoming in events:
-            self._turns.came(conn, incoming, now)
-            if self._peers[conn].takes_logon:
-                # The limits for strangers fall with the logon, which may share its bytes with what follows.
+            if self._scheduler.received(conn, incoming, now):
+                self._set_scheduled(conn, waits=True)
+            if self._connections[conn].takes_logon:
+                # The limits before a logon end with it, and the next command may be here already.
                 self.flush()
         self.flush()
 
-    def _take(self, conn: int, incoming: Received | Violation, now: Now) -> None:
+    def _take(self, conn: int, incoming: Received | Violation, now: Now) -> bool:
+        """Pass a command to the engine; returns whether it had a filter compiled."""
+        before = self.broker.compiler.compiled
         if isinstance(incoming, Received):
             self.broker.received(conn, incoming.command, incoming.batch, now)
         else:
             self.broker.violated(conn, incoming.error)
+        return self.broker.compiler.compiled != before
 
-    def _read_for_turns(self, conn: int, enabled: bool) -> None:
-        peer = self._peers.get(conn)
-        if peer is not None:
-            peer.read(enabled=enabled, why="turns")
+    def _set_scheduled(self, conn: int, *, waits: bool) -> None:
+        connection = self._connections.get(conn)
+        if connection is not None:
+            connection.set_reading(enabled=not waits, reason="scheduler")
             self.inbound.excuse(conn, time.monotonic())
 
-    def disconnected(self, conn: int) -> None:
-        """The connection is gone."""
-        peer = self._peers.pop(conn)
-        if not self._peers:
+    def lost(self, conn: int) -> None:
+        """Forget a closed connection; commands received before its end count."""
+        connection = self._connections.pop(conn)
+        if not self._connections:
             self.empty.set()
-        if peer.logon_timer is not None:
-            peer.logon_timer.cancel()
-        for incoming in self._turns.drop(conn):
+        self._cancel_logon_timer(conn)
+        for incoming in self._scheduler.drop(conn):
             if isinstance(incoming, Received) and isinstance(incoming.command, Publish):
-                self._take(conn, incoming, clock())  # it came: whoever hung up may count on it
+                self._take(conn, incoming, clock())  # a client that closes may rely on it
         self.broker.disconnected(conn)
         if self._archive is not None:
             self._archive.drop(conn)
-        log_end(conn, peer)
+        log_end(conn, connection)
         self.large_frame_ended(conn)
         self.flush()
 
     def writable(self, conn: int, *, writable: bool) -> None:
-        """A connection's outbox passed its mark."""
-        # Who does not read the answers is asked no more questions: their number has no other bound.
-        self._peers[conn].read(enabled=writable, why="outbox")
+        """Note whether the outbox of a connection has room."""
+        # A client that does not read answers sends no more commands: their number has no other bound.
+        self._connections[conn].set_reading(enabled=writable, reason="outbox")
         if writable:
             self.broker.writable(conn)
             self.flush()
@@ -214,31 +207,31 @@ class EngineDriver:
     # -- large frames ---------------------------------------------------------------------------------
 
     def large_frame(self, conn: int, size: int, received: int) -> None:
-        """So much of a connection's unfinished large frame is there."""
+        """Note how much of an unfinished large frame was received."""
         if not self.inbound.came(conn, size, received, time.monotonic()):
-            self._peers[conn].read(enabled=False, why="inbound")
+            self._connections[conn].set_reading(enabled=False, reason="inbound")
             self._watch_inbound()
 
     def large_frame_ended(self, conn: int) -> None:
-        """It is complete, or nothing more will come."""
+        """Note that the large frame of a connection is complete, or its connection ends."""
         for admitted in self.inbound.ended(conn, time.monotonic()):
-            self._peers[admitted].read(enabled=True, why="inbound")
+            self._connections[admitted].set_reading(enabled=True, reason="inbound")
 
     def _watch_inbound(self) -> None:
         deadline = self.inbound.deadline()
         if deadline is not None and self._inbound_timer is None:
-            # A timer that fires early looks and is set again.
+            # A timer that fires early is set again.
             delay = max(deadline - time.monotonic(), 0.0)
-            self._inbound_timer = self._loop.call_later(delay, self._judge_inbound, deadline)
+            self._inbound_timer = self._loop.call_later(delay, self._check_inbound, deadline)
 
-    def _judge_inbound(self, due: float) -> None:
-        """End those that hold memory others wait for, and do not come on."""
+    def _check_inbound(self, due: float) -> None:
+        """End connections whose stalled frames hold memory that others wait for."""
         self._inbound_timer = None
         now = time.monotonic()
         if now > due + _LATE_SECONDS_MAX:
             self.inbound.excuse_all(now)
         while (conn := self.inbound.stalled(now)) is not None:
-            if any(map(self._peers[conn].unread_for, _OF_THE_ENGINE)):
+            if any(map(self._connections[conn].unread_for, _ENGINE_REASONS)):
                 self.inbound.excuse(conn, now)
             else:
                 self.violated(conn, FrameStalled(_STALLED))
@@ -248,19 +241,19 @@ class EngineDriver:
     # -- disk -----------------------------------------------------------------------------------------
 
     def _disk_answers(self, job: JournalJob, error: OSError | None, salt: int) -> None:
-        """Called on the disk's thread."""
+        """Pass the answer to the event loop; called on a disk thread."""
         self._loop.call_soon_threadsafe(self._disk_answered, job, error, salt)
 
     def _read_answers(self, token: int, data: Buffer | OSError) -> None:
-        """Called on a reader's thread."""
+        """Pass the answer to the event loop; called on a reader thread."""
         self._loop.call_soon_threadsafe(self._read_answered, token, data)
 
     def _spill_answers(self, token: int, data: Buffer | OSError | None) -> None:
-        """Called on a thread of the spill."""
+        """Pass the answer to the event loop; called on a spill thread."""
         self._loop.call_soon_threadsafe(self._spill_answered, token, data)
 
     def _staging_answers(self, token: int, result: list[memoryview] | TickertapeError) -> None:
-        """Called on a thread of the staging files."""
+        """Pass the answer to the event loop; called on a staging thread."""
         self._loop.call_soon_threadsafe(self._staging_answered, token, result)
 
     def _staging_answered(self, token: int, result: list[memoryview] | TickertapeError) -> None:
@@ -274,7 +267,7 @@ class EngineDriver:
     def _disk_answered(self, job: JournalJob, error: OSError | None, salt: int) -> None:
         self.broker.disk_done(job, error, salt, clock())
         if isinstance(job, RetireSegments):
-            self._readers.removed(job.numbers)
+            self._segment_reads.removed(job.numbers)
         if self.broker.journal.commits.full is not self._full:
             self._full = not self._full
             if self._full:
@@ -284,14 +277,14 @@ class EngineDriver:
         self.flush()
 
     def _read_answered(self, token: int, data: Buffer | OSError) -> None:
-        self._readers.finished(self._reads.pop(token))
+        self._segment_reads.finished(self._reads.pop(token))
         self.broker.read_done(token, _read_outcome(data), clock())
         self.flush()
 
     # -- effects --------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Carry out what the engine wants, until it wants nothing more."""
+        """Carry out effects of the engine until it has none."""
         if self._flushing:
             return
         self._flushing = True
@@ -299,18 +292,18 @@ class EngineDriver:
         try:
             while effects := self.broker.effects():
                 for effect in effects:
-                    budget -= self._carry_out(effect, budget)
+                    budget -= self._perform(effect, budget)
             self._write()
         finally:
             self._flushing = False
-        if (self.broker.has_work or self._turns.has_work) and not self._working:
+        if (self.broker.has_work or self._scheduler.has_work) and not self._working:
             self._working = True
             self._loop.call_soon(self._work)
         self._set_timer()
         if self._closing and self.broker.journal.commits.closed:
             self._finish(None)
 
-    def _carry_out(self, effect: Effect, budget: int) -> int:
+    def _perform(self, effect: Effect, budget: int) -> int:
         """Carry out one effect; returns the bytes read on the event loop."""
         if isinstance(effect, Send):
             self._outgoing.setdefault(effect.conn, []).extend(effect.buffers)
@@ -335,43 +328,46 @@ class EngineDriver:
         elif isinstance(effect, CloseConnection):
             self._close(effect)
         elif isinstance(effect, PauseReading | ResumeReading | ProbeConnection):
-            self._turn_to_peer(effect)
-        else:
-            log_effect(effect, self._peers)
+            self._control(effect)
+        elif isinstance(effect, LogEvent | Fatal):
+            log_effect(effect)
             if isinstance(effect, Fatal):
                 self._finish(effect.error)
+        else:
+            connection = self._connections.get(effect.conn)
+            log_connection_effect(effect, None if connection is None else connection.client)
         return 0
 
-    def _turn_to_peer(self, effect: PauseReading | ResumeReading | ProbeConnection) -> None:
-        peer = self._peers.get(effect.conn)
-        if peer is None:
+    def _control(self, effect: PauseReading | ResumeReading | ProbeConnection) -> None:
+        connection = self._connections.get(effect.conn)
+        if connection is None:
             return
         if isinstance(effect, ProbeConnection):
-            self.broker.probed(effect.conn, peer.sight(), clock())
+            self.broker.probed(effect.conn, connection.liveness(), clock())
         else:
-            peer.read(enabled=isinstance(effect, ResumeReading), why=effect.why)
+            connection.set_reading(enabled=isinstance(effect, ResumeReading), reason=effect.why)
             self.inbound.excuse(effect.conn, time.monotonic())
 
     def _write(self) -> None:
-        """Write what was gathered for each connection, one call each."""
+        """Write the gathered buffers, one call for each connection."""
         outgoing, self._outgoing = self._outgoing, {}
         for conn, buffers in outgoing.items():
-            peer = self._peers.get(conn)
-            if peer is not None:
-                peer.send(buffers)
+            connection = self._connections.get(conn)
+            if connection is not None:
+                connection.send(buffers)
 
     def _run_job(self, job: JournalJob) -> None:
         if isinstance(job, WriteCommit) and self.broker.journal.policy is SyncPolicy.NEVER:
-            self.broker.disk_done(job, self.disk.run_inline(job), 0, clock())
+            self.broker.disk_done(job, self.disk_worker.run_inline(job), 0, clock())
         else:
-            self.disk.submit(job)
+            self.disk_worker.submit(job)
 
     def _read(self, effect: ReadLog, budget: int) -> int:
         token, request = effect
         try:
-            data = self._readers.try_now(request) if budget > 0 else None
+            data = self._segment_reads.try_now(request) if budget > 0 else None
             if data is None:
-                self._readers.submit(token, request)
+                self._segment_reads.submit(token, request)
                 self._reads[token] = request
                 return 0
         except OSError as error:
@@ -381,26 +377,33 @@ class EngineDriver:
         return len(data)
 
     def _logged_on(self, conn: int) -> None:
-        peer = self._peers[conn]
-        peer.logged_on()
-        peer.client = self.broker.sessions[conn].name
-        event("logon", conn=conn, client=peer.client)
+        client = self.broker.sessions[conn].name
+        self._cancel_logon_timer(conn)
+        self._connections[conn].logged_on(client)
+        event("logon", conn=conn, client=client)
+
+    def _cancel_logon_timer(self, conn: int) -> None:
+        timer = self._logon_timers.pop(conn, None)
+        if timer is not None:
+            timer.cancel()
 
     def _close(self, effect: CloseConnection) -> None:
         self._write()  # the goodbye goes out before the close
-        peer = self._peers.get(effect.conn)
-        if peer is not None:
-            peer.ended = effect.reason, effect.text
-            # Who is one too many must not hold a descriptor any longer; who is silent has nothing to drop.
-            one_too_many = len(self._peers) > self._connections_max
-            peer.close(linger=not one_too_many and effect.reason != HeartbeatMissed.code)
+        connection = self._connections.get(effect.conn)
+        if connection is not None:
+            # One too many must not hold a descriptor any longer; a silent client sends nothing to drop.
+            one_too_many = len(self._connections) > self._connections_max
+            linger = not one_too_many and effect.reason != HeartbeatMissed.code
+            connection.close(effect.reason, effect.text, linger=linger)
             self.large_frame_ended(effect.conn)
-            self._loop.call_later(_CLOSE_SECONDS_MAX, peer.abort)
+            self._loop.call_later(_CLOSE_SECONDS_MAX, connection.abort)
 
     def _work(self) -> None:
         self._working = False
         now = clock()
-        self._turns.step(now)
+        served = self._scheduler.step(now)
+        if served is not None:
+            self._set_scheduled(served, waits=False)
         self.broker.work(now)
         self.flush()
 
@@ -426,7 +429,7 @@ class EngineDriver:
     # -- end ------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Begin a clean stop: what was accepted is persisted and acknowledged, then `stopped` is done."""
+        """Begin a clean stop: accepted messages are persisted and acknowledged, then `stopped` is done."""
         if not self._closing:
             self._closing = True
             self.broker.close(clock())
@@ -437,22 +440,22 @@ class EngineDriver:
             self.stopped.set_result(error)
 
     def crashed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """A defect of ours showed on the event loop: what the engine holds may be half done, so stop."""
+        """Stop after a defect on the event loop: the state of the engine may be inconsistent."""
         loop.default_exception_handler(context)
         self._finish(TickertapeError(f"internal error: {context.get('exception') or context['message']}"))
 
-    def dismiss(self, *, served_only: bool = False) -> None:
-        """Say goodbye to every connection and close it; `empty` is set when all are gone.
+    def disconnect_all(self, *, served_only: bool = False) -> None:
+        """Say goodbye to every connection and close it; `empty` is set when all are closed.
 
-        `served_only`: those that have got everything persisted that they subscribed to."""
-        for conn, peer in list(self._peers.items()):
-            if peer.ended[0]:
+        `served_only`: only connections whose subscriptions have delivered everything persisted."""
+        for conn, connection in list(self._connections.items()):
+            if connection.ended[0]:
                 continue
             session = self.broker.sessions.get(conn)
             if (
                 served_only
                 and session is not None
-                and (self.broker.subscriptions.owed(conn) or peer.outbox_bytes)
+                and (self.broker.subscriptions.owed(conn) or connection.outbox_bytes)
             ):
                 continue
             self.broker.violated(conn, NotReady("the server stopped: connect again"))
@@ -464,19 +467,19 @@ class EngineDriver:
             self._timer.cancel()
         if self._inbound_timer is not None:
             self._inbound_timer.cancel()
-        for peer in list(self._peers.values()):
-            peer.abort()
-        self.disk.stop()
-        self._readers.stop()
+        for connection in list(self._connections.values()):
+            connection.abort()
+        self.disk_worker.stop()
+        self._segment_reads.stop()
         self._staging.stop()
         for files in (self._spill, self._archive):
             if files is not None:
                 files.stop()
 
     @property
-    def peers(self) -> Mapping[int, ClientConnection]:
+    def connections(self) -> Mapping[int, ClientConnection]:
         """Open connections by their number."""
-        return self._peers
+        return self._connections
 
 
 def _read_outcome(data: Buffer | OSError) -> Buffer | TickertapeError:

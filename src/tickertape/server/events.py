@@ -1,8 +1,10 @@
-"""Owns the server's log: events as lines on standard error, with time, level, name and fields.
+"""Event log: events as lines on standard error, with time, level, name and fields.
 
-Must never block the event loop on standard error, let text from outside into a line unescaped or at full
-length, or let one event fill the log: of each at most `events_per_second_max` lines a second are written, and
-the number of the others is told.
+Invariants:
+- The event loop never waits for standard error.
+- Text from outside is escaped and bounded in length.
+- At most `events_per_second_max` lines a second are written of one event; the others are counted and
+  reported.
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ LEVELS: Final[tuple[Level, ...]] = ("debug", "info", "warning", "error")
 
 _FLUSH_SECONDS_MAX: Final = 1.0
 """Standard error that takes nothing for so long at the end is given up."""
-_LOOK_SECONDS: Final = 1.0
-"""How often it is looked whether lines were suppressed, when nothing else is logged."""
+_CHECK_SECONDS: Final = 1.0
+"""Interval at which suppressed lines are reported while nothing else is logged."""
 _TRACEBACK_CHARACTERS_MAX: Final = 8_000
 _SAFE: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.:/+,|[]@%~")
 
@@ -63,7 +65,7 @@ class EventFormatter(logging.Formatter):
 
 
 def _parts(record: logging.LogRecord) -> tuple[str, Mapping[str, Value]]:
-    """Name and fields; what other libraries log becomes the event `log`."""
+    """Return name and fields; records of other libraries become the event `log`."""
     fields: dict[str, Value] | None = getattr(record, "fields", None)
     if fields is not None:
         return record.getMessage(), fields
@@ -76,7 +78,7 @@ def _parts(record: logging.LogRecord) -> tuple[str, Mapping[str, Value]]:
 def _bounded(key: str, value: Value) -> Value:
     characters_max = _TRACEBACK_CHARACTERS_MAX if key == "traceback" else event_text_characters_max
     if isinstance(value, str) and len(value) > characters_max:
-        if key == "traceback":  # what it was about stands at its end
+        if key == "traceback":  # its end names the error
             return "..." + value[3 - characters_max :]
         return value[: characters_max - 3] + "..."
     return value
@@ -89,19 +91,19 @@ def _text(value: Value) -> str:
 
 
 class RateLimit:
-    """Lets so many lines of one event through in each second, and counts the others."""
+    """Limits the lines of one event in a second, and counts the suppressed ones."""
 
     def __init__(self, per_second: int = events_per_second_max) -> None:
         self._per_second = per_second
         self._second = 0
-        self._seen: dict[str, int] = {}
+        self._counts: dict[str, int] = {}
 
     def admit(self, name: str, now: float) -> tuple[bool, dict[str, int]]:
         """Whether a line of `name` may be written now (seconds), and how many lines of each event of the
         second before were not."""
         suppressed = self.suppressed(now)
-        seen = self._seen[name] = self._seen.get(name, 0) + 1
-        return seen <= self._per_second, suppressed
+        count = self._counts[name] = self._counts.get(name, 0) + 1
+        return count <= self._per_second, suppressed
 
     def suppressed(self, now: float) -> dict[str, int]:
         """How many lines of each event of a second that is over were not written."""
@@ -112,13 +114,13 @@ class RateLimit:
 
     def close(self) -> dict[str, int]:
         """How many lines of each event were not written since the last answer."""
-        over = {n: seen - self._per_second for n, seen in self._seen.items() if seen > self._per_second}
-        self._seen.clear()
+        over = {n: count - self._per_second for n, count in self._counts.items() if count > self._per_second}
+        self._counts.clear()
         return over
 
 
 class EventWriter(logging.Handler):
-    """Writes lines on a thread of its own: who logs never waits for standard error."""
+    """Writes lines on a thread of its own, so that callers never wait for standard error."""
 
     def __init__(self, stream: TextIO, form: Format, limit: RateLimit | None = None) -> None:
         super().__init__()
@@ -136,17 +138,17 @@ class EventWriter(logging.Handler):
         """Queue a record (under the handler's lock)."""
         name = record.getMessage() if hasattr(record, "fields") else f"log {record.name}"
         passes, suppressed = self._limit.admit(name, record.created)
-        self._tell(suppressed)
+        self._log_suppressed(suppressed)
         if passes or record.levelno >= logging.CRITICAL:
             self._put(record)
 
     def close(self) -> None:
-        """Write what is queued, for a bounded time; nothing may be logged afterwards."""
+        """Write queued lines, for a bounded time; nothing may be logged afterwards."""
         super().close()
         if not self._thread.is_alive():
             return
         with self._locked():
-            self._tell(self._limit.close())
+            self._log_suppressed(self._limit.close())
             if self.dropped:
                 self._put(_record("dropped", lines=self.dropped))
         self._ended = True
@@ -157,7 +159,7 @@ class EventWriter(logging.Handler):
     def _locked(self) -> contextlib.AbstractContextManager[object]:
         return self.lock or contextlib.nullcontext()
 
-    def _tell(self, suppressed: Mapping[str, int]) -> None:
+    def _log_suppressed(self, suppressed: Mapping[str, int]) -> None:
         for name, lines in suppressed.items():
             self._put(_record("suppressed", of=name, lines=lines))
 
@@ -170,12 +172,12 @@ class EventWriter(logging.Handler):
     def _run(self) -> None:
         while True:
             try:
-                record = self._lines.get(timeout=_LOOK_SECONDS)
+                record = self._lines.get(timeout=_CHECK_SECONDS)
             except queue.Empty:
                 if self._ended:
                     break
                 with self._locked():
-                    self._tell(self._limit.suppressed(time.time()))
+                    self._log_suppressed(self._limit.suppressed(time.time()))
                 continue
             if record is None:
                 break
@@ -198,7 +200,7 @@ def _record(name: str, **fields: Value) -> logging.LogRecord:
 
 @contextlib.contextmanager
 def logging_to(stream: TextIO | None, form: Format, level: Level) -> Iterator[EventWriter]:
-    """Log to `stream` (None: standard error) until the end of the block, which writes what is left."""
+    """Log to `stream` (None: standard error) until the end of the block, which writes the queued lines."""
     root = logging.getLogger()
     writer = EventWriter(stream or sys.stderr, form)
     before = root.level

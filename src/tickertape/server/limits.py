@@ -8,16 +8,16 @@ from tickertape.base.limits import KIB, MIB, frame_bytes_before_logon_max, recei
 
 # wire
 inbound_bytes_max: Final = 256 * MIB
-"""Memory of unfinished frames above `frame_in_place_bytes_max`, all connections of a server together; further
-ones wait with what one read brought of them."""
+"""Memory of unfinished frames above `frame_in_place_bytes_max`, over all connections of a server; further
+frames wait with the bytes of one read."""
 inbound_stall_seconds_max: Final = 10.0
 """While frames wait for that memory, one that has it and does not come on for so long ends its connection."""
 inbound_progress_bytes_min: Final = receive_buffer_bytes
-"""What of such a frame must come in this time, if not its end."""
+"""Progress that such a frame must make in this time, unless it ends."""
 logon_seconds_max: Final = 10.0
 """A connection that has not logged on by then is closed."""
 connections_max: Final = 10_000
-"""Connections that one server holds; the next one is told so and closed."""
+"""Connections of one server; further ones are refused and closed."""
 
 # flow
 slow_memory_bytes_min: Final = 40 * MIB
@@ -25,11 +25,11 @@ slow_disk_bytes_min: Final = 64 * MIB
 
 # journal
 retained_segments_min: Final = 3
-"""`retain_size` is at least so many times `segment_size`: the one that is written, the next, one to read."""
+"""Least ratio of `retain_size` to `segment_size`: one segment is written, one is next, one is read."""
 
 # administration
 admin_connections_max: Final = 64
-"""Connections to the admin address; the next one is told so and closed."""
+"""Connections to the admin address; further ones are refused and closed."""
 admin_request_bytes_max: Final = 16 * KIB
 """Largest head of an admin request: its line and its headers."""
 admin_request_seconds_max: Final = 10.0
@@ -37,13 +37,13 @@ admin_request_seconds_max: Final = 10.0
 admin_answer_seconds_max: Final = 5.0
 """How long the admin address waits for the event loop before it says that the server is stuck."""
 snapshot_interval_seconds: Final = 0.05
-"""Statistics are gathered at most this often; who asks meanwhile shares the next ones."""
+"""Shortest interval between two snapshots; askers in between share the next one."""
 sessions_listed_max: Final = 200
 """Sessions that one answer of `/stats` lists."""
 subscriptions_listed_max: Final = 500
 """Subscriptions that one answer of `/stats` lists, of all sessions together."""
 subscriptions_counted_max: Final = 2_000
-"""Subscriptions that are looked at to count those of each topic; with more there is no such count."""
+"""Subscriptions that are visited to count those of each topic; with more there is no such count."""
 
 # events and the end
 events_per_second_max: Final = 20
@@ -53,9 +53,9 @@ event_text_characters_max: Final = 300
 event_queue_lines_max: Final = 10_000
 """Log lines that wait for standard error; above it lines are dropped and counted."""
 sync_slow_seconds: Final = 1.0
-"""A write with sync that takes longer is told in the log."""
+"""Longer synced writes are logged."""
 drain_seconds_default: Final = 10.0
-"""How long subscribers are given at a stop to receive what is persisted."""
+"""Time that a stop allows for delivering persisted messages."""
 drain_idle_seconds: Final = 1.0
 """A stop waits for subscribers no longer when nothing was delivered for this time."""
 
@@ -65,11 +65,11 @@ configuration_bytes_max: Final = 1 * MIB
 configuration_total_bytes_max: Final = 4 * MIB
 """All files of one configuration together."""
 configuration_depth_max: Final = 32
-"""How deep tables, arrays and dotted keys of a configuration may be nested."""
+"""Nesting depth of tables, arrays and dotted keys of a configuration."""
 configuration_problems_max: Final = 100
-"""Problems of one configuration that are told; more of them are only mentioned."""
+"""Problems of one configuration that are listed; further ones are only counted."""
 include_depth_max: Final = 8
-"""How deep configuration files may include each other."""
+"""Nesting depth of includes of configuration files."""
 included_files_max: Final = 64
 """Files that one configuration may include, all depths together."""
 
@@ -97,7 +97,7 @@ queue_expiration_seconds_max: Final = 36_600 * 86_400.0
 
 # security
 handshake_bytes_max: Final = frame_bytes_before_logon_max
-"""What a server takes of a TLS handshake that is not complete: as much as of a logon."""
+"""Bytes accepted of an incomplete TLS handshake: as many as of a logon."""
 tokens_max: Final = 10_000
 """Tokens of one server."""
 token_look_seconds: Final = 60.0

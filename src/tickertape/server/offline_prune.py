@@ -1,9 +1,10 @@
-"""Owns pruning the data directory of a stopped instance: which old segments may go because the archive has
-them, and letting them go as retention does.
+"""Offline prune: removes archived segments of a stopped instance, as retention does.
 
-Must never remove a segment that is not wholly in the archive, that a queue needs, or whose messages were not
-just found there; nor touch the directory while a server runs on it. `retired.bin` is durable before the first
-segment goes, so that a crash at any moment leaves a log that starts.
+Invariants:
+- A segment is removed only if the archive has all of it, its messages were just found there, and no queue
+  needs it.
+- No server runs on the directory meanwhile.
+- `retired.bin` is durable before the first segment is removed, so that a crash leaves a log that starts.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from tickertape.server.startup import salt
 T = TypeVar("T")
 
 Advance = Callable[[int], object]
-"""Told of bytes of segments that were compared."""
+"""Called with the number of bytes of segments that were compared."""
 
 _RUNNING: Final = (
     "A running server drops what is archived by itself: see [archive], and retain in [journal], in its "
@@ -50,12 +51,12 @@ _RUNNING: Final = (
 )
 
 
-class Plan(NamedTuple):
-    """What of a log may go, oldest first."""
+class PrunePlan(NamedTuple):
+    """Segments of a log that can be removed, oldest first."""
 
     segments: list[LogSegment]
     first_position: int
-    """Where the log begins now."""
+    """First position of the log now."""
     end_position: int
     archived: int
     """How many sealed segments the archive has wholly, from the oldest."""
@@ -64,11 +65,11 @@ class Plan(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """What they take on the disk."""
+        """Size of their files."""
         return sum(segment.file_bytes for segment in self.segments)
 
 
-class Pruning:
+class OfflinePrune:
     """A stopped instance's data directory, held, beside its archive.
 
     Raises `JournalLocked` when a server runs on it, `NotAJournal`, `JournalCorrupt`, `WrongJournal` (the
@@ -90,9 +91,9 @@ class Pruning:
         self._reader.close()
         self._disk.close_all()
 
-    def plan(self, policy: RetentionPolicy, wall: int) -> Plan:
-        """What may go at `wall` (microseconds since 1970 UTC): of what is archived all, or what `policy` does
-        not keep. Raises `JournalCorrupt`, `OSError`."""
+    def plan(self, policy: RetentionPolicy, wall: int) -> PrunePlan:
+        """Return the segments to remove at `wall` (microseconds since 1970 UTC): all archived ones, or those
+        that `policy` does not keep. Raises `JournalCorrupt`, `OSError`."""
         view, coverage = self._view, self.archive.coverage
         if view.segments and view.last_message is None:
             view.found_last_message(_run(self._disk, find_last_message(view)))
@@ -109,11 +110,11 @@ class Pruning:
         free = wanted if pin is None else unneeded(sealed[:wanted], pin.position)
         if pin is not None and free < wanted:
             why = f"{pin.who}, which needs the log from position {pin.position:,} on"
-        return Plan(sealed[:free], view.first_position, view.end_position, archived, why)
+        return PrunePlan(sealed[:free], view.first_position, view.end_position, archived, why)
 
-    def compare(self, plan: Plan, advance: Advance) -> None:
-        """Read what is to go, from the log and from the archive: the same messages. Raises `ArchiveFailed`
-        when they are not, `JournalCorrupt`."""
+    def compare(self, plan: PrunePlan, advance: Advance) -> None:
+        """Compare the planned messages in the log with those in the archive. Raises `ArchiveFailed` if they
+        differ, `JournalCorrupt`."""
         if not plan.segments:
             return
         begin, end = plan.segments[0].first_position, plan.segments[-1].end_position
@@ -131,16 +132,16 @@ class Pruning:
                 "removed; `tickertape pipeline audit` tells what differs"
             )
 
-    def remove(self, plan: Plan) -> None:
-        """Let the segments of `plan` go. Raises `JournalCorrupt` for what must outlive them and cannot be
-        read, `OSError`; it may be done again after any failure."""
+    def remove(self, plan: PrunePlan) -> None:
+        """Remove the segments of `plan`. Raises `JournalCorrupt` if retired facts cannot be read, `OSError`;
+        it may be repeated after any failure."""
         executor = DiskJobExecutor(self._disk, salt)
         left = len(plan.segments)
         while left:
             count = min(left, retention_segments_max)
             gathered = _run(self._disk, gather(self._view, self.journal_id, count))
             through = gathered.retired.through
-            # What stands at the begin of the log now is durable before what stood before it is gone.
+            # The new start of the log is durable before the segments before it are removed.
             self._sync(through + 1)
             numbers = self._numbers(through)
             self._reader.close()
@@ -176,7 +177,7 @@ class Pruning:
             )
 
     def _pins(self) -> list[RetentionPin]:
-        """From where on queues need the log: as their checkpoint says, else from where they began."""
+        """Return the positions that queues need, from their checkpoint or their start."""
         try:
             body = read_queues(self._disk, self.journal_id)
             covered = None if body is None else decode_covered(body)
@@ -204,7 +205,8 @@ class Pruning:
         return records
 
     def _numbers(self, through: int) -> tuple[int, ...]:
-        """The segments up to `through`, also what an earlier removal that was cut short has left of them."""
+        """Return the numbers of all segment files up to `through`, left-overs of an interrupted removal
+        included."""
         found = (segment_number(name) for name in self._disk.names(JOURNAL_DIRECTORY))
         return tuple(sorted(number for number in found if number is not None and number <= through))
 
@@ -217,7 +219,7 @@ class Pruning:
 
 
 def _run(disk: Disk, steps: Generator[ReadRequest | None, Buffer, T]) -> T:
-    """Run steps to their end with blocking reads. Raises what they raise, `OSError`."""
+    """Run steps to their end with blocking reads. Raises their errors, `OSError`."""
     handles: dict[int, int] = {}
 
     def read(request: ReadRequest) -> Buffer:

@@ -1,7 +1,6 @@
-"""Owns ending the sessions of those who may no longer stay: their token has expired, or was taken back.
+"""Session expiry: ends sessions whose token has expired or was revoked.
 
-Must never end a session for another reason, nor look more often than it must: each look goes over all of
-them.
+Each check visits all sessions, so checks are rare.
 """
 
 from __future__ import annotations
@@ -17,20 +16,20 @@ from tickertape.server.limits import token_look_seconds
 
 
 class SessionExpiry:
-    """Looks at the users of an instance every `seconds`, and when it is told to."""
+    """Checks the users of an instance every `seconds`, and after a reload."""
 
     def __init__(
-        self, instance: EngineDriver, admission: CredentialStore, seconds: float = token_look_seconds
+        self, driver: EngineDriver, credentials: CredentialStore, seconds: float = token_look_seconds
     ) -> None:
-        self._instance = instance
-        self._admission = admission
+        self._driver = driver
+        self._credentials = credentials
         self._seconds = seconds
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Look from now on, where tokens are asked for at all."""
-        if self._admission.wants_tokens:
-            self.look()
+        """Check from now on, if tokens are required."""
+        if self._credentials.wants_tokens:
+            self.check()
             self._timer = asyncio.get_running_loop().call_later(self._seconds, self.start)
 
     def stop(self) -> None:
@@ -38,11 +37,11 @@ class SessionExpiry:
         if self._timer is not None:
             self._timer.cancel()
 
-    def look(self, replaced: Collection[str] = ()) -> None:
-        """End the sessions of those who may no longer stay: those of the users `replaced`, too, who came with
-        another token than theirs is now."""
+    def check(self, replaced: Collection[str] = ()) -> None:
+        """End the sessions whose token is invalid now, and those of the users `replaced`, whose token is
+        another one."""
         now = clock()
-        for conn, session in list(self._instance.broker.sessions.items()):
-            if session.user in replaced or not self._admission.still_good(session.user, session.name, now):
+        for conn, session in list(self._driver.broker.sessions.items()):
+            if session.user in replaced or not self._credentials.still_good(session.user, session.name, now):
                 error = AuthenticationFailed(f"the token {session.user!r} has expired, or was taken back")
-                self._instance.violated(conn, error)
+                self._driver.violated(conn, error)

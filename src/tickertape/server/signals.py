@@ -1,8 +1,7 @@
-"""Owns the signals that a server answers without stopping: SIGHUP reloads certificates and tokens, SIGUSR1
-prints the stack of every thread on standard error.
+"""Signals that do not stop a server: SIGHUP reloads certificates and tokens, SIGUSR1 prints stacks.
 
-Must never end the process: whatever the files hold, and whenever a signal arrives from the start of recovery
-until the data directory is closed.
+Invariant: neither ends the process, whatever the files hold, from the start of recovery until the data
+directory is closed.
 """
 
 from __future__ import annotations
@@ -51,13 +50,12 @@ def _print_stacks(_number: int, _frame: FrameType | None) -> None:
 
 
 class ReloadSignal:
-    """SIGHUP: a reload at each. One that arrives before the event loop runs is made up for as soon as it
-    does. A server without anything to reload that was started at a terminal ends with it instead, as other
-    programs do."""
+    """Reload at each SIGHUP. One that arrives before the event loop runs is served once it does. A server
+    without anything to reload that was started at a terminal ends by the signal, as other programs do."""
 
-    def __init__(self, admission: CredentialStore) -> None:
-        self._admission = admission
-        self._handled = admission.has_files or not _at_terminal()
+    def __init__(self, credentials: CredentialStore) -> None:
+        self._credentials = credentials
+        self._handled = credentials.has_files or not _at_terminal()
         self._arrived = False
 
     def hold(self) -> None:
@@ -65,28 +63,28 @@ class ReloadSignal:
         if self._handled:
             signal.signal(signal.SIGHUP, self._note)
 
-    def reload_on(self, loop: AbstractEventLoop, watch: SessionExpiry) -> None:
+    def reload_on(self, loop: AbstractEventLoop, expiry: SessionExpiry) -> None:
         """Reload at each from now on."""
         if self._handled:
-            loop.add_signal_handler(signal.SIGHUP, reload, self._admission, watch)
+            loop.add_signal_handler(signal.SIGHUP, reload, self._credentials, expiry)
         if self._arrived:
-            reload(self._admission, watch)
+            reload(self._credentials, expiry)
 
     def _note(self, _number: int, _frame: FrameType | None) -> None:
         self._arrived = True
 
 
-def reload(admission: CredentialStore, watch: SessionExpiry) -> None:
-    """Read certificates and tokens again, and end the sessions whose token is gone. Connections keep their
-    certificates. Never raises: what cannot be used is reported, and what was read before stays."""
+def reload(credentials: CredentialStore, expiry: SessionExpiry) -> None:
+    """Read certificates and tokens again, and end the sessions of revoked tokens. Connections keep their
+    certificates. Never raises: a failure is logged and changes nothing."""
     try:
-        replaced = admission.reload()
-        if admission.refuses_all:  # as asked for: who takes the last token back must not be overruled
+        replaced = credentials.reload()
+        if credentials.refuses_all:  # on purpose: revoking the last token must not be overruled
             event("reloaded", logging.WARNING, text=_NO_TOKEN)
         else:
-            nothing = None if admission.has_files else "there are no certificates or tokens to read"
+            nothing = None if credentials.has_files else "there are no certificates or tokens to read"
             event("reloaded", text=nothing)
-        watch.look(replaced)
+        expiry.check(replaced)
     except TickertapeError as error:
         event("reload_failed", logging.ERROR, code=error.code, text=f"{error}; what was read before goes on")
     except Exception as error:  # noqa: BLE001 - a defect of ours; its text may show what is in the files
@@ -95,7 +93,7 @@ def reload(admission: CredentialStore, watch: SessionExpiry) -> None:
 
 
 def _place(error: Exception) -> str:
-    """Where it was raised, as `file:line`."""
+    """Return where an error was raised, as `file:line`."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

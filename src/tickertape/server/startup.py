@@ -1,6 +1,6 @@
-"""Owns opening an instance's data directory: identity, recovery, the first segment, the registry.
+"""Startup: opens the data directory of an instance and makes a broker that is ready to serve.
 
-Runs before any port is open, so it may block. Must never serve: it hands back a broker that is ready to.
+It runs before any port is open, so it may block.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ class OpenedInstance(NamedTuple):
     disk: CachingDisk
     executor: DiskJobExecutor
     report: list[str]
-    """What recovery found, a line each."""
+    """Findings of the recovery, a line each."""
     spill: SpillFiles | None
-    """Where waits what slow clients do not take; None: nowhere."""
+    """Backlogs of slow clients on disk; None: no spilling."""
     archive: ArchiveReads | None = None
-    """What lies before the log; None: nothing is archived."""
+    """Archive of the messages before the log; None: no archive."""
 
 
 def salt() -> int:
@@ -83,8 +83,8 @@ def open_on(
     new_id: bytes,
     salt: Callable[[], int],
 ) -> OpenedInstance:
-    """As `open_instance`, on this disk. `owner` says in the lock who holds it, `new_id` becomes the identity
-    of a new journal, and `salt` gives the 64 bits of each new segment."""
+    """As `open_instance`, on a given disk. `owner` names the process in the lock, `new_id` becomes the
+    identity of a new journal, and `salt` gives the 64 bits of each new segment."""
     settings, archive = config.journal, config.archive
     tier = None if archive is None else ArchiveTier(archive.location)
     fresh = IDENTITY_FILE not in disk.names(".")
@@ -105,7 +105,7 @@ def open_on(
     registry = read_all(disk, load_publishers(journal))
     try:
         journal.view.set_first(read_all(disk, first_message(journal.view, journal.view.first_position)))
-    except JournalCorrupt:  # whoever reads it is told
+    except JournalCorrupt:  # its readers get this error
         journal.view.set_first(None, unknown=True)
     broker = Broker(
         journal,
@@ -156,8 +156,8 @@ def _data_directory(config: Config) -> SystemDisk:
 
 
 def open_queues(broker: Broker, disk: Disk, control: list[bytes]) -> list[str]:
-    """Bring the queues to the state that the log says; a line for each thing to tell. Raises as
-    `recover_queues` does."""
+    """Bring the queues to the state of the log; returns a line for each finding. Raises as
+    `recover_queues`."""
     if not broker.queues:
         return []
     report: list[str] = []
@@ -181,8 +181,7 @@ def open_queues(broker: Broker, disk: Disk, control: list[bytes]) -> list[str]:
 
 
 def open_staged(broker: Broker, disk: Disk) -> list[str]:
-    """Take over what was staged for transactions and prepared; a line for each thing to tell. Raises
-    `OSError`."""
+    """Restore prepared parts of transactions; returns a line for each finding. Raises `OSError`."""
     staged, report = find_staged(disk, broker.journal.journal_id)
     broker.begin_staged(staged, clock())
     staging = broker.transactions.staging
@@ -198,28 +197,26 @@ def _spill_files(config: Config, owner: str, disk: Disk) -> SpillFiles | None:
     settings = config.slow_clients
     if not settings.disk_limit:
         return None
-    place = settings.place(config.instance.data)
+    path = settings.path(config.instance.data)
     if settings.directory is not None:
-        # The data directory is held already; another one must not be cleared while somebody uses it.
-        return SpillFiles(place, owner)
-    return SpillFiles(place, within=disk.descriptor() if isinstance(disk, SystemDisk) else None)
+        # The data directory is locked already; another one must not be cleared while it is in use.
+        return SpillFiles(path, owner)
+    return SpillFiles(path, within=disk.descriptor() if isinstance(disk, SystemDisk) else None)
 
 
 def record_end(opened: OpenedInstance) -> None:
-    """After a clean stop, record how far the log goes (see `reached.py`). Raises `OSError`."""
-    reached = opened.broker.journal.commits.clean_shutdown
-    if reached is not None:
-        write_clean_shutdown(opened.disk, reached)
-        journal = opened.broker.journal
-        # Where a full disk kept back what was accepted, the log does not say what the queues say.
-        if opened.broker.queues and journal.commits.accepted_end == journal.commits.persisted_end:
-            write_queues(
-                opened.disk, opened.broker.journal.journal_id, opened.broker.queues.checkpoint_body()
-            )
+    """Record the end of the log after a clean stop (`clean_shutdown.py`). Raises `OSError`."""
+    journal, queues = opened.broker.journal, opened.broker.queues
+    shutdown = journal.commits.clean_shutdown
+    if shutdown is not None:
+        write_clean_shutdown(opened.disk, shutdown)
+        # Where a full disk held back accepted messages, the log lacks records that the queues know.
+        if queues and journal.commits.accepted_end == journal.commits.persisted_end:
+            write_queues(opened.disk, journal.journal_id, queues.checkpoint_body())
 
 
 def begin_run(journal: Journal, executor: DiskJobExecutor) -> None:
-    """Prepare and start the first segment of this run; a full disk is no reason not to serve."""
+    """Prepare and start the first segment of this run; a full disk does not prevent the start."""
     while jobs := journal.commits.jobs():
         for job in jobs:
             error: OSError | None = None

@@ -138,7 +138,7 @@ def test_suppressed_lines_are_told_in_the_end_and_critical_ones_never_suppressed
 
 def test_nobody_waits_for_a_standard_error_that_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "_FLUSH_SECONDS_MAX", 0.02)
-    monkeypatch.setattr(events, "_LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(events, "_CHECK_SECONDS", 0.02)
     monkeypatch.setattr(events, "event_queue_lines_max", 50)
     read, write = os.pipe()
     stream = os.fdopen(write, "w", buffering=1)

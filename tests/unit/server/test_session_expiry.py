@@ -88,9 +88,9 @@ def test_who_came_with_a_token_that_was_replaced_is_ended_once() -> None:
     async def scenario() -> None:
         instance, admission = FakeInstance(a="spark", b="desk"), FakeAdmission("spark", "desk")
         watching = watch(instance, admission)
-        watching.look({"desk"})
+        watching.check({"desk"})
         assert [conn for conn, _ in instance.ended] == [1]
-        watching.look()
+        watching.check()
         assert [conn for conn, _ in instance.ended] == [1]
 
     asyncio.run(scenario())

@@ -41,7 +41,7 @@ class Watch:
         self.looks: list[Collection[str]] = []
         self._error = error
 
-    def look(self, replaced: Collection[str]) -> None:
+    def check(self, replaced: Collection[str]) -> None:
         self.looks.append(replaced)
         if self._error is not None:
             raise self._error

@@ -11,8 +11,8 @@ import pytest
 from tickertape.base.errors import JournalCorrupt
 from tickertape.batch import BatchBuilder, Stamp
 from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER, CONTROL_TOPIC
-from tickertape.journal.format.clean_shutdown import END_FILE
-from tickertape.journal.format.last_segment import BEGUN_FILE
+from tickertape.journal.format.clean_shutdown import CLEAN_SHUTDOWN_FILE
+from tickertape.journal.format.last_segment import LAST_SEGMENT_FILE
 from tickertape.server.clock import clock
 from tickertape.server.config.config import Config, InstanceConfig, TopicConfig
 from tickertape.server.startup import OpenedInstance, open_instance, record_end
@@ -58,14 +58,16 @@ def test_a_log_that_lost_its_end_since_a_clean_stop_is_refused_until_that_is_acc
     os.truncate(sorted((data / "journal").glob("*.segment"))[1], 0)
     refused = tmp_path / "refused"  # in this process its lock stays held
     shutil.copytree(data, refused)
-    with pytest.raises(JournalCorrupt, match=f"segment at 0: a clean stop sealed it.*remove {END_FILE}"):
+    with pytest.raises(
+        JournalCorrupt, match=f"segment at 0: a clean stop sealed it.*remove {CLEAN_SHUTDOWN_FILE}"
+    ):
         open_instance(Config(instance=InstanceConfig(data=str(refused))))
-    for name in (END_FILE, BEGUN_FILE):
+    for name in (CLEAN_SHUTDOWN_FILE, LAST_SEGMENT_FILE):
         (data / name).unlink()
     opened = open_instance(config)
     assert opened.report == []
     persisted(opened)
-    (data / BEGUN_FILE).unlink()
+    (data / LAST_SEGMENT_FILE).unlink()
     for segment in (data / "journal").iterdir():
         segment.unlink()
     opened = open_instance(config)

@@ -91,8 +91,8 @@ def printable(text: str) -> str:
 def _document(config: str, settings: Config | None, problems: ConfigProblems, warnings: list[str]) -> bytes:
     rows = [
         {
-            "file": printable(problem.place.file),
-            "line": problem.place.line or None,
+            "file": printable(problem.location.file),
+            "line": problem.location.line or None,
             "key": printable(problem.key),
             "text": printable(problem.text),
         }
@@ -137,7 +137,7 @@ def _limits_text(settings: Config) -> str:
 
 def _slow_clients_text(settings: Config) -> str:
     slow = settings.slow_clients
-    directory = slow.place(settings.instance.data)
+    directory = slow.path(settings.instance.data)
     disk = f"then {slow.disk_limit:,} on disk in {directory}" if slow.disk_limit else "nothing on disk"
     age = "" if slow.age_limit is None else f", for {slow.age_limit:g} s"
     return f"{slow.memory_limit:,} bytes in memory, {slow.connection_limit:,} a connection, {disk}{age}"

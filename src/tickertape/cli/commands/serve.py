@@ -71,7 +71,7 @@ def _settings(
     config: str | None, data: str | None, listen: Sequence[str], admin: str | None, name: str | None
 ) -> Config:
     settings, problems = examine(config, name=name, data=data, listen=listen, admin=admin)
-    given = [problem for problem in problems if problem.place.file == COMMAND_LINE]
+    given = [problem for problem in problems if problem.location.file == COMMAND_LINE]
     if given:
         lines = [_of_option(problem) for problem in given]
         lines += problem_lines(problem for problem in problems if problem not in given)

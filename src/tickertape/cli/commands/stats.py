@@ -13,6 +13,7 @@ from tickertape.cli.limits import watch_seconds_min
 from tickertape.cli.support.admin_client import admin_option, json_option, stats_of
 from tickertape.cli.support.option_types import interval
 from tickertape.cli.support.tables import counted, echo_table, number, safe
+from tickertape.engine.queues.snapshot import QueueSnapshot
 from tickertape.server.admin.schema import (
     Rates,
     Retention,
@@ -22,7 +23,6 @@ from tickertape.server.admin.schema import (
     Syncs,
     TransactionsState,
 )
-from tickertape.server.admin.snapshot_queues import QueueStats
 
 
 def _watched(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
@@ -159,7 +159,7 @@ def _transactions(transactions: TransactionsState) -> Iterator[tuple[str, str]]:
         )
 
 
-def _queues(queues: list[QueueStats]) -> Iterator[tuple[str, str]]:
+def _queues(queues: list[QueueSnapshot]) -> Iterator[tuple[str, str]]:
     if queues:
         depth, leased = sum(queue.depth for queue in queues), sum(queue.leased for queue in queues)
         yield "queues", f"{len(queues):,} with {counted(depth, 'message')}, {leased:,} of them leased"

@@ -18,7 +18,7 @@ from tickertape.cli.support.json_lines import Output, json_lines, message_output
 
 if TYPE_CHECKING:
     from tickertape.journal.format.segment import CommitHeader
-    from tickertape.journal.offline.snapshot import Selected
+    from tickertape.journal.offline.snapshot import SelectedMessages
 
 
 @click.command(short_help="Print messages, or the commits that hold them.")
@@ -66,7 +66,7 @@ def dump(
     _dump(extent.selected("dump"), count, message_output(), as_json=output == "json")
 
 
-def _dump(parts: Iterator[Selected], count: int | None, out: Output, *, as_json: bool) -> None:
+def _dump(parts: Iterator[SelectedMessages], count: int | None, out: Output, *, as_json: bool) -> None:
     left = count
     for positions, batch in parts:
         lines = _numbered(positions.tolist(), json_lines(batch)) if as_json else batch.bodies_list()

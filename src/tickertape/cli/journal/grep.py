@@ -17,7 +17,7 @@ from tickertape.cli.support.command_group import EXIT_ERROR, Failure
 from tickertape.cli.support.json_lines import message_output
 
 if TYPE_CHECKING:
-    from tickertape.journal.offline.snapshot import Selected
+    from tickertape.journal.offline.snapshot import SelectedMessages
 
 _SEES_EDGES: Final = re.compile(r"[\^$]|\\[AzbBC]|\(\?[^:]")
 """In an expression with one of these a match may depend on where the body begins or ends."""
@@ -103,7 +103,7 @@ class GrepSearch:
         self._through = not _SEES_EDGES.search(pattern) and expression.search(b"") is None
         self._topics: dict[str, bool] = {}
 
-    def hits(self, selected: Selected) -> list[int]:
+    def hits(self, selected: SelectedMessages) -> list[int]:
         """Indexes of the messages that match, in order."""
         batch = selected.batch
         if self._where == "body":
@@ -123,7 +123,7 @@ class GrepSearch:
             known = self._topics[topic] = self._search(topic.encode()) is not None
         return known
 
-    def _bodies(self, selected: Selected) -> Iterator[int]:
+    def _bodies(self, selected: SelectedMessages) -> Iterator[int]:
         """Messages whose body matches.
 
         An expression that does not look at edges and matches in a body also matches in all bodies as one
@@ -148,7 +148,7 @@ class GrepSearch:
                 yield i
 
 
-def _lines(selected: Selected, hits: list[int]) -> Iterator[bytes]:
+def _lines(selected: SelectedMessages, hits: list[int]) -> Iterator[bytes]:
     batch = selected.batch
     for i in hits:
         yield b"%d|%d|\t%b\t%b\n" % (

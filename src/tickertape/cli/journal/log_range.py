@@ -34,7 +34,7 @@ from tickertape.cli.support.tables import counted
 from tickertape.cli.support.terminal import progress, remark
 
 if TYPE_CHECKING:
-    from tickertape.journal.offline.snapshot import Selected, SnapshotReader
+    from tickertape.journal.offline.snapshot import SelectedMessages, SnapshotReader
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -133,7 +133,7 @@ class LogExtent(NamedTuple):
     topic: str | None
     unsynced: bool
 
-    def selected(self, what: str) -> Iterator[Selected]:
+    def selected(self, what: str) -> Iterator[SelectedMessages]:
         """The messages, without the server's control records; with progress. Damage ends it with an error."""
         from tickertape.journal.disk import SystemDisk
         from tickertape.journal.offline.snapshot import SnapshotReader, take_snapshot

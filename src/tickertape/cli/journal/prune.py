@@ -23,7 +23,7 @@ from tickertape.cli.support.terminal import progress
 if TYPE_CHECKING:
     from tickertape.archive.commit import ArchiveWriter
     from tickertape.archive.schema import Coverage
-    from tickertape.server.offline_prune import Plan
+    from tickertape.server.offline_prune import PrunePlan
 
 
 def _size(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:  # noqa: ARG001
@@ -77,14 +77,14 @@ def prune(
     require_deltalake()
     from tickertape.archive.commit import ArchiveWriter
     from tickertape.journal.retention import RetentionPolicy
-    from tickertape.server.offline_prune import Pruning
+    from tickertape.server.offline_prune import OfflinePrune
 
     where = archive_location(location, storage)
 
     def opened(journal: str) -> ArchiveWriter:
         return ArchiveWriter(where, journal)
 
-    with closing(Pruning(directory, opened)) as pruning:
+    with closing(OfflinePrune(directory, opened)) as pruning:
         plan = pruning.plan(RetentionPolicy(keep_age, keep_size), time.time_ns() // 1000)
         with progress("compare", plan.bytes) as advance:
             pruning.compare(plan, advance)
@@ -97,12 +97,12 @@ def prune(
         _echo(plan, coverage, directory, location, dry_run=dry_run)
 
 
-def _begin(plan: Plan) -> int:
+def _begin(plan: PrunePlan) -> int:
     """Where the log begins without the segments of `plan`."""
     return plan.segments[-1].end_position if plan.segments else plan.first_position
 
 
-def _fields(plan: Plan, coverage: Coverage) -> dict[str, object]:
+def _fields(plan: PrunePlan, coverage: Coverage) -> dict[str, object]:
     return {
         "segments": [segment.number for segment in plan.segments],
         "bytes": plan.bytes,
@@ -115,7 +115,7 @@ def _fields(plan: Plan, coverage: Coverage) -> dict[str, object]:
     }
 
 
-def _echo(plan: Plan, coverage: Coverage, directory: str, location: str, *, dry_run: bool) -> None:
+def _echo(plan: PrunePlan, coverage: Coverage, directory: str, location: str, *, dry_run: bool) -> None:
     click.echo(f"{location} has {coverage}")
     count, verb = len(plan.segments), "would be removed" if dry_run else "removed"
     if count:

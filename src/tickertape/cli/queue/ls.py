@@ -7,7 +7,7 @@ import msgspec
 
 from tickertape.cli.support.admin_client import admin_option, stats_of
 from tickertape.cli.support.tables import echo_table, number, safe
-from tickertape.server.admin.snapshot_queues import QueueStats
+from tickertape.engine.queues.snapshot import QueueSnapshot
 
 _COLUMNS = (
     "queue", "topics", "ready", "leased", "inactive", "consumers", "oldest", "entered", "acknowledged",
@@ -50,7 +50,7 @@ def ls(admin: str, output: str) -> None:
             click.echo(f"queue {safe(queue.name)} has stopped: {safe(queue.failure)}", err=True)
 
 
-def _row(queue: QueueStats) -> tuple[str, ...]:
+def _row(queue: QueueSnapshot) -> tuple[str, ...]:
     return (
         safe(queue.name),
         safe(queue.underlying),

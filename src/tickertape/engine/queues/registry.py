@@ -340,7 +340,7 @@ class QueueRegistry:
         ]
 
     def snapshots_of_run(self, now: Now) -> list[QueueSnapshot]:
-        """As `looks`, with counts that begin where the queues began to work; none before that."""
+        """As `snapshots`, with counts that begin where the queues began to work; none before that."""
         seen = self.snapshots(now) if self._begun else []
         return [one.since(self._at_start[one.name]) for one in seen]
 

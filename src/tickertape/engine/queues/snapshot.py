@@ -1,9 +1,10 @@
-"""Queue snapshot: numbers of one queue for monitoring, at one time."""
+"""Queue snapshots: the state of each queue as plain numbers, for monitoring."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from tickertape.base.errors import TickertapeError
 from tickertape.base.interfaces import Now
@@ -11,56 +12,62 @@ from tickertape.engine.queues.state.queue import Queue
 from tickertape.journal.journal import Journal
 
 
-class QueueSnapshot(NamedTuple):
-    """Numbers of a queue at one time. Counts include what a start read of the log, which depends on how much
-    it had to read; `since` has those of one run of the server."""
+class QueueSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue at one time, as `/stats` encodes it.
+
+    Counts include what a start read of the log, which depends on how much it had to read; those of `since`
+    begin with this run of the server."""
 
     name: str
     underlying: str
     """Name or pattern of its topics."""
     semantics: str
+    """`at-least-once` or `at-most-once`."""
+    depth: int
+    """Messages in the queue: the four numbers below together."""
     ready: int
-    """Messages that the next consumer with room may get."""
+    """Messages for the next consumer with room."""
     leased: int
-    """Messages that a consumer has."""
+    """Messages with a consumer."""
     inactive: int
-    """Messages beyond `target_queue_depth`, which wait in the log."""
+    """Messages beyond `target_queue_depth`; they wait in the log."""
     dooming: int
-    """Messages that have expired and wait for their dead letter to be in the log."""
+    """Expired messages whose dead letter or removal is not persisted yet."""
     consumers: int
     """Subscriptions that consume."""
     backlog: int
     """Messages delivered and not acknowledged."""
+    max_backlog: int | None
+    target_queue_depth: int | None
     oldest_position: int | None
-    """Of the oldest message in the log; None when the queue is empty."""
+    """Position in the log of the oldest message; None when the queue is empty."""
     oldest_seconds: float | None
-    """Age of that message, at least."""
+    """Age of that message, at least; None when the queue is empty."""
     oldest_lease_seconds: float | None
-    """Age of the oldest lease; None when nothing is leased."""
+    """Age of the oldest lease; None without one."""
     entered: int
     acknowledged: int
     taken: int
-    """Left as they were sent: at most once."""
-    returned: Mapping[str, int]
-    """Went back, by reason: `cancelled`, `lease_expired`, `holder_gone`."""
-    expired: Mapping[str, int]
-    """Left undone, by reason: `expiration`, `max_deliveries`, `max_cancels`, `expire`."""
+    """Messages that left as they were sent (at most once)."""
+    returned: dict[str, int]
+    """Messages returned to the queue, by reason: `cancelled`, `lease_expired`, `holder_gone`."""
+    expired: dict[str, int]
+    """Messages removed unprocessed, by reason: `expiration`, `max_deliveries`, `max_cancels`, `expire`."""
     deferred: int
     """Acknowledgements of messages that were not active yet."""
     unrecorded: int
-    """Messages of topics that its pattern fits and the log does not record: they do not enter."""
+    """Messages of topics that match its pattern and are not persistent; they do not enter."""
     filtered: int
-    """Messages that did not pass the filter."""
+    """Messages that its filter rejected."""
+    failure: str | None = None
+    """Why the queue has stopped; None while it works."""
     seconds_behind: float
     """Age of the first persisted message that the queue has not considered; 0 without one."""
-    target_queue_depth: int | None
-    max_backlog: int | None
-    failure: str | None = None
-    """The error of a stopped queue."""
 
     def since(self, before: QueueSnapshot) -> QueueSnapshot:
-        """Return the snapshot with the counts since an earlier one."""
-        return self._replace(
+        """Return the same with counts from an earlier snapshot on."""
+        return msgspec.structs.replace(
+            self,
             entered=self.entered - before.entered,
             acknowledged=self.acknowledged - before.acknowledged,
             taken=self.taken - before.taken,
@@ -72,7 +79,7 @@ class QueueSnapshot(NamedTuple):
         )
 
 
-def _more(now: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:
+def _more(now: dict[str, int], before: dict[str, int]) -> dict[str, int]:
     return {reason: count - before.get(reason, 0) for reason, count in now.items()}
 
 
@@ -80,18 +87,21 @@ _MICROS = 1e6
 
 
 def snapshot(queue: Queue[Any], failure: TickertapeError | None, journal: Journal, now: Now) -> QueueSnapshot:
-    """A queue as it is now."""
+    """Return the state of a queue."""
     state, definition = queue.state, queue.definition
     oldest = state.oldest_inside()
     granted = queue.leases.oldest_granted()
+    ready, leased = len(state.ready), len(state.leased)
+    inactive, dooming = len(state.inactive), len(state.doomed)
     return QueueSnapshot(
         name=queue.name,
         underlying=definition.topic,
         semantics=definition.semantics,
-        ready=len(state.ready),
-        leased=len(state.leased),
-        inactive=len(state.inactive),
-        dooming=len(state.doomed),
+        depth=ready + leased + inactive + dooming,
+        ready=ready,
+        leased=leased,
+        inactive=inactive,
+        dooming=dooming,
         consumers=len(queue.consumers),
         backlog=queue.leases.count,
         oldest_position=oldest,
@@ -113,8 +123,7 @@ def snapshot(queue: Queue[Any], failure: TickertapeError | None, journal: Journa
 
 
 def _age(journal: Journal, position: int | None, now: Now) -> float | None:
-    """Seconds since the message at a position was persisted, about: as its segment says, or its commit where
-    that is in memory."""
+    """Return the age of the message at a position: at least that of its block, or of its commit in memory."""
     view = journal.view
     if position is None or position >= view.end_position:
         return None

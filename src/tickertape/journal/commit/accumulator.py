@@ -1,7 +1,11 @@
-"""Owns what was accepted and is not on its way to the disk yet: which of it goes into the next commit.
+"""Commit accumulator: accepted batches that are not written yet, gathered into the next commit.
 
-A pure machine, part of the group commit. Must never reorder anything, put anything between the commits of a
-chain, or merge a commit of a chain with others: all of a chain is in the log, or nothing of it.
+Pure, a part of the group commit.
+
+Invariants:
+- Batches keep their order.
+- Nothing comes between the commits of a chain, and none of them is merged with another: a chain is in the log
+  as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ _MERGED_BYTES_MAX: Final = _TOPIC_INDEX_BYTES + sum(_COLUMN_BYTES.values())
 
 
 def encoded_size(batch: MessageBatch) -> int:
-    """What `batch` takes of a segment's room at most, whatever it is merged with."""
+    """Return the most room of a segment that `batch` takes, with any batches that it is merged with."""
     # A column that only some have is made for all, so a merged batch may be larger than its parts.
     return commit_bytes_of(batch) + _MERGED_BYTES_MAX * batch.count
 
@@ -33,14 +37,14 @@ class NextCommit(NamedTuple):
 
     batch: MessageBatch
     pending_bytes: int
-    """What its parts count in `CommitAccumulator.bytes`."""
+    """Bytes of its parts in `CommitAccumulator.bytes`."""
     flags: int = 0
     """Those of the commit: whether more of its chain follows, and whether it ends one."""
     room: int = 0
-    """What its segment must have left: of the first of a chain, room for all of it."""
+    """Room that its segment must have left: for the first commit of a chain, room for the whole chain."""
 
     @property
-    def continues(self) -> bool:
+    def chain_continues(self) -> bool:
         """More of its chain follows."""
         return bool(self.flags & FLAG_CONTINUES)
 
@@ -88,9 +92,13 @@ class CommitAccumulator:
             self.bytes += batch.nbytes
 
     def room(self) -> int:
-        """What all of it may take in a segment."""
+        """Return the most room of a segment that all waiting batches take."""
         # The room of the first of a chain is that of all of it: those behind it count twice, which is safe.
         return sum(waiting.room or encoded_size(waiting.batch) for waiting in self._waiting)
+
+    def written(self, commit: NextCommit) -> None:
+        """Note that a gathered commit is on its way to the disk."""
+        self.bytes -= commit.pending_bytes
 
     def clear(self) -> None:
         """Give up all of it."""
@@ -98,7 +106,8 @@ class CommitAccumulator:
         self.bytes = 0
 
     def gather(self) -> NextCommit:
-        """One batch of what waits, as much as a commit may hold; the first is taken whatever its size."""
+        """Return one batch of as many waiting batches as a commit may hold; the first is included at any
+        size."""
         batch, stamp, flags, room = self._waiting[0]
         if len(self._waiting) == 1 or room:
             self._waiting.popleft()

@@ -1,7 +1,6 @@
-"""Owns the segment that is being written: where it stands, what still fits, and the seal that ends it.
+"""Active segment: the segment being written, the room left in it, and the seal that ends it.
 
-Must never let a commit take the room that its seal, or a mark before that, will need: neither may meet a full
-disk.
+Invariant: commits leave room for a mark and the seal, so neither meets a full disk.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from tickertape.journal.limits import commit_header_bytes, segment_header_bytes
 
 
 class LogEnd(NamedTuple):
-    """Where the log stands when a run begins."""
+    """End of the log when a run begins."""
 
     journal_id: bytes
     epoch: int
@@ -45,14 +44,22 @@ class LogEnd(NamedTuple):
 class ActiveSegment:
     """The segment that is being written."""
 
-    def __init__(self, header: SegmentHeader, chain: int, capacity: int) -> None:
+    def __init__(
+        self,
+        header: SegmentHeader,
+        chain: int,
+        capacity: int,
+        *,
+        offset: int = segment_header_bytes,
+        index: SegmentIndex | None = None,
+    ) -> None:
         self.header = header
         self.chain = chain
         self.capacity = capacity
         self.half = capacity // 2
         """Beyond this offset the next segment is prepared."""
-        self.offset = segment_header_bytes
-        self.index = SegmentIndex()
+        self.offset = offset
+        self.index = SegmentIndex() if index is None else index
         self._reserved = _reserve_bytes(self.index)
 
     def add(self, end: int, first_position: int, time_before: int, batch: MessageBatch) -> None:
@@ -60,19 +67,22 @@ class ActiveSegment:
         self.index.add(self.offset, end, first_position, time_before, batch)
         self._reserved = _reserve_bytes(self.index)
 
+    def advance(self, end: int, chain: int) -> None:
+        """Note that a commit with the checksum `chain` is written up to `end`."""
+        self.offset, self.chain = end, chain
+
     def room(self) -> int:
         """Bytes left for commits when a mark and the seal are to fit too."""
         return self.capacity - self.offset - self._reserved
 
 
 def _reserve_bytes(index: SegmentIndex) -> int:
-    """What a mark and the seal may take: their room is reserved with the segment, so neither meets a full
-    disk."""
+    """Return the most room that a mark and the seal take, which is reserved with the segment."""
     return 2 * commit_header_bytes + index.encoded_bytes_max + footer_bytes + 8
 
 
 def commit_bytes_of(batch: MessageBatch) -> int:
-    """What a commit of `batch` takes of a segment's room at most, with what it adds to the seal."""
+    """Return the most room of a segment that a commit of `batch` takes, with its part of the seal."""
     return commit_header_bytes + batch.nbytes + SegmentIndex.growth_bytes_max(batch)
 
 

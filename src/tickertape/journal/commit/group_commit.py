@@ -1,9 +1,12 @@
-"""Owns group commit: what was accepted becomes commits, one in flight, and persisted only after its job
-succeeded.
+"""Group commit: batches accepted messages and makes them durable with one sync.
 
-A pure machine. Must never report anything as persisted before the disk answered, send a second commit while
-one is in flight, or go on after the first failure (it latches). Running out of room while a segment is
-*prepared* is no failure: publishes are refused until a retry succeeds.
+Pure. Running out of room while a segment is *prepared* is not a failure: publishes are refused until a retry
+succeeds.
+
+Invariants:
+- Nothing is persisted before the disk answered.
+- At most one commit is in flight.
+- The first failure latches: nothing is written or reported after it.
 """
 
 from __future__ import annotations
@@ -46,8 +49,8 @@ from tickertape.journal.limits import (
 
 
 class SyncPolicy(Enum):
-    """When a commit is synced. `ALWAYS` before it is acknowledged; `INTERVAL` every so often; `NEVER` by the
-    system."""
+    """Time of the sync of a commit. `ALWAYS`: before its acknowledgement; `INTERVAL`: at intervals; `NEVER`:
+    left to the system."""
 
     ALWAYS = "always"
     INTERVAL = "interval"
@@ -67,18 +70,18 @@ class PersistedCommit(NamedTuple):
 
 
 class CommitInFlight(NamedTuple):
-    """The job that the disk carries out, and what is true when it succeeded."""
+    """The job under way, and the state after its success."""
 
     job: JournalJob
     persisted: PersistedCommit | None
     end: int
     """Position after the commit."""
-    continues: bool
+    chain_continues: bool
     """More of its chain follows: nothing of it is shown before the end."""
 
 
 _SPARE_BYTES = 16 * MIB
-"""By how much a segment that is made for a chain is larger: for what is accepted before the chain."""
+"""Extra size of a segment made for a chain, for messages accepted before the chain."""
 
 
 class GroupCommit:
@@ -100,7 +103,7 @@ class GroupCommit:
         self.persisted_end = log_end.position
         """Position after the last message whose commit reached its level."""
         self.synced_end = log_end.position
-        """Position after the last message that a sync is known to have made durable, whatever the policy."""
+        """Position after the last message known to be synced, under any policy."""
         self.failure: TickertapeError | None = None
         self.closed = False
         self.active: ActiveSegment | None = None
@@ -111,7 +114,7 @@ class GroupCommit:
         """Of the last commit."""
         self._policy = policy
         self._interval = interval_seconds
-        self.reserve = SegmentPreallocation(segment_bytes, reserved_bytes)
+        self.preallocation = SegmentPreallocation(segment_bytes, reserved_bytes)
         self._commit = log_end.commit
         self._synced_through = log_end.commit - 1
         self._pending = CommitAccumulator()
@@ -159,12 +162,12 @@ class GroupCommit:
         return first
 
     def reserve_segment(self, nbytes: int, now: Now) -> None:
-        """Have a segment begin that has `nbytes` left beside what was accepted; 0: no longer.
+        """Begin a segment with `nbytes` left beside the accepted messages; 0 cancels the request.
 
-        Look at `has_room`, and at `full`, after each answer of the disk."""
+        Check `has_room` and `full` after each answer of the disk."""
         if self._wanted and not nbytes:
             # Full for a chain is not full for the others, nor for the next chain: what they need is tried.
-            self.reserve.give_up()
+            self.preallocation.give_up()
         self._wanted = nbytes
         self._advance(now)
 
@@ -175,25 +178,25 @@ class GroupCommit:
         return self._accepted_room() + nbytes <= self.active.room()
 
     def _accepted_room(self) -> int:
-        """What all that was accepted and is not written may take of a segment."""
+        """Return the most room of a segment that accepted, unwritten messages take."""
         return self._pending.room() + (0 if self._next is None else self._next.room)
 
     @property
     def pending_bytes(self) -> int:
-        """What was accepted and is not yet on its way to the disk."""
+        """Bytes accepted and not yet on their way to the disk."""
         return self._pending.bytes
 
     @property
     def congested(self) -> bool:
-        """More waits for the next commit than it should: pause those who publish."""
+        """Too much waits for the next commit: publishers should pause."""
         waiting = self._pending.bytes + batch_memory_bytes * len(self._pending)
         return waiting > commit_gather_bytes_max
 
     def can_accept(self, nbytes: int) -> bool:
-        """Whether there is room for what may take `nbytes` of a segment (`encoded_size`), as far as is known;
-        False only while the disk is full.
+        """Whether `nbytes` of a segment (`encoded_size`) have room, as far as known; False only while the
+        disk is full.
 
-        What is accepted then never waits for a segment: nobody could say when it would be persisted."""
+        Messages accepted while it is full never wait for a segment, which might never come."""
         if not self.full:
             return True
         return self.active is not None and self._accepted_room() + nbytes <= self.active.room()
@@ -215,17 +218,18 @@ class GroupCommit:
         self._advance(now)
 
     def sync_soon(self, now: Now) -> None:
-        """Sync what was written without one as soon as no chain is in the way, whatever the policy."""
+        """Sync unsynced commits as soon as no chain is in the way, under any policy."""
         if self._sync_at is None or self._sync_at > now.mono:
             self._sync_at = now.mono
         self._advance(now)
 
     def close(self, now: Now) -> None:
-        """Write what is pending, seal, and be `closed`. Nothing may be appended afterwards.
+        """Write pending messages, seal, and become `closed`. Nothing may be appended afterwards.
 
-        On a full disk, what does not fit is given up: it was never reported as persisted."""
+        On a full disk, messages without room are dropped: they were never reported as persisted."""
         self._closing = True
-        self._mark_at = self.reserve.retry_at = None
+        self._mark_at = None
+        self.preallocation.stop_retrying()
         self._advance(now)
 
     # -- outputs --------------------------------------------------------------------------------------
@@ -249,13 +253,13 @@ class GroupCommit:
         """Monotonic second at which `wake` is wanted."""
         if self.closed or self.failure is not None:
             return None
-        retry_at = self.reserve.retry_at
+        retry_at = self.preallocation.retry_at
         times = [retry_at] if self._in_flight else [retry_at, self._mark_at, self._sync_at]
         return min([time for time in times if time is not None], default=None)
 
     @property
     def clean_shutdown(self) -> CleanShutdown | None:
-        """Where the seal of `close` ended the log, once it is `closed`; None when there was none."""
+        """The end of the log after `close`, once it is `closed`; None if no segment was active."""
         if not self.closed or self.active is None:
             return None
         return CleanShutdown(
@@ -279,13 +283,13 @@ class GroupCommit:
 
     @property
     def full(self) -> bool:
-        """There is no room for another segment; tried again once a second."""
-        return self.reserve.full
+        """No room for another segment; retried once a second."""
+        return self.preallocation.full
 
     @property
     def full_reason(self) -> str:
-        """What there is no room of while it is `full`, and what to do."""
-        return self.reserve.full_reason
+        """The missing resource while it is `full`, and the remedy."""
+        return self.preallocation.full_reason
 
     @property
     def epoch(self) -> int:
@@ -310,7 +314,7 @@ class GroupCommit:
         if self.active is None:
             if self._closing and self._next is None:
                 self.closed = True
-            elif self.reserve.prepared is not None and not self._closing:
+            elif self.preallocation.prepared is not None and not self._closing:
                 self._begin_segment(now)
         elif self._closing and self._next is None:
             if not self._sync_sent():
@@ -321,20 +325,20 @@ class GroupCommit:
             self._sync_sent()
 
     def _next_sent(self, now: Now) -> bool:
-        """Send the next commit, or what must come before it; False when it has to wait."""
+        """Send the next commit, or a job that must precede it; False when it has to wait."""
         assert self._next is not None
         if not self._chained and self._sync_due(now) and self._sync_sent():
             return True  # commits that keep coming must not put it off
         if self.active is not None and self._next.fits(self.active):
             following, self._next = self._next, None
-            self._pending.bytes -= following.pending_bytes
+            self._pending.written(following)
             self._write(CommitKind.DATA, following)
             return True
         assert not self._chained, "all of a chain has room in its segment"
         if self._fits_prepared(self._next.segment_bytes):
             self._begin_segment(now)
             return True
-        if self._closing and self.full and self.reserve.preparing is None:
+        if self._closing and self.full and self.preallocation.preparing is None:
             self._pending.clear()
             self._next = None
         return False
@@ -376,9 +380,9 @@ class GroupCommit:
             persisted = PersistedCommit(first, batch, active.header.number, end, chained=flags != 0)
             active.add(end, first, before, batch)
         buffers: list[Buffer] = [header, *(batch.buffers() if batch is not None else ())]
-        continues = following is not None and following.continues
+        chain_continues = following is not None and following.chain_continues
         # Nothing of a chain counts before its end, so one sync behind that is enough.
-        sync = self._policy is SyncPolicy.ALWAYS and not continues
+        sync = self._policy is SyncPolicy.ALWAYS and not chain_continues
         job = WriteCommit(
             segment=active.header.number,
             offset=active.offset,
@@ -386,22 +390,27 @@ class GroupCommit:
             sync=sync,
             number=self._commit,
         )
-        active.offset, active.chain = end, crc
+        active.advance(end, crc)
         self._commit += 1
         self._written_end = first + count
-        self._send(job, persisted, end=self._written_end, continues=continues)
+        self._send(job, persisted, end=self._written_end, chain_continues=chain_continues)
 
     def _send(
-        self, job: JournalJob, persisted: PersistedCommit | None, *, end: int = -1, continues: bool = False
+        self,
+        job: JournalJob,
+        persisted: PersistedCommit | None,
+        *,
+        end: int = -1,
+        chain_continues: bool = False,
     ) -> None:
-        self._in_flight = CommitInFlight(job, persisted, end, continues)
+        self._in_flight = CommitInFlight(job, persisted, end, chain_continues)
         self._jobs.append(job)
 
     def _sync_due(self, now: Now) -> bool:
         return self._sync_at is not None and now.mono >= self._sync_at
 
     def _sync_sent(self) -> bool:
-        """Sync what was written without one, if there is any (policies `interval` and `never`)."""
+        """Sync unsynced commits, if there are any (policies `interval` and `never`)."""
         assert self.active is not None
         self._sync_at = None
         if self._synced_through == self._commit - 1:
@@ -419,7 +428,7 @@ class GroupCommit:
             if flight.persisted is None:
                 return
             self._chained.append(flight.persisted)
-            if not flight.continues:
+            if not flight.chain_continues:
                 self._persisted += self._chained
                 self._chained = []
                 self.persisted_end = flight.end
@@ -444,13 +453,14 @@ class GroupCommit:
         self._synced_through, self.synced_end = commit, self._written_end
 
     def _latch(self, job: JournalJob, error: OSError) -> None:
-        """The first failed write or sync: what is on the disk is unknown from here on, so nothing more is
-        said."""
+        """Latch the first failed write or sync: the contents of the disk are unknown, so nothing more is
+        reported."""
         what = type(job).__name__
         self.failure = JournalFailed(
             f"{what} failed: {error}. Nothing more is acknowledged; stop, mend the disk, and start again."
         )
-        self.reserve.retry_at = self._mark_at = self._sync_at = None
+        self._mark_at = self._sync_at = None
+        self.preallocation.stop_retrying()
         self._jobs.clear()
 
     # -- segments -------------------------------------------------------------------------------------
@@ -458,22 +468,22 @@ class GroupCommit:
     def _prepare_ahead(self, now: Now) -> None:
         """Reserve the segment after the active one when half of that is used, or when the next commit needs
         it."""
-        active, prepared = self.active, self.reserve.prepared
+        active, prepared = self.active, self.preallocation.prepared
         waits = self._next is not None and (active is None or not self._next.fits(active))
         needed = self._next.segment_bytes if self._next is not None and waits else 0
         if self._wants_segment():
             waits, needed = True, max(needed, self._wanted_bytes())
         elif self._next is None and (self._closing or (active is not None and active.offset <= active.half)):
             return
-        if not self.reserve.may_ask(now):
+        if not self.preallocation.may_request(now):
             return
         if self._in_flight is not None and isinstance(self._in_flight.job, StartSegment | RollSegment):
-            return  # what stands behind a segment proves that its header was durable
+            return  # a file behind a segment proves that its header was durable
         if prepared is not None and needed <= prepared.capacity:
             return
         if active is None or waits or active.offset > active.half:
             number = active.header.number + 1 if active else self._end.segment + 1
-            self._jobs.append(self.reserve.ask(number, needed))
+            self._jobs.append(self.preallocation.request(number, needed))
 
     def _wants_segment(self) -> bool:
         """Whether a segment is to begin because the active one has no room for a chain: not in the middle of
@@ -486,24 +496,24 @@ class GroupCommit:
 
     def _fits_prepared(self, nbytes: int) -> bool:
         """Whether a segment of `nbytes` is reserved."""
-        prepared = self.reserve.prepared
+        prepared = self.preallocation.prepared
         return prepared is not None and nbytes <= prepared.capacity
 
     def _prepare_done(self, job: PrepareSegment, error: OSError | None, salt: int, now: Now) -> None:
         if error is not None and not isinstance(error, DiskFull):
             self._latch(job, error)
             return
-        smaller = self.reserve.done(job, error, salt, now)
+        smaller = self.preallocation.done(job, error, salt, now)
         if smaller is not None:
             self._jobs.append(smaller)
 
     def _begin_segment(self, now: Now) -> None:
-        """Seal the active segment, if there is one, and go on in the prepared one."""
+        """Seal the active segment, if any, and continue in the prepared one."""
         if self.active is None or not self._sync_sent():
             self._start_segment(self.active, now)
 
     def _start_segment(self, old: ActiveSegment | None, now: Now) -> None:
-        number, capacity, salt = self.reserve.take()
+        number, capacity, salt = self.preallocation.take()
         seal: list[Buffer] = []
         chain, used = self._end.chain, self._end.used
         if old is not None:
@@ -544,5 +554,5 @@ class GroupCommit:
         log_end = self._end._replace(timestamp=self._log_time)
         buffers, header = make_seal(active, self._commit, self._written_end, self._synced_through, log_end)
         self._commit += 1
-        active.offset = header.end
+        active.advance(header.end, header.crc)
         return buffers, header.crc, header.end

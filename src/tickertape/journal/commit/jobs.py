@@ -28,7 +28,7 @@ class DiskFull(OSError):
 
     @property
     def reason(self) -> str:
-        """What is missing, and what to do about it."""
+        """The missing resource and the remedy."""
         remedy = NO_ROOM.get(self.errno or 0, "make room")
         return f"{self.strerror}: {remedy}"
 
@@ -93,9 +93,10 @@ class PrepareSegment(JournalJob, frozen=True, kw_only=True):
 
 
 class RetireSegments(JournalJob, frozen=True, kw_only=True):
-    """Record what must outlive the segments `numbers`, then remove these, the oldest first.
+    """Record the facts that outlive the segments `numbers`, then remove these, the oldest first.
 
-    Without `retired` that is recorded already. Runs beside all others; it may be repeated after an error."""
+    Without `retired` the facts are recorded already. The job runs beside all others and may be repeated after
+    an error."""
 
     retired: RetiredState | None
     numbers: tuple[int, ...]

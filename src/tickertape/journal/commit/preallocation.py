@@ -1,8 +1,7 @@
-"""Owns the reserve: the segment prepared ahead of the active one, its size, and what happens when there is no
-room for it.
+"""Segment preallocation: reserves the next segment ahead of the active one.
 
-A pure machine, part of the group commit. Must never call the disk full while a smaller segment, of which the
-next commit still fits, was not tried.
+Pure, a part of the group commit. Invariant: the disk counts as full only after the smallest segment that
+holds the next commit was tried.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ class PreparedSegment(NamedTuple):
 
 
 class SegmentPreallocation:
-    """Asks for each segment twice as large as the one before, up to `segment_bytes`; smaller ones, down to
-    `segment_bytes_min`, when that does not fit."""
+    """Requests each segment twice as large as the one before, up to `segment_bytes`; smaller ones, down to
+    `segment_bytes_min`, without room for that."""
 
     def __init__(self, segment_bytes: int, reserved_bytes: int = 0) -> None:
         """`reserved_bytes`: size of the file that an earlier run reserved for the first segment: all of it is
@@ -37,7 +36,7 @@ class SegmentPreallocation:
         self.full = False
         """Not even the smallest segment that would do has room; tried again at `retry_at`."""
         self.full_reason = ""
-        """What there was no room of when it became full, and what to do."""
+        """The missing resource when it became full, and the remedy."""
         self.retry_at: float | None = None
         """Monotonic second."""
         self._segment_bytes = segment_bytes
@@ -46,27 +45,27 @@ class SegmentPreallocation:
 
     @property
     def prepared_bytes(self) -> int:
-        """What the segment that is reserved and not begun takes."""
+        """Size of the prepared segment."""
         return 0 if self.prepared is None else self.prepared.capacity
 
     @property
-    def coming_bytes(self) -> int:
-        """What the next segment will take that is not prepared yet; 0 when it is."""
+    def upcoming_bytes(self) -> int:
+        """Size of the next segment to be prepared; 0 if one is prepared."""
         if self.prepared is not None:
             return 0
         return _allocated(self._next_bytes) if self.preparing is None else self.preparing.bytes
 
-    def may_ask(self, now: Now) -> bool:
-        """Nothing is being prepared, and it is no time to wait."""
+    def may_request(self, now: Now) -> bool:
+        """Whether a segment may be requested now."""
         return self.preparing is None and (self.retry_at is None or now.mono >= self.retry_at)
 
-    def ask(self, number: int, needed: int) -> PrepareSegment:
+    def request(self, number: int, needed: int) -> PrepareSegment:
         """The job that prepares segment `number`, of at least `needed` bytes.
 
         When it is prepared already and gets larger, it is not to be begun meanwhile."""
         self._needed = needed
         self.prepared = self.retry_at = None
-        return self._asked(number, max(self._next_bytes, needed))
+        return self._request(number, max(self._next_bytes, needed))
 
     def done(self, job: PrepareSegment, error: DiskFull | None, salt: int, now: Now) -> PrepareSegment | None:
         """The answer to the job; returns the next one when less is tried at once."""
@@ -79,16 +78,20 @@ class SegmentPreallocation:
         least = _allocated(max(self._needed, min(segment_bytes_min, self._segment_bytes)))
         if job.bytes > least:
             self._next_bytes = max(job.bytes // 2, least)
-            return self._asked(job.number, self._next_bytes)
+            return self._request(job.number, self._next_bytes)
         self.full = True
         self.full_reason = error.reason
         self.retry_at = now.mono + _RETRY_SECONDS
         return None
 
     def give_up(self) -> None:
-        """What was asked for is no longer needed: that there is no room for it counts no more."""
+        """Cancel a request that is no longer needed, so that a lack of room for it does not count."""
         if self.full:
             self.full, self.retry_at = False, None
+
+    def stop_retrying(self) -> None:
+        """Request nothing again on a full disk."""
+        self.retry_at = None
 
     def take(self) -> PreparedSegment:
         """The prepared segment: it is begun now."""
@@ -96,7 +99,7 @@ class SegmentPreallocation:
         prepared, self.prepared = self.prepared, None
         return prepared
 
-    def _asked(self, number: int, size: int) -> PrepareSegment:
+    def _request(self, number: int, size: int) -> PrepareSegment:
         self.preparing = PrepareSegment(number=number, bytes=_allocated(size))
         return self.preparing
 

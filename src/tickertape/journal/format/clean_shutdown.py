@@ -1,8 +1,11 @@
-"""Owns `end.json`: how far the log went when it was last sealed by a clean stop.
+"""Clean shutdown record (`end.json`): the end of the log when a clean stop last sealed it.
 
-Without it a log whose end was cut off or taken away looks like a shorter one, and its positions would be
-given again. It is a lower bound, which stays true whatever happens later. Must never be written before the
-seal is durable, or be needed to read the log.
+Without it a log whose end was cut off or removed looks like a shorter one, and its positions would be given
+again. It is a lower bound, which stays true whatever happens later.
+
+Invariants:
+- It is written only after the seal is durable.
+- The log can be read without it.
 """
 
 from __future__ import annotations
@@ -13,13 +16,13 @@ import msgspec
 
 from tickertape.base.interfaces import Disk
 
-END_FILE: Final = "end.json"
+CLEAN_SHUTDOWN_FILE: Final = "end.json"
 _TEMPORARY: Final = "end.json.new"
 _BYTES_MAX: Final = 4096
 
 
 class CleanShutdown(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the log ended at a clean stop."""
+    """End of the log at a clean stop."""
 
     segment: int
     """The segment that was sealed."""
@@ -29,27 +32,27 @@ class CleanShutdown(msgspec.Struct, frozen=True, kw_only=True):
     """Position after its last message."""
 
 
-def write_clean_shutdown(disk: Disk, reached: CleanShutdown) -> None:
+def write_clean_shutdown(disk: Disk, shutdown: CleanShutdown) -> None:
     """Record it, durably and at once, or not at all. Raises `OSError`; the earlier record is kept then."""
     handle = disk.open(_TEMPORARY, create=_TEMPORARY not in disk.names("."))
     try:
         disk.truncate(handle, 0)
-        disk.write(handle, 0, [msgspec.json.encode(reached) + b"\n"])
+        disk.write(handle, 0, [msgspec.json.encode(shutdown) + b"\n"])
         disk.sync(handle)
     finally:
         disk.close(handle)
-    disk.rename(_TEMPORARY, END_FILE)
+    disk.rename(_TEMPORARY, CLEAN_SHUTDOWN_FILE)
     disk.sync_directory(".")
 
 
 def read_clean_shutdown(disk: Disk) -> CleanShutdown | None:
-    """What is recorded; None when nothing is. Raises `ValueError` when it cannot be understood."""
-    if END_FILE not in disk.names("."):
+    """Return the record; None if there is none. Raises `ValueError` if it is invalid."""
+    if CLEAN_SHUTDOWN_FILE not in disk.names("."):
         return None
-    handle = disk.open(END_FILE, write=False)
+    handle = disk.open(CLEAN_SHUTDOWN_FILE, write=False)
     try:
         return msgspec.json.decode(disk.read(handle, 0, _BYTES_MAX), type=CleanShutdown)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"{END_FILE} cannot be read: {error}") from None
+        raise ValueError(f"{CLEAN_SHUTDOWN_FILE} cannot be read: {error}") from None
     finally:
         disk.close(handle)

@@ -1,8 +1,7 @@
-"""Owns the headers of many commits at once: a window of a segment in which commit follows commit.
+"""Commit headers: the headers of many commits at once, from a window of a segment.
 
-Must never accept a commit that `SegmentScan` would not: same salt, offset, number, chain, epoch and
-checksums, body included. What it does not accept it leaves to that one to judge, so it accepts all whole
-commits that `SegmentScan` does: each one left over costs another read of a whole window.
+Invariant: the commits accepted here are those that `SegmentScan` accepts: same salt, offset, number, chain,
+epoch and checksums, body included. Whole commits left to it cost another read of a whole window.
 """
 
 from __future__ import annotations
@@ -45,8 +44,8 @@ _MAGIC_AND_BODY_BYTES: Final = Struct("<I40xI")
 _CHECKED_BYTES: Final = commit_header_bytes - 4
 
 
-class Expected(NamedTuple):
-    """What the next commit must carry."""
+class ExpectedCommit(NamedTuple):
+    """Fields that the next commit must have."""
 
     salt: int
     epoch: int
@@ -60,7 +59,7 @@ class CommitHeaders(NamedTuple):
 
     window: bytes
     starts: list[int]
-    """Where in `window` each begins."""
+    """Offsets of the commits in `window`."""
     rows: npt.NDArray[np.void]
     """Their headers, `COMMIT_DTYPE`."""
 
@@ -89,8 +88,8 @@ class CommitHeaders(NamedTuple):
         return self.header(first) if first < len(self.starts) else None
 
 
-def read_commit_headers(window: bytes, expected: Expected) -> CommitHeaders | None:
-    """The valid commits with which `window` begins, up to a seal; None when there is no whole one."""
+def read_commit_headers(window: bytes, expected: ExpectedCommit) -> CommitHeaders | None:
+    """Return the valid commits at the start of `window`, up to a seal; None without a whole one."""
     starts, ends = _hop(window)
     if not starts:
         return None
@@ -118,7 +117,7 @@ def read_commit_headers(window: bytes, expected: Expected) -> CommitHeaders | No
 
 
 def _hop(window: bytes) -> tuple[list[int], list[int]]:
-    """Where whole commits begin and end, as far as their magic numbers and lengths say."""
+    """Return the bounds of whole commits by their magic numbers and lengths."""
     starts: list[int] = []
     ends: list[int] = []
     at, size = 0, len(window)

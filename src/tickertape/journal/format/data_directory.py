@@ -1,21 +1,21 @@
-"""Owns the list of names that a server gives to files and directories of its data directory.
+"""Data directory: the names that a server gives to its files and directories.
 
-Must never leave one out: what `journal verify` calls foreign, an operator deletes.
+Invariant: the list is complete, because operators delete what `journal verify` reports as foreign.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from tickertape.journal.format.clean_shutdown import END_FILE
+from tickertape.journal.format.clean_shutdown import CLEAN_SHUTDOWN_FILE
 from tickertape.journal.format.identity import CREATED_NAMES
-from tickertape.journal.format.last_segment import BEGUN_FILE
+from tickertape.journal.format.last_segment import LAST_SEGMENT_FILE
 from tickertape.journal.format.queue_checkpoint import QUEUES_FILE
 from tickertape.journal.format.retired_state import RETIRED_FILE
 from tickertape.journal.format.segment import QUARANTINE_DIRECTORY, SPILL_DIRECTORY
 from tickertape.journal.format.staging_file import STAGING_DIRECTORY
 
-_REPLACED: Final = (BEGUN_FILE, END_FILE, RETIRED_FILE, QUEUES_FILE)
+_REPLACED: Final = (LAST_SEGMENT_FILE, CLEAN_SHUTDOWN_FILE, RETIRED_FILE, QUEUES_FILE)
 """Written under a name of their own first, and renamed."""
 
 DATA_NAMES: Final = CREATED_NAMES.union(

@@ -1,7 +1,8 @@
-"""Owns the identity of a data directory: creating it once, reading it back, and holding it for one process.
+"""Identity of a data directory: created once, read back, and locked for one process.
 
-Must never create an identity in a directory that holds anything else, or hand out one that it cannot read
-whole.
+Invariants:
+- No identity is created in a directory that holds anything else.
+- An identity that cannot be read whole is an error.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ IDENTITY_FILE: Final = "identity.json"
 LOCK_FILE: Final = "lock"
 _TEMPORARY: Final = "identity.json.new"
 CREATED_NAMES: Final = frozenset({IDENTITY_FILE, LOCK_FILE, _TEMPORARY, JOURNAL_DIRECTORY, "lost+found"})
-"""What may be in a directory without an identity: its creation was interrupted, or the file system is new."""
+"""Names allowed in a directory without an identity: an interrupted creation, or a new file system."""
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a data directory is: written once, never changed."""
+    """Identity of a data directory, written once and never changed."""
 
     journal: str
     """32 hexadecimal digits, random."""
@@ -41,13 +42,12 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def open_identity(
     disk: Disk, *, owner: str, create: bool, new_id: bytes, instance: str | None = None
 ) -> Identity:
-    """Hold the directory and read its identity, creating it in an empty directory when `create`.
+    """Lock the directory and read its identity, creating it in an empty directory when `create`.
 
-    `owner` names this process to whoever tries next; `new_id` is 16 random bytes for a new journal, and
-    `instance` the name that is kept in it, or compared with the one that is kept (None: any). Raises
+    `owner` names this process to the next one that tries; `new_id` is 16 random bytes for a new journal, and
+    `instance` the name that is stored in it, or compared with the stored one (None: any). Raises
     `NotAJournal`, `JournalLocked`, `JournalVersion`, `JournalCorrupt`, `WrongJournal` (of another instance);
-    nothing of the directory is changed then.
-    """
+    the directory is unchanged then."""
     names = set(disk.names("."))
     if IDENTITY_FILE not in names:
         foreign = sorted(names - CREATED_NAMES)

@@ -1,9 +1,11 @@
-"""Owns `begun.bin`: the header of the segment that was begun last, in a file of its own.
+"""Last segment record (`begun.bin`): the header of the segment that was begun last.
 
-Without it a last segment that is missing, or empty, after a stop that was not clean looks like one that was
-never begun, and its positions would be given again. It is a lower bound, which stays true whatever happens
-later. Must never be written before the header of the segment is durable, need room once it is there, or be
-needed to read the log.
+Without it a last segment that is missing or empty after a crash looks like one that was never begun, and its
+positions would be given again. It is a lower bound, which stays true whatever happens later.
+
+Invariants:
+- It is written only after the header of the segment is durable, and needs no more room once it exists.
+- The log can be read without it.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from tickertape.journal.format.segment import (
 )
 from tickertape.journal.limits import segment_header_bytes
 
-BEGUN_FILE: Final = "begun.bin"
-BEGUN_NEW_FILE: Final = "begun.bin.new"
+LAST_SEGMENT_FILE: Final = "begun.bin"
+LAST_SEGMENT_NEW_FILE: Final = "begun.bin.new"
 _NONE: Final = encode_segment_header(
     SegmentHeader(
         journal_id=bytes(16),
@@ -34,16 +36,16 @@ _NONE: Final = encode_segment_header(
         created=0,
     )
 )[0]
-"""No segment was begun yet. Zeros would be what a disk shows that has lost the file."""
+"""Contents before the first segment; a disk that lost the file might show zeros."""
 
 
 def reserve_last_segment(disk: Disk) -> int | None:
     """A handle of the file while it is made, for `write_last_segment`; None when it is there. Raises
     `OSError`, after which it may be tried again."""
     names = disk.names(".")
-    if BEGUN_FILE in names:
+    if LAST_SEGMENT_FILE in names:
         return None
-    handle = disk.open(BEGUN_NEW_FILE, create=BEGUN_NEW_FILE not in names)
+    handle = disk.open(LAST_SEGMENT_NEW_FILE, create=LAST_SEGMENT_NEW_FILE not in names)
     try:
         disk.preallocate(handle, len(_NONE))
         disk.write(handle, 0, [_NONE])
@@ -54,27 +56,27 @@ def reserve_last_segment(disk: Disk) -> int | None:
 
 
 def write_last_segment(disk: Disk, handle: int) -> None:
-    """Make durable what was reserved, under its name. Raises `OSError`."""
+    """Sync the reserved file and give it its name. Raises `OSError`."""
     try:
         disk.sync(handle)
     finally:
         disk.close(handle)
-    disk.rename(BEGUN_NEW_FILE, BEGUN_FILE)
+    disk.rename(LAST_SEGMENT_NEW_FILE, LAST_SEGMENT_FILE)
     disk.sync_directory(".")
 
 
 def read_last_segment(disk: Disk, journal_id: bytes) -> int:
     """The number of the last segment that is known to have been begun; 0: of none it is known. Raises
     `ValueError` when that cannot be read, or is of another journal, `OSError`."""
-    if BEGUN_FILE not in disk.names("."):
+    if LAST_SEGMENT_FILE not in disk.names("."):
         return 0
-    handle = disk.open(BEGUN_FILE, write=False)
+    handle = disk.open(LAST_SEGMENT_FILE, write=False)
     try:
         header, _ = decode_segment_header(disk.read(handle, 0, segment_header_bytes))
     except FormatError as error:
-        raise ValueError(f"{BEGUN_FILE} cannot be read: {error}") from None
+        raise ValueError(f"{LAST_SEGMENT_FILE} cannot be read: {error}") from None
     finally:
         disk.close(handle)
     if header.number and header.journal_id != journal_id:
-        raise ValueError(f"{BEGUN_FILE} is of another journal")
+        raise ValueError(f"{LAST_SEGMENT_FILE} is of another journal")
     return header.number

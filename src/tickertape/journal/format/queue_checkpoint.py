@@ -1,7 +1,6 @@
-"""Owns the file `queues.bin`: the checkpoint of the queues of an instance, whole or not there.
+"""Queue checkpoint file (`queues.bin`): read, written and removed as a whole.
 
-What is in it is the business of the engine. Must never be needed: whoever reads the log does without.
-docs/formats/queue-checkpoint.md shows the bytes.
+The engine encodes its contents (docs/formats/queue-checkpoint.md). The log can be read without it.
 """
 
 from __future__ import annotations
@@ -35,15 +34,15 @@ def write_queues(disk: Disk, journal_id: bytes, body: bytes) -> None:
 
 
 def remove_queues(disk: Disk) -> None:
-    """There is no checkpoint any more. Raises `OSError`."""
+    """Remove the checkpoint. Raises `OSError`."""
     with contextlib.suppress(FileNotFoundError):
         disk.remove(QUEUES_FILE)
         disk.sync_directory(".")
 
 
 def read_queues(disk: Disk, journal_id: bytes) -> bytes | None:
-    """What the file holds; None when there is none. Raises `ValueError` for one that is damaged or of another
-    journal, `OSError`."""
+    """Return the contents; None without a file. Raises `ValueError` if it is damaged or of another journal,
+    `OSError`."""
     if QUEUES_FILE not in disk.names("."):
         return None
     handle = disk.open(QUEUES_FILE, write=False)

@@ -1,8 +1,8 @@
-"""Owns `retired.bin`: what must outlive the segments that retention removes.
+"""Retired state (`retired.bin`): the facts that outlive the segments that retention removes.
 
-Highest sequences, control records, and where the log begins now. It is durable before the first of these
-segments goes, and from then on no checkpoint but a part of the log: a log whose first segments are missing
-is none without it. Must never be guessed: what cannot be read whole refuses the start.
+It holds the highest sequences, the control records, and the start of the log. It is durable before the first
+of these segments is removed, and from then on part of the log: a log without its first segments is invalid
+without it. A file that cannot be read whole refuses the start.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class StoredMessage(NamedTuple):
     """Microseconds since 1970 UTC."""
 
 
-class Highest:
-    """The highest sequence of each publisher in what was removed: 16 bytes for each."""
+class HighestSequences:
+    """Highest removed sequence of each publisher, 16 bytes for each."""
 
     def __init__(self, publishers: Numbers, sequences: Numbers) -> None:
         self.publishers = publishers
@@ -53,8 +53,8 @@ class Highest:
             return 0
         return int(self.sequences[at])
 
-    def with_later(self, publishers: Numbers, sequences: Numbers) -> Highest:
-        """This and what later segments say: one row for each of `publishers`, which may repeat ours."""
+    def with_later(self, publishers: Numbers, sequences: Numbers) -> HighestSequences:
+        """Return these merged with those of later segments; `publishers` may repeat earlier ones."""
         ids = np.concatenate((self.publishers, publishers))
         lasts = np.concatenate((self.sequences, sequences))
         if not len(ids):
@@ -62,7 +62,7 @@ class Highest:
         order = np.argsort(ids, kind="stable")  # of runs that rise: fast
         ids, lasts = ids[order], lasts[order]
         firsts = np.flatnonzero(np.concatenate(([True], ids[1:] != ids[:-1])))
-        return Highest(ids[firsts], np.maximum.reduceat(lasts, firsts))
+        return HighestSequences(ids[firsts], np.maximum.reduceat(lasts, firsts))
 
     def as_dict(self) -> dict[int, int]:
         """By publisher."""
@@ -72,16 +72,16 @@ class Highest:
         return len(self.publishers)
 
 
-NOTHING_HIGHEST: Final = Highest(np.empty(0, _U8), np.empty(0, _U8))
+NOTHING_HIGHEST: Final = HighestSequences(np.empty(0, _U8), np.empty(0, _U8))
 
 
 class RetiredState(NamedTuple):
-    """What is left of the segments 1 to `through`, and how the one after them begins."""
+    """Facts about the segments 1 to `through`, and the start of the one after them."""
 
     journal_id: bytes
     through: int
     first_position: int
-    """Of segment `through + 1`, as the three below: as in its header."""
+    """As in the header of segment `through + 1`, also the three below."""
     first_commit: int
     previous_chain: int
     previous_end: int
@@ -89,13 +89,13 @@ class RetiredState(NamedTuple):
     """Log time of the last commit that was removed, microseconds since 1970 UTC; 0 when it held none."""
     removed_bytes: int
     """Size of all removed segments."""
-    highest: Highest
+    highest: HighestSequences
     records: tuple[bytes, ...]
     """Bodies of their control records, in the order of the log, each once."""
 
     @property
     def follows(self) -> tuple[int, int, int, int]:
-        """What the header of segment `through + 1` must say of the seal before it."""
+        """The facts about the seal before that the header of segment `through + 1` must have."""
         return self.previous_chain, self.previous_end, self.first_position, self.first_commit
 
     def __str__(self) -> str:
@@ -141,7 +141,7 @@ def _matter(record: bytes) -> str | bytes:
 
 
 def expired(what: str, retired: RetiredState | None, first: StoredMessage | None) -> BookmarkExpired:
-    """The error of a start that lies in what was removed, or says that something before the log was asked."""
+    """Return the error for a start among removed messages, or before the log."""
     why = f"{retired}; the log begins" if retired is not None else "the log begins"
     if first is None:
         return BookmarkExpired(f"{what}: {why} with what is published next; start from NOW or EPOCH")
@@ -177,7 +177,7 @@ class _StoredRetired(msgspec.Struct, kw_only=True):
 def encode_retired(retired: RetiredState) -> bytes:
     """The bytes of the file. Raises `OverflowError` above `retired_bytes_max`."""
     fields = retired._asdict()
-    highest: Highest = fields.pop("highest")
+    highest: HighestSequences = fields.pop("highest")
     fields["journal"] = fields.pop("journal_id")
     fields["publishers"], fields["sequences"] = highest.publishers.tobytes(), highest.sequences.tobytes()
     body = msgspec.msgpack.encode(_StoredRetired(**fields | {"records": list(retired.records)}))
@@ -187,7 +187,7 @@ def encode_retired(retired: RetiredState) -> bytes:
 
 
 def decode_retired(data: bytes) -> RetiredState:
-    """What `encode_retired` made. Raises `ValueError`; `JournalVersion` for a newer format."""
+    """Decode the result of `encode_retired`. Raises `ValueError`, `JournalVersion` for a newer format."""
     if len(data) < _HEAD_BYTES or data[:8] != _MAGIC:
         raise ValueError("it does not begin as such a file does")
     if int.from_bytes(data[12:16], "little") != crc32c(data[_HEAD_BYTES:]):
@@ -214,7 +214,7 @@ def decode_retired(data: bytes) -> RetiredState:
         previous_end=stored.previous_end,
         last_time=stored.last_time,
         removed_bytes=stored.removed_bytes,
-        highest=Highest(publishers, np.frombuffer(stored.sequences, _U8)),
+        highest=HighestSequences(publishers, np.frombuffer(stored.sequences, _U8)),
         records=tuple(stored.records),
     )
 
@@ -237,8 +237,8 @@ def write_retired(disk: Disk, retired: RetiredState) -> None:
 
 
 def read_retired(disk: Disk, journal_id: bytes) -> RetiredState | None:
-    """What is recorded; None when nothing was ever removed. Raises `JournalCorrupt` when it cannot be
-    understood, `WrongJournal`, `JournalVersion`."""
+    """Return the record; None if no segment was ever removed. Raises `JournalCorrupt` if it is invalid,
+    `WrongJournal`, `JournalVersion`."""
     if RETIRED_FILE not in disk.names("."):
         return None
     handle = disk.open(RETIRED_FILE, write=False)

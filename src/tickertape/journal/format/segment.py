@@ -1,7 +1,6 @@
-"""Owns the bytes of the journal: segment headers, commit headers and the seal footer
-(docs/formats/journal.md).
+"""Segment format: segment headers, commit headers and the seal footer (docs/formats/journal.md).
 
-Must never open a file or decide what a damaged byte means: it encodes, and it decodes or says why it cannot.
+This module encodes and decodes; it opens no file and does not judge damage.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ QUARANTINE_DIRECTORY: Final = "quarantine"
 AGAIN: Final = ".again"
 """Behind the name of a reserve while it gets that name anew."""
 SPILL_DIRECTORY: Final = "spill"
-"""No part of the log: what waits for slow clients, unless configured elsewhere; emptied at every start."""
+"""Backlogs of slow clients, unless configured elsewhere; emptied at every start, not part of the log."""
 CONTROL_TOPIC: Final = "$control"
 """Topic of control records; `$` keeps it out of reach of publishers."""
 _NAME = re.compile(r"[0-9]{10}\.segment")
@@ -42,7 +41,7 @@ FLAG_ENDS: Final = 2
 
 
 class CommitKind(IntEnum):
-    """What a commit is for: messages, closing the question for the one before, or closing the segment."""
+    """Purpose of a commit: messages, proof that the one before is durable, or the seal of the segment."""
 
     DATA = 1
     MARK = 2
@@ -67,7 +66,7 @@ class SegmentHeader(NamedTuple):
 
 
 class CommitHeader(NamedTuple):
-    """What one sync makes durable, described and chained to the one before."""
+    """Header of a commit: the unit of a sync, chained to the one before."""
 
     kind: CommitKind
     flags: int
@@ -100,7 +99,7 @@ class CommitHeader(NamedTuple):
 
 
 class FormatError(ValueError):
-    """Bytes that are no valid header: the text says in what way."""
+    """Bytes that are not a valid header; the text says why."""
 
 
 class NewerFormat(FormatError):

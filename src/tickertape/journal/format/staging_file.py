@@ -1,8 +1,10 @@
-"""Owns the files of what is staged for transactions: their bytes, and carrying out what is to be done with
-them (docs/formats/staging.md).
+"""Staging files: the bytes of staged transaction parts, and the tasks on their files.
 
-No part of the log. Must never call a part prepared whose file and name were not synced, or hand back a block
-that does not match its checksum.
+The format is in docs/formats/staging.md. Staged parts are not part of the log.
+
+Invariants:
+- A part is prepared only after its file and name were synced.
+- No block is returned that does not match its checksum.
 """
 
 from __future__ import annotations
@@ -34,18 +36,18 @@ _HEAD: Final = struct.Struct("<8sIIII")
 _BLOCK: Final = struct.Struct("<IIII")
 """Magic, messages, bytes, checksum of the encoded batch that follows."""
 _FOOT: Final = struct.Struct("<8sQQII")
-"""Magic, where it stands, messages, blocks; checksum of these."""
+"""Magic, own offset, messages, blocks; checksum of these."""
 _LABEL_BYTES_MAX: Final = 4096
 _NAME: Final = re.compile(r"[0-9]{20}\.(part|prepared)")
 _PREPARED: Final = ".prepared"
 
 
 _Read = Callable[[int, int], Buffer]
-"""Bytes at an offset, so many; fewer only at the end."""
+"""Reads bytes at an offset, by offset and size; fewer only at the end."""
 
 
 class StagedPartLabel(msgspec.Struct, frozen=True, kw_only=True):
-    """What a file says of itself."""
+    """Label of a file: its transaction and its part."""
 
     journal: bytes
     publisher: str
@@ -91,13 +93,13 @@ class StageOpen(NamedTuple):
 
 
 class StageDrop(NamedTuple):
-    """The file is no longer needed; nothing else is under way in it."""
+    """Drop a file that is no longer needed; no other task uses it."""
 
     file: int
 
 
 class StageForget(NamedTuple):
-    """The files are no longer needed, and must not come back after a power loss."""
+    """Drop files that are no longer needed, so that no power loss brings them back."""
 
     files: tuple[int, ...]
 
@@ -105,17 +107,17 @@ class StageForget(NamedTuple):
 StagingTask = StageWrite | StagePrepare | StageOpen | StageDrop | StageForget
 
 
-class Damaged(ValueError):
-    """A staging file is not what it should be: the text says in what way."""
+class StagedFileDamaged(ValueError):
+    """An invalid staging file; the text says why."""
 
 
 def label_bytes(label: StagedPartLabel) -> int:
-    """What the label of a new file takes."""
+    """Size of the label of a new file."""
     return len(encode_label(label))
 
 
 def block_bytes(size: int) -> int:
-    """What a block of an encoded batch of `size` bytes takes."""
+    """Size of a block with an encoded batch of `size` bytes."""
     return _BLOCK.size + size
 
 
@@ -134,25 +136,25 @@ def encode_foot(offset: int, messages: int, blocks: int) -> bytes:
 
 
 def decode_label(data: Buffer) -> tuple[StagedPartLabel, int]:
-    """The label, and where the blocks begin. Raises `Damaged`."""
+    """The label, and where the blocks begin. Raises `StagedFileDamaged`."""
     if len(data) < _HEAD.size:
-        raise Damaged("it is too short")
+        raise StagedFileDamaged("it is too short")
     if not _begins(data):
-        raise Damaged("it does not begin as a staging file")
+        raise StagedFileDamaged("it does not begin as a staging file")
     _, version, size, checksum, _ = _HEAD.unpack_from(data)
     if version != _VERSION:
-        raise Damaged(f"it has the format version {version}")
+        raise StagedFileDamaged(f"it has the format version {version}")
     body = bytes(data[_HEAD.size : _HEAD.size + size])
     if size > _LABEL_BYTES_MAX or len(body) < size or crc32c(body) != checksum:
-        raise Damaged("its label does not match its checksum")
+        raise StagedFileDamaged("its label does not match its checksum")
     try:
         label = msgspec.msgpack.decode(body, type=StagedPartLabel)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Damaged(f"its label cannot be read: {error}") from None
+        raise StagedFileDamaged(f"its label cannot be read: {error}") from None
     end = _HEAD.size + size
     begin = end + -end % 8
     if any(data[end:begin]):
-        raise Damaged("what fills up its label is not zero")
+        raise StagedFileDamaged("what fills up its label is not zero")
     return label, begin
 
 
@@ -176,53 +178,52 @@ def decode_foot(data: Buffer, size: int) -> tuple[int, int] | None:
 
 
 def blocks_of(data: memoryview) -> list[memoryview]:
-    """The encoded batches of a prepared file, each held against its checksum. Raises `Damaged`."""
+    """The encoded batches of a prepared file, each held against its checksum. Raises `StagedFileDamaged`."""
     return [
         data[begin : begin + len(block)] for begin, block in _whole(lambda o, n: data[o : o + n], len(data))
     ]
 
 
 def _whole(read: _Read, size: int) -> Iterator[tuple[int, Buffer]]:
-    """Where each encoded batch of a prepared file of `size` begins, and its bytes, as they were read and held
-    against their checksum. Raises `Damaged`, and what `read` raises."""
+    """Yield offset and bytes of each encoded batch of a prepared file of `size`, verified by checksum. Raises
+    `StagedFileDamaged`, and the errors of `read`."""
     counts = decode_foot(read(max(size - _FOOT.size, 0), _FOOT.size), size)
     if counts is None:
-        raise Damaged("it does not end as a prepared file")
+        raise StagedFileDamaged("it does not end as a prepared file")
     messages = number = 0
     for begin, count, block in _blocks(read, size - _FOOT.size):
         messages, number = messages + count, number + 1
         yield begin, block
     if (messages, number) != counts:
-        raise Damaged(f"it does not hold {counts[0]} messages in {counts[1]} blocks")
+        raise StagedFileDamaged(f"it does not hold {counts[0]} messages in {counts[1]} blocks")
 
 
 def _blocks(read: _Read, end: int) -> Iterator[tuple[int, int, Buffer]]:
     _, at = decode_label(read(0, min(_HEAD.size + _LABEL_BYTES_MAX + 8, end)))
     while at < end:
         if at + _BLOCK.size > end:
-            raise Damaged(f"there is no block at {at}")
+            raise StagedFileDamaged(f"there is no block at {at}")
         magic, messages, size, checksum = _BLOCK.unpack(read(at, _BLOCK.size))
         begin = at + _BLOCK.size
         block = read(begin, size) if magic == _BLOCK_MAGIC and begin + size <= end else b""
         if magic != _BLOCK_MAGIC or len(block) != size or crc32c(block) != checksum:
-            raise Damaged(f"the block at {at} does not match its checksum")
+            raise StagedFileDamaged(f"the block at {at} does not match its checksum")
         yield begin, messages, block
         at = begin + size
 
 
 def path_of(file: int) -> str:
-    """Where a file stands in the data directory while it is written."""
+    """Path of a file in the data directory while it is written."""
     return f"{STAGING_DIRECTORY}/{file:020d}.part"
 
 
 def prepared_path_of(file: int) -> str:
-    """Where it stands from then on: whoever finds it there knows that a client was told of it."""
+    """Path of a prepared file: a client was notified of it."""
     return f"{STAGING_DIRECTORY}/{file:020d}{_PREPARED}"
 
 
 class StagedFiles:
-    """Carries out what is to be done with the files of one data directory. Each file by one thread at a
-    time."""
+    """Carries out the tasks on the files of one data directory; each file is used by one thread at a time."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -233,7 +234,7 @@ class StagedFiles:
         self._let_go: deque[int] = deque()
 
     def run(self, task: StagingTask) -> list[memoryview]:
-        """Do it; a `StageOpen` gives the encoded batches. Raises `OSError`, `Damaged`."""
+        """Do it; a `StageOpen` gives the encoded batches. Raises `OSError`, `StagedFileDamaged`."""
         if isinstance(task, StageWrite):
             self._write(task)
         elif isinstance(task, StagePrepare):
@@ -247,7 +248,7 @@ class StagedFiles:
         return []
 
     def close(self) -> None:
-        """Close what is open; nothing is done afterwards."""
+        """Close open files; no task follows."""
         for file in list(self._handles):
             self._close(file)
 
@@ -273,10 +274,11 @@ class StagedFiles:
         self._close(task.file)
 
     def _open(self, file: int) -> list[memoryview]:
-        """Every byte is read, so that what cannot be read is an error: under a mapping it ends the process.
+        """Read and verify a whole file, so that unreadable bytes are an error: in a mapping they end the
+        process.
 
-        The blocks stay in memory as they were read, up to `staged_memory_bytes_max` of all that are in use;
-        files beyond that are mapped after they were read."""
+        Blocks stay in memory as read, up to `staged_memory_bytes_max` over all in use; files beyond that are
+        mapped after they were read."""
         handle = self._disk.open(prepared_path_of(file), write=False)
         try:
             size = self._disk.size(handle)
@@ -337,8 +339,8 @@ class StagedFiles:
 
 
 def find_staged(disk: Disk, journal_id: bytes) -> tuple[list[PreparedPart], list[str]]:
-    """The prepared parts of a data directory, and a line for each thing to tell. What was not prepared is
-    removed: nobody was told that it is there. What was and cannot be used is set aside. Raises `OSError`."""
+    """Return the prepared parts of a data directory, and a line for each finding. Unprepared parts are
+    removed: no client was notified of them. Unusable prepared parts are set aside. Raises `OSError`."""
     if STAGING_DIRECTORY not in disk.names("."):
         return [], []
     found: list[PreparedPart] = []
@@ -349,7 +351,7 @@ def find_staged(disk: Disk, journal_id: bytes) -> tuple[list[PreparedPart], list
             continue
         try:
             found.append(_found(disk, name, journal_id))
-        except Damaged as error:
+        except StagedFileDamaged as error:
             aside = _set_aside(disk, name)
             report.append(f"{STAGING_DIRECTORY}/{name}: {error}; moved to {aside}, it cannot be committed")
         except _Unprepared:
@@ -359,7 +361,7 @@ def find_staged(disk: Disk, journal_id: bytes) -> tuple[list[PreparedPart], list
 
 
 def _set_aside(disk: Disk, name: str) -> str:
-    """Move a file to quarantine; where it is then."""
+    """Move a file to quarantine; returns its new path."""
     disk.make_directory(QUARANTINE_DIRECTORY)
     disk.sync_directory(".")
     taken = set(disk.names(QUARANTINE_DIRECTORY))
@@ -377,7 +379,7 @@ class _Unprepared(Exception):
 
 
 def _found(disk: Disk, name: str, journal_id: bytes) -> PreparedPart:
-    file, told = int(name[:20]), name.endswith(_PREPARED)
+    file, prepared = int(name[:20]), name.endswith(_PREPARED)
     handle = disk.open(f"{STAGING_DIRECTORY}/{name}")
     try:
         size = disk.size(handle)
@@ -385,16 +387,16 @@ def _found(disk: Disk, name: str, journal_id: bytes) -> PreparedPart:
         if _begins(begin) and _HEAD.unpack_from(begin)[1] != _VERSION:
             decode_label(begin)  # which says so: whether it is prepared is not known here
         counts = decode_foot(disk.read(handle, max(size - _FOOT.size, 0), _FOOT.size), size)
-        if counts is None and not told:
+        if counts is None and not prepared:
             raise _Unprepared
         if counts is None:
-            raise Damaged("it was prepared, and does not end so any more")
+            raise StagedFileDamaged("it was prepared, and does not end so any more")
         label, _ = decode_label(begin)
         if label.journal != journal_id:
-            raise Damaged("it belongs to another journal")
-        # After a killed process it may stand in the page cache only.
+            raise StagedFileDamaged("it belongs to another journal")
+        # After a killed process it may be in the page cache only.
         disk.sync(handle)
-        if not told:  # its name did not become durable, or a version before gave it none
+        if not prepared:  # its name did not become durable, or a version before gave it none
             disk.rename(path_of(file), prepared_path_of(file))
         messages, blocks = counts
         return PreparedPart(file, label, messages, size, blocks)
@@ -403,14 +405,13 @@ def _found(disk: Disk, name: str, journal_id: bytes) -> PreparedPart:
 
 
 def prepared_parts(disk: Disk, journal_id: bytes) -> Iterator[tuple[StagedPartLabel, Iterator[Buffer]]]:
-    """The prepared parts of a journal and the encoded batches of each, one in memory at a time.
+    """Yield the prepared parts of a journal with their encoded batches, one in memory at a time.
 
-    A part that cannot be read is left out when its label or foot shows that; its batches raise `Damaged` or
-    `OSError`."""
+    A part with an unreadable label or foot is left out; batches raise `StagedFileDamaged` or `OSError`."""
     if STAGING_DIRECTORY not in disk.names("."):
         return
     for name in filter(_NAME.fullmatch, disk.names(STAGING_DIRECTORY)):
-        with contextlib.ExitStack() as stack, contextlib.suppress(Damaged, OSError):
+        with contextlib.ExitStack() as stack, contextlib.suppress(StagedFileDamaged, OSError):
             handle = disk.open(f"{STAGING_DIRECTORY}/{name}", write=False)
             stack.callback(disk.close, handle)
             size = disk.size(handle)

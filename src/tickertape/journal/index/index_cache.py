@@ -1,8 +1,8 @@
-"""Owns what the indexes of all sealed segments take in memory, together: at most `indexes_bytes_max`.
+"""Index cache: bounds the memory of the indexes of all sealed segments to `indexes_bytes_max`.
 
-Above it they get coarser, the old and large ones first: the room of an index falls with the square root of
-its place, counted from the end of the log, so that the oldest keeps about half of an equal share. Must never
-read, or touch what a seal keeps.
+Above the bound indexes get coarser, old and large ones first: the room of an index falls with the square root
+of its place from the end of the log, so that the oldest keeps about half of an equal share. The indexes in
+the seals stay as they are.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class IndexCache:
         self._bytes_max = bytes_max
         self._indexes: list[SegmentIndex] = []
         self._sizes = np.zeros(64, np.int64)
-        """What each takes beside its objects; 0 for those that cannot take less."""
+        """Memory of each index beside its objects; 0 for those that cannot get coarser."""
         self.nbytes = 0
-        """What all of them take."""
+        """Memory of all indexes."""
 
     def add(self, index: SegmentIndex) -> None:
         """A segment was sealed; nothing is added to its index any more."""

@@ -1,8 +1,8 @@
-"""Owns where in a segment which sequences of which publisher stand.
+"""Publisher index: which zones of a segment hold which sequences of which publisher.
 
-Rows of (zone, lowest, highest sequence) for each publisher; a zone is all blocks that begin in a stretch of
-the file. Must never grow above its bound: then zones get longer, and only when one zone is the whole segment
-and that does not help is it given up (None = read everything).
+It has rows of (zone, lowest, highest sequence) for each publisher; a zone is all blocks that begin in a
+stretch of the file. Above its bound zones get longer; when one zone is the whole segment and that does not
+help, the index is given up (None: read everything).
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ import numpy.typing as npt
 from tickertape.journal.limits import index_zone_bytes
 
 NEW_KEY_BYTES: Final = 200
-"""What a publisher costs in memory beside its rows until they are sorted in: an entry of a dictionary and an
-array."""
+"""Memory of a publisher beside its rows until they are sorted in: an entry of a dictionary and an array."""
 _KEY_BYTES: Final = 12
-"""What it costs after that: its id and where its rows end."""
+"""Memory of a publisher after that: its id and the end of its rows."""
 _STORED_KEY_BYTES: Final = 16
 _ROW: Final = 3
 _ROW_BYTES: Final = 8 * _ROW
@@ -36,22 +35,22 @@ Rows = npt.NDArray[np.uint64]
 
 
 class StoredPublishers(msgspec.Struct, array_like=True):
-    """What a seal keeps of the table."""
+    """The table as a seal stores it."""
 
     zone_bytes: int
     rows: dict[int, bytes] | None
     """By publisher id: three u64 a row; None when it was given up."""
 
 
-class Stretch(NamedTuple):
-    """Bytes of a segment file: blocks that begin in it may hold what is looked for."""
+class ByteRange(NamedTuple):
+    """A range of a segment file; blocks that begin in it may hold the message."""
 
     begin: int
     end: int
 
 
 class PublisherTable:
-    """The table of one segment, grown commit by commit. `bytes_max` bounds what it takes in memory."""
+    """The table of one segment, grown commit by commit. `bytes_max` bounds its memory."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -89,25 +88,25 @@ class PublisherTable:
 
     @property
     def nbytes(self) -> int:
-        """What it takes in memory."""
+        """Memory of the table."""
         rows = len(self._rows) + self._recent_count
         return _ROW_BYTES * rows + _KEY_BYTES * len(self._ids) + NEW_KEY_BYTES * len(self._recent)
 
     @property
     def stored_bytes_max(self) -> int:
-        """What `stored` takes, encoded, is not larger."""
+        """Bound of the encoded size of `stored`."""
         rows = len(self._rows) + self._recent_count
         return _ROW_BYTES * rows + _STORED_KEY_BYTES * (len(self._ids) + len(self._recent))
 
     @staticmethod
     def growth_bytes_max(publishers: int) -> int:
-        """By how much `stored_bytes_max` may rise by an `add` of so many publishers."""
+        """Most growth of `stored_bytes_max` by an `add` of this number of publishers."""
         return (_STORED_KEY_BYTES + _ROW_BYTES) * publishers
 
-    def stretches(self, publisher: int, sequence: int, end: int) -> Iterator[Stretch]:
-        """Where in a file of `end` bytes this message may stand, in order."""
+    def stretches(self, publisher: int, sequence: int, end: int) -> Iterator[ByteRange]:
+        """Return the ranges of a file of `end` bytes that may hold this message, in order."""
         if self._given_up:
-            yield Stretch(0, end)
+            yield ByteRange(0, end)
             return
         rows = self._rows_of(publisher)
         # Sequences of a publisher rise, and so do the lowest and the highest ones of its rows.
@@ -115,7 +114,7 @@ class PublisherTable:
         first = int(rows[:, 2].searchsorted(wanted))
         stop = int(rows[:, 1].searchsorted(wanted, side="right"))
         for zone in rows[first:stop, 0].tolist():
-            yield Stretch(zone * self._zone_bytes, (zone + 1) * self._zone_bytes)
+            yield ByteRange(zone * self._zone_bytes, (zone + 1) * self._zone_bytes)
 
     def highest(self) -> dict[int, int] | None:
         """Highest sequence of each publisher; None when that was given up and must be read."""
@@ -127,15 +126,15 @@ class PublisherTable:
         return highest
 
     def highest_columns(self) -> tuple[Rows, Rows] | None:
-        """As `highest`, in two columns of the same length: publishers, rising, and their sequences."""
+        """As `highest`, in two columns of the same length: publishers, ascending, and their sequences."""
         if self._given_up:
             return None
         self.settle()
         return self._ids, self._rows[self._ends.astype(np.int64) - 1, 2]
 
     def bounds(self, publisher: int) -> tuple[int, int] | None:
-        """Lowest and highest sequence of a publisher; None when there is none, or (see `known`) nobody
-        knows."""
+        """Return the lowest and highest sequence of a publisher; None if it has none, or (see `known`) they
+        are unknown."""
         rows = self._rows_of(publisher)
         return (int(rows[0, 1]), int(rows[-1, 2])) if len(rows) else None
 
@@ -211,7 +210,7 @@ class PublisherTable:
     # -- storing --------------------------------------------------------------------------------------
 
     def stored(self) -> StoredPublishers:
-        """What a seal keeps."""
+        """Return the table as a seal stores it."""
         if self._given_up:
             return StoredPublishers(zone_bytes=self._zone_bytes, rows=None)
         self.settle()

@@ -1,7 +1,6 @@
-"""Owns making the index of a segment again from its commits, many of them at a time.
+"""Index rebuild: makes the index of a segment again from its commits, many of them at a time.
 
-Must never take a batch to be what it is not: one that is not plainly right goes through `MessageBatch.parse`,
-which says what is wrong.
+A batch that is not plainly valid goes through `MessageBatch.parse`, which raises the precise error.
 """
 
 from __future__ import annotations
@@ -52,8 +51,7 @@ Places = npt.NDArray[np.int64]
 
 
 class IndexRebuild:
-    """Takes the commits of a segment in order; afterwards `index`, `highest` and `unproven` are what they
-    say."""
+    """Builds `index`, `highest` and `unproven` from the commits of a segment, given in order."""
 
     def __init__(self, header_first_commit: int) -> None:
         self.index = SegmentIndex()

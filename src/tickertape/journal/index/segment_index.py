@@ -1,9 +1,11 @@
-"""Owns the index of one segment: from position, time, publisher and topic to the blocks worth reading.
+"""Segment index: from position, time, publisher and topic to the blocks worth reading.
 
-A block is a run of whole commits of at least `index_block_bytes`. The index is advisory: it may name a block
-too many, never one too few, and it is rebuilt from the commits when in doubt. Must never read a file or grow
-above `index_bytes_max`: publishers and topics have half of that each, and get coarser above it. What is kept
-in memory of a sealed segment's index may be less than what its seal keeps: see `sealed.py`.
+A block is a run of whole commits of at least `index_block_bytes`. What is kept in memory of a sealed
+segment's index may be coarser than what its seal keeps (`index_cache.py`).
+
+Invariants:
+- The index may name a block too many, never one too few, and is rebuilt from the commits when in doubt.
+- It stays within `index_bytes_max`: publishers and topics have half of that each, and get coarser above it.
 """
 
 from __future__ import annotations
@@ -32,14 +34,14 @@ from tickertape.journal.limits import (
 
 _BLOCK_BYTES = 24
 _OBJECT_BYTES = 2 * KIB
-"""What an index takes in memory beside its columns and tables."""
+"""Memory of an index beside its columns and tables."""
 _FRAME_BYTES = 128
-"""What MessagePack adds to the columns and tables of an index, at most."""
+"""Most bytes that MessagePack adds to the columns and tables of an index."""
 _FEW_RUNS = 8
 
 
 class _StoredIndex(msgspec.Struct, array_like=True):
-    """What a seal keeps of an index."""
+    """An index as a seal stores it."""
 
     offsets: bytes
     positions: bytes
@@ -49,7 +51,7 @@ class _StoredIndex(msgspec.Struct, array_like=True):
 
 
 class DataCommits(NamedTuple):
-    """What the index is told of data commits, beside their publishers: columns of the same length."""
+    """Data commits as columns of the same length, without their publishers."""
 
     offsets: list[int]
     positions: list[int]
@@ -70,7 +72,7 @@ class Spans(NamedTuple):
 
 
 class BlockAddress(NamedTuple):
-    """Neighbouring blocks: what stays true of them when the index gets coarser meanwhile."""
+    """Neighbouring blocks, by facts that stay true when the index gets coarser meanwhile."""
 
     offset: int
     end: int
@@ -87,10 +89,9 @@ Span = tuple[int, int, int]
 class SegmentIndex:
     """Index of one segment, grown commit by commit while it is active and stored in its seal.
 
-    Attributes: `offsets`, `positions`, `times` of the blocks: where each begins in the file, the position of
-    its first message, the log time before it (so that a message later than `times[i]` may stand in block i).
-    `bytes_max` bounds what publishers and topics take in memory.
-    """
+    Attributes: `offsets`, `positions` and `times` of the blocks: the offset of each in the file, the position
+    of its first message, and the log time before it (so that a message later than `times[i]` may be in block
+    i). `bytes_max` bounds the memory of publishers and topics."""
 
     def __init__(self, *, bytes_max: int = index_bytes_max) -> None:
         self.offsets = array("Q")
@@ -105,7 +106,7 @@ class SegmentIndex:
     # -- building -------------------------------------------------------------------------------------
 
     def add(self, offset: int, end: int, first_position: int, time_before: int, batch: MessageBatch) -> None:
-        """Take in a data commit that stands at `offset`..`end` of the file."""
+        """Add a data commit at `offset`..`end` of the file."""
         if not self.offsets or offset >= self.offsets[-1] + index_block_bytes:
             self.offsets.append(offset)
             self.positions.append(first_position)
@@ -116,8 +117,8 @@ class SegmentIndex:
         self._publishers.add(self.offsets[-1], publisher_spans(batch))
 
     def add_many(self, commits: DataCommits, spans: Spans) -> list[Span]:
-        """Take in data commits, as `add` does one by one; returns their spans, several of one publisher as
-        one."""
+        """Add data commits, as `add` does one by one; returns their spans, several of one
+        publisher as one."""
         offsets, count = commits.offsets, len(commits.offsets)
         blocks = np.empty(count, np.int64)
         at = 0
@@ -155,7 +156,7 @@ class SegmentIndex:
 
     @property
     def encoded_bytes_max(self) -> int:
-        """What `encode` gives is not larger."""
+        """Bound of the size of `encode`."""
         return (
             _FRAME_BYTES
             + _BLOCK_BYTES * self.blocks
@@ -200,8 +201,8 @@ class SegmentIndex:
         return max(bisect_left(self.times, after) - 1, 0)
 
     def places_of_publisher(self, publisher: int, sequence: int) -> list[BlockAddress]:
-        """Where this message may stand, in order: blocks that are neighbours together, about
-        `read_bytes_target` in each place."""
+        """Return the places that may hold this message, in order: neighbouring blocks together, about
+        `read_bytes_target` in each."""
         places = []
         stop = 0
         for begin, end in self._publishers.stretches(publisher, sequence, self._block_end):
@@ -221,8 +222,8 @@ class SegmentIndex:
         return found if found is not None and found < self.blocks else None
 
     def reach_with(self, topic: str, offset: int, bytes_max: int) -> int:
-        """Where the stretch of the file from `offset` on ends, every block of which may hold `topic` (as the
-        one at `offset` does), if it is read on for about `bytes_max`."""
+        """Return the end of the blocks from `offset` on that may all hold `topic`, within about
+        `bytes_max`."""
         block = self.block_of_offset(offset)
         stop = bisect_left(self.offsets, offset + bytes_max, block + 1)
         return self.block_bounds(block + self._topics.run_with(topic, block + 1, stop - block - 1))[1]
@@ -250,7 +251,7 @@ class SegmentIndex:
 
     @property
     def nbytes(self) -> int:
-        """What it takes in memory."""
+        """Memory of the index."""
         return _OBJECT_BYTES + _BLOCK_BYTES * self.blocks + self._topics.nbytes + self._publishers.nbytes
 
     def settle(self) -> None:
@@ -300,9 +301,9 @@ class SegmentIndex:
 
     @staticmethod
     def decode(data: bytes | memoryview, block_end: int) -> SegmentIndex:
-        """The stored index of a segment whose last data or mark commit ends at `block_end`.
+        """Decode the stored index of a segment whose last data or mark commit ends at `block_end`.
 
-        Raises `ValueError` when `data` is no index."""
+        Raises `ValueError` for invalid data."""
         try:
             stored = msgspec.msgpack.decode(data, type=_StoredIndex)
         except RecursionError as error:
@@ -318,7 +319,7 @@ class SegmentIndex:
         return index
 
     def _check(self) -> None:
-        """Lookups must end and stay inside the segment whatever a seal says."""
+        """Check that lookups end and stay inside the segment, whatever a seal holds."""
         offsets = np.frombuffer(self.offsets, np.uint64)
         if not len(offsets) == len(self.positions) == len(self.times):
             raise ValueError("index columns differ in length")

@@ -1,8 +1,8 @@
-"""Owns which blocks of a segment may hold which topic, two bytes for each block of a topic.
+"""Topic index: which blocks of a segment may hold which topic, two bytes for each block of a topic.
 
-Topics are known by a hash of 32 bits and groups of `stride` blocks by their number: both may name a block too
-many, never one too few. Must never keep a name, or grow above its bound: then groups get coarser, and when
-that does not help it is given up (every block may hold everything).
+Topics are known by a hash of 32 bits, and groups of `stride` blocks by their number: both may name a block
+too many, never one too few. Above its bound groups get coarser; when that does not help, the index is given
+up (every block may hold everything).
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _ROW_BYTES: Final = 2
 _TOPIC_BYTES: Final = 8
 """Hash and first row of a topic."""
 _RECENT_BYTES: Final = _TOPIC_BYTES + _ROW_BYTES
-"""What a row that is not sorted in may come to; until then it takes 8."""
+"""Most bytes of an unsorted row; sorted it takes 8."""
 _RECENT_MIN: Final = 1024
 """Rows that are gathered, at least, before they are sorted in."""
 _SEEN_MAX: Final = 4096
 
 
 class StoredTopics(msgspec.Struct, array_like=True):
-    """What a seal keeps of the table: all empty when it was given up."""
+    """The table as a seal stores it; all empty when the index was given up."""
 
     stride: int
     """Blocks in a group; 0 when it was given up."""
@@ -51,7 +51,7 @@ class StoredTopics(msgspec.Struct, array_like=True):
 
 
 def topic_hash(topic: str) -> int:
-    """What stands for a topic in the table: CRC32C of its name in UTF-8."""
+    """Return the hash of a topic in the table: CRC32C of its name in UTF-8."""
     return crc32c(topic.encode())
 
 
@@ -93,7 +93,7 @@ class TopicTable:
 
     @property
     def nbytes(self) -> int:
-        """What the rows take in memory; stored they take no more, but for 32 bytes."""
+        """Memory of the rows; stored they take at most this and 32 bytes."""
         return (
             _RECENT_BYTES * len(self._recent)
             + _TOPIC_BYTES * len(self._hashes)
@@ -102,7 +102,7 @@ class TopicTable:
 
     @staticmethod
     def growth_bytes_max(topics: int) -> int:
-        """By how much `nbytes` may rise by an `add` of so many topics."""
+        """Most growth of `nbytes` by an `add` of this number of topics."""
         return (_TOPIC_BYTES + _ROW_BYTES) * topics
 
     def next_with(self, topic: str, block: int) -> int | None:
@@ -133,7 +133,7 @@ class TopicTable:
         return min(max(missing * self._stride - block, 0), limit)
 
     def reduce(self, blocks: int) -> None:
-        """Take about half the room in a segment of so many blocks, or none at all."""
+        """Get coarser to about half the size in a segment of `blocks` blocks, or give the index up."""
         if self._stride >= blocks:
             self._give_up()
         else:
@@ -190,12 +190,12 @@ class TopicTable:
         self._groups, self._ends = groups[kept], kept.searchsorted(self._ends).astype(_U4)
 
     def _times(self, blocks: int) -> int:
-        """How often to halve until there may be half as many rows: where topics are rare, halving once merges
-        nearly none of them."""
+        """Return the number of halvings that may halve the rows: where topics are rare, one merges hardly
+        any."""
         self.settle()
         counts = np.diff(self._ends, prepend=np.zeros(1, _U4)).astype(np.float64)
         common = float((counts * counts).sum() / max(counts.sum(), 1.0)) * self._stride / blocks
-        # that is: in how many of the groups the topic of a row stands, on average
+        # that is the mean share of the groups that hold the topic of a row
         limit = min(_GROUP_BITS, (blocks - 1).bit_length()) - (self._stride.bit_length() - 1)
         return int(min(max(np.ceil(np.log2(1.6 / max(common, 1e-9))), 1), max(limit, 1)))
 
@@ -237,7 +237,7 @@ class TopicTable:
     # -- storing --------------------------------------------------------------------------------------
 
     def stored(self) -> StoredTopics:
-        """What a seal keeps."""
+        """Return the table as a seal stores it."""
         self.settle()
         counts = np.diff(self._ends, prepend=np.zeros(1, _U4))
         return StoredTopics(

@@ -1,7 +1,4 @@
-"""Owns saying where a message lies in a snapshot, or why it does not lie there.
-
-Must never guess: what is absent is told with what is around it.
-"""
+"""Locate: where in a snapshot a message lies, or what surrounds the place where it is absent."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ class Location(NamedTuple):
 
 
 class Absent(NamedTuple):
-    """Why there is no such message."""
+    """Return why the message is absent."""
 
     reason: str
 

@@ -1,7 +1,8 @@
-"""Owns reading positions of a journal that another process may have open: which segments, and from where.
+"""Range reader: reads a range of positions of a journal that another process may have open.
 
-Must never write, lock, or look beyond the positions it was asked for: who asks knows that they are persisted,
-and what is persisted does not change, whatever is committed, sealed or cut behind it meanwhile.
+The caller knows that the positions are persisted, and persisted messages do not change, whatever is
+committed, sealed or cut behind them meanwhile. Nothing is written or locked, and nothing beyond the range is
+read.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ from tickertape.journal.reading.log_view import LogSegment, decode_commits
 from tickertape.journal.recovery.segment_scan import read_seal
 
 _WINDOW_BYTES: Final = 64 * KIB
-"""What is read at a time to go from one commit header to the next."""
+"""Bytes read at a time to move from one commit header to the next."""
 READ_BYTES: Final = 1 * MIB
-"""What is read of the commits at a time, unless one alone is larger."""
+"""Bytes of commits read at a time, unless one commit is larger."""
 _BEHIND_ALL: Final = 1 << 64
 
 
@@ -72,14 +73,13 @@ class StoredCommit(NamedTuple):
 def read_range(
     disk: Disk, journal: str, start: int, end: int, topic: str | None
 ) -> Generator[StoredCommit, None, None]:
-    """The commits with messages at the positions `start` (first) to `end` (first not wanted), in order.
+    """Return the commits with messages at the positions from `start` up to, not including, `end`, in order.
 
-    Checksums are right, batches are not parsed yet. `end` is not above what the journal named `journal` has
-    persisted. Commits that cannot hold messages of `topic` may be left out, None is any topic; the first and
-    the last may reach beyond the positions: the caller cuts and selects. Raises `NotAJournal`, `WrongJournal`
-    (another one is here), `JournalVersion`, `JournalCorrupt` (damage, or positions that are not there),
-    `BookmarkExpired` (retention has removed them, perhaps just now), `OSError`.
-    """
+    Checksums are verified, batches are not parsed yet. `end` is not above the persisted end of the journal
+    `journal`. Commits without messages of `topic` may be left out, None is any topic; the first and the last
+    may reach beyond the range: the caller cuts and selects. Raises `NotAJournal`, `WrongJournal` (of another
+    journal), `JournalVersion`, `JournalCorrupt` (damage, or absent positions), `BookmarkExpired` (removed by
+    retention, perhaps just now), `OSError`."""
     journal_id = _journal_id(disk, journal)
     position = start
     _check_kept(disk, journal_id, position)
@@ -121,7 +121,7 @@ def _commits_from(
             if segment is not None:
                 stretches = _stretches(segment.index, position, end, topic)
             else:
-                segment, begin = _begun(file, header, position, end)
+                segment, begin = _unsealed_segment(file, header, position, end)
                 stretches = iter([(begin, segment.end)])
             yield from _commits(file, segment, stretches, position, end)
             position = max(position, segment.end_position)
@@ -151,7 +151,7 @@ def _commits(
 
 
 def _stretches(index: SegmentIndex, start: int, end: int, topic: str | None) -> Iterator[tuple[int, int]]:
-    """Where to read: the first byte and the one after the last of blocks that lie together."""
+    """Return the byte ranges of adjacent blocks to read."""
     if topic is None:
         if index.blocks:
             first, last = index.block_of_position(start), index.block_of_position(end - 1)
@@ -187,7 +187,7 @@ def _numbers_from(disk: Disk, position: int) -> list[int]:
 
 
 def _first_position(disk: Disk, number: int) -> int:
-    """Where a segment begins; behind everything when it has not begun."""
+    """Return the first position of a segment; beyond everything if it has not begun."""
     with opened(disk, segment_path(number)) as file:
         try:
             return decode_segment_header(file.read(0, segment_header_bytes))[0].first_position
@@ -220,7 +220,7 @@ def _sealed(file: OpenFile, header: SegmentHeader) -> LogSegment | None:
     return LogSegment(header, index, seal.header.offset, seal.header.first_position, seal.header.timestamp)
 
 
-def _begun(file: OpenFile, header: SegmentHeader, start: int, end: int) -> tuple[LogSegment, int]:
+def _unsealed_segment(file: OpenFile, header: SegmentHeader, start: int, end: int) -> tuple[LogSegment, int]:
     """A segment without a seal as far as `end`, and the offset of the commit that holds `start`: found by
     going from commit to commit.
 

@@ -1,7 +1,4 @@
-"""Owns what looking at a journal gives: a summary of each segment, damage, and remarks.
-
-Must never look itself: `walk.py` and `verify.py` do.
-"""
+"""Verify report: a summary of each segment, the damage, and remarks."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ State = Literal["sealed", "active", "reserved", "unreadable"]
 
 
 class VerifyFinding(msgspec.Struct, frozen=True, order=True):
-    """Something found: in which file (relative to the data directory), at which byte, and what."""
+    """A finding: its file (relative to the data directory), its offset, and its text."""
 
     file: str
     offset: int
@@ -38,7 +35,7 @@ class SegmentSummary(msgspec.Struct, kw_only=True):
     end_position: int = 0
     """Position after its last message."""
     begun: int = 0
-    """When it was begun, microseconds since 1970 UTC."""
+    """Microseconds since 1970 UTC at which it was begun."""
     last: int = 0
     """Log time of its last commit, microseconds since 1970 UTC."""
     commits: int = 0
@@ -49,7 +46,7 @@ class SegmentSummary(msgspec.Struct, kw_only=True):
 
 
 class RetiredSummary(msgspec.Struct, kw_only=True):
-    """What retention removed since the log began."""
+    """Segments that retention removed since the log began."""
 
     through: int
     """Segments 1 to this one."""
@@ -66,7 +63,7 @@ class RetiredSummary(msgspec.Struct, kw_only=True):
 
 
 class VerifyReport(msgspec.Struct, kw_only=True):
-    """What `survey` and `verify` say about a journal."""
+    """Result of `survey` and `verify`."""
 
     journal: str = ""
     """Its id, 32 hexadecimal digits."""
@@ -76,7 +73,7 @@ class VerifyReport(msgspec.Struct, kw_only=True):
     damage: list[VerifyFinding] = msgspec.field(default_factory=list)
     """Bytes that were once durable, or that should be there, and cannot be read back."""
     notes: list[VerifyFinding] = msgspec.field(default_factory=list)
-    """What is not as a clean stop leaves it, and is no damage."""
+    """Deviations from a clean stop that are not damage."""
 
     @property
     def whole(self) -> bool:

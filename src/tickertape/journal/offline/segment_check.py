@@ -1,6 +1,6 @@
-"""Owns going through one segment and noting what is wrong with it, behind damage too.
+"""Segment check: reads one segment and reports its damage, also behind damage.
 
-Must never write, nor judge by itself what a torn tail is: `segment.py` does, as for recovery.
+Nothing is written. Torn tails are judged as recovery judges them (`segment_scan.py`).
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class SegmentChecker:
         self.summary.publishers = len(self.highest)
 
     def check_link(self, previous: SegmentChecker | None, *, first: bool) -> None:
-        """Compare what the header says of the segment before with what that one is."""
+        """Compare the header's facts about the segment before with that segment."""
         header = self.header
         if first and header.previous_end:
             self._damaged(0, f"the log begins here, but segment {header.number - 1} was before it")
@@ -166,7 +166,7 @@ class SegmentChecker:
             self._take_seal(commit)
 
     def _follow_chain(self, header: CommitHeader) -> None:
-        """Remember what stands before a chain: without its end it is no part of the log."""
+        """Remember the state before a chain: without its end a chain is not part of the log."""
         if header.flags == 0 and self._chain_start is not None:
             self._damaged(header.offset, f"{_name(header)} stands in the middle of a transaction")
         if not header.flags & FLAG_CONTINUES:

@@ -1,7 +1,7 @@
-"""Owns a look at the log as it stands: what of it is proven to be durable, beside a running server too.
+"""Snapshot: the durable log of a data directory, also while a server is running.
 
-Must never write, lock, or show what no later commit says to be durable (unless asked to): a running server
-may still lose that, and would write something else in its place.
+Nothing is written or locked, and nothing is shown that no later commit proves to be durable (unless asked
+for): a running server may still lose that, and write something else in its place.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from tickertape.journal.format.segment import CommitHeader, CommitKind, decode_c
 from tickertape.journal.limits import commit_header_bytes, segment_header_bytes
 from tickertape.journal.reading.log_reader import LogReader
 from tickertape.journal.reading.log_view import LogPart, LogSegment, LogView, ReadRequest, SealedSegment
-from tickertape.journal.recovery.recovery import RecoveryAction, decide, read_finished, use_sealed
+from tickertape.journal.recovery.recovery import RecoveryAction, decide, read_sealed, read_unsealed
 from tickertape.journal.recovery.segment_scan import Verdict
 from tickertape.journal.recovery.survey import PublisherFold, SegmentHead, SegmentSurvey, survey_segments
 
 T = TypeVar("T")
 
-_LOOKS_MAX = 5
+_ATTEMPTS_MAX = 5
 """How often a directory is looked at again when a server seems to have begun a segment meanwhile."""
 
 
 class Snapshot(NamedTuple):
-    """The log at one moment. `view` stays what it was, however the log goes on."""
+    """The log at one time. `view` does not change while the log grows."""
 
     view: LogView
     unproven: int
@@ -43,48 +43,48 @@ class Snapshot(NamedTuple):
 
 
 def take_snapshot(disk: Disk, *, unsynced: bool = False) -> Snapshot:
-    """Look at the journal in `disk`; with `unsynced` what is not known to be durable is part of it.
+    """Take a snapshot of the journal in `disk`; `unsynced` includes commits that are not known to be durable.
 
-    Damage of the last segments, or between segments, ends the view before it and is named. Raises
+    Damage of the last segments, or between segments, ends the view before it and is reported. Raises
     `NotAJournal`, `WrongJournal`, `JournalVersion`, `JournalCorrupt` (identity), `OSError`."""
     if IDENTITY_FILE not in disk.names("."):
         raise NotAJournal(f"no {IDENTITY_FILE} in {disk.where}: this is not the data directory of a journal")
     journal_id = read_identity(disk).journal_id
     damage: JournalCorrupt | None = None
-    for look_number in range(_LOOKS_MAX):
-        indexes = PublisherFold()
+    for look_number in range(_ATTEMPTS_MAX):
+        fold = PublisherFold()
         retired = read_retired(disk, journal_id)
         try:
-            seen, _ = survey_segments(disk, journal_id, indexes, retired)
-            steps, damage = decide(seen, retired), None
+            files, _ = survey_segments(disk, journal_id, fold, retired)
+            actions, damage = decide(files, retired), None
             break
         except FileNotFoundError:
-            if look_number == _LOOKS_MAX - 1:
+            if look_number == _ATTEMPTS_MAX - 1:
                 raise
         except JournalCorrupt as error:
             damage = error
     if damage is not None:
-        steps = _before_damage(seen, retired)
+        actions = _before_damage(files, retired)
     sealed: list[SealedSegment] = []
     active: SegmentSurvey | None = None
-    for file, step in steps:
-        if step is RecoveryAction.USE:
+    for file, action in actions:
+        if action is RecoveryAction.USE:
             try:
-                sealed.append(use_sealed(disk, file, indexes))
+                sealed.append(read_sealed(disk, file, fold))
             except JournalCorrupt as error:
-                return Snapshot(LogView(sealed, retired), 0, _told(error))
-        elif step is RecoveryAction.FINISH:
+                return Snapshot(LogView(sealed, retired), 0, _damage_error(error))
+        elif action is RecoveryAction.FINISH:
             active = file
     view = LogView(sealed, retired)
     unproven = 0
     if active is not None:
         unproven, ended = _add_active(disk, view, active, unsynced=unsynced)
         damage = damage or ended
-    return Snapshot(view, unproven, _told(damage))
+    return Snapshot(view, unproven, _damage_error(damage))
 
 
-def _told(error: JournalCorrupt | None) -> JournalCorrupt | None:
-    """The same damage, told to somebody who only reads."""
+def _damage_error(error: JournalCorrupt | None) -> JournalCorrupt | None:
+    """Return the damage without the remedies of a start."""
     if error is None:
         return None
     what = str(error).partition(". The start is refused")[0]
@@ -96,12 +96,12 @@ def _told(error: JournalCorrupt | None) -> JournalCorrupt | None:
 
 
 def _before_damage(
-    seen: list[SegmentSurvey], retired: RetiredState | None
+    files: list[SegmentSurvey], retired: RetiredState | None
 ) -> list[tuple[SegmentSurvey, RecoveryAction]]:
-    """What can be said of the segments before the first that cannot be right."""
-    for count in range(len(seen) - 1, 0, -1):
+    """Return the actions for the segments before the first invalid one."""
+    for count in range(len(files) - 1, 0, -1):
         try:
-            return decide(seen[:count], retired)
+            return decide(files[:count], retired)
         except JournalCorrupt:
             continue
     return []
@@ -114,25 +114,23 @@ def _add_active(
     header = file.header
     assert header is not None
     corrupt_at = -1
-    for _ in range(_LOOKS_MAX):
+    for _ in range(_ATTEMPTS_MAX):
         try:
-            (index, ending, _, unproven, _), _ = read_finished(disk, file)
+            (index, ending, _, unproven, _), _ = read_unsealed(disk, file)
         except JournalCorrupt as error:
             return 0, error
         if ending.verdict is not Verdict.CORRUPT or ending.end == corrupt_at:
             break
         corrupt_at = ending.end  # a server may have written while it was read: damage stays where it is
-    active = ActiveSegment(header, file.chain, file.size)
-    active.index = index
-    view.opened(active)
+    view.opened(ActiveSegment(header, file.chain, file.size, index=index))
     segment = view.segments[-1]
     last = ending.last
     written = last.first_position + last.messages if last is not None else header.first_position
-    segment.end, segment.end_position = ending.end, written
-    segment.timestamp = last.timestamp if last is not None else 0
+    timestamp = last.timestamp if last is not None else 0
+    segment.advance(ending.end, written, timestamp)
     if not unsynced and ending.verdict is not Verdict.SEALED and unproven < ending.end:
         first = _header_at(disk, file.number, unproven)
-        segment.end, segment.end_position = unproven, first.first_position
+        segment.advance(unproven, first.first_position, timestamp)
     damage = None
     if ending.verdict is Verdict.CORRUPT:
         path = segment_path(file.number)
@@ -152,8 +150,8 @@ def _header_at(disk: Disk, number: int, offset: int) -> CommitHeader:
     return header
 
 
-class Selected(NamedTuple):
-    """Messages of one commit, and where they stand in the log."""
+class SelectedMessages(NamedTuple):
+    """Messages of one commit and their positions."""
 
     positions: Int64s
     batch: MessageBatch
@@ -177,9 +175,9 @@ class SnapshotReader:
         self._handle: int | None = None
 
     def parts(self, start: int, stop: int, topic: str | None = None) -> Iterator[LogPart]:
-        """Parts that hold positions `start` up to `stop`, without what cannot hold `topic`.
+        """Yield parts with positions from `start` up to `stop`, without blocks that lack `topic`.
 
-        Raises `JournalCorrupt` where the log cannot be read back."""
+        Raises `JournalCorrupt` where the log cannot be read."""
         reader = LogReader(self.view, start, topic)
         while reader.position < stop:
             step = reader.poll()
@@ -190,7 +188,7 @@ class SnapshotReader:
                     return
                 yield part
 
-    def selected(self, start: int, stop: int, topic: str | None = None) -> Iterator[Selected]:
+    def selected(self, start: int, stop: int, topic: str | None = None) -> Iterator[SelectedMessages]:
         """The messages from position `start` up to `stop`, of `topic` when given, without the server's
         control records.
 
@@ -208,7 +206,7 @@ class SnapshotReader:
             if batch.kinds is not None:
                 mask &= batch.kinds == KIND_MESSAGE
             if mask.any():
-                yield Selected(positions[mask], batch if mask.all() else select(batch, mask))
+                yield SelectedMessages(positions[mask], batch if mask.all() else select(batch, mask))
 
     def bytes_before(self, position: int) -> int:
         """About how many bytes of the log lie before `position`."""
@@ -248,7 +246,7 @@ class SnapshotReader:
             offset = header.end
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close open files."""
         if self._handle is not None:
             self._disk.close(self._handle)
         self._handle, self._number = None, 0
@@ -273,8 +271,8 @@ def commit_headers(disk: Disk) -> Iterator[tuple[str, CommitHeader]]:
     Raises `NotAJournal`, `JournalCorrupt` (a sealed segment in which the headers break off), `OSError`."""
     if IDENTITY_FILE not in disk.names("."):
         raise NotAJournal(f"no {IDENTITY_FILE} in {disk.where}: this is not the data directory of a journal")
-    seen, _ = survey_segments(disk, read_identity(disk).journal_id)
-    for file in seen:
+    files, _ = survey_segments(disk, read_identity(disk).journal_id)
+    for file in files:
         if file.head is SegmentHead.VALID:
             yield from _of_segment(disk, file)
 

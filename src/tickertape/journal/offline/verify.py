@@ -1,7 +1,7 @@
-"""Owns looking at a journal without opening it: what is there (`survey`), and is it whole (`verify`).
+"""Verify: surveys (`survey`) and checks (`verify`) the files of a journal without opening it.
 
-Must never write, lock, or need the server to be stopped: a running one may commit, seal and begin segments
-while its files are read here. So what looks damaged is looked at again, and counts only when it stays.
+Nothing is written or locked, and a running server may commit, seal and begin segments meanwhile. So damage is
+read again, and counts only when it persists.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Final
 
 from tickertape.base.errors import JournalError, NotAJournal, WrongJournal
 from tickertape.base.interfaces import Disk
-from tickertape.journal.format.clean_shutdown import END_FILE, CleanShutdown, read_clean_shutdown
+from tickertape.journal.format.clean_shutdown import CLEAN_SHUTDOWN_FILE, CleanShutdown, read_clean_shutdown
 from tickertape.journal.format.data_directory import DATA_NAMES
 from tickertape.journal.format.identity import IDENTITY_FILE, read_identity
-from tickertape.journal.format.last_segment import BEGUN_FILE, read_last_segment
+from tickertape.journal.format.last_segment import LAST_SEGMENT_FILE, read_last_segment
 from tickertape.journal.format.retired_state import RETIRED_FILE, RetiredState, read_retired
 from tickertape.journal.format.segment import (
     JOURNAL_DIRECTORY,
@@ -35,31 +35,29 @@ _LOOKS_MAX: Final = 5
 
 
 def survey(disk: Disk) -> VerifyReport:
-    """What is in the journal: sealed segments by their seals, the others read through.
+    """Survey a journal: sealed segments by their seals, the others by reading them.
 
-    Raises `NotAJournal` when there is none, `OSError` when the disk cannot be read.
-    """
+    Raises `NotAJournal` if there is none, `OSError` if the disk cannot be read."""
     return _looked(disk, through=False, progress=_unseen)
 
 
 def verify(disk: Disk, progress: Progress | None = None) -> VerifyReport:
-    """Read every commit of every segment and check all that can be checked.
+    """Read every commit of every segment and check it.
 
-    Raises `NotAJournal` when there is no journal, `OSError` when the disk cannot be read. Damage never
-    raises: it is in the report.
-    """
+    Raises `NotAJournal` if there is no journal, `OSError` if the disk cannot be read. Damage never raises: it
+    is in the report."""
     return _looked(disk, through=True, progress=progress or _unseen)
 
 
 def _looked(disk: Disk, *, through: bool, progress: Progress) -> VerifyReport:
     for _ in range(_LOOKS_MAX):
         with contextlib.suppress(FileNotFoundError):  # a server may remove segments meanwhile
-            return _Verifier(disk, through=through, progress=progress).look()
-    return _Verifier(disk, through=through, progress=progress).look()
+            return _Verifier(disk, through=through, progress=progress).run()
+    return _Verifier(disk, through=through, progress=progress).run()
 
 
 def segment_bytes(disk: Disk) -> int:
-    """Size of all segment files: what `verify` goes through."""
+    """Return the size of all segment files that `verify` reads."""
     if JOURNAL_DIRECTORY not in disk.names("."):
         return 0
     return sum(_size(disk, f"{JOURNAL_DIRECTORY}/{name}") for name in disk.names(JOURNAL_DIRECTORY))
@@ -76,7 +74,7 @@ class _Verifier:
         self._highest: dict[int, int] = {}
         self._retired: RetiredState | None = None
 
-    def look(self) -> VerifyReport:
+    def run(self) -> VerifyReport:
         names = self._disk.names(".")
         if IDENTITY_FILE not in names and JOURNAL_DIRECTORY not in names:
             neither = f"there is neither {IDENTITY_FILE} nor {JOURNAL_DIRECTORY}/"
@@ -90,33 +88,33 @@ class _Verifier:
                 self._note(path, 0, f"{_size(self._disk, path)} bytes set aside by an earlier recovery")
         if JOURNAL_DIRECTORY in names:
             # Asked first: a server that stops meanwhile seals, and only then says so.
-            reached = self._reached()
+            shutdown = self._clean_shutdown()
             journal_id = self._journal_id(names)
-            begun = self._begun(journal_id)
+            begun = self._last_segment(journal_id)
             self._segments(journal_id)
-            self._check_end(reached)
-            self._check_begun(begun)
+            self._check_clean_shutdown(shutdown)
+            self._check_last_segment(begun)
         else:
             self._damage(JOURNAL_DIRECTORY, 0, "the directory is missing")
         self._report.damage[:] = sorted(set(self._report.damage))
         self._report.notes.sort()
         return self._report
 
-    def _reached(self) -> CleanShutdown | None:
+    def _clean_shutdown(self) -> CleanShutdown | None:
         try:
             return read_clean_shutdown(self._disk)
         except ValueError as error:
-            self._note(END_FILE, 0, str(error))
+            self._note(CLEAN_SHUTDOWN_FILE, 0, str(error))
             return None
 
-    def _begun(self, journal_id: bytes) -> int:
+    def _last_segment(self, journal_id: bytes) -> int:
         try:
             return read_last_segment(self._disk, journal_id)
         except ValueError as error:
-            self._note(BEGUN_FILE, 0, str(error))
+            self._note(LAST_SEGMENT_FILE, 0, str(error))
             return 0
 
-    def _check_begun(self, begun: int) -> None:
+    def _check_last_segment(self, begun: int) -> None:
         """The segment that was begun last is there, and begun."""
         through = 0 if self._retired is None else self._retired.through
         there = [one.number for one in self._report.segments if one.state in ("sealed", "active")]
@@ -124,17 +122,17 @@ class _Verifier:
         if max(there, default=through) < begun and all(found.file != path for found in self._report.damage):
             self._damage(path, 0, f"segment {begun} was begun, and that is gone")
 
-    def _check_end(self, reached: CleanShutdown | None) -> None:
+    def _check_clean_shutdown(self, shutdown: CleanShutdown | None) -> None:
         """The segment that a clean stop sealed is there, and sealed."""
-        if reached is None or (self._retired is not None and reached.segment <= self._retired.through):
+        if shutdown is None or (self._retired is not None and shutdown.segment <= self._retired.through):
             return
-        found = {segment.number: segment for segment in self._report.segments}.get(reached.segment)
-        if found is None or found.state != "sealed" or found.end_position != reached.position:
-            what = f"a clean stop sealed it at position {reached.position}, and that is gone"
-            self._damage(segment_path(reached.segment), found.used if found else 0, what)
+        found = {segment.number: segment for segment in self._report.segments}.get(shutdown.segment)
+        if found is None or found.state != "sealed" or found.end_position != shutdown.position:
+            what = f"a clean stop sealed it at position {shutdown.position}, and that is gone"
+            self._damage(segment_path(shutdown.segment), found.used if found else 0, what)
 
     def _journal_id(self, names: list[str]) -> bytes:
-        """The id that segments must carry; when the identity does not say it, the first segment's."""
+        """Return the id that segments must carry: of the identity, or of the first segment."""
         try:
             if IDENTITY_FILE in names:
                 identity = read_identity(self._disk)
@@ -154,27 +152,29 @@ class _Verifier:
 
     def _segments(self, journal_id: bytes) -> None:
         retired = self._read_retired(journal_id)
-        seen, unknown = survey_segments(self._disk, journal_id, retired=retired)
+        files, unknown = survey_segments(self._disk, journal_id, retired=retired)
         doubts: list[tuple[int, SegmentHead]] = []
-        while doubts != (doubts := _doubts(seen)):
+        while doubts != (doubts := _doubts(files)):
             # a segment may have been begun meanwhile
-            seen, unknown = survey_segments(self._disk, journal_id, retired=retired)
-        self._tell_retired(retired, self._read_retired(journal_id))
-        self._check_first(seen, retired)
+            files, unknown = survey_segments(self._disk, journal_id, retired=retired)
+        self._note_retired(retired, self._read_retired(journal_id))
+        self._check_first(files, retired)
         for name in unknown:
             self._note(f"{JOURNAL_DIRECTORY}/{name}", 0, "not a file of Tickertape; the server ignores it")
         previous: SegmentChecker | None = None
-        for at, file in enumerate(seen):
+        for at, file in enumerate(files):
             path = segment_path(file.number)
-            if at and file.number != seen[at - 1].number + 1:
-                self._damage(path, 0, f"segment {seen[at - 1].number + 1} before it is missing")
+            if at and file.number != files[at - 1].number + 1:
+                self._damage(path, 0, f"segment {files[at - 1].number + 1} before it is missing")
                 previous = None
-            begun_after = any(later.head in (SegmentHead.VALID, SegmentHead.LOST) for later in seen[at + 1 :])
+            begun_after = any(
+                later.head in (SegmentHead.VALID, SegmentHead.LOST) for later in files[at + 1 :]
+            )
             if file.head is SegmentHead.VALID:
                 first = at == 0 and retired is None
                 previous = self._valid(file, previous, first=first, begun_after=begun_after)
             else:
-                self._without_header(file, path, begun=file is not seen[-1])
+                self._without_header(file, path, begun=file is not files[-1])
                 previous = None
 
     def _read_retired(self, journal_id: bytes) -> RetiredState | None:
@@ -185,8 +185,8 @@ class _Verifier:
             return None
         return retired
 
-    def _tell_retired(self, retired: RetiredState | None, now: RetiredState | None) -> None:
-        """Take in what was removed; `now` is what is recorded after the look at the segments."""
+    def _note_retired(self, retired: RetiredState | None, now: RetiredState | None) -> None:
+        """Report removed segments; `now` is the record after the survey of the segments."""
         if now is not None and (retired is None or now.through != retired.through):
             raise FileNotFoundError("segments were removed meanwhile")  # then it is looked at again
         if retired is None:
@@ -205,11 +205,11 @@ class _Verifier:
         still = f"; {left} of the files are still there, the server removes them" if left else ""
         self._note(RETIRED_FILE, 0, f"{retired}{still}")
 
-    def _check_first(self, seen: list[SegmentSurvey], retired: RetiredState | None) -> None:
-        """The log begins where what was removed ends."""
+    def _check_first(self, files: list[SegmentSurvey], retired: RetiredState | None) -> None:
+        """Check that the log begins where the removed segments end."""
         if retired is None:
             return
-        first = seen[0] if seen else None
+        first = files[0] if files else None
         if first is None or first.number != retired.through + 1 or first.header is None:
             what = f"segment {retired.through + 1}, with which the log begins, is missing"
             self._damage(segment_path(retired.through + 1), 0, what)
@@ -256,11 +256,13 @@ class _Verifier:
         self._report.notes.append(VerifyFinding(file, offset, what))
 
 
-def _doubts(seen: list[SegmentSurvey]) -> list[tuple[int, SegmentHead]]:
-    """Files whose first sector is not what it should be, but for a reserved one at the end."""
-    last = seen[-1].number if seen else 0
+def _doubts(files: list[SegmentSurvey]) -> list[tuple[int, SegmentHead]]:
+    """Return the files whose first sector is invalid, except a reserved one at the end."""
+    last = files[-1].number if files else 0
     blank = [(last, SegmentHead.BLANK)]
-    return [d for d in ((f.number, f.head) for f in seen) if d[1] is not SegmentHead.VALID and d not in blank]
+    return [
+        d for d in ((f.number, f.head) for f in files) if d[1] is not SegmentHead.VALID and d not in blank
+    ]
 
 
 def _size(disk: Disk, path: str) -> int:
@@ -269,4 +271,4 @@ def _size(disk: Disk, path: str) -> int:
 
 
 def _unseen(more: int) -> None:
-    """Progress that nobody follows."""
+    """Ignore progress."""

@@ -21,20 +21,20 @@ from tickertape.journal.reading.lookup import message_at
 
 _NOTHING: Final = -1
 _SMALL: Final = 4096
-"""What an answer that is no messages counts as, in bytes."""
+"""Size in bytes that an answer without messages counts as."""
 
 
 class ReadArchive(NamedTuple):
     """Messages with positions in `[begin, end)`; answered with `ArchivedParts`."""
 
     scan: int
-    """Requests with the same number follow one another: each goes on where the last answer ended."""
+    """Number of a scan; each request of a scan continues where its last answer ended."""
     begin: int
     end: int
     topic: str | None
-    """A name, or a pattern; what is answered may hold other topics too. None: all."""
+    """A topic or a pattern, None: all. The answer may hold other topics too."""
     size: int = archive_answer_bytes_max
-    """About so many bytes of bodies, or one message."""
+    """Approximate bytes of bodies of the answer, at least one message."""
 
 
 class FindArchived(NamedTuple):
@@ -119,11 +119,11 @@ class ArchivedLogReader:
         self._scan = scan
         self.position = position
         self._probed_at = _NOTHING
-        """Where the log began when it was looked again how far the archive reaches."""
+        """First position of the log at the last probe of the archive."""
 
     def poll(self) -> ReadArchive | ProbeArchive | None:
-        """What comes next: a request, or None where the log goes on. Raises `BookmarkExpired` when archive
-        and log do not meet any more."""
+        """Return the next request, or None where the log continues. Raises `BookmarkExpired` when archive and
+        log no longer meet."""
         first = self._view.first_position  # retention may have gone on
         if self.position >= first:
             return None
@@ -131,7 +131,7 @@ class ArchivedLogReader:
             if self._probed_at == first:
                 raise gap_error(f"position {self.position}", self._view, self._archive)
             self._probed_at = first
-            return ProbeArchive()  # it may have gone on since somebody looked
+            return ProbeArchive()  # it may have grown since the last probe
         return ReadArchive(self._scan, self.position, first, self._topic)
 
     def answer(self, answer: ArchivedParts | ArchiveCoverage) -> list[LogPart]:
@@ -155,7 +155,7 @@ def oldest(view: LogView, topic: str | None) -> int:
 
 
 def look(view: LogView, topic: str | None) -> ArchiveSearch:
-    """The archive, if it has what lies before the log of `topic`; None when it has not, or nothing does.
+    """Return the archive if it has messages of `topic` before the log, else None.
 
     Raises `BookmarkExpired` when it ends before the log begins."""
     archive = view.archive
@@ -175,11 +175,11 @@ def look(view: LogView, topic: str | None) -> ArchiveSearch:
 
 
 def difference(view: LogView, covered: ArchiveCoverage) -> Generator[ReadRequest, Buffer, str]:
-    """What the log has, for people, where the last message of an archive stands; empty when it is that
-    message, or retention has removed it, or there is none.
+    """Compare the log with the last message of an archive; returns the difference for a message, or "".
 
-    A log that has lost its end gives the positions again, and may have grown beyond the archive since; who
-    published before may go on with the same sequences, but not at the same time."""
+    "" also if retention has removed the message, or there is none. A log that has lost its end gives
+    positions again and may have grown beyond the archive since; its publishers may reuse their sequences, but
+    not at the same time."""
     if covered.last is None:
         return ""
     position, message = covered.last
@@ -199,7 +199,7 @@ def difference(view: LogView, covered: ArchiveCoverage) -> Generator[ReadRequest
 
 
 def gap_error(what: str, view: LogView, archive: ArchiveTier) -> BookmarkExpired:
-    """The error of what neither archive nor log has."""
+    """Return the error for a position in neither archive nor log."""
     begins = f"the log begins at position {view.first_position}"
     if view.first is None:
         return BookmarkExpired(
@@ -214,5 +214,5 @@ def gap_error(what: str, view: LogView, archive: ArchiveTier) -> BookmarkExpired
 
 
 def expired_error(what: str, view: LogView) -> BookmarkExpired:
-    """The error of what lies before the log, and is not in the archive either, if there is one."""
+    """Return the error for a position before the log that no archive has."""
     return expired(what if view.archive is None else f"{what}: {view.archive}", view.retired, view.first)

@@ -12,10 +12,10 @@ from tickertape.journal.format.retired_state import StoredMessage
 
 
 class ArchiveCoverage(NamedTuple):
-    """What the archive covers."""
+    """Extent and topics of the archive."""
 
     begin: int | None
-    """None: there is no table yet."""
+    """None: no table exists yet."""
     end: int = 0
     holds: Callable[[str], bool] = bool
     """Whether the archive has all messages to a topic, or to the topics of a pattern."""

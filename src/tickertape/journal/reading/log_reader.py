@@ -1,8 +1,9 @@
-"""Owns reading the log forward from a position: what to ask of the disk next, and what an answer holds.
+"""Log reader: reads the log forward from a position, by requests that are data.
 
-A pure machine: reads are data (`ReadRequest`), answered with bytes. Whoever reads one topic skips blocks that
-hold none of it, and of large commits in which it is rare reads the head, then only the runs that hold it.
-Must never hand out a message that is not covered by a checksum that was checked: the commit's, or its run's.
+Pure. A reader of one topic skips blocks without it; of large commits in which the topic is rare it reads the
+head, then only the runs that hold it.
+
+Invariant: every message returned is covered by a verified checksum: its commit's, or its run's.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from tickertape.journal.reading.log_view import (
 )
 
 _SPARSE = 8
-"""A topic is rare in a commit when one message in so many, or fewer, is its own."""
+"""A topic is rare in a commit with at most one message of it in this number of messages."""
 
 
 class _Bodies(NamedTuple):
@@ -42,11 +43,11 @@ class _Bodies(NamedTuple):
 
 
 class LogReader:
-    """Reads forward from a position, optionally only what may be of one topic.
+    """Reads forward from a position, optionally only blocks that may hold one topic.
 
-    Use: `poll()` gives parts from memory, a `ReadRequest`, or None at the persisted end; a request is
-    answered with `answer(data)`. Parts may begin before `position` at the start, and hold other topics: the
-    caller cuts. After each call `position` is where the next part begins at the earliest."""
+    `poll()` returns parts from memory, a `ReadRequest`, or None at the persisted end; a request is answered
+    with `answer(data)`. Parts may begin before `position` at the start, and hold other topics: the caller
+    cuts them. After each call the next part begins at `position` or later."""
 
     def __init__(self, view: LogView, position: int, topic: str | None = None) -> None:
         self._view = view
@@ -56,12 +57,12 @@ class LogReader:
         self._offset = 0
         self._need = 0
         self._head_bytes = 0
-        """How much of the next commit is read first, when its head is enough to begin with; else 0."""
+        """Bytes to read first of the next commit, if its head may suffice; else 0."""
         self._bodies: _Bodies | None = None
         self._request: ReadRequest | None = None
 
     def poll(self) -> list[LogPart] | ReadRequest | None:
-        """What comes next (see the class)."""
+        """Return the next step (see the class)."""
         while self._bodies is None and self.position < self._view.end_position:
             at = self._view.tail_at(self.position)
             if at is not None:
@@ -107,7 +108,8 @@ class LogReader:
         return parts
 
     def _not_wanted(self, header: CommitHeader, body: memoryview) -> bool:
-        """What lies before the start, or its head says is of other topics, may be damaged."""
+        """Whether a commit may be damaged: it precedes the start, or its head shows that it lacks
+        the topic."""
         if header.first_position + header.messages <= self.position:
             return True
         head = body[: header.head_bytes]
@@ -120,7 +122,7 @@ class LogReader:
 
     @staticmethod
     def _rare(batch: MessageBatch, topic: str) -> int:
-        """What is read first of the next commit, if it is like this one: its head; 0 for all of it."""
+        """Return the bytes of a commit like this one to read first: its head, or 0 for all of it."""
         if batch.topic_index is None or topic not in batch.topics:
             return 0
         own = int(np.count_nonzero(batch.topic_index == batch.topics.index(topic)))
@@ -200,8 +202,7 @@ class LogReader:
         return parts
 
     def _seek(self) -> bool:
-        """Stand on a commit boundary from which to read; False when `position` moved instead (nothing for us
-        here)."""
+        """Move to a commit boundary to read from; False when `position` moved instead."""
         if self._segment is None:
             segment = self._view.segment_of(self.position)
             assert segment is not None

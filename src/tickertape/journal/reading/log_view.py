@@ -1,6 +1,6 @@
-"""Owns the persisted log as readers see it: its segments, its end in memory, and what bytes of it hold.
+"""Log view: the persisted log as readers see it, its segments and its tail in memory.
 
-Must never hand out a message above the persisted end, or one whose commit does not match its checksum.
+Invariant: readers see no message above the persisted end, and none whose commit does not match its checksum.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class LogPart(NamedTuple):
     first_position: int
     batch: MessageBatch
     positions: Int64s | None = None
-    """Where the messages stand when there are others between them, which nobody asked for."""
+    """Positions of the messages if other messages between them were left out."""
     end: int | None = None
-    """Position after the last message of the commit, where `batch` does not say it."""
+    """Position after the last message of the commit, if `batch` ends before."""
 
     @property
     def end_position(self) -> int:
@@ -69,7 +69,7 @@ class LogPart(NamedTuple):
         return self.first_position + self.batch.count if self.end is None else self.end
 
     def positions_of(self, indices: Int64s) -> Int64s:
-        """Where the messages `indices` stand."""
+        """Return the positions of the messages `indices`."""
         return indices + self.first_position if self.positions is None else self.positions[indices]
 
     def index_at(self, position: int) -> int:
@@ -80,7 +80,8 @@ class LogPart(NamedTuple):
 
 
 def last_of(batch: MessageBatch, stop: int | None = None) -> int | None:
-    """Index of the last message of a batch, before the index `stop`, that is no control record."""
+    """Return the index of the last message of a batch, before the index `stop`, that is not a
+    control record."""
     count = batch.count if stop is None else max(min(stop, batch.count), 0)
     if batch.kinds is None:
         return count - 1 if count else None
@@ -100,7 +101,7 @@ class SealedSegment(NamedTuple):
     end: int
     """File length."""
     data_end: int
-    """Offset of the seal: where data ends."""
+    """Offset of the seal, the end of data."""
     end_position: int
     seal: CommitHeader
     blocks: SegmentIndex
@@ -126,12 +127,16 @@ class LogSegment:
         self.timestamp = timestamp
         """Log time of the last persisted commit in it, microseconds."""
         self.file_bytes = file_bytes
-        """What its file takes; of the one that is being written, what is reserved for it."""
+        """Size of its file, reserved bytes included."""
 
     @property
     def first_position(self) -> int:
         """Position of its first message."""
         return self.header.first_position
+
+    def advance(self, end: int, end_position: int, timestamp: int) -> None:
+        """Move the end behind another persisted commit."""
+        self.end, self.end_position, self.timestamp = end, end_position, timestamp
 
 
 class LogView:
@@ -148,7 +153,7 @@ class LogView:
             for s in sealed
         ]
         self.retired = retired
-        """What is left of the segments that retention removed, before the first of these."""
+        """Facts about the segments that retention removed."""
         self.first: StoredMessage | None = None
         """The first message that the log still has; None when that is not known, or there is none."""
         self.first_unknown = False
@@ -156,7 +161,7 @@ class LogView:
         self.archive = archive
         """The archive of the messages before these segments; None: there is none."""
         self.last_message: int | None = None
-        """Position of the last message that is no control record; None when it was not looked for yet."""
+        """Position of the last message that is not a control record; None until it is known."""
         self._by_number = {s.number: s for s in self.segments}
         self.indexes = IndexCache()
         """The indexes of all segments but the one that is being written."""
@@ -168,7 +173,7 @@ class LogView:
         self.tail: list[LogPart] = []
         """The last commits in memory, in order: at most `tail_bytes_max` and one commit."""
         self.tail_bytes_max = tail_cache_bytes
-        """How much of the log's end stays in memory, encoded bytes."""
+        """Bound of the tail in memory, encoded bytes."""
         self._tail_bytes = 0
 
     def opened(self, active: ActiveSegment) -> None:
@@ -190,11 +195,11 @@ class LogView:
 
     def persisted(self, commit: PersistedCommit) -> None:
         """A commit became persisted: readers may see it from now on."""
-        self.indexes.relieve()  # one at a time: nobody waits for long
+        self.indexes.relieve()  # one at a time, to keep it short
         segment = self._by_number[commit.segment]
-        segment.end = commit.end
-        segment.end_position = commit.first_position + commit.batch.count
-        segment.timestamp = commit.batch.run(commit.batch.run_count - 1).timestamp
+        batch = commit.batch
+        timestamp = batch.run(batch.run_count - 1).timestamp
+        segment.advance(commit.end, commit.first_position + batch.count, timestamp)
         last = last_of(commit.batch)
         if last is not None:
             self.last_message = commit.first_position + last
@@ -203,9 +208,9 @@ class LogView:
         if self._tail_bytes > self.tail_bytes_max:
             self._cut_tail()
 
-    def own(self, position: int) -> None:
-        """Have copies of what stays in memory from a message on: it lies in files that were mapped, and each
-        keeps its descriptor, and its space when it is removed, for as long as anything of it is there."""
+    def copy_tail(self, position: int) -> None:
+        """Copy the tail from a position on: its bodies may lie in mapped files, whose descriptors and disk
+        space they keep."""
         begin = self.tail_at(position) or 0
         for at, part in enumerate(self.tail[begin:], begin):
             self.tail[at] = LogPart(part.first_position, MessageBatch.parse(part.batch.encode()))
@@ -213,8 +218,7 @@ class LogView:
     def retire(
         self, retired: RetiredState, first: StoredMessage | None, *, first_unknown: bool = False
     ) -> None:
-        """Segments are to be removed: nobody finds them any more. `first_unknown`: the first message behind
-        them cannot be read."""
+        """Remove segments from the view. `first_unknown`: the first message behind them cannot be read."""
         gone = [segment for segment in self.segments if segment.number <= retired.through]
         self.segments = self.segments[len(gone) :]
         for segment in gone:
@@ -251,12 +255,12 @@ class LogView:
 
     @property
     def tail_bytes(self) -> int:
-        """What of the log's end is in memory, encoded bytes."""
+        """Size of the tail in memory, encoded bytes."""
         return self._tail_bytes
 
     @property
     def first_position(self) -> int:
-        """Position of the first message the log still has (of the next one, when it has none)."""
+        """Position of the first message of the log, or of the next one if it has none."""
         return self.segments[0].first_position if self.segments else 0
 
     @property
@@ -278,7 +282,7 @@ class LogView:
         return segment.number in self._by_number
 
     def has_number(self, number: int) -> bool:
-        """As `has`, of the segment with a number."""
+        """As `has`, by number."""
         return number in self._by_number
 
     def after(self, segment: LogSegment) -> LogSegment | None:
@@ -342,7 +346,7 @@ def _mismatch(header: CommitHeader) -> str:
 
 
 def header_problem(segment: LogSegment, offset: int, header: CommitHeader | None) -> str | None:
-    """What keeps a header from standing at `offset` of a segment."""
+    """Return the problem of a header at `offset` of a segment, if any."""
     if header is None or header.offset != offset or header.salt != segment.header.salt:
         return "no valid commit header"
     if header.end > segment.end:
@@ -363,7 +367,7 @@ def commit_parts(segment: LogSegment, commits: list[tuple[CommitHeader, memoryvi
 
 
 def corrupt(segment: LogSegment, offset: int, what: str) -> JournalCorrupt:
-    """The error that names what is wrong, and where."""
+    """Return the error for damage at an offset."""
     path = segment_path(segment.number)
     return JournalCorrupt(
         f"{path} at {offset}: {what}; `tickertape journal verify` shows more", file=path, offset=offset

@@ -1,8 +1,8 @@
-"""Owns finding a position in the log by bookmark or by time.
+"""Lookup: finds positions in the log by bookmark or by time.
 
 Each search is a generator: it yields `ReadRequest`s, is sent the bytes (or thrown the error), and returns the
-position. Must never guess: a bookmark that no persisted message has is None. Segments may be removed between
-two reads: what is found is what the log has at the end of the search.
+position; None for a bookmark without a persisted message. Segments may be removed between two reads: the
+result is what the log has at the end of the search.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ MaybeSearch = Generator[ReadRequest, Buffer, int | None]
 
 
 def next_block_with(view: LogView, topic: str, position: int) -> int:
-    """The first position, not below `position`, at which a block begins that may hold `topic`; `position`
-    itself when its own block may; the persisted end when no block does.
+    """Return the first position, not below `position`, whose block may hold `topic`: `position` itself if its
+    own block may, the persisted end if no block does.
 
-    No message of `topic` stands from `position` up to what is returned. Nothing is read: whole segments are
-    passed in microseconds."""
+    No message of `topic` lies between `position` and the result. Nothing is read: whole segments are skipped
+    in microseconds."""
     at = max(position, view.first_position)
     segment = view.segment_of(at)
     while segment is not None and at < view.end_position:
@@ -72,7 +72,7 @@ def find_bookmark(view: LogView, publisher: int, sequence: int) -> MaybeSearch:
             if position is not None:
                 return position
     if damaged:
-        raise damaged[0]  # it may be in there: nobody can say that the log has none
+        raise damaged[0]  # the damaged commit may hold it
     return None
 
 
@@ -106,7 +106,7 @@ def _in_place(
 
 
 def _of_tail(view: LogView, at: int, stop: int | None) -> list[LogPart]:
-    """The parts of blocks that lie in memory; what is not persisted yet is not among them."""
+    """Return the persisted parts in memory of a range."""
     end = view.tail_at(stop) if stop is not None else len(view.tail)
     return view.tail[at:end]
 
@@ -145,9 +145,9 @@ def _in_run(batch: MessageBatch, start: int, stop: int, sequence: int) -> int | 
 
 
 def find_time(view: LogView, micros: int, *, inclusive: bool) -> Search:
-    """Position of the first persisted message later than `micros` (not earlier, when `inclusive`).
+    """Find the first persisted message later than `micros` (not earlier, when `inclusive`).
 
-    The persisted end when there is none. Log time never goes back, so this is a search."""
+    Without one it is the persisted end. Log time never decreases, so this is a search."""
     after = micros if inclusive else micros + 1
     while True:
         segment = next((s for s in view.segments if s.index.blocks and s.timestamp >= after), None)
@@ -198,7 +198,7 @@ def last_before(view: LogView, position: int) -> Generator[ReadRequest, Buffer, 
 
 
 def message_at(view: LogView, position: int) -> Generator[ReadRequest, Buffer, StoredMessage | None]:
-    """Which persisted message stands at `position`; None where the log has none there."""
+    """Find the persisted message at `position`; None if the log has none there."""
     if position < view.first_position:
         return None
     part = yield from _part_with(view, position)
@@ -224,10 +224,10 @@ def _part_with(view: LogView, position: int) -> Generator[ReadRequest, Buffer, L
 def fold_topic(
     view: LogView, topic: str, take: Callable[[LogPart], None]
 ) -> Generator[ReadRequest, Buffer, list[JournalCorrupt]]:
-    """Hand every part that may hold `topic` to `take`, in order; returns the damage it met.
+    """Pass every part that may hold `topic` to `take`, in order; returns the damage found.
 
-    A damaged block is passed over from the damage on, and told: for folds that a start needs, where one
-    damaged commit must not keep everything else from being served."""
+    A damaged block is skipped from the damage on: a start needs these folds, and one damaged commit must not
+    keep everything else from being served."""
     damage: list[JournalCorrupt] = []
     reader = LogReader(view, view.first_position, topic)
     while True:
@@ -245,7 +245,8 @@ def fold_topic(
 
 
 def _after_damage(view: LogView, position: int, offset: int) -> int:
-    """Where the block begins after that in which the byte `offset` of the segment of `position` lies."""
+    """Return the first position of the block after the one with byte `offset` in the segment of
+    `position`."""
     segment = view.segment_of(position)
     if segment is None:
         return view.end_position

@@ -1,7 +1,6 @@
-"""Owns the judgement whether an incomplete transaction at the end of a log is still staged.
+"""Incomplete transaction: whether the commits of a transaction without an end are still staged.
 
-Its commits are cut off at a start. Must never say that they are staged unless a whole, prepared part holds
-each of them.
+A start cuts such commits off. They count as staged only if a whole, prepared part holds each of them.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from tickertape.base.names import derived_publisher_id
 from tickertape.batch import MessageBatch, Stamp, merge
 from tickertape.journal.format.identity import read_identity
 from tickertape.journal.format.segment import CommitHeader
-from tickertape.journal.format.staging_file import Damaged, prepared_parts
+from tickertape.journal.format.staging_file import StagedFileDamaged, prepared_parts
 from tickertape.journal.recovery.segment_scan import ScannedCommit
 
 _NO_STAMP: Final = Stamp(1, 1, 0)
@@ -45,7 +44,7 @@ def is_staged(disk: Disk, journal_id: bytes, chain: Iterable[ScannedCommit]) -> 
     for label, blocks in prepared_parts(disk, journal_id):
         if instance is not None and derived_publisher_id(label.publisher, instance) not in publishers:
             continue
-        with contextlib.suppress(Damaged, BadBatch, OSError):  # not a part that can be committed
+        with contextlib.suppress(StagedFileDamaged, BadBatch, OSError):  # not a part that can be committed
             missing -= {_digest(block) for block in blocks}
         if not missing:
             return True

@@ -18,9 +18,9 @@ from tickertape.base.errors import BadBatch, JournalVersion, WrongJournal
 from tickertape.base.interfaces import Buffer, Disk
 from tickertape.base.limits import MIB
 from tickertape.journal.commit.active_segment import ActiveSegment, LogEnd, make_seal
-from tickertape.journal.format.clean_shutdown import END_FILE, CleanShutdown, read_clean_shutdown
+from tickertape.journal.format.clean_shutdown import CLEAN_SHUTDOWN_FILE, CleanShutdown, read_clean_shutdown
 from tickertape.journal.format.commit_headers import CommitHeaders
-from tickertape.journal.format.last_segment import BEGUN_FILE, read_last_segment
+from tickertape.journal.format.last_segment import LAST_SEGMENT_FILE, read_last_segment
 from tickertape.journal.format.retired_state import RETIRED_FILE, RetiredState, read_retired
 from tickertape.journal.format.segment import (
     AGAIN,
@@ -50,7 +50,7 @@ from tickertape.journal.recovery.survey import (
 
 
 class RecoveryAction(Enum):
-    """What is done with one segment file."""
+    """Action for one segment file."""
 
     USE = "sealed: use it"
     FINISH = "unsealed last segment: judge its end, cut a torn tail, seal it"
@@ -70,7 +70,7 @@ class RecoveredJournal(NamedTuple):
     unknown: list[str]
     """Names in the journal directory that are none of ours: ignored."""
     retired: RetiredState | None = None
-    """What is left of the segments that retention removed."""
+    """Facts about the segments that retention removed."""
     leftovers: tuple[int, ...] = ()
     """Segments whose removal was recorded and not finished: no part of the log any more."""
     reserved_bytes: int = 0
@@ -81,18 +81,19 @@ class RecoveredJournal(NamedTuple):
 
 
 def decide(
-    seen: list[SegmentSurvey], retired: RetiredState | None = None
+    files: list[SegmentSurvey], retired: RetiredState | None = None
 ) -> list[tuple[SegmentSurvey, RecoveryAction]]:
-    """The table: what to do with each file behind the `retired` ones. Raises what refuses the start; pure."""
-    steps: list[tuple[SegmentSurvey, RecoveryAction]] = []
+    """Decide the action for each file behind the `retired` ones. Pure; raises the error that refuses the
+    start."""
+    actions: list[tuple[SegmentSurvey, RecoveryAction]] = []
     first = 1 if retired is None else retired.through + 1
     if retired is not None and not any(
-        file.head is SegmentHead.VALID and file.number == first for file in seen
+        file.head is SegmentHead.VALID and file.number == first for file in files
     ):
         refuse(segment_path(first), 0, f"the log begins with it, {RETIRED_FILE} says, and it is not there")
     previous: SegmentSurvey | None = None
-    for at, file in enumerate(seen):
-        later = seen[at + 1 :]
+    for at, file in enumerate(files):
+        later = files[at + 1 :]
         path = segment_path(file.number)
         if file.head is SegmentHead.NEWER:
             raise JournalVersion(
@@ -102,7 +103,7 @@ def decide(
             raise WrongJournal(
                 f"{path} belongs to another journal or number: move it away; nothing was changed"
             )
-        expected = seen[at - 1].number + 1 if at else first
+        expected = files[at - 1].number + 1 if at else first
         if file.number != expected:
             refuse(path, 0, f"segment {expected} is missing")
         if file.head is SegmentHead.VALID:
@@ -112,7 +113,7 @@ def decide(
             sealed = file.seal is not None
             if not sealed and any(f.head is SegmentHead.VALID for f in later):
                 _refuse_unsealed(path, file, next(f for f in later if f.head is SegmentHead.VALID))
-            steps.append((file, RecoveryAction.USE if sealed else RecoveryAction.FINISH))
+            actions.append((file, RecoveryAction.USE if sealed else RecoveryAction.FINISH))
             previous = file
         elif (
             any(f.head in (SegmentHead.VALID, SegmentHead.LOST) for f in later)
@@ -123,14 +124,14 @@ def decide(
             what = f"{file.head.value}, but it was begun: segment {later[0].number} was reserved behind it"
             _refuse_lost(path, 0, what, "this file and those behind it")
         else:
-            steps.append(
+            actions.append(
                 (file, RecoveryAction.ADOPT if file.head is SegmentHead.BLANK else RecoveryAction.ASIDE)
             )
-    return steps
+    return actions
 
 
 def _refuse_unsealed(path: str, file: SegmentSurvey, later: SegmentSurvey) -> NoReturn:
-    """Say what is wrong with a segment that does not end with its seal though a later one was begun."""
+    """Refuse a segment that does not end with its seal though a later one was begun."""
     assert later.header is not None
     what = "it does not end with a valid seal though a later segment was begun"
     sealed = later.header.previous_end if later.number == file.number + 1 else file.size
@@ -154,7 +155,7 @@ def _check_link(previous: SegmentSurvey | None, file: SegmentSurvey, path: str) 
 
 
 def check_retired_link(header: SegmentHeader | None, retired: RetiredState) -> None:
-    """The first segment that is left says which seal it follows, and so does what was recorded."""
+    """Check that the first remaining segment follows the seal that retention recorded."""
     assert header is not None
     follows = (header.previous_chain, header.previous_end, header.first_position, header.first_commit)
     if follows != retired.follows:
@@ -163,35 +164,41 @@ def check_retired_link(header: SegmentHeader | None, retired: RetiredState) -> N
 
 
 def check_clean_shutdown(
-    steps: list[tuple[SegmentSurvey, RecoveryAction]], reached: CleanShutdown | None
+    actions: list[tuple[SegmentSurvey, RecoveryAction]], shutdown: CleanShutdown | None
 ) -> None:
     """Refuse a log that ends before where a clean stop has sealed it; pure. Whether a last segment without a
     seal at its end has one in it is seen when it is read."""
-    if reached is None:
+    if shutdown is None:
         return
-    path = segment_path(reached.segment)
-    used = {file.number: file for file, step in steps if step in (RecoveryAction.USE, RecoveryAction.FINISH)}
-    last = used.get(reached.segment)
-    if last is None and max(used, default=0) < reached.segment:
+    path = segment_path(shutdown.segment)
+    used = {
+        file.number: file for file, action in actions if action in (RecoveryAction.USE, RecoveryAction.FINISH)
+    }
+    last = used.get(shutdown.segment)
+    if last is None and max(used, default=0) < shutdown.segment:
         _refuse_lost(path, 0, "a clean stop sealed it, and now it is missing or empty")
-    if last is not None and last.seal is not None and last.seal.number != reached.commit:
-        _refuse_lost(path, last.seal.offset, f"its seal is not that of the clean stop, {reached.commit}")
+    if last is not None and last.seal is not None and last.seal.number != shutdown.commit:
+        _refuse_lost(path, last.seal.offset, f"its seal is not that of the clean stop, {shutdown.commit}")
 
 
-def check_last_segment(steps: list[tuple[SegmentSurvey, RecoveryAction]], begun: int) -> None:
-    """Refuse a log that ends before the segment that is known to have been `begun` (0: none); pure."""
-    used = [file.number for file, step in steps if step in (RecoveryAction.USE, RecoveryAction.FINISH)]
+def check_last_segment(actions: list[tuple[SegmentSurvey, RecoveryAction]], last_begun: int) -> None:
+    """Refuse a log that ends before the segment that is known to have been `last_begun` (0: none); pure."""
+    used = [file.number for file, action in actions if action in (RecoveryAction.USE, RecoveryAction.FINISH)]
     last = max(used, default=0)
     # One that retention has removed since leaves a log that begins behind it.
-    if last < begun:
-        there = any(file.number == last + 1 for file, _ in steps)
+    if last < last_begun:
+        there = any(file.number == last + 1 for file, _ in actions)
         what = "reads as zeros or nonsense" if there else "is missing"
-        _refuse_lost(segment_path(last + 1), 0, f"segment {begun} was begun, and this one {what}")
+        _refuse_lost(segment_path(last + 1), 0, f"segment {last_begun} was begun, and this one {what}")
 
 
 def _refuse_lost(path: str, offset: int, what: str, remove: str = "") -> NoReturn:
     also = f", {remove}" if remove else ""
-    refuse(path, offset, f"{what}. To go on without what is lost, remove {END_FILE}, {BEGUN_FILE}{also}")
+    refuse(
+        path,
+        offset,
+        f"{what}. To go on without what is lost, remove {CLEAN_SHUTDOWN_FILE}, {LAST_SEGMENT_FILE}{also}",
+    )
 
 
 # -- do -----------------------------------------------------------------------------------------------
@@ -199,37 +206,39 @@ def _refuse_lost(path: str, offset: int, what: str, remove: str = "") -> NoRetur
 
 def recover_journal(disk: Disk, journal_id: bytes) -> RecoveredJournal:
     """Open the journal in `disk`. Raises `JournalCorrupt`, `JournalVersion`, `WrongJournal` or `OSError`."""
-    indexes = PublisherFold()
+    fold = PublisherFold()
     retired = read_retired(disk, journal_id)
-    seen, unknown = survey_segments(disk, journal_id, indexes, retired)
-    steps = decide(seen, retired)
+    files, unknown = survey_segments(disk, journal_id, fold, retired)
+    actions = decide(files, retired)
     report: list[str] = []
     if retired is not None:
-        indexes.count(retired.highest.as_dict())
+        fold.count(retired.highest.as_dict())
     left = leftovers(disk, retired)
     if left:
         report.append(f"segments {left[0]} to {left[-1]}: retired by an earlier run, still to be removed")
-    reached = _reached(disk, report)
-    check_clean_shutdown(steps, reached)
-    check_last_segment(steps, _begun(disk, journal_id, report))
-    unknown = _resumed(disk, seen, retired, unknown)
-    _make_durable(disk, steps, retired)
+    shutdown = _clean_shutdown(disk, report)
+    check_clean_shutdown(actions, shutdown)
+    check_last_segment(actions, _last_segment(disk, journal_id, report))
+    unknown = _restore_reserve(disk, files, retired, unknown)
+    _make_durable(disk, actions, retired)
     segments: list[SealedSegment] = []
-    used = [file for file, step in steps if step in (RecoveryAction.USE, RecoveryAction.FINISH)]
+    used = [file for file, action in actions if action in (RecoveryAction.USE, RecoveryAction.FINISH)]
     last_number = used[-1].number if used else 0
     reserved = [
-        file.size for file, step in steps if step is RecoveryAction.ADOPT and file.number == last_number + 1
+        file.size
+        for file, action in actions
+        if action is RecoveryAction.ADOPT and file.number == last_number + 1
     ]
-    for file, step in steps:
-        if step is RecoveryAction.ASIDE:
+    for file, action in actions:
+        if action is RecoveryAction.ASIDE:
             _move_aside(disk, file.number)
             report.append(f"segment {file.number}: interrupted creation, moved to {QUARANTINE_DIRECTORY}/")
-        elif step is RecoveryAction.FINISH:
+        elif action is RecoveryAction.FINISH:
             log_time = segments[-1].seal.timestamp if segments else 0
-            sealed = reached is not None and reached.segment == file.number
-            segments.append(_finish(disk, file, log_time, indexes, report, sealed=sealed))
-        elif step is RecoveryAction.USE:
-            segments.append(use_sealed(disk, file, indexes))
+            sealed = shutdown is not None and shutdown.segment == file.number
+            segments.append(_finish(disk, file, log_time, fold, report, sealed=sealed))
+        elif action is RecoveryAction.USE:
+            segments.append(read_sealed(disk, file, fold))
             if file.number == last_number:
                 _write_back(disk, file.number, segments[-1].data_end, file.size)
     end = LogEnd(journal_id, 1, last_number, 0, 0, 0, 1, 0)
@@ -245,10 +254,10 @@ def recover_journal(disk: Disk, journal_id: bytes) -> RecoveredJournal:
             commit=last.seal.number + 1,
             timestamp=last.seal.timestamp,
         )
-    return RecoveredJournal(segments, end, indexes.publishers, report, unknown, retired, left, sum(reserved))
+    return RecoveredJournal(segments, end, fold.publishers, report, unknown, retired, left, sum(reserved))
 
 
-def _reached(disk: Disk, report: list[str]) -> CleanShutdown | None:
+def _clean_shutdown(disk: Disk, report: list[str]) -> CleanShutdown | None:
     try:
         return read_clean_shutdown(disk)
     except ValueError as error:
@@ -256,7 +265,7 @@ def _reached(disk: Disk, report: list[str]) -> CleanShutdown | None:
         return None
 
 
-def _begun(disk: Disk, journal_id: bytes, report: list[str]) -> int:
+def _last_segment(disk: Disk, journal_id: bytes, report: list[str]) -> int:
     try:
         return read_last_segment(disk, journal_id)
     except ValueError as error:
@@ -264,12 +273,12 @@ def _begun(disk: Disk, journal_id: bytes, report: list[str]) -> int:
         return 0
 
 
-def _resumed(
-    disk: Disk, seen: list[SegmentSurvey], retired: RetiredState | None, unknown: list[str]
+def _restore_reserve(
+    disk: Disk, files: list[SegmentSurvey], retired: RetiredState | None, unknown: list[str]
 ) -> list[str]:
     """Give the reserve its name back where an earlier start was cut short between two renames (see
     `disk_jobs.py`); the names that are still none of ours."""
-    number = (seen[-1].number if seen else 0 if retired is None else retired.through) + 1
+    number = (files[-1].number if files else 0 if retired is None else retired.through) + 1
     path = segment_path(number) + AGAIN
     if path.rpartition("/")[2] not in unknown or not is_blank(disk, path):
         return unknown
@@ -278,14 +287,13 @@ def _resumed(
 
 
 def _make_durable(
-    disk: Disk, steps: list[tuple[SegmentSurvey, RecoveryAction]], retired: RetiredState | None
+    disk: Disk, actions: list[tuple[SegmentSurvey, RecoveryAction]], retired: RetiredState | None
 ) -> None:
-    """After a killed process, what was read may live in the page cache only: nothing may stand on it before a
-    sync."""
+    """Sync the files in use: after a killed process, their contents may be in the page cache only."""
     paths = [
         segment_path(file.number)
-        for file, step in steps
-        if step in (RecoveryAction.USE, RecoveryAction.FINISH)
+        for file, action in actions
+        if action in (RecoveryAction.USE, RecoveryAction.FINISH)
     ]
     if retired is not None:
         paths.append(RETIRED_FILE)
@@ -299,26 +307,26 @@ def _make_durable(
     disk.sync_directory(".")
 
 
-def use_sealed(disk: Disk, file: SegmentSurvey, indexes: PublisherFold) -> SealedSegment:
+def read_sealed(disk: Disk, file: SegmentSurvey, fold: PublisherFold) -> SealedSegment:
     """A sealed segment as part of the log; nothing is written. Raises `JournalCorrupt`."""
     assert file.header is not None
     assert file.seal is not None
     index = file.blocks
     if index is None or not file.counted:
-        through = read_through(disk, file)
-        if through.ending.verdict is not Verdict.SEALED:
-            what = through.ending.detail or "a sealed segment cannot be read through"
-            refuse(segment_path(file.number), through.ending.end, what)
+        contents = read_contents(disk, file)
+        if contents.ending.verdict is not Verdict.SEALED:
+            what = contents.ending.detail or "a sealed segment cannot be read through"
+            refuse(segment_path(file.number), contents.ending.end, what)
         if index is None:
-            index = through.blocks
-            indexes.add(index)
-        indexes.count(through.highest)
+            index = contents.blocks
+            fold.add(index)
+        fold.count(contents.highest)
     seal = file.seal
     return SealedSegment(file.number, file.header, file.size, seal.offset, seal.first_position, seal, index)
 
 
-class Through(NamedTuple):
-    """What reading a whole segment found."""
+class SegmentContents(NamedTuple):
+    """Result of reading a whole segment."""
 
     blocks: SegmentIndex
     ending: Ending
@@ -330,7 +338,7 @@ class Through(NamedTuple):
     """The first commit of a chain whose end was not found."""
 
 
-def read_through(disk: Disk, file: SegmentSurvey, until: int | None = None) -> Through:
+def read_contents(disk: Disk, file: SegmentSurvey, until: int | None = None) -> SegmentContents:
     """Read every commit of a segment, or those before `until`. Raises `JournalCorrupt` for a batch that is
     none."""
     assert file.header is not None
@@ -353,36 +361,36 @@ def read_through(disk: Disk, file: SegmentSurvey, until: int | None = None) -> T
             refuse(segment_path(file.number), at, f"a commit behind this place: {error}")
         assert scan.ending is not None
         unproven = rebuild.unproven(scan.ending.end)
-        return Through(rebuild.index, scan.ending, rebuild.highest, unproven, chain)
+        return SegmentContents(rebuild.index, scan.ending, rebuild.highest, unproven, chain)
     finally:
         disk.close(handle)
 
 
-def read_finished(disk: Disk, file: SegmentSurvey) -> tuple[Through, IncompleteTransaction | None]:
-    """What an unsealed segment holds but for a chain without its end, and that chain.
+def read_unsealed(disk: Disk, file: SegmentSurvey) -> tuple[SegmentContents, IncompleteTransaction | None]:
+    """Read an unsealed segment; returns its contents without an unfinished chain, and that chain.
 
-    Raises `JournalCorrupt` for a batch that is none."""
-    through = read_through(disk, file)
-    chain, ending = through.chain, through.ending
+    Raises `JournalCorrupt` for an invalid batch."""
+    contents = read_contents(disk, file)
+    chain, ending = contents.chain, contents.ending
     if chain is None or ending.verdict not in (Verdict.CLEAN, Verdict.TORN):
-        return through, None
+        return contents, None
     unfinished = IncompleteTransaction(chain, ending.end, max(ending.end, ending.tail_end))
-    return read_through(disk, file, until=chain.offset), unfinished
+    return read_contents(disk, file, until=chain.offset), unfinished
 
 
 def _finish(
-    disk: Disk, file: SegmentSurvey, log_time: int, indexes: PublisherFold, report: list[str], *, sealed: bool
+    disk: Disk, file: SegmentSurvey, log_time: int, fold: PublisherFold, report: list[str], *, sealed: bool
 ) -> SealedSegment:
     """The segment that was active when the last run ended without a clean stop; `log_time` is that before
     it. With `sealed` a clean stop is known to have sealed it, so its seal must be there."""
     header = file.header
     assert header is not None
-    (index, ending, highest, unproven, _), unfinished = read_finished(disk, file)
+    (index, ending, highest, unproven, _), unfinished = read_unsealed(disk, file)
     if ending.verdict is Verdict.CORRUPT:
         refuse(segment_path(file.number), ending.end, ending.detail)
     if sealed and ending.verdict is not Verdict.SEALED:
         _refuse_lost(segment_path(file.number), ending.end, "a clean stop sealed it, and the seal is gone")
-    indexes.count(highest)
+    fold.count(highest)
     _write_back(disk, file.number, unproven, ending.end)
     buffers: list[Buffer] = []
     handle = disk.open(segment_path(file.number))
@@ -423,8 +431,7 @@ def _make_seal(
 ) -> tuple[list[Buffer], CommitHeader]:
     header, last = file.header, ending.last
     assert header is not None
-    active = ActiveSegment(header, ending.chain, file.size)
-    active.offset, active.index = ending.end, index
+    active = ActiveSegment(header, ending.chain, file.size, offset=ending.end, index=index)
     number = last.number + 1 if last else header.first_commit
     position = last.first_position + last.messages if last else header.first_position
     timestamp = last.timestamp if last else log_time
@@ -433,11 +440,11 @@ def _make_seal(
 
 
 def _write_back(disk: Disk, number: int, start: int, end: int) -> None:
-    """Write the header of the last segment, and what none of its commits proves to be durable, once more and
-    sync.
+    """Rewrite and sync the header of the last segment and the commits that no later commit proves to be
+    durable.
 
-    After a failed sync the page cache may hold, as if it were clean, what never reached the disk: a process
-    that starts again reads it, and no sync writes it. Only writing it again does."""
+    After a failed sync the page cache may hold, as if it were clean, bytes that never reached the disk: a new
+    process reads them, and no sync writes them. Only writing them again does."""
     handle = disk.open(segment_path(number))
     try:
         disk.write(handle, 0, [disk.read(handle, 0, segment_header_bytes)])
@@ -456,7 +463,7 @@ def _set_unfinished_aside(
     seal_end: int,
     report: list[str],
 ) -> None:
-    """Copy to quarantine what of a transaction without its end, and behind it, is nowhere else."""
+    """Copy the bytes of an unfinished transaction to quarantine, unless they are still staged."""
     assert file.header is not None
     offset = chain.first.offset
     scan = SegmentScan(
@@ -475,11 +482,11 @@ def _set_unfinished_aside(
 
 
 def _copy_tail(disk: Disk, handle: int, file: SegmentSurvey, begin: int, end: int, seal_end: int) -> None:
-    """Copy what of a segment is not part of the log to quarantine, and cut off the zeros behind it. A copy
-    under its final name is whole and durable.
+    """Copy bytes of a segment that are not part of the log to quarantine, and cut off the zeros behind them.
+    A copy under its final name is whole and durable.
 
-    When it is there already, a recovery was interrupted after it, and what stands now is mixed with its
-    seal."""
+    If it exists already, an earlier recovery was interrupted after it, and the bytes in the segment are mixed
+    with its seal."""
     # The zeros go first: the copy needs no more room than they held. The seal needs its own.
     if max(end, seal_end) < file.size:
         disk.truncate(handle, max(end, seal_end))

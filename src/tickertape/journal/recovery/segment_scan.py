@@ -1,8 +1,6 @@
-"""Owns reading a segment: the walk over its commits and the judgement of what stands after the last valid
-one.
+"""Segment scan: reads the commits of a segment and judges the bytes after the last valid one.
 
-Must never write, and never call damage a torn tail while a later commit proves that the damaged one was
-durable.
+Invariant: damage is never a torn tail while a later commit proves that the damaged commit was durable.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from tickertape.base.limits import KIB, MIB
-from tickertape.journal.format.commit_headers import CommitHeaders, Expected, read_commit_headers
+from tickertape.journal.format.commit_headers import CommitHeaders, ExpectedCommit, read_commit_headers
 from tickertape.journal.format.segment import (
     CommitHeader,
     CommitKind,
@@ -28,14 +26,14 @@ from tickertape.journal.limits import commit_header_bytes, segment_header_bytes
 _WINDOW_BYTES: Final = 1 * MIB
 _STRETCH_BYTES: Final = 4 * MIB
 _SEARCH_BYTES: Final = 256 * KIB
-"""What is searched at a time behind the last valid commit: small enough to stay in a processor's cache."""
+"""Bytes searched at a time behind the last valid commit, small enough for a processor's cache."""
 
 ReadAt = Callable[[int, int], bytes]
 """Reads (offset, size) of one file; shorter only at its end."""
 
 
 class Verdict(Enum):
-    """What stands after the last valid commit of a segment."""
+    """Kind of the bytes after the last valid commit of a segment."""
 
     SEALED = "sealed"
     CLEAN = "zeros after the last valid commit"
@@ -52,7 +50,7 @@ class ScannedCommit(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """How a segment ends."""
+    """The end of a segment."""
 
     verdict: Verdict
     end: int
@@ -66,10 +64,10 @@ class Ending(NamedTuple):
 
 
 class SegmentScan:
-    """Walks the commits of one segment in order; after `commits()` is exhausted `ending` says how it ends.
+    """Reads the commits of one segment in order; after `commits()` is exhausted `ending` describes the end.
 
-    `deep` also checks the body of each commit against its checksum (always wanted but for a mere count). With
-    `start` it walks from that commit on: how `verify` goes on behind damage."""
+    `deep` also checks the body of each commit against its checksum (False only for counting). With `start` it
+    begins at that commit, as `verify` does behind damage."""
 
     def __init__(
         self,
@@ -110,10 +108,10 @@ class SegmentScan:
                 return
 
     def stretches(self, until: int | None = None) -> Iterator[CommitHeaders | ScannedCommit]:
-        """As `commits` of a deep scan from the beginning, but many commits at once where they are small.
+        """As `commits` of a deep scan from the start, but many small commits at once.
 
-        `until`: where a chain begins that was found to have no end. Reads each byte twice at most, whatever
-        the commits are: a start takes time in proportion to the bytes of the segment."""
+        `until`: offset of a chain without an end. Each byte is read twice at most, so that the time of a
+        start is proportional to the size of the segment."""
         offset, number = segment_header_bytes, self._header.first_commit
         last: CommitHeader | None = None
         while last is None or last.kind is not CommitKind.SEAL:
@@ -123,7 +121,7 @@ class SegmentScan:
             size = _STRETCH_BYTES if until is None else min(_STRETCH_BYTES, until - offset)
             window = self._read(offset, size)
             heads = read_commit_headers(
-                window, Expected(self._header.salt, self._header.epoch, offset, number, self._chain)
+                window, ExpectedCommit(self._header.salt, self._header.epoch, offset, number, self._chain)
             )
             found = heads or self._commit_at(offset, number)
             if found is None:
@@ -135,7 +133,7 @@ class SegmentScan:
         self.ending = self._judge_seal(last)
 
     def next_header(self, after: int) -> CommitHeader | None:
-        """The first header of this segment that stands behind the offset `after`, whatever is between."""
+        """Return the first header of this segment behind the offset `after`."""
         salt = self._header.salt.to_bytes(8, "little")
         at = after + 1
         while at < self._size:
@@ -157,7 +155,7 @@ class SegmentScan:
         return self._window[start : start + size]
 
     def _commit_at(self, offset: int, number: int) -> ScannedCommit | None:
-        """The commit that should stand here: own salt, offset, number and chain, and a body that matches."""
+        """Return the commit expected here: own salt, offset, number and chain, and a body that matches."""
         header = decode_commit(self._bytes(offset, commit_header_bytes))
         if header is None or not self._belongs(header, offset):
             return None
@@ -176,7 +174,7 @@ class SegmentScan:
         )
 
     def _judge(self, offset: int, number: int, last: CommitHeader | None) -> Ending:
-        """Nothing valid stands at `offset`: an end, a torn tail, or damage to what was durable?"""
+        """Judge an offset without a valid commit: an end, a torn tail, or damage to durable data."""
         tail_end = offset
         proof: CommitHeader | None = None
         salt = self._header.salt.to_bytes(8, "little")
@@ -191,8 +189,8 @@ class SegmentScan:
         return Ending(verdict, offset, self._chain, last, tail_end)
 
     def _not_zeros(self, offset: int) -> Iterator[tuple[int, bytes]]:
-        """What stands from `offset` on, a stretch at a time and where it begins, but for zeros; stretches
-        overlap by a header."""
+        """Return the bytes from `offset` on in stretches with their offsets, without zeros; stretches overlap
+        by a header."""
         zeros = bytes(_SEARCH_BYTES + commit_header_bytes)
         for at in range(offset, self._size, _SEARCH_BYTES):
             data = self._read(at, len(zeros))

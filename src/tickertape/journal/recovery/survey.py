@@ -1,6 +1,6 @@
-"""Owns what the segment files of a directory look like, before anything is decided about them.
+"""Survey: the segment files of a directory as found, before anything is decided.
 
-Must never write, or hold more of the indexes of sealed segments than `indexes_bytes_max`.
+Nothing is written. Of the indexes of sealed segments at most `indexes_bytes_max` is held.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _COMMIT_MAGIC_BYTES = COMMIT_MAGIC.to_bytes(4, "little")
 
 
 class SegmentHead(Enum):
-    """What the first sector of a segment file shows."""
+    """Kind of the first sector of a segment file."""
 
     VALID = "valid header"
     BLANK = "the whole file is zeros"
@@ -56,14 +56,14 @@ class SegmentSurvey(NamedTuple):
     """Checksum of the segment header."""
     seal: CommitHeader | None = None
     blocks: SegmentIndex | None = None
-    """What its seal keeps, or as much of that as is held in memory; None when it was not asked for or is
+    """The index in its seal, as coarse as it is held in memory; None if it was not requested or is
     unreadable."""
     counted: bool = False
     """Its index says the highest sequence of each publisher, and they were counted."""
 
 
 class PublisherFold:
-    """What is gathered of the indexes while segments are looked at."""
+    """Highest sequences of publishers and indexes, gathered during a survey."""
 
     def __init__(self) -> None:
         self.sealed = IndexCache()
@@ -80,17 +80,17 @@ class PublisherFold:
         return highest is not None
 
     def count(self, highest: Mapping[int, int]) -> None:
-        """Take in what one segment says of its publishers."""
+        """Count the highest sequences of one segment."""
         for publisher, sequence in highest.items():
             if sequence > self.publishers.get(publisher, 0):
                 self.publishers[publisher] = sequence
 
 
 def survey_segments(
-    disk: Disk, journal_id: bytes, indexes: PublisherFold | None = None, retired: RetiredState | None = None
+    disk: Disk, journal_id: bytes, fold: PublisherFold | None = None, retired: RetiredState | None = None
 ) -> tuple[list[SegmentSurvey], list[str]]:
-    """Every segment file in the order of its number, but for `retired` ones, and the names that are no
-    segments. The indexes of sealed ones are read into `indexes`, if that is given."""
+    """Survey all segment files in order, except `retired` ones; returns them and the names of other files.
+    The indexes of sealed ones are read into `fold`, if given."""
     unknown = []
     try:
         names = disk.names(JOURNAL_DIRECTORY)
@@ -103,7 +103,7 @@ def survey_segments(
             unknown.append(name)
         elif retired is None or number > retired.through:
             numbers.append(number)
-    return [_look_at(disk, number, journal_id, indexes) for number in sorted(numbers)], unknown
+    return [_survey(disk, number, journal_id, fold) for number in sorted(numbers)], unknown
 
 
 def leftovers(disk: Disk, retired: RetiredState | None) -> tuple[int, ...]:
@@ -115,7 +115,7 @@ def leftovers(disk: Disk, retired: RetiredState | None) -> tuple[int, ...]:
 
 
 def read_index(disk: Disk, file: SegmentSurvey) -> SegmentIndex | None:
-    """What the seal of a segment keeps, all of it; None when there is none, or it is unreadable."""
+    """Return the whole index in the seal of a segment; None if there is none, or it is unreadable."""
     if file.header is None or file.seal is None:
         return None
     handle = disk.open(segment_path(file.number), write=False)
@@ -134,7 +134,7 @@ def _decoded(seal: ScannedCommit) -> SegmentIndex | None:
         return None
 
 
-def _look_at(disk: Disk, number: int, journal_id: bytes, indexes: PublisherFold | None) -> SegmentSurvey:
+def _survey(disk: Disk, number: int, journal_id: bytes, fold: PublisherFold | None) -> SegmentSurvey:
     handle = disk.open(segment_path(number), write=False)
     try:
         size = disk.size(handle)
@@ -153,8 +153,8 @@ def _look_at(disk: Disk, number: int, journal_id: bytes, indexes: PublisherFold 
         seal = read_seal(read, size, header)
         if seal is None:
             return SegmentSurvey(number, size, SegmentHead.VALID, header, chain)
-        index = _decoded(seal) if indexes is not None else None
-        counted = indexes is not None and index is not None and indexes.add(index)
+        index = _decoded(seal) if fold is not None else None
+        counted = fold is not None and index is not None and fold.add(index)
         return SegmentSurvey(number, size, SegmentHead.VALID, header, chain, seal.header, index, counted)
     finally:
         disk.close(handle)
@@ -187,7 +187,7 @@ def _without_header(read: ReadAt, size: int) -> SegmentHead:
 
 
 def refuse(path: str, offset: int, what: str) -> NoReturn:
-    """Raise what refuses the start."""
+    """Raise the error that refuses the start."""
     raise JournalCorrupt(
         f"{path} at {offset}: {what}. The start is refused and nothing was changed; "
         "`tickertape journal verify` shows the extent; restore the file from a copy",

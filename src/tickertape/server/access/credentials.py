@@ -1,6 +1,6 @@
-"""Owns who is let in: the certificates of the addresses and the tokens, read at the start and on SIGHUP.
+"""Credential store: certificates and tokens, read at the start and on SIGHUP.
 
-Must never take in half of what was read again: when a file cannot be used, everything stays as it was.
+Invariant: when a file cannot be used, everything stays as it was.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tickertape.wire.commands import Logon
 
 
 class CredentialStore:
-    """What a server needs to let clients in. Raises `ConfigurationError` for files that cannot be used."""
+    """Certificates and tokens of a server. Raises `ConfigurationError` for files that cannot be used."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -30,7 +30,7 @@ class CredentialStore:
         return frozenset() if before is None or self._tokens is None else before.replaced_by(self._tokens)
 
     def context_of(self, number: int) -> ssl.SSLContext | None:
-        """What the next connection to the transport with this number is made with; None: it has no TLS."""
+        """Return the TLS context for the next connection to transport `number`; None without TLS."""
         return self._contexts[number]
 
     @property
@@ -54,7 +54,7 @@ class CredentialStore:
         return [] if self._tokens is None else self._tokens.for_any_client()
 
     def user_of(self, logon: Logon, now: Now) -> str | None:
-        """Who logs on: the user it claims to be, or with tokens the one whose token it has. Raises
+        """Return the user of a logon: the claimed user, or the user of its token. Raises
         `AuthenticationFailed`."""
         return logon.user if self._tokens is None else self._tokens.user_of(logon, now)
 

@@ -1,7 +1,10 @@
-"""Owns the tokens of a server: their file, and whether a logon may pass.
+"""Tokens: the tokens file of a server, and whether a logon may pass.
 
-Must never put anything of a token into an error or an event, nor let a logon pass on anything but its token.
-Decisions are made in memory: the file is read at the start, and when the server is told to.
+Decisions are made in memory: the file is read at the start and on a reload.
+
+Invariants:
+- No part of a token appears in an error or an event.
+- A logon passes by its token only.
 """
 
 from __future__ import annotations
@@ -27,18 +30,18 @@ _KEY_CHARACTERS_MAX: Final = 16
 _HASH_CHARACTERS: Final = 64
 _HEX: Final = frozenset("0123456789abcdef")
 _NOTHING: Final = bytes(_HASH_CHARACTERS // 2)
-"""What a token of an unknown name is compared with, so that it takes as long."""
+"""Compared with the token of an unknown name, so that the check takes as long."""
 _WRONG: Final = "the token is not one of this server's"
 
 
 class KnownToken(NamedTuple):
-    """What a server knows of a token."""
+    """A token as the server knows it."""
 
     sha256: bytes
     expires: int | None
     """Microseconds since 1970 UTC from which on it is not taken; None: never."""
     clients: Pattern | None
-    """What must be found in the names of its clients; None: any name."""
+    """Pattern of its client names; None: any name."""
 
 
 class Tokens:
@@ -66,7 +69,7 @@ class Tokens:
         kept = _NOTHING if known is None else known.sha256
         if not fits(logon.password, kept) or known is None or name is None:
             raise AuthenticationFailed(_WRONG)
-        # From here on the client has the token: it may be told more.
+        # From here on the client has proved the token: the errors may say more.
         if _is_over(known, now):
             raise AuthenticationFailed(f"the token {name!r} has expired")
         _check_name(name, known, logon.name)
@@ -77,7 +80,7 @@ class Tokens:
         return name
 
     def for_any_client(self) -> list[str]:
-        """The names of the tokens that are for every client name, when there are others to protect."""
+        """Names of the tokens for every client name, when there are others to protect."""
         if len(self._known) < 2:
             return []
         return [name for name, known in self._known.items() if known.clients is None]
@@ -95,7 +98,7 @@ class Tokens:
         return known is not None and not _is_over(known, now) and _is_for(known, name)
 
     def replaced_by(self, later: Tokens) -> frozenset[str]:
-        """The names that stand for another token in `later`."""
+        """Names that have another token in `later`."""
         both = self._known.keys() & later._known.keys()
         return frozenset(name for name in both if self._known[name].sha256 != later._known[name].sha256)
 
@@ -106,7 +109,7 @@ def read_tokens(path: str) -> Tokens:
 
 
 def tokens_in(data: bytes, path: str) -> Tokens:
-    """The tokens in what a file `path` holds. Raises `ConfigurationError`."""
+    """Parse the contents of the tokens file `path`. Raises `ConfigurationError`."""
     try:
         tables = tomllib.loads(data.decode())
     except (ValueError, OverflowError, RecursionError):
@@ -134,20 +137,22 @@ def _is_over(known: KnownToken, now: Now) -> bool:
     return known.expires is not None and now.wall >= known.expires
 
 
-def _told(key: str) -> str:
-    """A key that should not be there; not what may be a token or a hash in the wrong place."""
+def _shown_name(key: str) -> str:
+    """Return an unknown key for a message, unless it may be a misplaced token or hash."""
     return shown(key) if len(key) <= _KEY_CHARACTERS_MAX else f"a key of {len(key)} characters"
 
 
 def _read(path: str, name: str, table: Any) -> KnownToken:
     if not is_name(name):
-        raise ConfigurationError(f"tokens_file {path}: {_told(name)} is no name of a token: {NAME_FORM}")
+        raise ConfigurationError(
+            f"tokens_file {path}: {_shown_name(name)} is no name of a token: {NAME_FORM}"
+        )
     where = f"tokens_file {path}: [{name}]"
     if not isinstance(table, dict):
         raise ConfigurationError(f"{where} is a table with the key sha256")
     unknown = [key for key in table if key not in _KEYS]
     if unknown:
-        raise ConfigurationError(f"{where} {_told(unknown[0])} is unknown; it takes {', '.join(_KEYS)}")
+        raise ConfigurationError(f"{where} {_shown_name(unknown[0])} is unknown; it takes {', '.join(_KEYS)}")
     kept = table.get("sha256")
     if not isinstance(kept, str) or len(kept) != _HASH_CHARACTERS or not _HEX.issuperset(kept):
         raise ConfigurationError(

@@ -1,1 +1,1 @@
-"""Owns what the server tells about itself over HTTP; must never change anything in it."""
+"""Monitoring of a server over HTTP; it changes nothing in the server."""

@@ -1,8 +1,8 @@
-"""Owns which names the admin address answers to.
+"""Host check: the host names that the admin address answers to.
 
-A page of a stranger can make a browser ask for that stranger's own name and have it resolve to this machine
-(DNS rebinding): the browser then lets the page read the answer. Must never answer to a name that a stranger
-can own, unless the configuration lists it; an address in the place of a name cannot be rebound.
+A page of an attacker can make a browser ask for the attacker's own host name and have it resolve to this
+machine (DNS rebinding); the browser then lets the page read the answer. So a name that anybody else can own
+is answered only if the configuration lists it; an address in place of a name cannot be rebound.
 """
 
 from __future__ import annotations

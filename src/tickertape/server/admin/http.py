@@ -1,7 +1,8 @@
-"""Owns one HTTP connection of the admin address: h11 reads and writes the protocol, this feeds it.
+"""HTTP connection of the admin address, with the protocol by h11.
 
-Must never hold more of a request than `admin_request_bytes_max` or more than one answer, take a request body,
-or keep a connection whose request or answer does not get on within `admin_request_seconds_max`.
+Invariants:
+- At most `admin_request_bytes_max` of a request and one answer are held, and request bodies are refused.
+- A connection ends when its request or answer does not proceed within `admin_request_seconds_max`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _MISDIRECTED: Final = (
 
 
 class Answer(NamedTuple):
-    """What goes back."""
+    """The answer to a request."""
 
     status: int
     body: bytes
@@ -39,19 +40,21 @@ Answering = Callable[[str, str], Awaitable[Answer]]
 
 
 class HttpConnection(asyncio.Protocol):
-    """One connection; `peers` are all of the same server, this one included while it is open. `hosts`: names
-    that it answers to, beside addresses and the local host."""
+    """One connection of the admin address.
+
+    `connections`: all open ones of the same server. `hosts`: names that it answers to, beside addresses and
+    the local host."""
 
     def __init__(
         self,
         answering: Answering,
-        peers: set[HttpConnection],
+        connections: set[HttpConnection],
         *,
         hosts: Collection[str] = (),
         seconds_max: float = admin_request_seconds_max,
     ) -> None:
         self._answering = answering
-        self._peers = peers
+        self._connections = connections
         self._hosts = hosts
         self._seconds_max = seconds_max
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=admin_request_bytes_max)
@@ -67,9 +70,9 @@ class HttpConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=0)
-        self._peers.add(self)
+        self._connections.add(self)
         self._set_timer()
-        if len(self._peers) > admin_connections_max:
+        if len(self._connections) > admin_connections_max:
             self._refuse(503, f"more than {admin_connections_max} connections\n")
 
     def data_received(self, data: bytes) -> None:
@@ -90,7 +93,7 @@ class HttpConnection(asyncio.Protocol):
             self._next_request()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  (no error of ours)
-        self._peers.discard(self)
+        self._connections.discard(self)
         if self._timer is not None:
             self._timer.cancel()
         if self._task is not None:
@@ -99,7 +102,7 @@ class HttpConnection(asyncio.Protocol):
     # -- requests -------------------------------------------------------------------------------------
 
     def _read_on(self) -> None:
-        """Take what has come, up to the end of one request."""
+        """Read the received bytes up to the end of one request."""
         if self._task is not None or self._untaken or self._closing:
             return
         try:
@@ -146,7 +149,7 @@ class HttpConnection(asyncio.Protocol):
         return self._http.our_state is h11.DONE and self._http.their_state is h11.DONE
 
     def _next_request(self) -> None:
-        """Go on, the last answer being written: else answers would pile up for a peer that reads none."""
+        """Start the next cycle once the last answer is written, so that answers do not pile up."""
         self._set_timer()
         self._http.start_next_cycle()
         self._request = None
@@ -207,7 +210,7 @@ class HttpConnection(asyncio.Protocol):
             self.abort()
 
     def abort(self) -> None:
-        """Close now; what can be written without waiting was."""
+        """Close now; bytes that could be written without waiting were written."""
         if self._transport is not None:
             self._transport.abort()
 

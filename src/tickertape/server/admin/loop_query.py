@@ -1,7 +1,8 @@
-"""Owns questions from another thread to the server's event loop: asked seldom, answered once for all.
+"""Loop query: questions from another thread to the server's event loop, answered once for all askers.
 
-Must never keep the event loop busier than one look every so often, however many ask, or wait longer than
-`admin_answer_seconds_max` for a loop that is stuck.
+Invariants:
+- The event loop is asked at most once in an interval, however many ask.
+- No answer is awaited longer than `admin_answer_seconds_max`.
 """
 
 from __future__ import annotations
@@ -21,22 +22,22 @@ class ServerStuckError(Exception):
 
 
 class LoopQuery(Generic[T]):
-    """Lets coroutines of one event loop see what `look` says on another, the one of the server.
+    """Results of `query`, called on the event loop of the server, for coroutines of another loop.
 
-    `interval`: seconds between two looks. Who asks in between shares the next one, so that an answer is never
+    `interval`: seconds between two calls. Askers in between share the next one, so that an answer is never
     older than its question."""
 
-    def __init__(self, server: asyncio.AbstractEventLoop, look: Callable[[], T], interval: float) -> None:
+    def __init__(self, server: asyncio.AbstractEventLoop, query: Callable[[], T], interval: float) -> None:
         self._server = server
-        self._look = look
+        self._query = query
         self._interval = interval
         self._next: asyncio.Task[T] | None = None
         self._answer: Future[T] = Future()
-        """What `_next` waits for: pending until the server begins to look."""
-        self._looked_at = float("-inf")
+        """The result that `_next` awaits: pending until the server calls `query`."""
+        self._asked_at = float("-inf")
 
     async def __call__(self) -> T:
-        """What `look` says, at some moment from now on. Raises `ServerStuckError`."""
+        """Return a result of `query` from now on. Raises `ServerStuckError`."""
         if self._next is None or self._next.done() or self._answer.running() or self._answer.done():
             # One that the server has not begun to look at is shared, however long it takes: while the server
             # is stuck no more than one waits for it.
@@ -51,18 +52,18 @@ class LoopQuery(Generic[T]):
 
     async def _ask(self, answer: Future[T]) -> T:
         loop = asyncio.get_running_loop()
-        await asyncio.sleep(self._looked_at + self._interval - loop.time())
-        self._looked_at = loop.time()
+        await asyncio.sleep(self._asked_at + self._interval - loop.time())
+        self._asked_at = loop.time()
 
-        def look() -> None:
+        def query() -> None:
             if answer.set_running_or_notify_cancel():
                 try:
-                    answer.set_result(self._look())
+                    answer.set_result(self._query())
                 except Exception as error:  # noqa: BLE001 -- it is raised where the question was asked
                     answer.set_exception(error)
 
         try:
-            self._server.call_soon_threadsafe(look)
+            self._server.call_soon_threadsafe(query)
         except RuntimeError:
             raise ServerStuckError("the event loop has ended") from None
         return await asyncio.wrap_future(answer)

@@ -1,11 +1,12 @@
-"""Owns the Prometheus metrics: names, types, labels, made from one report.
+"""Prometheus metrics: names, types and labels, made from one report.
 
-Must never make a label of what is without bound: topics are as many as are counted, and sessions have none.
+Invariant: label values are bounded. Topics are as many as are counted, queues as many as are configured, and
+sessions have none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from prometheus_client import CollectorRegistry
@@ -20,7 +21,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from tickertape.base.timestamps import parse_timestamp
-from tickertape.server.admin.queue_metrics import queue_metrics
+from tickertape.engine.queues.snapshot import QueueSnapshot
 from tickertape.server.admin.schema import SlowClientsState, Stats, Totals, TransactionsState
 
 _P: Final = "tickertape_"
@@ -97,6 +98,27 @@ _TRANSACTION_TOTALS: Final[tuple[tuple[str, str, Callable[[TransactionsState], i
 )
 
 
+_QUEUE_GAUGES: Final[tuple[tuple[str, str, Callable[[QueueSnapshot], float | None]], ...]] = (
+    ("depth", "Messages in a queue.", lambda q: q.depth),
+    ("ready", "Of these, for the next consumer with room.", lambda q: q.ready),
+    ("leased", "Of these, with a consumer.", lambda q: q.leased),
+    ("inactive", "Of these, beyond the target depth.", lambda q: q.inactive),
+    ("consumers", "Subscriptions that consume.", lambda q: q.consumers),
+    ("backlog", "Delivered and not acknowledged.", lambda q: q.backlog),
+    ("max_backlog", "How many that may be.", lambda q: q.max_backlog),
+    ("oldest_seconds", "Age of the oldest message.", lambda q: q.oldest_seconds),
+    ("oldest_lease_seconds", "Age of the oldest lease.", lambda q: q.oldest_lease_seconds),
+    ("seconds_behind", "How far a queue is behind the log.", lambda q: q.seconds_behind),
+    ("stopped", "1 when a queue cannot read what it needs.", lambda q: int(q.failure is not None)),
+)
+_QUEUE_COUNTERS: Final[tuple[tuple[str, str, Callable[[QueueSnapshot], int]], ...]] = (
+    ("entered", "Messages that entered a queue.", lambda q: q.entered),
+    ("filtered", "Messages that its filter kept out.", lambda q: q.filtered),
+    ("unrecorded", "Messages of its topics that the log does not record.", lambda q: q.unrecorded),
+    ("deferred_acknowledgements", "Of messages that were not active yet.", lambda q: q.deferred),
+)
+
+
 class _Report(Collector):
     """One report, as a source of metrics."""
 
@@ -133,7 +155,7 @@ class _Report(Collector):
         for name, text, transactions_of in _TRANSACTION_TOTALS:
             yield CounterMetricFamily(_P + name, text, value=transactions_of(stats.transactions))
         yield from self._topics()
-        yield from queue_metrics(stats.queues, _P)
+        yield from _queue_metrics(stats.queues)
 
     def _syncs(self) -> Metric:
         syncs = self._stats.journal.syncs
@@ -167,8 +189,47 @@ def _by_code(name: str, text: str, counts: dict[str, int]) -> Metric:
     return family
 
 
+def _left(queue: QueueSnapshot) -> Iterator[tuple[Sequence[str], float]]:
+    yield (queue.name, "acknowledged"), queue.acknowledged
+    yield (queue.name, "taken"), queue.taken
+    for reason, count in sorted(queue.expired.items()):
+        yield (queue.name, reason), count
+
+
+def _returned(queue: QueueSnapshot) -> Iterator[tuple[Sequence[str], float]]:
+    for reason, count in sorted(queue.returned.items()):
+        yield (queue.name, reason), count
+
+
+_QUEUE_REASONS: Final = (
+    ("left", "Messages that left a queue.", _left),
+    ("returned", "Messages that went back to a queue.", _returned),
+)
+
+
+def _queue_metrics(queues: Sequence[QueueSnapshot]) -> Iterator[Metric]:
+    for name, text, gauge_of in _QUEUE_GAUGES:
+        gauge = GaugeMetricFamily(f"{_P}queue_{name}", text, labels=["queue"])
+        for queue in queues:
+            value = gauge_of(queue)
+            if value is not None:
+                gauge.add_metric([queue.name], float(value))
+        yield gauge
+    for name, text, count_of in _QUEUE_COUNTERS:
+        counter = CounterMetricFamily(f"{_P}queue_{name}", text, labels=["queue"])
+        for queue in queues:
+            counter.add_metric([queue.name], count_of(queue))
+        yield counter
+    for name, text, samples_of in _QUEUE_REASONS:
+        counter = CounterMetricFamily(f"{_P}queue_{name}", text, labels=["queue", "reason"])
+        for queue in queues:
+            for labels, count in samples_of(queue):
+                counter.add_metric(labels, count)
+        yield counter
+
+
 def exposition(stats: Stats, accept: str) -> tuple[bytes, str]:
-    """The metrics of a report in the text format that `accept` asks for, and its content type."""
+    """Return the metrics of a report in the text format that `accept` asks for, and its content type."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Report(stats))
     encode, content_type = choose_encoder(accept)

@@ -1,7 +1,4 @@
-"""Owns rates: what was counted lately, per second.
-
-Must never read a clock or keep more than a minute's samples.
-"""
+"""Rates: counts of the last seconds, per second. It reads no clock."""
 
 from __future__ import annotations
 

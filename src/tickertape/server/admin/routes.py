@@ -1,7 +1,4 @@
-"""Owns what each path of the admin address answers.
-
-Must never touch the instance itself: it asks the event loop for a look, and works on that.
-"""
+"""Routes: the answers to the paths of the admin address, made from snapshots of the instance."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from tickertape.server.admin.http import Answer
 from tickertape.server.admin.loop_query import LoopQuery, ServerStuckError
 from tickertape.server.admin.rates import Sampler
 from tickertape.server.admin.schema import Stats
-from tickertape.server.admin.snapshot import InstanceSnapshot, finished
+from tickertape.server.admin.snapshot import InstanceSnapshot, with_topics
 from tickertape.server.events import event
 
 PATHS: Final = ("/health", "/ready", "/stats", "/metrics")
@@ -29,15 +26,15 @@ class Routes:
 
     def __init__(
         self,
-        look: InstanceSnapshot,
+        snapshot: InstanceSnapshot,
         server: asyncio.AbstractEventLoop,
         status_interval: float,
         stats_interval: float,
     ) -> None:
-        self.sampler = Sampler(look.statistics)
-        """To be told once a second that time goes on."""
-        self._status = LoopQuery(server, look.status, status_interval)
-        self._stats = LoopQuery(server, look.stats, stats_interval)
+        self.sampler = Sampler(snapshot.statistics)
+        """Samples counters once a second."""
+        self._status = LoopQuery(server, snapshot.status, status_interval)
+        self._stats = LoopQuery(server, snapshot.stats, stats_interval)
 
     async def answer(self, target: str, accept: str) -> Answer:
         """The answer to a GET."""
@@ -48,13 +45,13 @@ class Routes:
             return Answer(400, f"{path} takes no parameters\n".encode())
         try:
             if path == "/stats":
-                return Answer(200, msgspec.json.encode(await self._report()), _JSON)
+                return Answer(200, msgspec.json.encode(await self._stats_answer()), _JSON)
             if path == "/metrics":
                 return await self._metrics(accept)
             return await self._state(path)
         except ServerStuckError as error:
             return _json(503, {"status": "stuck", "reason": str(error)})
-        except Exception as error:  # noqa: BLE001 -- a defect of a page is told, and is not the server's end
+        except Exception as error:  # noqa: BLE001 -- a defect of a page does not end the server
             event("admin_failed", logging.ERROR, path=path, text=f"{type(error).__name__}: {error}")
             return Answer(500, b"internal error; see the log of the server\n")
 
@@ -66,10 +63,10 @@ class Routes:
     async def _metrics(self, accept: str) -> Answer:
         from tickertape.server.admin.metrics import exposition
 
-        return Answer(200, *exposition(await self._report(), accept))
+        return Answer(200, *exposition(await self._stats_answer(), accept))
 
-    async def _report(self) -> Stats:
-        stats = finished(await self._stats())
+    async def _stats_answer(self) -> Stats:
+        stats = with_topics(await self._stats())
         memory = msgspec.structs.replace(stats.memory, anonymous_bytes=anonymous_bytes())
         rates = self.sampler.rates(time.monotonic())
         return msgspec.structs.replace(stats, memory=memory, rates=rates)
@@ -81,7 +78,7 @@ def _json(status: int, value: Mapping[str, str | None]) -> Answer:
 
 
 def anonymous_bytes() -> int | None:
-    """Resident memory of this process that no file backs; None where the system does not tell."""
+    """Return the resident memory that no file backs; None if the system does not report it."""
     try:
         with open("/proc/self/status", encoding="ascii", errors="replace") as status:
             for line in status:

@@ -1,4 +1,4 @@
-"""Owns the shape of what `/stats` answers. Must never hold what is not plain data.
+"""Schema: the shape of the answer of `/stats`, as plain data.
 
 Times are seconds, or text in UTC; sizes are bytes; counts begin with this run of the server.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from tickertape.base.version import __version__
-from tickertape.server.admin.snapshot_queues import QueueStats
+from tickertape.engine.queues.snapshot import QueueSnapshot
 
 
 class Syncs(msgspec.Struct, kw_only=True):
@@ -28,23 +28,22 @@ class Syncs(msgspec.Struct, kw_only=True):
 
 
 class Retention(msgspec.Struct, kw_only=True):
-    """Old segments: what was removed, and what is in the way of removing more."""
+    """Retention: removed segments, and the obstacles to removing more."""
 
     first_bookmark: str | None
     """Of the first message that the log has; None when it has none, or it cannot be read."""
     first_time: str | None
-    """When that was accepted."""
+    """Log time of that message."""
     retired_segments: int
     """Removed since the log began."""
     retired_bytes: int
     removed_segments: int
     """Removed by this run."""
     held_segments: int
-    """Not kept by `retain` and `retain_size`, and still needed, when last looked at (at least once a minute).
-    """
+    """Segments outside `retain` and `retain_size` that are still needed, checked at least once a minute."""
     held_bytes: int
     held_by: str | None
-    """Who needs the oldest of them."""
+    """Name of the part that needs the oldest of them."""
     failures: int
     """Attempts of this run that failed; each is made again."""
 
@@ -61,19 +60,19 @@ class JournalState(msgspec.Struct, kw_only=True):
     accepted_end: int
     """Position after the last accepted message, persisted or on its way."""
     log_time: str | None
-    """When the last persisted message was accepted; None when the log is empty."""
+    """Log time of the last persisted message; None when the log is empty."""
     segments: int
     bytes: int
-    """Bytes of the log in use, without what is reserved ahead."""
+    """Bytes of the log in use, without reserves."""
     file_bytes: int
-    """What its segment files take, what is reserved ahead included: what `retain_size` bounds."""
+    """Bytes of its segment files, reserves included: the bytes that `retain_size` bounds."""
     commits: int
     publishers: int
     """Publisher ids that the log knows."""
     pending_bytes: int
     """Accepted, and not yet on its way to the disk."""
     full: bool
-    """There is no room for the next segment: publishes are refused."""
+    """No room for the next segment: publishes are refused."""
     retention: Retention
     syncs: Syncs
 
@@ -119,27 +118,27 @@ class SubscriptionState(msgspec.Struct, kw_only=True):
     sub_id: str
     topic: str
     filter: str | None
-    paused: bool
-    rate: str | None
-    """How fast it is delivered at most, in words; None without a bound."""
-    conflation_seconds: float | None
+    paused: bool = False
+    rate: str | None = None
+    """Rate limit of its delivery, in words; None without a limit."""
+    conflation_seconds: float | None = None
     """Interval of its conflation; None without one."""
-    live: bool
-    """It is sent what is accepted before that is persisted, once it has caught up."""
-    reads_with: int | None
-    """Other subscriptions for which the log is read once with it; at the end of the log all who stand there.
-    None when the topic is not recorded."""
+    live: bool = False
+    """It gets accepted messages before they are persisted, once it has caught up."""
+    reads_with: int | None = None
+    """Other subscriptions that share its reads of the log, or the end of the log. None when the topic is not
+    persistent."""
     recorded: bool
-    position: int | None
+    position: int | None = None
     """Position of the next message that is considered for it; None when the topic is not recorded."""
-    lag_messages: int | None
-    """Messages of the log, whatever their topic, between that and the persisted end."""
+    lag_messages: int | None = None
+    """Messages of the log, of any topic, between that and the persisted end."""
     credit_bytes: int
-    """What it may still be sent."""
+    """Bytes that it may still be sent."""
     caught_up: bool
     blocked: bool
     """There is more for it, and no credit or no room in the connection."""
-    backlog_bytes: int
+    backlog_bytes: int = 0
     """Unrecorded messages that wait for it."""
     queues: list[str] = []
     """The queues that it consumes."""
@@ -161,11 +160,11 @@ class SessionState(msgspec.Struct, kw_only=True):
     sent_messages: int
     sent_bytes: int
     outbox_bytes: int
-    """What waits to be written to it."""
+    """Bytes that wait to be written to it."""
     backlog_bytes: int
-    """What waits for its subscriptions, in memory or on disk, beside that."""
+    """Bytes that wait for its subscriptions, in memory or on disk, beside those."""
     offline: bool
-    """What waits for it is written to disk."""
+    """Its backlog is written to disk."""
     subscription_count: int
     subscriptions: list[SubscriptionState]
 
@@ -186,32 +185,32 @@ class TopicState(msgspec.Struct, kw_only=True):
 
 
 class MemoryState(msgspec.Struct, kw_only=True):
-    """Where memory goes."""
+    """Use of memory."""
 
     anonymous_bytes: int | None
-    """Resident memory that no file backs; None where the system does not tell."""
+    """Resident memory that no file backs; None if the system does not report it."""
     tail_cache_bytes: int
     """The end of the log that is kept in memory."""
     outbox_bytes: int
-    """What waits to be written to all connections."""
+    """Bytes that wait to be written to all connections."""
     inbound_bytes: int
     """Large frames that are not complete yet, all connections together."""
 
 
 class SlowClientsState(msgspec.Struct, kw_only=True):
-    """What waits for clients that do not take what they subscribed to, and the log does not have."""
+    """Messages that wait for slow clients and are not in the log."""
 
     memory_bytes: int
     memory_limit_bytes: int
     disk_bytes: int
-    """Files of what waits on disk."""
+    """Bytes of spill files."""
     disk_limit_bytes: int
     waiting_connections: int
     """Connections for which something waits."""
     offline_connections: int
     """Those of them whose messages are written to disk."""
     offline_starts: int
-    """Since the start, as all below."""
+    """Since the start, as all counts below."""
     offline_stops: int
     written_bytes: int
     """Written to disk."""
@@ -220,30 +219,30 @@ class SlowClientsState(msgspec.Struct, kw_only=True):
     failures: int
     """Writes and reads that failed."""
     live_fallbacks: int
-    """How often a `live` subscription could not take what was accepted, and went back to the log."""
+    """Number of times a `live` subscription was too slow and went back to the log."""
 
 
 class TransactionsState(msgspec.Struct, kw_only=True):
-    """Transactions: what is staged, and what became of them."""
+    """Transactions: staged parts and outcomes."""
 
     committed: int
-    """Put into the log, since the start, as the next three."""
+    """Written to the log, since the start, as the next three counts."""
     repeated: int
-    """Commits of what was committed before: nothing was done."""
+    """Commits of transactions that were committed before; they changed nothing."""
     aborted: int
     expired: int
-    """Dropped because nobody had touched them for `expire_after`."""
+    """Dropped because they were not used for `expire_after`."""
     staged_parts: int
     """Staged now and not committed."""
     staged_bytes: int
-    """What these take on disk."""
+    """Bytes of these parts on disk."""
     staged_limit_bytes: int
     waiting: int
     """Commits that were asked for and are not answered yet, each transaction once."""
 
 
 class Stats(msgspec.Struct, kw_only=True):
-    """What `/stats` answers."""
+    """The answer of `/stats`."""
 
     version: str = __version__
     instance: str
@@ -270,4 +269,4 @@ class Stats(msgspec.Struct, kw_only=True):
     memory: MemoryState
     slow_clients: SlowClientsState
     transactions: TransactionsState
-    queues: list[QueueStats] = msgspec.field(default_factory=list)
+    queues: list[QueueSnapshot] = msgspec.field(default_factory=list)

@@ -1,8 +1,7 @@
-"""Owns the admin address: its socket, the thread that serves it, and which path answers what.
+"""Admin server: the socket of the admin address and the thread that serves it.
 
-HTTP, JSON and metrics are made on a thread of their own, from one bounded look at the instance on its event
-loop. Must never make the event loop wait, open before recovery is done, or import its libraries before the
-server is ready.
+HTTP, JSON and metrics are made on that thread, from one bounded snapshot of the instance on its event loop.
+The libraries are imported when the server is ready.
 """
 
 from __future__ import annotations
@@ -30,13 +29,11 @@ _STOP_SECONDS_MAX: Final = 2.0
 _STATUS_INTERVAL_SECONDS: Final = 0.005
 
 
-def admin_server(
-    config: Config, instance: EngineDriver, loop: asyncio.AbstractEventLoop
-) -> AdminServer | None:
-    """The admin server, its port open, not yet started; None when there is to be none.
+def admin_server(config: Config, driver: EngineDriver, loop: asyncio.AbstractEventLoop) -> AdminServer | None:
+    """Return the admin server with its port open, not yet started; None when it is off.
 
-    Raises `OSError` when the address cannot be had. The default address, when nobody asked for it, is done
-    without when it is taken: another server on this machine must not keep this one from starting."""
+    Raises `OSError` when the address cannot be used. The default address is given up when it is in use and
+    was not asked for: another server on this machine must not keep this one from starting."""
     wanted = config.admin.listen
     if wanted == ADMIN_OFF:
         return None
@@ -49,7 +46,7 @@ def admin_server(
         event("admin_off", logging.WARNING, address=ADMIN_DEFAULT, text=text)
         return None
     hosts = (parse_admin(wanted or ADMIN_DEFAULT).host, *config.admin.hosts)
-    return AdminServer(listening, config.instance.name, instance, loop, hosts)
+    return AdminServer(listening, config.instance.name, driver, loop, hosts)
 
 
 def _open(uri: str) -> socket.socket:
@@ -76,16 +73,16 @@ class AdminServer:
         self,
         listening: socket.socket,
         name: str,
-        instance: EngineDriver,
+        driver: EngineDriver,
         server: asyncio.AbstractEventLoop,
         hosts: Sequence[str] = (),
     ) -> None:
         host, port = listening.getsockname()[:2]
         self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-        """Where it really listens."""
+        """The bound address."""
         self._listening = listening
         self._name = name
-        self._instance = instance
+        self._driver = driver
         self._server = server
         self._hosts = hosts
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -113,7 +110,7 @@ class AdminServer:
     def _run(self) -> None:
         try:
             asyncio.run(self._serve())
-        except Exception as error:  # noqa: BLE001 -- it is told in the log, and the server goes on
+        except Exception as error:  # noqa: BLE001 -- it is logged, and the server continues
             event("admin_failed", logging.ERROR, text=f"{type(error).__name__}: {error}")
             self._listening.close()
         finally:
@@ -128,23 +125,23 @@ class AdminServer:
         self._loop = asyncio.get_running_loop()
         self._done = asyncio.Event()
         self._started.set()
-        look = InstanceSnapshot(self._instance, self._name)
-        pages = Routes(look, self._server, _STATUS_INTERVAL_SECONDS, snapshot_interval_seconds)
-        peers: set[HttpConnection] = set()
+        snapshot = InstanceSnapshot(self._driver, self._name)
+        routes = Routes(snapshot, self._server, _STATUS_INTERVAL_SECONDS, snapshot_interval_seconds)
+        connections: set[HttpConnection] = set()
         serving = await self._loop.create_server(
-            lambda: HttpConnection(pages.answer, peers, hosts=self._hosts),
+            lambda: HttpConnection(routes.answer, connections, hosts=self._hosts),
             sock=self._listening,
             backlog=admin_connections_max,
         )
-        sampling = asyncio.create_task(_sample(pages))
+        sampling = asyncio.create_task(_sample(routes))
         await self._done.wait()
         sampling.cancel()
         serving.close()
-        for peer in list(peers):
-            peer.abort()
+        for connection in list(connections):
+            connection.abort()
 
 
-async def _sample(pages: Routes) -> None:
+async def _sample(routes: Routes) -> None:
     while True:
-        pages.sampler.sample(time.monotonic())
+        routes.sampler.sample(time.monotonic())
         await asyncio.sleep(_SAMPLE_SECONDS)

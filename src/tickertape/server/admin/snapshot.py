@@ -1,7 +1,7 @@
-"""Owns the look at a running instance: what `/health`, `/ready` and `/stats` tell, as plain data.
+"""Instance snapshot: the state of a running instance for `/health`, `/ready` and `/stats`.
 
-Runs on the event loop of the server, so it must never do more than a bounded number of steps: how many
-sessions and subscriptions are listed or looked at, and how many topics are counted, has a limit.
+It is taken on the event loop of the server, so its work is bounded: limits hold for the sessions and
+subscriptions that are listed or read, and for the topics that are counted.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ from tickertape.server.admin.schema import (
     Totals,
     TransactionsState,
 )
-from tickertape.server.admin.snapshot_queues import queue_states
 from tickertape.server.clock import clock
 from tickertape.server.engine_driver import EngineDriver
 from tickertape.server.limits import sessions_listed_max, subscriptions_counted_max, subscriptions_listed_max
@@ -53,7 +52,7 @@ class Status(NamedTuple):
     reason: str | None
 
 
-class SeenTopic(NamedTuple):
+class TopicSnapshot(NamedTuple):
     """A topic as it was counted: made into text elsewhere, because that takes longer than all the rest."""
 
     name: str
@@ -67,26 +66,26 @@ class SeenTopic(NamedTuple):
 
 
 class EngineSnapshot(NamedTuple):
-    """What one look saw."""
+    """The state of an instance, with topics as they are counted."""
 
     stats: Stats
     """Without its topics."""
-    topics: list[SeenTopic]
+    topics: list[TopicSnapshot]
 
 
-def finished(seen: EngineSnapshot) -> Stats:
+def with_topics(snapshot: EngineSnapshot) -> Stats:
     """The report with its topics; may run on any thread."""
-    return msgspec.structs.replace(seen.stats, topics=[_topic(topic) for topic in seen.topics])
+    return msgspec.structs.replace(snapshot.stats, topics=[_topic(topic) for topic in snapshot.topics])
 
 
-def status(instance: EngineDriver) -> Status:
+def status(driver: EngineDriver) -> Status:
     """Whether the instance serves, and why not."""
-    failure = instance.broker.journal.commits.failure
+    failure = driver.broker.journal.commits.failure
     if failure is not None:
         return Status("failed", f"{failure.code}: {failure}")
-    if instance.stopped.done() and instance.stopped.result() is not None:
-        return Status("failed", str(instance.stopped.result()))
-    if instance.broker.draining:
+    if driver.stopped.done() and driver.stopped.result() is not None:
+        return Status("failed", str(driver.stopped.result()))
+    if driver.broker.draining:
         return Status("draining", "the server is stopping")
     return Status("ready", None)
 
@@ -94,8 +93,8 @@ def status(instance: EngineDriver) -> Status:
 class InstanceSnapshot:
     """Looks at one instance."""
 
-    def __init__(self, instance: EngineDriver, name: str) -> None:
-        self._instance = instance
+    def __init__(self, driver: EngineDriver, name: str) -> None:
+        self._driver = driver
         self._name = name
         self._started = time.time_ns() // 1000
         self._since = time.monotonic()
@@ -103,21 +102,21 @@ class InstanceSnapshot:
     @property
     def statistics(self) -> Statistics:
         """The counters of the engine."""
-        return self._instance.broker.statistics
+        return self._driver.broker.statistics
 
     def status(self) -> Status:
-        """As the function."""
-        return status(self._instance)
+        """Return whether the instance serves."""
+        return status(self._driver)
 
     def stats(self) -> EngineSnapshot:
         """Everything but the rates and the memory of the process."""
-        instance = self._instance
+        driver = self._driver
         state, reason = self.status()
-        sessions = instance.broker.sessions
+        sessions = driver.broker.sessions
         listed = self._sessions()
-        held = instance.broker.subscriptions.of
+        held = driver.broker.subscriptions.of
         count = sum(len(held(conn)) for conn in sessions)
-        outbox = sum([peer.outbox_bytes for peer in instance.peers.values()])
+        outbox = sum([connection.outbox_bytes for connection in driver.connections.values()])
         stats = Stats(
             instance=self._name,
             state=state,
@@ -127,7 +126,7 @@ class InstanceSnapshot:
             uptime_seconds=round(time.monotonic() - self._since, 3),
             journal=self._journal(),
             totals=self._totals(),
-            connections=len(instance.peers),
+            connections=len(driver.connections),
             session_count=len(sessions),
             sessions=listed,
             sessions_left_out=len(sessions) - len(listed),
@@ -136,18 +135,18 @@ class InstanceSnapshot:
             topics=[],
             memory=MemoryState(
                 anonymous_bytes=None,
-                tail_cache_bytes=instance.broker.journal.view.tail_bytes,
+                tail_cache_bytes=driver.broker.journal.view.tail_bytes,
                 outbox_bytes=outbox,
-                inbound_bytes=instance.inbound.bytes,
+                inbound_bytes=driver.inbound.bytes,
             ),
             slow_clients=self._slow_clients(),
             transactions=self._transactions(),
-            queues=queue_states(instance.broker.queues.snapshots_of_run(clock())),
+            queues=driver.broker.queues.snapshots_of_run(clock()),
         )
         return EngineSnapshot(stats, self._topics(count))
 
     def _journal(self) -> JournalState:
-        journal = self._instance.broker.journal
+        journal = self._driver.broker.journal
         view = journal.view
         last = max((segment.timestamp for segment in view.segments[-2:]), default=0)
         return JournalState(
@@ -165,11 +164,11 @@ class InstanceSnapshot:
             pending_bytes=journal.commits.pending_bytes,
             full=journal.commits.full,
             retention=self._retention(),
-            syncs=_syncs(journal.policy.value, self._instance.disk.syncs),
+            syncs=_syncs(journal.policy.value, self._driver.disk_worker.syncs),
         )
 
     def _retention(self) -> Retention:
-        view, retention = self._instance.broker.journal.view, self._instance.broker.retention
+        view, retention = self._driver.broker.journal.view, self._driver.broker.retention
         retired, first = view.retired, view.first
         return Retention(
             first_bookmark=None if first is None else str(first.bookmark),
@@ -192,16 +191,16 @@ class InstanceSnapshot:
             unrecorded_bytes=counts.unrecorded_bytes,
             sent_messages=counts.sent_messages,
             sent_bytes=counts.sent_bytes,
-            duplicate_messages=self._instance.broker.duplicates,
+            duplicate_messages=self._driver.broker.duplicates,
             logons=counts.logons,
-            unreadable_messages=self._instance.broker.compiler.filter_context.unreadable,
+            unreadable_messages=self._driver.broker.compiler.filter_context.unreadable,
             refused=dict(counts.refused),
             ended=dict(counts.ended),
             ended_subscriptions=dict(counts.ended_subscriptions),
         )
 
     def _slow_clients(self) -> SlowClientsState:
-        subscriptions = self._instance.broker.subscriptions
+        subscriptions = self._driver.broker.subscriptions
         backlogs = subscriptions.transient.slow_consumers
         spill = backlogs.spill
         return SlowClientsState(
@@ -220,7 +219,7 @@ class InstanceSnapshot:
         )
 
     def _transactions(self) -> TransactionsState:
-        transactions = self._instance.broker.transactions
+        transactions = self._driver.broker.transactions
         staging = transactions.staging
         return TransactionsState(
             committed=transactions.committed,
@@ -238,30 +237,30 @@ class InstanceSnapshot:
     def _sessions(self) -> list[SessionState]:
         room = subscriptions_listed_max
         listed = []
-        for session in islice(self._instance.broker.sessions.values(), sessions_listed_max):
+        for session in islice(self._driver.broker.sessions.values(), sessions_listed_max):
             state = self._session(session, room)
             room -= len(state.subscriptions)
             listed.append(state)
         return listed
 
     def _session(self, session: Session, room: int) -> SessionState:
-        peer = self._instance.peers[session.conn]
-        end = self._instance.broker.journal.commits.persisted_end
-        subscriptions = self._instance.broker.subscriptions
+        connection = self._driver.connections[session.conn]
+        end = self._driver.broker.journal.commits.persisted_end
+        subscriptions = self._driver.broker.subscriptions
         held, delivery = subscriptions.of(session.conn), subscriptions.delivery
         subs = [_recorded(delivery, sub, end) for sub in islice(held.recorded.values(), room)]
         subs += [_unrecorded(sub) for sub in islice(held.live.values(), room - len(subs))]
         subs += [_of_queues(sub) for sub in islice(held.of_queues.values(), room - len(subs))]
-        waiting = self._instance.broker.subscriptions.transient.slow_consumers.waiting(session)
+        waiting = self._driver.broker.subscriptions.transient.slow_consumers.waiting(session)
         return SessionState(
             client=session.name,
-            address=peer.address,
-            connected_seconds=round(time.monotonic() - peer.since, 3),
+            address=connection.address,
+            connected_seconds=round(time.monotonic() - connection.since, 3),
             published_messages=session.published_messages,
             published_bytes=session.published_bytes,
             sent_messages=session.sent_messages,
             sent_bytes=session.sent_bytes,
-            outbox_bytes=peer.outbox_bytes,
+            outbox_bytes=connection.outbox_bytes,
             backlog_bytes=0 if waiting is None else waiting.bytes,
             offline=waiting is not None and waiting.offline_since is not None,
             subscription_count=len(held),
@@ -270,24 +269,24 @@ class InstanceSnapshot:
 
     # -- topics ---------------------------------------------------------------------------------------
 
-    def _topics(self, subscription_count: int) -> list[SeenTopic]:
+    def _topics(self, subscription_count: int) -> list[TopicSnapshot]:
         subscribed: Counter[str] | None = None
         if subscription_count <= subscriptions_counted_max:
             subscribed = Counter()
-            for conn in self._instance.broker.sessions:
-                held = self._instance.broker.subscriptions.of(conn)
+            for conn in self._driver.broker.sessions:
+                held = self._driver.broker.subscriptions.of(conn)
                 subscribed.update([sub.interest.topic for sub in held.recorded.values()])
                 subscribed.update([sub.interest.topic for sub in held.live.values()])
                 subscribed.update([sub.topic for sub in held.of_queues.values()])
         counts = self.statistics
         of = (lambda _: None) if subscribed is None else subscribed.__getitem__
-        topics = [_seen(name, topic, of(name)) for name, topic in counts.topics.items()]
-        topics += [_seen(OTHER_TOPICS, topic, None) for topic in counts.others.values()]
+        topics = [_topic_snapshot(name, topic, of(name)) for name, topic in counts.topics.items()]
+        topics += [_topic_snapshot(OTHER_TOPICS, topic, None) for topic in counts.others.values()]
         return topics
 
 
-def _seen(name: str, topic: TopicCounters, subscriptions: int | None) -> SeenTopic:
-    return SeenTopic(
+def _topic_snapshot(name: str, topic: TopicCounters, subscriptions: int | None) -> TopicSnapshot:
+    return TopicSnapshot(
         name,
         topic.recorded,
         topic.messages,
@@ -299,15 +298,15 @@ def _seen(name: str, topic: TopicCounters, subscriptions: int | None) -> SeenTop
     )
 
 
-def _topic(seen: SeenTopic) -> TopicState:
+def _topic(snapshot: TopicSnapshot) -> TopicState:
     return TopicState(
-        name=seen.name,
-        recorded=seen.recorded,
-        messages=seen.messages,
-        bytes=seen.bytes,
-        last_bookmark=f"{seen.publisher}|{seen.sequence}|" if seen.sequence else None,
-        last_time=_time(seen.timestamp),
-        subscriptions=seen.subscriptions,
+        name=snapshot.name,
+        recorded=snapshot.recorded,
+        messages=snapshot.messages,
+        bytes=snapshot.bytes,
+        last_bookmark=f"{snapshot.publisher}|{snapshot.sequence}|" if snapshot.sequence else None,
+        last_time=_time(snapshot.timestamp),
+        subscriptions=snapshot.subscriptions,
     )
 
 
@@ -341,7 +340,6 @@ def _recorded(delivery: LogDelivery, sub: LogFeed, end: int) -> SubscriptionStat
         credit_bytes=sub.allowance.credit,
         caught_up=caught_up,
         blocked=not caught_up and delivery.cursors.blocked(sub),
-        backlog_bytes=0,
     )
 
 
@@ -350,14 +348,7 @@ def _unrecorded(sub: TransientFeed) -> SubscriptionState:
         sub_id=sub.sub_id,
         topic=sub.interest.topic,
         filter=_filter(sub.interest),
-        paused=False,
-        rate=None,
-        conflation_seconds=None,
-        live=False,
-        reads_with=None,
         recorded=False,
-        position=None,
-        lag_messages=None,
         credit_bytes=sub.allowance.credit,
         caught_up=not sub.waiting,
         blocked=sub.waiting,
@@ -371,18 +362,10 @@ def _of_queues(sub: QueueFeed | QueueBrowser) -> SubscriptionState:
         sub_id=sub.sub_id,
         topic=sub.topic,
         filter=None if sub.content is None else sub.content.filter,
-        paused=False,
-        rate=None,
-        conflation_seconds=None,
-        live=False,
-        reads_with=None,
         recorded=True,
-        position=None,
-        lag_messages=None,
         credit_bytes=sub.allowance.credit,
         caught_up=consumer is not None and not any(queue.state.ready for queue in consumer.queues),
         blocked=consumer is not None and not consumer.room,
-        backlog_bytes=0,
         queues=[queue.name for queue in consumer.queues] if consumer is not None else [sub.topic],
         unsettled=None if consumer is None else consumer.unacked,
         max_backlog=None if consumer is None else consumer.limit,

@@ -1,6 +1,6 @@
-"""Owns the addresses a server listens on: their text form, and which of them strangers can reach.
+"""Listening addresses: their text form, and which of them other machines can reach.
 
-Must never resolve a name or open a port: what a text means is decided here from the text alone.
+The text alone decides: no name is resolved, no port opened.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ TLS_SCHEMES: Final = ("tls", "tcps")
 """The same thing; the second is the word of the reference."""
 _NOT_BUILT: Final = ("ws", "wss")
 _UNIX_PATH_BYTES_MAX: Final = 107
-"""What the system can bind, without the zero at its end."""
+"""Longest path of a Unix socket that the system can bind, without its final zero."""
 
 _HOST_BYTES_MAX: Final = 253
 """Longest name that the domain name system has."""
 
 
 class ListenAddress(NamedTuple):
-    """Where to listen: `path` of a Unix socket, else `host` (without brackets) and `port` (0: a free one)."""
+    """A listening address: `path` of a Unix socket, else `host` (without brackets) and `port` (0: a free
+    one)."""
 
     host: str
     port: int
@@ -40,8 +41,7 @@ class ListenAddress(NamedTuple):
 
 
 def parse_listen(text: str) -> ListenAddress:
-    """Read `tcp://host:port`, `tls://host:port` or `unix:///path`. Raises `ConfigurationError` with what is
-    allowed."""
+    """Parse `tcp://host:port`, `tls://host:port` or `unix:///path`. Raises `ConfigurationError`."""
     scheme, colon, rest = text.partition("://")
     if colon and scheme in _NOT_BUILT:
         raise ConfigurationError(f"{scheme}:// is not built yet; listen on {LISTEN_FORMS}")
@@ -54,7 +54,7 @@ def parse_listen(text: str) -> ListenAddress:
 
 
 def parse_admin(text: str) -> ListenAddress:
-    """Read `http://host:port`. Raises `ConfigurationError` with what is allowed."""
+    """Parse `http://host:port`. Raises `ConfigurationError`."""
     scheme, colon, rest = text.partition("://")
     if colon and scheme == "https":
         raise ConfigurationError(f"https:// is not built yet; listen on {ADMIN_FORMS}")
@@ -64,7 +64,7 @@ def parse_admin(text: str) -> ListenAddress:
 
 
 def parse_host_name(text: str) -> str:
-    """Read a host name that stands alone, without a port. Raises `ConfigurationError`."""
+    """Parse a host name without a port. Raises `ConfigurationError`."""
     if not text or not _is_host(text):
         raise ConfigurationError(f"{shown(text)} is not a host name without a port, such as db1.example.com")
     return text

@@ -1,7 +1,4 @@
-"""Owns what a server is told about the archive of its log: the table `[archive]`, its defaults and bounds.
-
-Must never open the archive, or take what could not be read from it.
-"""
+"""Archive configuration: the table `[archive]`, its defaults and bounds."""
 
 from __future__ import annotations
 
@@ -21,20 +18,20 @@ _NEEDED: Final = "deltalake"
 
 
 class ArchiveConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the archive is, and how it is used."""
+    """Location of the archive and its use."""
 
     location: str
     """A path, or the URI of a place in an object store."""
     storage_options: dict[str, str] = msgspec.field(default_factory=dict)
-    """How the object store is reached, in delta-rs's words."""
+    """Options of the object store, in the words of delta-rs."""
     require: bool = True
-    """Whether the log keeps what the archive does not have, whatever its retention says."""
+    """Whether the log keeps everything that the archive does not have, regardless of retention."""
     refresh: float = archive_refresh_seconds_default
     """Seconds after which it is looked again how far it reaches."""
 
 
 def read_archive(section: Section, home: str) -> ArchiveConfig:
-    """The table. `home` is the file that a relative path belongs to, when the table does not say."""
+    """Read the table. `home`: the file that a relative path belongs to, unless the table's file does."""
     location = section.required("location", _location, "")
     nothing: dict[str, str] = {}
     options = section.value("storage_options", _options, nothing)
@@ -44,8 +41,8 @@ def read_archive(section: Section, home: str) -> ArchiveConfig:
     if find_spec(_NEEDED) is None:
         section.problem("location", f"an archive needs {_NEEDED}: pip install 'tickertape[spark]'")
     if location and "://" not in location:
-        place = section.place("location")
-        home = place.file if place.line else home
+        source = section.location("location")
+        home = source.file if source.line else home
         location = str(Path(home).parent / location) if home else location
     return ArchiveConfig(location=location, storage_options=options, require=require, refresh=refresh)
 

@@ -1,7 +1,7 @@
-"""Owns what a server can be told: sections and keys, defaults, and the refusal of everything else.
+"""Server configuration: sections, keys and defaults, and the refusal of everything else.
 
-Must never ignore a key: what is unknown, misspelt, contradictory or not built yet is a problem with its file,
-line and what is allowed. Nothing is created or opened here but the configuration files themselves.
+Invariant: no key is ignored. A key that is unknown, misspelt or contradictory is a problem with its file,
+line and the allowed values. Only the configuration files themselves are opened.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ SYNC_INTERVAL_MIN: Final = 0.001
 SYNC_NAMES: Final[tuple[SyncName, ...]] = ("always", "interval", "never")
 MESSAGE_TYPES_LATER: Final = ("xml", "protobuf", "composite")
 
-# What the product will have and does not have yet: refused by name, so that nobody waits for its effect.
+# Planned features: refused by name, so that they are not silently without effect.
 SECTIONS_LATER: Final = (
     "action", "conflated_topic", "entitlement", "replication", "sow", "user", "view",
 )  # fmt: skip
@@ -78,25 +78,25 @@ INSTANCE_LATER: Final = ("group", "user")
 JOURNAL_LATER: Final = ("archive", "compression", "replication")
 
 _NAME_OVERHEAD_BYTES: Final = 3
-"""What a name takes beside its text in the answer to a logon."""
+"""Bytes of a name beside its text in the answer to a logon."""
 COMMAND_LINE: Final = "command line"
-"""What stands for the file of a value that was given as an argument."""
+"""File name shown for values given as arguments."""
 _GIVEN: Final = SourceLocation(COMMAND_LINE, 0)
 _WAYS: Final = "listen on 127.0.0.1, or write insecure = true beside it in a file"
 
 
 class InstanceConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Who the server is and where its log is."""
+    """Name of the server and location of its log."""
 
     name: str = NAME_DEFAULT
     data: str = DATA_DEFAULT
     """The data directory; relative to the working directory."""
     drain_seconds: float = msgspec.field(default=drain_seconds_default, name="drain_timeout")
-    """How long subscribers are given at a stop to receive what is persisted."""
+    """Time that a stop allows for delivering persisted messages."""
 
 
 class JournalConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How the transaction log is kept."""
+    """Settings of the transaction log."""
 
     sync: SyncName = "always"
     sync_interval: float = SYNC_INTERVAL_DEFAULT
@@ -113,17 +113,17 @@ class JournalConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a topic."""
+    """Settings of a topic."""
 
     name: str
     message_type: str = MESSAGE_TYPES[0]
     """One of `MESSAGE_TYPES`."""
     validate: bool = False
-    """Whether a body that is not what the type says is refused."""
+    """Whether bodies that do not match the message type are refused."""
 
 
 class Admin(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the server answers over HTTP about itself."""
+    """Address of the monitoring over HTTP."""
 
     listen: str | None = None
     """`http://host:port`; None: nothing was said, so the default is tried; `off`: nowhere."""
@@ -134,19 +134,19 @@ class Admin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoggingConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What is told on standard error."""
+    """Settings of the event log."""
 
     format: Format = "text"
     level: Level = "info"
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a server is told, checked. `Config()` is a server without a configuration file."""
+    """A whole configuration, checked. `Config()` is a server without a configuration file."""
 
     instance: InstanceConfig = InstanceConfig()
     transports: list[Transport] = msgspec.field(default_factory=lambda: [Transport()])
     authentication: Authentication | None = None
-    """Who may log on; None: everybody."""
+    """Authentication of logons; None: everybody may log on."""
     journal: JournalConfig = JournalConfig()
     topics: list[TopicConfig] = msgspec.field(default_factory=list)
     queues: list[QueueDefinition] = msgspec.field(default_factory=list)
@@ -167,12 +167,11 @@ def load_config(
     admin: str | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Config:
-    """The configuration of `path` (None: no file), overridden by what else is given.
+    """Load the configuration of `path` (None: no file), overridden by the arguments.
 
     `data` is relative to the working directory, in a file to that file; `listen` replaces all transports of
-    the file. `environment` is where `${VAR}` looks (default: that of this process). Raises
-    `ConfigurationError` with the first problem; `examine` gives all.
-    """
+    the file. `environment` holds the variables for `${VAR}` (default: those of this process). Raises
+    `ConfigurationError` with the first problem; `examine` returns all."""
     config, problems = examine(
         path, name=name, data=data, listen=listen, admin=admin, environment=environment
     )
@@ -195,7 +194,7 @@ def examine(
     admin: str | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> tuple[Config | None, ConfigProblems]:
-    """As `load_config`, but with every problem instead of an error; no `Config` when there is one."""
+    """As `load_config`, but returns every problem instead of raising; without a `Config` if there is one."""
     problems = ConfigProblems()
     root = ConfigNode({}, SourceLocation("", 0))
     if path is not None:
@@ -211,10 +210,12 @@ def examine(
         tables = [ConfigNode({"listen": ConfigNode(uri, _GIVEN)}, _GIVEN) for uri in listen]
         root.value["transport"] = ConfigNode(tables, _GIVEN)
     config = _config(Section(root, "", problems), "" if path is None else str(path))
-    # What is missing may stand on a line that could not be read.
-    broken = {problem.place.file for problem in problems if not problem.key}
-    problems[:] = [p for p in problems if p.text != MISSING or p.place.file not in broken]
-    problems.sort(key=lambda p: (p.place.line > 0, p.place.file != str(path), p.place.file, p.place.line))
+    # A missing key may be on a line that could not be read.
+    broken = {problem.location.file for problem in problems if not problem.key}
+    problems[:] = [p for p in problems if p.text != MISSING or p.location.file not in broken]
+    problems.sort(
+        key=lambda p: (p.location.line > 0, p.location.file != str(path), p.location.file, p.location.line)
+    )
     if problems.more:
         problems.extend(
             [ConfigProblem(SourceLocation(str(path), 0), "", f"and {problems.more} more problems")]
@@ -248,13 +249,13 @@ def _config(root: Section, file: str) -> Config:
     admin = _admin(root.table("admin"))
     logging = _logging(root.table("logging"))
     validated = [topic.name for topic in topics if topic.validate]
-    # A client is told these names in the answer to its logon, which is one frame.
+    # The answer to a logon holds these names in one frame.
     names = [*validated, *(queue.name for queue in queues), *(journal.topics or ())]
-    told = sum(len(name.encode()) + _NAME_OVERHEAD_BYTES for name in names)
-    if told > topic_names_bytes_max:
+    total = sum(len(name.encode()) + _NAME_OVERHEAD_BYTES for name in names)
+    if total > topic_names_bytes_max:
         root.problem(
             "journal" if journal.topics else "topic",
-            f"the names of recorded topics, of validated ones and of queues take {told} bytes together; "
+            f"the names of recorded topics, of validated ones and of queues take {total} bytes together; "
             f"at most {topic_names_bytes_max}",
         )
     root.finish("include")  # read_document has carried it out
@@ -280,8 +281,8 @@ def _instance(section: Section, file: str) -> InstanceConfig:
     data = section.value("data", _directory, DATA_DEFAULT)
     drain = section.value("drain_timeout", seconds_of, drain_seconds_default)
     # In a file, and by default beside one, `data` is relative to that file; given by the caller, to here.
-    place = section.place("data")
-    home = file if not section.has("data") else place.file if place.line else ""
+    location = section.location("data")
+    home = file if not section.has("data") else location.file if location.line else ""
     section.finish()
     return InstanceConfig(
         name=name, data=str(Path(home).parent / data) if home else data, drain_seconds=drain

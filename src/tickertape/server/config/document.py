@@ -1,7 +1,7 @@
-"""Owns configuration files as trees whose every value knows its file and line: reading, `${VAR}`, `include`.
+"""Configuration documents: files as trees whose values know their file and line.
 
-Must never know which keys exist (`config.py` does), nor stop at the first problem when it can go on: each is
-noted with file, line and key, so that one look shows them all.
+References `${VAR}` and `include` are resolved here. Which keys exist is decided elsewhere (`config.py`). Each
+problem is noted with file, line and key, so that one run shows them all.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _VARIABLE: Final = re.compile(r"\$(\$?)\{([^{}]*)(\}?)")
 _VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LINE: Final = re.compile(r"\s*\(at line (\d+), column \d+\)")
 _ONE_LINE_PAIR: Final = re.compile(r"[ \t]*[^\s\[#=][^\[=]*=[ \t]*(?!\[|\{|\"\"\"|''').*")
-"""A line that is a key and its value, whatever is wrong with them; the lines around it do without it."""
+"""A line with a key and its value, valid or not; the lines around it are valid without it."""
 _SYNTAX_PROBLEMS_MAX: Final = 10
 _SECOND_LOOK_BYTES_MAX: Final = 64 * KIB
 """A larger file is not read again without its first broken line."""
 KEY_CHARACTERS_MAX: Final = 60
-"""Longer keys are cut where they are told; ours are shorter by far."""
+"""Longer keys are cut in messages; valid keys are far shorter."""
 _INTEGER_MAX: Final = 2**63 - 1
 _HINTS: Final = {
     "Invalid value": "text is written in quotes; other values are numbers, true, false, times and [lists]",
@@ -51,11 +51,11 @@ _HINTS: Final = {
 
 
 UNUSABLE: Final = object()
-"""Stands for a value that could not be made out, which has been told: nothing more is said of it."""
+"""Placeholder of a value with a reported problem; nothing more is reported of it."""
 
 
 class SourceLocation(NamedTuple):
-    """Where a value stands. Line 0: not in a file."""
+    """File and line of a value. Line 0: not in a file."""
 
     file: str
     line: int
@@ -69,18 +69,18 @@ class ConfigNode(NamedTuple):
 
     value: Any
     """`dict[str, Node]`, `list[Node]`, str, int, float, bool, date or time, or `UNUSABLE`."""
-    place: SourceLocation
+    location: SourceLocation
 
 
 class ConfigProblem(NamedTuple):
-    """Something that cannot be used: where, which key, and what is allowed instead."""
+    """A problem of a configuration: its location, its key, and the allowed values."""
 
-    place: SourceLocation
+    location: SourceLocation
     key: str
     text: str
 
     def __str__(self) -> str:
-        return ": ".join(part for part in (str(self.place), self.key, self.text) if part)
+        return ": ".join(part for part in (str(self.location), self.key, self.text) if part)
 
 
 class ConfigProblems(list[ConfigProblem]):
@@ -97,11 +97,10 @@ class ConfigProblems(list[ConfigProblem]):
 
 
 def read_document(path: Path, environment: Mapping[str, str], problems: ConfigProblems) -> ConfigNode:
-    """The table of `path` with all it includes, strings with their variables replaced.
+    """Return the table of `path` with all its includes and with variables replaced.
 
-    What is included comes first: a scalar of the including file wins, tables are put together key by key,
-    arrays of tables are joined. Never raises: what is wrong is added to `problems` and left out.
-    """
+    Included files come first: a scalar of the including file wins, tables are merged key by key, arrays of
+    tables are joined. Never raises: invalid parts are added to `problems` and left out."""
     try:
         return _DocumentReader(environment, problems).read(path, ())
     except _UnreadableError as error:
@@ -110,11 +109,11 @@ def read_document(path: Path, environment: Mapping[str, str], problems: ConfigPr
 
 
 class _UnreadableError(Exception):
-    """A file of which nothing can be used; the line is 0 when no line of it is to blame."""
+    """A file that cannot be used at all; line 0 if the problem is not in one line."""
 
-    def __init__(self, place: SourceLocation, text: str) -> None:
+    def __init__(self, location: SourceLocation, text: str) -> None:
         super().__init__(text)
-        self.problem = ConfigProblem(place, "", text)
+        self.problem = ConfigProblem(location, "", text)
 
 
 class _DocumentReader:
@@ -183,20 +182,20 @@ class _DocumentReader:
     def _locate(
         self, value: Any, path: tuple[str | int, ...], file: str, lines: Mapping[Any, int]
     ) -> ConfigNode:
-        place = SourceLocation(file, lines.get(path, 1))
+        location = SourceLocation(file, lines.get(path, 1))
         if isinstance(value, dict):
             nodes = {k: self._locate(v, (*path, k), file, lines) for k, v in value.items()}
             value = {k: node for k, node in nodes.items() if node.value is not None}
         elif isinstance(value, list):
             value = [self._locate(v, (*path, i), file, lines) for i, v in enumerate(value)]
         elif isinstance(value, str) and "${" in value:
-            value = self._substitute(value, place, path)
+            value = self._substitute(value, location, path)
         elif isinstance(value, int) and abs(value) > _INTEGER_MAX:
-            self._problems.append(ConfigProblem(place, _key(path), "a number of more than 63 bits"))
+            self._problems.append(ConfigProblem(location, _key(path), "a number of more than 63 bits"))
             value = None  # left out: there is no null in TOML
-        return ConfigNode(value, place)
+        return ConfigNode(value, location)
 
-    def _substitute(self, text: str, place: SourceLocation, path: tuple[str | int, ...]) -> Any:
+    def _substitute(self, text: str, location: SourceLocation, path: tuple[str | int, ...]) -> Any:
         """`text` with its variables replaced; `UNUSABLE` when one cannot be."""
         key, usable = _key(path), True
 
@@ -207,13 +206,13 @@ class _DocumentReader:
                 return match[0][1:]
             if not closing or _VARIABLE_NAME.fullmatch(name) is None:
                 what = f"{shown(match[0])} is no variable: write ${{NAME}}, or $${{ for the text itself"
-                self._problems.append(ConfigProblem(place, key, what))
+                self._problems.append(ConfigProblem(location, key, what))
             elif name not in self._environment:
                 what = f"the environment variable {shown(name)[1:-1]} is not set"
-                self._problems.append(ConfigProblem(place, key, what))
+                self._problems.append(ConfigProblem(location, key, what))
             elif not is_utf8(self._environment[name]):
                 what = f"the environment variable {shown(name)[1:-1]} is not UTF-8"
-                self._problems.append(ConfigProblem(place, key, what))
+                self._problems.append(ConfigProblem(location, key, what))
             else:
                 return self._environment[name]
             usable = False
@@ -230,14 +229,14 @@ class _DocumentReader:
             members = [member for member in members if member.value is not UNUSABLE]
         if not isinstance(members, list) or not all(isinstance(m.value, str) and m.value for m in members):
             text = 'is a list of file names, such as ["topics.toml"]'
-            self._problems.append(ConfigProblem(include.place, "include", text))
+            self._problems.append(ConfigProblem(include.location, "include", text))
             return node
-        whole = ConfigNode({}, node.place)
+        whole = ConfigNode({}, node.location)
         for member in members:
             inner = path.parent / member.value
             problem = self._refusal(inner, files)
             if problem:
-                self._problems.append(ConfigProblem(member.place, "include", problem))
+                self._problems.append(ConfigProblem(member.location, "include", problem))
                 continue
             self._files += 1
             try:
@@ -245,8 +244,9 @@ class _DocumentReader:
             except _UnreadableError as error:
                 inside = error.problem
                 # a file that is not there is the fault of the line that names it
-                told = inside if inside.place.line else ConfigProblem(member.place, "include", str(inside))
-                self._problems.append(told)
+                if not inside.location.line:
+                    inside = ConfigProblem(member.location, "include", str(inside))
+                self._problems.append(inside)
         return _joined(whole, node)
 
     def _refusal(self, inner: Path, files: tuple[Path, ...]) -> str:
@@ -265,21 +265,21 @@ class _DocumentReader:
 
 
 def _bytes_of(path: Path) -> bytes:
-    place = SourceLocation(str(path), 0)
+    location = SourceLocation(str(path), 0)
     try:
         with path.open("rb") as file:
             data = file.read(configuration_bytes_max + 1)
     except OSError as error:
-        raise _UnreadableError(place, f"cannot be read: {error.strerror or error}") from None
+        raise _UnreadableError(location, f"cannot be read: {error.strerror or error}") from None
     except ValueError:
         raise _UnreadableError(SourceLocation(shown(str(path)), 0), "is no file name") from None
     if len(data) > configuration_bytes_max:
-        raise _UnreadableError(place, f"larger than {configuration_bytes_max} bytes")
+        raise _UnreadableError(location, f"larger than {configuration_bytes_max} bytes")
     return data
 
 
 def _explained(error: tomllib.TOMLDecodeError, text: str) -> tuple[int, str]:
-    """The line of a syntax error, and what can be done about it."""
+    """Return the line of a syntax error and the remedy."""
     at = _LINE.search(str(error))
     line = int(at[1]) if at else text.rstrip().count("\n") + 1
     what = _LINE.sub("", str(error)).replace(" (at end of document)", ", at the end of the file")
@@ -292,12 +292,12 @@ def _key(path: tuple[str | int, ...]) -> str:
 
 
 def shown_key(key: str) -> str:
-    """`key` as it is told: as it is written when it is an ordinary one, else quoted, escaped and cut."""
+    """Return `key` for a message: ordinary keys as written, others quoted, escaped and cut."""
     return key if len(key) <= KEY_CHARACTERS_MAX and key.isprintable() else shown(key)
 
 
 def is_utf8(text: str) -> bool:
-    """Whether `text` can be written as UTF-8; what came from the system may not be text at all."""
+    """Whether `text` can be encoded as UTF-8; text from the system may not be valid."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -311,9 +311,9 @@ def _joined(under: ConfigNode, over: ConfigNode) -> ConfigNode:
         table = dict(under.value)
         for key, node in over.value.items():
             table[key] = _joined(table[key], node) if key in table else node
-        return ConfigNode(table, over.place if over.value else under.place)
+        return ConfigNode(table, over.location if over.value else under.location)
     if _is_tables(under) and _is_tables(over):
-        return ConfigNode([*under.value, *over.value], over.place)
+        return ConfigNode([*under.value, *over.value], over.location)
     return over
 
 

@@ -1,6 +1,6 @@
-"""Owns the table `[limits]` of a configuration: what a server takes of its clients.
+"""Limits configuration: the table `[limits]`, the bounds for clients.
 
-Must never allow a limit beyond what other parts of the product can hold.
+Invariant: no limit exceeds what other parts of the product can hold.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Owns what a server is told about queues: the tables `[[queue]]`, their defaults, bounds and contradictions.
+"""Queue configuration: the tables `[[queue]]`, their defaults, bounds and contradictions.
 
-Must never let an option pass that would have no effect, or a queue that no message could enter or leave as it
-is told. Nothing is known here of what is in the log.
+Invariant: an option without effect is refused, and so is a queue that no message could enter or leave. The
+log is not read.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ NO_END: Final = "none"
 _OF_LEASES: Final = ("lease_period", "max_deliveries", "max_cancels")
 _POINT_FORM: Final = f"epoch, now, {BOOKMARK_FORM} or {TIME_FORM}"
 _OF_MESSAGES: Final = frozenset({"topics", "bookmarks", "correlation_ids", "sow_keys"})
-"""Fields of a filter's context that are the same whoever asks and whenever."""
+"""Fields of a filter's context that do not depend on the subscriber or the time."""
 
 _Choice = TypeVar("_Choice", bound=str)
 _Made = TypeVar("_Made")
@@ -57,10 +57,10 @@ _Made = TypeVar("_Made")
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What queues refer to elsewhere in the configuration."""
+    """Other parts of the configuration that queues refer to."""
 
     recorded: TopicSet | None
-    """None: every topic, or it is not known for a problem that is told there."""
+    """None: every topic, or unknown because of a reported problem."""
     types: Mapping[str, str]
     """Message types by topic."""
 
@@ -68,8 +68,8 @@ class _Known:
 def read_queues(
     sections: Sequence[Section], recorded: Sequence[str] | None, types: Mapping[str, str]
 ) -> list[QueueDefinition]:
-    """The queues. `recorded`: names and patterns of recorded topics, None: all; `types`: message types of
-    topics where they are told."""
+    """Read the queues. `recorded`: names and patterns of persistent topics, None: all; `types`: configured
+    message types of topics."""
     known = _Known(_topic_set(recorded), types)
     queues: list[tuple[Section, QueueDefinition]] = []
     names: set[str] = set()
@@ -156,7 +156,7 @@ def _queue(section: Section, known: _Known) -> QueueDefinition:
 
 
 def _check_recorded(section: Section, key: str, topic: str | None, known: _Known) -> bool:
-    """Whether the log has `topic`; a pattern may fit recorded topics whose names nobody knows yet."""
+    """Whether the log has `topic`; a pattern may match persistent topics with names unknown yet."""
     if not topic or is_pattern(topic) or known.recorded is None or topic in known.recorded:
         return True
     section.problem(key, f"the topic {shown(topic)} is not recorded: add a [[journal.topic]] for it")
@@ -184,8 +184,8 @@ def _check_at_most_once(section: Section, fairness: str | None) -> None:
 
 
 def _check_detours(queues: Iterable[tuple[Section, QueueDefinition]]) -> None:
-    """What is published to the name of a queue may go elsewhere, and no message come to the topic of that
-    name: nothing may wait for one there."""
+    """Refuse references to a queue whose messages go to other topics: no message enters the topic of its
+    name."""
     queues = list(queues)
     by_name = {queue.name: queue for _, queue in queues}
     for section, queue in queues:
@@ -286,7 +286,7 @@ def _expiration(value: Any) -> float:
 
 
 def _point(value: Any) -> str:
-    """In one form for each point, so that another way to write it is no change of it."""
+    """Return a canonical form of a recovery point, so that another notation is not a change."""
     text = text_of(value)
     if text.lower() in ("epoch", "now"):
         return text.lower()
@@ -308,15 +308,15 @@ def _point(value: Any) -> str:
 
 
 def _types(underlying: str, covered: TopicSet | None, types: Mapping[str, str]) -> list[MessageType]:
-    """The message types of the topics of a queue, as far as they are known: as for a subscription."""
+    """Return the known message types of the topics of a queue, as for a subscription."""
     if not is_pattern(underlying):
         return [message_type(types.get(underlying, DEFAULT_TYPE))]
-    told = {kind for name, kind in types.items() if covered is not None and name in covered}
-    return [message_type(kind) for kind in sorted({DEFAULT_TYPE} | told)]
+    named = {kind for name, kind in types.items() if covered is not None and name in covered}
+    return [message_type(kind) for kind in sorted({DEFAULT_TYPE} | named)]
 
 
 def _for_one(types: Iterable[MessageType], make: Callable[[MessageType], _Made]) -> _Made:
-    """What `make` makes for the first of the types that takes it. Raises `BadFilter` when none does."""
+    """Return the result of `make` for the first type that accepts it. Raises `BadFilter` if none does."""
     refusal: BadFilter | None = None
     for kind in types:
         try:

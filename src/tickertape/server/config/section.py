@@ -1,6 +1,6 @@
-"""Owns one table of a configuration while it is read: values by key, and what is left over at the end.
+"""Configuration section: one table while it is read, and the keys left over at the end.
 
-Must never let a key pass unread: `finish` calls whatever nobody asked for unknown.
+Invariant: no key passes unread: `finish` reports the others as unknown.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Section:
     """A table: its keys are asked for one by one, then `finish`ed. `name` is how messages call it."""
 
     def __init__(self, node: ConfigNode, name: str, problems: ConfigProblems) -> None:
-        self._place = node.place
+        self._location = node.location
         self._name = name
         self._problems = problems
         self._table: dict[str, ConfigNode] = {}
@@ -41,7 +41,7 @@ class Section:
         if isinstance(node.value, dict):
             self._table = node.value
         else:
-            self.problem("", f"is a table: write [{name}] and its keys below", node.place)
+            self.problem("", f"is a table: write [{name}] and its keys below", node.location)
 
     def value(self, key: str, convert: Callable[[Any], _Value], default: _Value) -> _Value:
         """The value of `key`, or `default` when it is absent, unusable, or `convert` refuses it with a
@@ -53,19 +53,19 @@ class Section:
         try:
             return convert(node.value)
         except UsageError as error:
-            self.problem(key, str(error), node.place)
+            self.problem(key, str(error), node.location)
             return default
 
     def required(self, key: str, convert: Callable[[Any], _Value], default: _Value) -> _Value:
-        """As `value`, but the key must be there."""
+        """As `value`, of a required key."""
         if key not in self._table and not self._later & self._table.keys():
-            self.problem(key, MISSING, self._place)
+            self.problem(key, MISSING, self._location)
         return self.value(key, convert, default)
 
     def table(self, key: str) -> Section:
         """The table below `key`; an empty one when it is absent."""
         self._asked[key] = None
-        return Section(self._table.get(key, ConfigNode({}, self._place)), self._inner(key), self._problems)
+        return Section(self._table.get(key, ConfigNode({}, self._location)), self._inner(key), self._problems)
 
     def optional_table(self, key: str) -> Section | None:
         """The table below `key`; None when it is absent."""
@@ -80,42 +80,44 @@ class Section:
             return None
         name = self._inner(key)
         if not isinstance(node.value, list) or not all(isinstance(m.value, dict) for m in node.value):
-            self.problem(key, f"is a list of tables: write [[{name}]] and its keys below", node.place)
+            self.problem(key, f"is a list of tables: write [[{name}]] and its keys below", node.location)
             return None
         return [Section(member, name, self._problems) for member in node.value]
 
     def not_built(self, *keys: str) -> None:
-        """Refuse these keys in so many words: they will come, and have no effect today."""
+        """Refuse keys of planned features explicitly: they have no effect today."""
         self._later = frozenset(keys)
         for key in keys:
             if key in self._table:
-                self.problem(key, "is not built yet; take it out", self._table[key].place)
+                self.problem(key, "is not built yet; take it out", self._table[key].location)
 
     def has(self, key: str) -> bool:
         """Whether the key is written here."""
         return key in self._table
 
-    def place(self, key: str) -> SourceLocation:
-        """Where `key` stands, or its table when it is absent."""
+    def location(self, key: str) -> SourceLocation:
+        """Return the location of `key`, or of the table if the key is absent."""
         node = self._table.get(key)
-        return self._place if node is None else node.place
+        return self._location if node is None else node.location
 
-    def problem(self, key: str, text: str, place: SourceLocation | None = None) -> None:
+    def problem(self, key: str, text: str, location: SourceLocation | None = None) -> None:
         """Note a problem of `key`."""
-        self._problems.append(ConfigProblem(place or self.place(key), self._inner(shown_key(key)), text))
+        self._problems.append(
+            ConfigProblem(location or self.location(key), self._inner(shown_key(key)), text)
+        )
 
     def finish(self, *also: str) -> None:
-        """Refuse what nobody asked for; `also` names keys that were dealt with elsewhere."""
+        """Report the keys that were not read; `also` names keys that were read elsewhere."""
         takes = ", ".join([*self._asked, *also])
         where = f"[{self._name}]" if self._name else "the file"
         for key, node in self._table.items():
             if key in self._asked or key in self._later:
                 continue
-            # Likeness is costly, and of no use to who has got that many problems already.
+            # Close matches are costly, and useless beside that many problems.
             tell = not self._problems.more
             close = _close_match(key, [*self._asked, *also, *self._later]) if tell else ""
             guess = f"did you mean {shown(close)}? " if close else ""
-            self.problem(key, f"unknown; {guess}{where} takes {takes}", node.place)
+            self.problem(key, f"unknown; {guess}{where} takes {takes}", node.location)
 
     def _inner(self, key: str) -> str:
         return ".".join(part for part in (self._name, key) if part)
@@ -139,7 +141,7 @@ def text_of(value: Any) -> str:
 
 
 def kind_of(value: Any) -> str:
-    """`value` as a problem shows what it is not."""
+    """Return `value` as it is shown in a problem."""
     if isinstance(value, dict | list):
         return "a table" if isinstance(value, dict) else "a list"
     return shown(str(value).lower() if isinstance(value, bool) else str(value)).strip("'")
@@ -149,7 +151,7 @@ _DIGITS_MAX: Final = 20
 
 
 def flag_of(value: Any) -> bool:
-    """A flag. Raises `ConfigurationError`, as all here."""
+    """Read a flag. Raises `ConfigurationError`."""
     # As text too, because that is all that ${VAR} can give.
     flag = {"true": True, "false": False}.get(value) if isinstance(value, str) else value
     if not isinstance(flag, bool):

@@ -1,6 +1,6 @@
-"""Owns what a server is told about slow clients: the table `[slow_clients]`, its defaults and bounds.
+"""Slow-client configuration: the table `[slow_clients]`, its defaults and bounds.
 
-Must never touch the directory that it names.
+The directory that it names is not touched.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ NO_AGE: Final = "none"
 
 
 class SlowClientsConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What may wait for clients that do not take what they subscribed to and the log does not have, and how
-    long: that holds for `live` subscriptions to what it has, too."""
+    """Bounds of the backlogs of slow clients, in bytes and time, also of `live` subscriptions."""
 
     memory_limit: int = slow_memory_bytes_default
     """Bytes, all connections together."""
@@ -49,13 +48,13 @@ class SlowClientsConfig(msgspec.Struct, frozen=True, kw_only=True):
         """The bounds, for the engine."""
         return SlowConsumerLimits(self.memory_limit, self.connection_limit, self.disk_limit, self.age_limit)
 
-    def place(self, data: str) -> str:
-        """The directory, where `data` is the data directory."""
+    def path(self, data: str) -> str:
+        """Return the directory below the data directory `data`, or the configured one."""
         return str(Path(data) / DIRECTORY_DEFAULT) if self.directory is None else self.directory
 
 
 def read_slow_clients(section: Section, home: str) -> SlowClientsConfig:
-    """The table. `home` is the file that a relative directory belongs to, when the table does not say."""
+    """Read the table. `home`: the file that a relative path belongs to, unless the table's file does."""
     memory = section.value("memory_limit", _memory, slow_memory_bytes_default)
     connection = section.value("connection_limit", _size, min(slow_connection_bytes_default, memory))
     disk = section.value("disk_limit", _disk, slow_disk_bytes_default)
@@ -66,7 +65,7 @@ def read_slow_clients(section: Section, home: str) -> SlowClientsConfig:
     if directory is not None:
         if disk == 0:
             section.problem("directory", "has an effect with a disk_limit only, and disk_limit is 0")
-        home = section.place("directory").file if section.place("directory").line else home
+        home = section.location("directory").file if section.location("directory").line else home
         directory = str(Path(home).parent / directory) if home else directory
     section.finish()
     return SlowClientsConfig(

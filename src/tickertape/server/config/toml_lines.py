@@ -1,7 +1,6 @@
-"""Owns the line numbers of a TOML document: on which line each key and each array element stands.
+"""TOML lines: the line of each key and each array element of a document.
 
-Must never judge a document or read a value: `tomllib` does that, first; this walks only what it has accepted,
-because `tomllib` gives values without their places and an error without a line helps nobody.
+`tomllib` gives values without their lines. This module reads only documents that `tomllib` accepted.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ def check_keys(text: str) -> None:
 
 
 def _stand_in(match: re.Match[str]) -> str:
-    """What stands for a comment or a string, on as many lines."""
+    """Replacement of a comment or a string, with as many lines."""
     return '""' + "\n" * match[0].count("\n")
 
 
@@ -173,7 +172,7 @@ class _Walk:
             self._at = match.end()
 
     def _next_member(self, closing: str) -> bool:
-        """Stand at the next member of an array or inline table; False, behind its end, when there is none."""
+        """Move to the next member of an array or inline table; False behind its end."""
         self._skip(_BLANK)
         if self._text[self._at] == ",":
             self._at += 1

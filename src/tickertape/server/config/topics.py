@@ -1,6 +1,6 @@
-"""Owns how a configuration names topics: in full, and where topics are recorded by a pattern.
+"""Topic configuration: topics by name, and persistent topics by a pattern.
 
-Must never take a pattern for a name, or one that the engine could not search for in linear time.
+Invariant: a pattern is never taken for a name, and patterns can be matched in linear time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tickertape.server.config.section import Section, text_of
 
 RECORDED_LATER: Final = ("filter", "key", "expiration")
 TOPIC_LATER: Final = (*RECORDED_LATER, "pattern")
-"""What the product will have and does not have yet."""
+"""Notations of planned features."""
 
 
 def read_name(section: Section, taken: set[str]) -> str:
@@ -29,7 +29,7 @@ def read_name(section: Section, taken: set[str]) -> str:
 
 
 def read_recorded(sections: Iterable[Section]) -> list[str]:
-    """Names and patterns of what is recorded."""
+    """Names and patterns of persistent topics."""
     taken: set[str] = set()
     names = []
     patterns = 0

@@ -1,6 +1,6 @@
-"""Owns what a server is told about transactions: the table `[transactions]`, its defaults and bounds.
+"""Transaction configuration: the table `[transactions]`, its defaults and bounds.
 
-Must never touch the directory in which they are staged.
+The staging directory is not touched.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from tickertape.server.limits import staged_age_seconds_min, transaction_bytes_m
 
 
 class TransactionsConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be staged for transactions that are not committed yet, and how long."""
+    """Bounds of staged transactions, in bytes and time."""
 
     disk_limit: int = staged_bytes_max_default
     """Bytes, all transactions together."""
     bytes_max: int = transaction_bytes_max_default
     """Bytes of one transaction."""
     expire_after: float = staged_age_seconds_default
-    """Seconds for which a transaction stays staged to which nobody adds and that nobody commits."""
+    """Seconds after which an unused staged transaction is dropped."""
 
     @property
     def limits(self) -> StagingLimits:

@@ -1,6 +1,6 @@
-"""Owns what a server can be told of the addresses it listens on, and of who may log on.
+"""Transport configuration: the listening addresses, and who may log on to them.
 
-Must never open a file: what a certificate, a key or a token file holds is looked at when the server starts.
+Certificates, keys and token files are read when the server starts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Transport(msgspec.Struct, frozen=True, kw_only=True):
 
     listen: str = LISTEN_DEFAULT
     insecure: bool = False
-    """Listening beyond loopback without encryption was allowed in so many words."""
+    """Listening beyond loopback without encryption was allowed explicitly."""
     certificate: str | None = None
     """Path of the certificate of a `tls://` address, with those between it and the CA."""
     key: str | None = None
@@ -39,7 +39,7 @@ class Transport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Authentication(msgspec.Struct, frozen=True, kw_only=True):
-    """Who may log on."""
+    """Authentication of logons."""
 
     tokens_file: str
     """Path of the file with the hashes of the tokens."""
@@ -103,7 +103,7 @@ def _transport(section: Section, taken: set[str]) -> Transport | None:
 
 def _beside(section: Section, key: str, path: str) -> str:
     """`path`, relative to the file that says it."""
-    return str(Path(section.place(key).file).parent / path)
+    return str(Path(section.location(key).file).parent / path)
 
 
 def _listen(value: Any) -> str:

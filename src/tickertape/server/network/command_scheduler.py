@@ -1,7 +1,8 @@
-"""Owns whose next command has to wait: one that had a filter compiled took long, and others come first.
+"""Command scheduler: a command that has a filter compiled makes the next ones of its connection wait.
 
-Must never change the order of what came from a connection, or hold more of it than came in one piece: while
-something waits, nothing more is read from that connection.
+Invariants:
+- The commands of a connection keep their order.
+- While commands of a connection wait, nothing more is read from it.
 """
 
 from __future__ import annotations
@@ -15,63 +16,52 @@ from tickertape.wire.connection import Received, Violation
 
 Incoming: TypeAlias = Received | Violation
 
-_AT_ONCE_MAX: Final = 64
-"""So many are taken in one turn when nothing is compiled for them."""
+_TURN_COMMANDS_MAX: Final = 64
+"""Commands that one turn takes while nothing is compiled for them."""
 
 
 class CommandScheduler:
-    """Connections whose commands wait for their turn. `take(conn, incoming, now)` hands one to the engine,
-    `compiled()` says how often something was compiled so far, `read(conn, enabled)` stops and goes on reading
-    from a connection."""
+    """Connections whose commands wait for their turn.
 
-    def __init__(
-        self,
-        take: Callable[[int, Incoming, Now], None],
-        compiled: Callable[[], int],
-        read: Callable[[int, bool], None],
-    ) -> None:
+    `take(conn, incoming, now)` passes a command to the engine and returns whether a filter was compiled."""
+
+    def __init__(self, take: Callable[[int, Incoming, Now], bool]) -> None:
         self._take = take
-        self._compiled = compiled
-        self._read = read
         self._waiting: dict[int, deque[Incoming]] = {}
-        """By connection, in the order of their turns; empty where nothing waits, but may not be taken now."""
+        """By connection, in the order of their turns; an empty queue delays the next command."""
 
-    def came(self, conn: int, incoming: Incoming, now: Now) -> None:
-        """Take what came from a connection at once, unless it has to wait for its turn."""
+    def received(self, conn: int, incoming: Incoming, now: Now) -> bool:
+        """Take a command at once unless it has to wait; returns whether to stop reading its connection."""
         waiting = self._waiting.get(conn)
-        if waiting is not None:
-            if not waiting:
-                self._read(conn, False)
-            waiting.append(incoming)
-            return
-        before = self._compiled()
-        self._take(conn, incoming, now)
-        if self._compiled() != before:
-            self._waiting[conn] = deque()
+        if waiting is None:
+            if self._take(conn, incoming, now):
+                self._waiting[conn] = deque()
+            return False
+        waiting.append(incoming)
+        return len(waiting) == 1
 
     @property
     def has_work(self) -> bool:
         """Whether `step` would do something."""
         return bool(self._waiting)
 
-    def step(self, now: Now) -> None:
-        """It is the turn of the next connection, up to something that has a filter compiled."""
+    def step(self, now: Now) -> int | None:
+        """Take commands of the next connection until one has a filter compiled; returns the connection to
+        read from again, if any."""
         if not self._waiting:
-            return
+            return None
         conn, waiting = next(iter(self._waiting.items()))
-        before, waited = self._compiled(), bool(waiting)
-        taken = 0
-        while waiting and taken < _AT_ONCE_MAX and self._compiled() == before:
-            self._take(conn, waiting.popleft(), now)
+        waited, compiled, taken = bool(waiting), False, 0
+        while waiting and taken < _TURN_COMMANDS_MAX and not compiled:
+            compiled = self._take(conn, waiting.popleft(), now)
             taken += 1
         del self._waiting[conn]
-        if waiting or self._compiled() != before:
+        if waiting or compiled:
             self._waiting[conn] = waiting
-        if waited and not waiting:
-            self._read(conn, True)
+        return conn if waited and not waiting else None
 
     def drop(self, conn: int) -> list[Incoming]:
-        """The connection is gone; what came from it and was not taken."""
+        """Forget a closed connection; returns its commands that were not taken."""
         waiting = self._waiting.get(conn)
         if waiting is None:
             return []

@@ -1,11 +1,11 @@
-"""Owns who may go on sending a large frame: the bound over all connections for frames that are not complete.
-
-Must never read a clock or touch a connection: it is told what came and when, and answers who is read on.
+"""Inbound budget: bounds the memory of incomplete large frames over all connections.
 
 A large frame is read into memory of its own, of its whole size. That size is counted before the memory is
-taken. What does not fit waits, in the order in which the frames began, and its connection is not read from;
-the frame that began first is always read on, so something always can go on. A frame that is read on while
-others wait must come: one that stands still is named by `stalled`, so that its room goes to the next.
+taken. A frame that does not fit waits, in the order in which the frames began, and its connection is not
+read; the frame that began first is always read, so one can always proceed. A frame that is read while others
+wait must proceed: `stalled` names one that does not, so that its room goes to the next.
+
+Pure: times are arguments, and answers say which connections to read.
 """
 
 from __future__ import annotations
@@ -23,17 +23,16 @@ class _InboundFrame:
     def __init__(self, size: int, received: int, since: float) -> None:
         self.bytes = size
         self.marked = received
-        """How much had come at `since`."""
+        """Bytes received at `since`."""
         self.since = since
-        """When it last came on, or was given leave to."""
+        """Time of its last progress, or of its admission."""
 
 
 class InboundBudget:
-    """The unfinished large frames of all connections, which have numbers. Times are monotonic seconds.
+    """The unfinished large frames of all connections, by number. Times are monotonic seconds.
 
-    `bytes_max`: what the frames that are read on may take together. `stall_seconds`, `progress_bytes`: while
-    others wait, so much of each of them must come (or its end) in this time.
-    """
+    `bytes_max`: bound of all frames that are being read. `stall_seconds`, `progress_bytes`: while others
+    wait, each frame must progress by so many bytes, or end, in this time."""
 
     def __init__(
         self,
@@ -42,21 +41,22 @@ class InboundBudget:
         progress_bytes: int = inbound_progress_bytes_min,
     ) -> None:
         self.bytes = 0
-        """What the frames that are read on take together; above `bytes_max` only for one frame alone."""
+        """Bytes of all frames that are being read; above `bytes_max` only for a single frame."""
         self._bytes_max = bytes_max
         self._stall_seconds = stall_seconds
         self._progress_bytes = progress_bytes
-        self._read: OrderedDict[int, _InboundFrame] = OrderedDict()  # who came on longest ago is first
+        self._read: OrderedDict[int, _InboundFrame] = OrderedDict()  # longest without progress first
         self._waiting: OrderedDict[int, int] = OrderedDict()  # whose frame began longest ago is first
-        self._contended = 0.0  # since when somebody waits, or since when stalls are counted
+        self._contended = 0.0  # time from which stalls count
 
     @property
     def waiting(self) -> int:
-        """Connections that are not read from because there is no room for their frames."""
+        """Number of connections that are not read for lack of room."""
         return len(self._waiting)
 
     def came(self, conn: int, size: int, received: int, now: float) -> bool:
-        """So much of the unfinished frame of `size` bytes is there; whether its connection is read on."""
+        """Note the received bytes of an unfinished frame of `size` bytes; returns whether its connection may
+        be read."""
         frame = self._read.get(conn)
         if frame is not None:
             if received - frame.marked >= self._progress_bytes:
@@ -97,18 +97,18 @@ class InboundBudget:
             self._restart(conn, frame, now)
 
     def excuse_all(self, now: float) -> None:
-        """The server itself stood still."""
+        """Restart the time of all frames: the server itself stalled."""
         self._contended = now
 
     def deadline(self) -> float | None:
-        """When somebody will have stalled if nothing comes; None while nobody waits."""
+        """Return the time at which a frame has stalled without progress; None while no frame waits."""
         if not self._waiting:
             return None
         oldest = next(iter(self._read.values()))
         return max(oldest.since, self._contended) + self._stall_seconds
 
     def stalled(self, now: float) -> int | None:
-        """The connection to end now, so that others go on; None when there is none. Ask again after it."""
+        """Return the connection to end now, if any. Call it again after that."""
         deadline = self.deadline()
         return None if deadline is None or now < deadline else next(iter(self._read))
 

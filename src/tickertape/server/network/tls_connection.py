@@ -1,7 +1,8 @@
-"""Owns a connection of a client over TLS: the handshake, and cipher text in and out.
+"""TLS client connection: the handshake, and cipher text in and out.
 
-Must never let a byte through that came before the handshake was done, nor hold more cipher text than one read
-brings: while the connection is not to be read from, what is there waits.
+Invariants:
+- No byte received before the end of the handshake reaches the wire machine.
+- At most one read of cipher text is held: it waits while the connection is not to be read.
 """
 
 from __future__ import annotations
@@ -9,68 +10,64 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from typing import TYPE_CHECKING
 
 from tickertape.base.errors import TlsFailed, TlsRequired
 from tickertape.base.interfaces import Buffer
 from tickertape.security.channel import HANDSHAKE_BYTE, Channel, portions
 from tickertape.server.limits import handshake_bytes_max
-from tickertape.server.network.connection import ClientConnection
+from tickertape.server.network.connection import ClientConnection, ConnectionHandler
 from tickertape.wire.commands import PREFACE
-
-if TYPE_CHECKING:
-    from tickertape.server.engine_driver import EngineDriver
 
 
 class TlsClientConnection(ClientConnection):
-    """One connection over TLS. The time for the logon holds for the handshake too."""
+    """A connection over TLS. The time limit of the logon includes the handshake."""
 
-    def __init__(self, instance: EngineDriver, context: ssl.SSLContext) -> None:
-        super().__init__(instance)
+    def __init__(self, handler: ConnectionHandler, context: ssl.SSLContext) -> None:
+        super().__init__(handler)
         self._channel = Channel(context, server=True)
         self._handshake_bytes = 0
         self._plain = False
-        """The client speaks our protocol without TLS: it is told so in words that it understands."""
+        """The client speaks our protocol without TLS, so the refusal is sent without TLS."""
         self._pumping = False
 
     # -- called by the event loop ---------------------------------------------------------------------
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
-        return self._instance.cipher_scratch
+        return self._handler.cipher_scratch
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._parting:
+        if self._closing:
             return
         self._heard_at = time.monotonic()
         self._read_bytes += nbytes
-        data = self._instance.cipher_scratch[:nbytes]
+        data = self._handler.cipher_scratch[:nbytes]
         if self._channel.established:
             self._channel.feed(data)
         elif not self._shake(data):
             return
         self._pump()
 
-    # -- called by the instance -----------------------------------------------------------------------
+    # -- called by the handler ------------------------------------------------------------------------
 
     def send(self, buffers: list[Buffer]) -> None:
         """Write buffers in order."""
         if self._plain:
             super().send(buffers)
-        elif self._channel.established:  # who has no handshake cannot be told anything
+        elif self._channel.established:  # nothing can be sent before
             try:
                 super().send([self._channel.encrypted(portion) for portion in portions(buffers)])
             except TlsFailed:
                 self.abort()
 
-    def close(self, *, linger: bool) -> None:
-        """As without TLS; the client is told that nothing more comes."""
+    def close(self, code: str, text: str, *, linger: bool) -> None:
+        """Close as without TLS, with a notice of the end before."""
         self._write_out(self._channel.farewell())
-        super().close(linger=linger)
+        super().close(code, text, linger=linger)
 
     # -- inside ---------------------------------------------------------------------------------------
 
     def _shake(self, data: memoryview) -> bool:
-        """Go on with the handshake; whether it is done."""
+        """Continue the handshake; returns whether it is done."""
         if not self._handshake_bytes and data[0] != HANDSHAKE_BYTE:
             self._refuse_plain(data[0])
             return False
@@ -82,7 +79,7 @@ class TlsClientConnection(ClientConnection):
                 raise TlsFailed(f"a TLS handshake of more than {handshake_bytes_max} bytes")
         except TlsFailed as error:
             self._write_out(self._channel.take())
-            self._instance.violated(self._conn, error)
+            self._handler.violated(self._conn, error)
             return False
         self._write_out(self._channel.take())
         return done
@@ -95,7 +92,7 @@ class TlsClientConnection(ClientConnection):
             )
         else:
             error = TlsFailed("what the client said is no TLS")
-        self._instance.violated(self._conn, error)
+        self._handler.violated(self._conn, error)
 
     def _write_out(self, cipher_text: bytes) -> None:
         assert self._transport is not None
@@ -103,17 +100,17 @@ class TlsClientConnection(ClientConnection):
             self._transport.write(cipher_text)
 
     def _pump(self) -> None:
-        """Hand on what came, as long as the connection is read from."""
+        """Decode received cipher text while the connection is to be read."""
         if self._pumping:
             return  # further up on the stack, and goes on there
         self._pumping = True
         try:
-            while not self._parting and not self._unread_for:
+            while not self._closing and not self._unread_for:
                 count = self._channel.read_into(self._wire.buffer())
                 if self._channel.answers:  # sent at once, so that it counts as outbox and stops the reading
                     self._write_out(self._channel.take())
                 if count:
-                    self._took(count)
+                    self._decode(count)
                 if self._channel.closed and self._transport is not None:  # perhaps with the same bytes
                     self._transport.close()
                     return
@@ -121,16 +118,16 @@ class TlsClientConnection(ClientConnection):
                     return
         except TlsFailed as error:
             self._write_out(self._channel.take())
-            self._instance.violated(self._conn, error)
+            self._handler.violated(self._conn, error)
         finally:
             self._pumping = False
 
-    def _read_on(self) -> None:
-        # First what came before; only then may more, or the end of the connection, be looked at.
+    def _resume_reading(self) -> None:
+        # Cipher text received before is decoded first, then more, or the end of the connection, is read.
         asyncio.get_running_loop().call_soon(self._go_on)
 
     def _go_on(self) -> None:
         if self._channel.established:
             self._pump()
-        if not self._unread_for or self._parting:
-            super()._read_on()
+        if not self._unread_for or self._closing:
+            super()._resume_reading()

@@ -1,7 +1,7 @@
-"""Owns reading the archive for the engine, on threads of its own, and looking now and then how far it goes.
+"""Archive reads: answers the archive requests of the engine on threads, and probes the archive.
 
-Must never block the event loop, or the end of the process: a store that does not answer holds up those who
-read from it, nobody else. What cannot be read is an answer too.
+A store that does not answer delays only its readers, not the event loop or the end of the process. A failed
+read is an answer too.
 """
 
 from __future__ import annotations
@@ -48,39 +48,39 @@ if TYPE_CHECKING:
     from tickertape.archive.reader import ArchiveExtent, ArchiveReader
     from tickertape.archive.schema import Coverage
 
-_FIRST_LOOK_SECONDS: Final = 0.2
-"""The libraries are imported when the server has begun to serve; who needs them before has them imported."""
+_FIRST_PROBE_SECONDS: Final = 0.2
+"""The libraries are imported after the server has begun to serve, or by the first request."""
 _END_SECONDS_MAX: Final = 1.0
-"""What a stop waits for reads under way."""
+"""A stop waits this long for reads under way."""
 
 
 class ArchiveReadHandler(Protocol):
-    """What answers are given to, on the event loop."""
+    """Receiver of answers, on the event loop."""
 
     broker: Broker
 
     def flush(self) -> None:
-        """Carry out what the engine wants then."""
+        """Carry out the effects of the engine."""
 
 
 class _ArchiveRead:
-    """A reader that goes on where the last answer ended, and reads the next answer before it is asked for."""
+    """A scan that continues where its last answer ended, and reads the next answer ahead."""
 
     def __init__(self, topic: str | None, begin: int, end: int, messages: Iterator[ArchiveExtent]) -> None:
         self.topic = topic
         self.at = begin
-        """Where the next answer begins."""
+        """Position at which the next answer begins."""
         self.end = end
-        """Where it ends; the log may begin later by now."""
+        """Position at which the scan ends; the log may begin later by now."""
         self.used = True
-        """It was asked since somebody looked."""
+        """It was used since the last probe."""
         self._messages = messages
         self._ready: ArchivedParts | None = None
         self._lock = threading.Lock()
 
     def next(self, topic: str | None, begin: int, size: int) -> ArchivedParts | None:
-        """The next answer, of about so many bytes; None when that is not what begins at `begin`, or what was
-        read ahead while somebody asked could not be read. Raises `ArchiveFailed`."""
+        """Return the next answer, of about `size` bytes; None unless it begins at `begin`, or if reading
+        ahead failed. Raises `ArchiveFailed`."""
         self.used = True
         with self._lock:
             if (self.topic, self.at) != (topic, begin):
@@ -95,7 +95,7 @@ class _ArchiveRead:
             if self._ready is None and 0 <= self.at < self.end:
                 try:
                     self._ready = self._read(size)
-                except Exception:  # noqa: BLE001 - who asks for it begins anew, and is told what is wrong
+                except Exception:  # noqa: BLE001 - the next request begins anew and gets the error
                     self.at = -1
 
     def _read(self, size: int) -> ArchivedParts:
@@ -134,26 +134,26 @@ class ArchiveReads:
         self._tier = tier
         self._archive: ArchiveReader | None = None
         self._opening = threading.Lock()
-        self._readings: OrderedDict[int, _ArchiveRead] = OrderedDict()
-        self._readings_lock = threading.Lock()
-        self._turns = ArchiveReadQueue()
+        self._readers: OrderedDict[int, _ArchiveRead] = OrderedDict()
+        self._readers_lock = threading.Lock()
+        self._queue = ArchiveReadQueue()
         self._threads: list[threading.Thread] = []
         self._waiting = 0
         """Requests that were not answered."""
         self._stopped = threading.Event()
-        self._told = ""
-        """What was told of the last look."""
+        self._last_event = ""
+        """The last logged event about the archive."""
         self._unfit = ""
         """Why the archive is not that of this log, for good: the log will grow to where the archive ends,
         with other messages at its positions."""
         self._last: tuple[tuple[str, Coverage], tuple[int, StoredMessage] | None] | None = None
-        """Which table it was when it was looked at last, what it covered, and the last message of that."""
+        """Table and coverage of the last probe, and the last message covered."""
 
-    def start(self, loop: asyncio.AbstractEventLoop, driver: ArchiveReadHandler) -> None:
+    def start(self, loop: asyncio.AbstractEventLoop, handler: ArchiveReadHandler) -> None:
         """Begin to look how far it reaches. Called once, on the event loop, before the first request."""
         self._loop = loop
-        self._driver = driver
-        self._run_thread(self._look_on, "archive-look")
+        self._handler = handler
+        self._run_thread(self._probe_regularly, "archive-look")
 
     def submit(self, effect: ArchiveRead) -> None:
         """Answer a request, on a thread."""
@@ -161,18 +161,18 @@ class ArchiveReads:
         busy = len(self._threads) - 1  # one of them looks
         if busy < min(self._waiting, archive_threads_max):
             self._run_thread(self._answer_all, f"archive-read-{busy}")
-        self._turns.put(effect)
+        self._queue.put(effect)
 
     def drop(self, conn: int) -> None:
-        """A connection is gone: what it has asked for and was not begun is over."""
-        for effect in self._turns.drop(conn):
+        """Forget the requests of a closed connection that are not under way."""
+        for effect in self._queue.drop(conn):
             self._waiting -= 1
-            self._tell(effect.token, ArchiveFailed("nobody waits for it"))
+            self._deliver(effect.token, ArchiveFailed("nobody waits for it"))
 
     def stop(self) -> None:
         """End the threads; one that waits for a store is left to itself."""
         self._stopped.set()
-        self._turns.stop()
+        self._queue.stop()
         for thread in self._threads:
             thread.join(_END_SECONDS_MAX / len(self._threads))
 
@@ -181,23 +181,23 @@ class ArchiveReads:
     def _answered(self, token: int, answer: ArchiveAnswer | TickertapeError) -> None:
         self._waiting -= 1
         if isinstance(answer, ArchiveCoverage):
-            self._check(answer, partial(self._tell, token))
+            self._check(answer, partial(self._deliver, token))
         else:
-            self._tell(token, answer)
-        self._driver.flush()
+            self._deliver(token, answer)
+        self._handler.flush()
 
-    def _tell(self, token: int, answer: ArchiveAnswer | TickertapeError) -> None:
-        self._driver.broker.archive_done(token, answer, clock())
+    def _deliver(self, token: int, answer: ArchiveAnswer | TickertapeError) -> None:
+        self._handler.broker.archive_done(token, answer, clock())
 
-    def _looked(self, covered: ArchiveCoverage) -> None:
+    def _probed(self, covered: ArchiveCoverage) -> None:
         self._check(covered, lambda _: None)
-        self._driver.flush()
+        self._handler.flush()
 
     def _check(
         self, covered: ArchiveCoverage, told: Callable[[ArchiveCoverage | ArchiveFailed], None]
     ) -> None:
-        """Use what the archive covers, once it is known that the log has, or had, these messages."""
-        broker = self._driver.broker
+        """Use the coverage once the log is known to have, or to have had, these messages."""
+        broker = self._handler.broker
         if covered.begin is None or self._unfit or self._knows(covered):
             self._judged(covered, told, "")
         elif covered.end > broker.journal.commits.persisted_end:
@@ -225,7 +225,7 @@ class ArchiveReads:
         told: Callable[[ArchiveCoverage | ArchiveFailed], None],
         found: str | TickertapeError,
     ) -> None:
-        """`found` is what is wrong, if anything; an error when that cannot be known now."""
+        """Use or refuse the coverage; `found` names a difference, or is an error if it is unknown."""
         if isinstance(found, TickertapeError):
             text = f"{self._config.location} cannot be compared with the log: {found}"
             self._record("archive_failed", logging.WARNING, code=ArchiveFailed.code, text=text)
@@ -238,7 +238,7 @@ class ArchiveReads:
                 if covered.begin is not None:
                     self._record("archive_found", logging.INFO, location=self._config.location)
             told(ArchiveFailed(self._unfit) if self._unfit else covered)
-        self._driver.flush()
+        self._handler.flush()
 
     def _refuse(self, what: str) -> None:
         """It is not used any more: nothing of it is served, and nothing is removed for being in it."""
@@ -247,7 +247,7 @@ class ArchiveReads:
             "and nothing is removed for being in it; begin a new one at another place"
         )
         self._tier.cover(ArchiveCoverage(None))
-        self._driver.broker.archive_changed(clock())  # that it holds segments is told soon
+        self._handler.broker.archive_changed(clock())  # retention reports the segments that it holds
         self._record("archive_failed", logging.WARNING, code=ArchiveFailed.code, text=self._unfit)
 
     def _knows(self, covered: ArchiveCoverage) -> bool:
@@ -257,7 +257,7 @@ class ArchiveReads:
     def _cover(self, covered: ArchiveCoverage) -> None:
         if not self._knows(covered):
             self._tier.cover(covered)
-            self._driver.broker.archive_changed(clock())
+            self._handler.broker.archive_changed(clock())
 
     # -- on threads -----------------------------------------------------------------------------------
 
@@ -269,25 +269,25 @@ class ArchiveReads:
 
     def _to_loop(self, call: object, *arguments: object) -> None:
         assert callable(call)
-        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits for it any more
+        with contextlib.suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(call, *arguments)
 
-    def _look_on(self) -> None:
-        wait = _FIRST_LOOK_SECONDS
+    def _probe_regularly(self) -> None:
+        wait = _FIRST_PROBE_SECONDS
         while not self._stopped.wait(wait):
             wait = self._config.refresh
             self._drop_unused()
             try:
-                covered = self._look()
+                covered = self._probe()
             except TickertapeError as error:
                 self._record("archive_failed", logging.WARNING, code=error.code, text=str(error))
-            except Exception as defect:  # noqa: BLE001 - it is told, and tried again
+            except Exception as defect:  # noqa: BLE001 - it is logged, and probed again
                 self._record("archive_failed", logging.WARNING, code="archive_failed", text=repr(defect))
             else:
-                self._to_loop(self._looked, covered)
+                self._to_loop(self._probed, covered)
 
     def _answer_all(self) -> None:
-        while (effect := self._turns.take()) is not None:
+        while (effect := self._queue.take()) is not None:
             answer: ArchiveAnswer | TickertapeError
             try:
                 answer = self._answer(effect.request)
@@ -297,11 +297,11 @@ class ArchiveReads:
                 answer = ArchiveFailed(f"internal error: {defect!r}")
             self._to_loop(self._answered, effect.token, answer)
             self._read_ahead(effect.request)
-            self._turns.done(effect)
+            self._queue.done(effect)
 
     def _answer(self, request: ArchiveRequest) -> ArchiveAnswer:
         if isinstance(request, ProbeArchive):
-            return self._look()
+            return self._probe()
         if self._unfit:
             raise ArchiveFailed(self._unfit)
         if isinstance(request, ReadArchive):
@@ -317,7 +317,7 @@ class ArchiveReads:
             return ArchivedLast(None if last is None else last.bookmark)
         return ArchivedPlace(archive.find_time(request.micros, request.begin, request.end))
 
-    def _look(self) -> ArchiveCoverage:
+    def _probe(self) -> ArchiveCoverage:
         from tickertape.archive.schema import holds_topic
 
         coverage = self._opened().refresh()
@@ -340,10 +340,10 @@ class ArchiveReads:
         return known[1]
 
     def _record(self, name: str, level: int, **fields: str) -> None:
-        """Once, until something else is to be told."""
+        """Log an event unless it was the last one."""
         told = f"{name} {fields}"
-        if told != self._told:
-            self._told = told
+        if told != self._last_event:
+            self._last_event = told
             event(name, level, **fields)
 
     def _opened(self) -> ArchiveReader:
@@ -358,33 +358,33 @@ class ArchiveReads:
     # -- messages -------------------------------------------------------------------------------------
 
     def _read(self, request: ReadArchive) -> ArchivedParts:
-        with self._readings_lock:
-            reading = self._readings.pop(request.scan, None)
+        with self._readers_lock:
+            reader = self._readers.pop(request.scan, None)
         topic, begin, end, size = request.topic, request.begin, request.end, request.size
-        answer = None if reading is None else reading.next(topic, begin, size)
-        if reading is None or answer is None:
+        answer = None if reader is None else reader.next(topic, begin, size)
+        if reader is None or answer is None:
             messages = self._opened().messages(begin, end, topic, bytes_max=size)
-            reading = _ArchiveRead(topic, begin, end, messages)
-            answer = reading.next(topic, begin, size)
+            reader = _ArchiveRead(topic, begin, end, messages)
+            answer = reader.next(topic, begin, size)
             assert answer is not None
-        with self._readings_lock:
-            if reading.at < reading.end:
-                self._readings[request.scan] = reading
-            while len(self._readings) > archive_scans_max:
-                self._readings.popitem(last=False)
+        with self._readers_lock:
+            if reader.at < reader.end:
+                self._readers[request.scan] = reader
+            while len(self._readers) > archive_scans_max:
+                self._readers.popitem(last=False)
         return answer
 
     def _drop_unused(self) -> None:
-        """Close readers that nobody has asked since the last look."""
-        with self._readings_lock:
-            for scan, reading in list(self._readings.items()):
-                if not reading.used:
-                    del self._readings[scan]
-                reading.used = False
+        """Close readers that were not used since the last probe."""
+        with self._readers_lock:
+            for scan, reader in list(self._readers.items()):
+                if not reader.used:
+                    del self._readers[scan]
+                reader.used = False
 
     def _read_ahead(self, request: ArchiveRequest) -> None:
         if isinstance(request, ReadArchive):
-            with self._readings_lock:
-                reading = self._readings.get(request.scan)
-            if reading is not None:
-                reading.read_ahead(request.size)
+            with self._readers_lock:
+                reader = self._readers.get(request.scan)
+            if reader is not None:
+                reader.read_ahead(request.size)

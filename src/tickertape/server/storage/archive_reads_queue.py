@@ -1,7 +1,8 @@
-"""Owns whose request of the archive is carried out next, for the threads that do it.
+"""Archive read queue: shares the threads that read the archive fairly between connections.
 
-Must never let one connection have more than its part of the threads, or a second turn while another waits for
-its first; nor carry out what nobody waits for any more.
+Invariants:
+- A connection has at most its share of the threads, and no second turn while another waits for its first.
+- Requests of closed connections are not carried out.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class ArchiveReadQueue:
             self._changed.notify()
 
     def drop(self, conn: int) -> list[ArchiveRead]:
-        """Nobody waits for those of a connection: what was not begun is not carried out, and given back."""
+        """Drop the waiting requests of a closed connection; returns them."""
         with self._changed:
             return list(self._lines.pop(conn, ()))
 

@@ -1,6 +1,6 @@
-"""Owns carrying out the journal's jobs, in order, one at a time.
+"""Disk worker: threads that carry out the journal's jobs, each kind in order, one at a time.
 
-Must never decide anything: an error goes back to the journal's machine, which latches.
+An error is the answer to its job; the group commit decides about it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tickertape.journal.commit.jobs import (
 from tickertape.journal.disk_jobs import DiskJobExecutor
 from tickertape.server.events import event
 from tickertape.server.limits import sync_slow_seconds
-from tickertape.server.storage.worker_thread import MakeLane, ThreadWorker, Worker
+from tickertape.server.storage.worker_thread import Worker, Workers
 
 Answer = Callable[[JournalJob, OSError | None, int], None]
 
@@ -31,17 +31,21 @@ class DiskWorker:
     """One thread for commits, one for preparing segments, and one for removing old segments and writing
     checkpoints of queues: neither reserving space, nor freeing it, nor a checkpoint ever delays a commit.
 
-    `answer(job, error, salt)` is called on the thread: it must hand over to the event loop. `make_lane` makes
-    what stands for each thread."""
+    `answer(job, error, salt)` is called on the thread: it must hand over to the event loop."""
 
-    def __init__(self, executor: DiskJobExecutor, answer: Answer, make_lane: MakeLane = ThreadWorker) -> None:
+    def __init__(
+        self,
+        executor: DiskJobExecutor,
+        answer: Answer,
+        workers: Workers = Workers(),  # noqa: B008 - a constant
+    ) -> None:
         self.syncs = Histogram()
-        """Seconds of each commit that was written and synced, and of each sync by itself."""
+        """Seconds of each synced write, and of each sync by itself."""
         self._executor = executor
         self._answer = answer
-        self._commits: Worker[JournalJob] = make_lane(self._do, "journal-commit")
-        self._prepares: Worker[JournalJob] = make_lane(self._do, "journal-prepare")
-        self._removals: Worker[JournalJob] = make_lane(self._do, "journal-remove")
+        self._commits: Worker[JournalJob] = workers.make(self._do, "journal-commit")
+        self._prepares: Worker[JournalJob] = workers.make(self._do, "journal-prepare")
+        self._removals: Worker[JournalJob] = workers.make(self._do, "journal-remove")
 
     def submit(self, job: JournalJob) -> None:
         """Queue a job."""
@@ -61,9 +65,9 @@ class DiskWorker:
         return None
 
     def stop(self) -> None:
-        """Finish what is queued and end the threads."""
-        for lane in (self._commits, self._prepares, self._removals):
-            lane.stop()
+        """Finish queued jobs and end the threads."""
+        for worker in (self._commits, self._prepares, self._removals):
+            worker.stop()
 
     def _do(self, job: JournalJob) -> None:
         salt, error = 0, None

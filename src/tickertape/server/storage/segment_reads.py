@@ -1,6 +1,6 @@
-"""Owns reading segments for the engine: at once when the page cache has it, else by a small pool of threads.
+"""Segment reads: from the page cache at once, else on a small pool of threads.
 
-Must never block the event loop on a disk, or close a file that a thread is reading.
+Invariants: the event loop never waits for a disk, and no file is closed while a thread reads it.
 """
 
 from __future__ import annotations
@@ -8,13 +8,14 @@ from __future__ import annotations
 import errno
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Final, Protocol
 
 from tickertape.base.interfaces import Buffer, Disk
 from tickertape.journal.format.segment import segment_path
 from tickertape.journal.reading.log_view import ReadRequest
+from tickertape.server.storage.worker_thread import Workers
 
 _THREADS: Final = 2
 _OPEN_FILES_MAX: Final = 128
@@ -23,25 +24,29 @@ Answer = Callable[[int, Buffer | OSError], None]
 
 
 class CachingDisk(Disk, Protocol):
-    """A disk that can be asked for what it has in memory."""
+    """A disk that can read from memory without waiting."""
 
     def close_all(self) -> None:
         """Close every file, and let go of the lock."""
 
     def read_nowait(self, handle: int, offset: int, size: int) -> Buffer | None:
-        """As `read`; None where the disk would have to be waited for."""
+        """As `read`; None if that would wait for the disk."""
 
 
 class SegmentReads:
     """Read-only files of the segments and the threads that read them.
 
-    `answer(token, data or error)` may be called on a pool thread: it must hand over to the event loop.
-    `pool`: who reads, instead of threads of its own."""
+    `answer(token, data or error)` may be called on a pool thread: it must hand over to the event loop."""
 
-    def __init__(self, disk: CachingDisk, answer: Answer, pool: Executor | None = None) -> None:
+    def __init__(
+        self,
+        disk: CachingDisk,
+        answer: Answer,
+        workers: Workers = Workers(),  # noqa: B008 - a constant
+    ) -> None:
         self._disk = disk
         self._answer = answer
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="journal-read") if pool is None else pool
+        self._pool = workers.pool or ThreadPoolExecutor(_THREADS, thread_name_prefix="journal-read")
         self._handles: OrderedDict[int, int] = OrderedDict()
         self._busy: dict[int, int] = {}
         self._gone: set[int] = set()
@@ -77,7 +82,7 @@ class SegmentReads:
             self._close_gone()
 
     def removed(self, numbers: Iterable[int]) -> None:
-        """The files of these segments are gone: their room is free once nobody has them open."""
+        """Close the files of removed segments once no read uses them, which frees their room."""
         self._gone.update(number for number in numbers if number in self._handles)
         self._close_gone()
 

@@ -1,7 +1,10 @@
-"""Owns the files in which waits what slow clients do not take: writing, reading and deleting them on threads.
+"""Spill files: messages that wait for slow clients, written, read and deleted on threads.
 
-Must never block the event loop, delete a file that is not one of ours, or let anything in it outlive the run:
-what is found at a start is deleted. The directory is no part of the log.
+The files are not part of the log, and nothing in them outlives the run: a start deletes what it finds.
+
+Invariants:
+- The event loop never waits for these files.
+- Only files of this kind are deleted.
 """
 
 from __future__ import annotations
@@ -32,11 +35,11 @@ _FILE_MODE: Final = 0o600
 
 
 class SpillFiles:
-    """The files in one directory. Answers come on a thread: who takes them hands over to the event loop.
+    """The spill files of one directory. Answers arrive on a thread and must be handed to the event loop.
 
-    Making it creates the directory when it is missing, holds it for `owner` (None: it lies in a directory
-    that is held already), and deletes what an earlier run left in it. With `within`, a descriptor, it is the
-    one of that name there and no link; otherwise what the path names now is used until `stop`. Raises
+    The constructor creates a missing directory, locks it for `owner` (None: it lies in a locked directory),
+    and deletes the files of an earlier run. With `within`, a descriptor, the directory is the one of that
+    name there, not a link; otherwise the directory that the path names now is used until `stop`. Raises
     `SpillFailed`."""
 
     def __init__(self, directory: str | Path, owner: str | None = None, *, within: int | None = None) -> None:
@@ -50,7 +53,7 @@ class SpillFiles:
         self._threads: list[threading.Thread] = []
         self._stopped = False
         try:
-            self._directory = self._opened()
+            self._directory = self._open_directory()
             self._lock = None if owner is None else self._hold(owner)
             self._clear()
         except OSError as error:
@@ -61,7 +64,7 @@ class SpillFiles:
                 "name another one in [slow_clients], or write disk_limit = 0 there"
             ) from None
 
-    def _opened(self) -> int:
+    def _open_directory(self) -> int:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
         if self._within is None:
             self.directory.mkdir(mode=0o700, exist_ok=True)
@@ -92,13 +95,13 @@ class SpillFiles:
                 os.unlink(name, dir_fd=self._directory)
 
     def start(self, answer: Answer) -> None:
-        """Say who takes the answers, before the first job."""
+        """Set the receiver of answers, before the first job."""
         self._answer = answer
 
     def submit(self, job: Job) -> None:
         """Queue a job. A file is read or deleted only after its writes were answered."""
         if self._stopped:
-            return  # nobody waits for anything any more
+            return  # no answer is awaited
         if not self._threads:
             for queue, name in ((self._writes, "spill-write"), (self._reads, "spill-read")):
                 thread = threading.Thread(target=self._run, args=(queue,), name=name, daemon=True)
@@ -107,7 +110,7 @@ class SpillFiles:
         (self._reads if isinstance(job, SpillRead) else self._writes).put(job)
 
     def stop(self) -> None:
-        """Finish what is queued, end the threads, delete the files and let go of the directory."""
+        """Finish queued jobs, end the threads, delete the files and unlock the directory."""
         self._stopped = True
         for queue in (self._writes, self._reads):
             queue.put(None)
@@ -133,10 +136,10 @@ class SpillFiles:
                     self._write(job)
             except OSError as error:
                 data = error
-            except Exception as defect:  # noqa: BLE001 - without an answer somebody would wait for ever
+            except Exception as defect:  # noqa: BLE001 - every job needs an answer
                 data = OSError(errno.EIO, f"internal error: {defect!r}")
             if isinstance(data, OSError):
-                self._tell("read" if isinstance(job, SpillRead) else "write", job.file, data)
+                self._log_failure("read" if isinstance(job, SpillRead) else "write", job.file, data)
             assert self._answer is not None
             self._answer(job.token, data)
 
@@ -175,10 +178,10 @@ class SpillFiles:
         try:
             os.unlink(_name(number), dir_fd=self._directory)
         except OSError as error:
-            self._tell("delete", number, error)
+            self._log_failure("delete", number, error)
         os.close(fd)
 
-    def _tell(self, action: str, number: int, error: OSError) -> None:
+    def _log_failure(self, action: str, number: int, error: OSError) -> None:
         path = self.directory / _name(number)
         event("spill_failed", logging.WARNING, action=action, file=str(path), text=str(error))
 

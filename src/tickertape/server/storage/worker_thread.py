@@ -1,35 +1,29 @@
-"""Owns the threads on which things are done one after the other, off the event loop.
-
-Must never know what is done, or do two things of one lane at once.
-"""
+"""Workers: threads that carry out one thing after the other, off the event loop."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Executor
 from queue import SimpleQueue
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
 
 
 class Worker(Protocol[T_contra]):
-    """Where things are done in the order in which they are submitted."""
+    """Carries out items one at a time, in the order in which they are submitted."""
 
     def submit(self, item: T_contra) -> None:
-        """Queue one."""
+        """Queue an item."""
 
     def stop(self) -> None:
-        """Finish what is queued; nothing is submitted afterwards."""
-
-
-MakeLane = Callable[[Callable[[Any], None], str], Worker[Any]]
-"""Makes a lane that calls a function, which must not raise, with each item; the name is for people."""
+        """Finish the queued items; nothing is submitted afterwards."""
 
 
 class ThreadWorker(Generic[T]):
-    """A lane with a thread of its own."""
+    """A worker with a thread of its own."""
 
     def __init__(self, work: Callable[[T], None], name: str) -> None:
         self._work = work
@@ -38,14 +32,23 @@ class ThreadWorker(Generic[T]):
         self._thread.start()
 
     def submit(self, item: T) -> None:
-        """Queue one."""
+        """Queue an item."""
         self._items.put((item,))
 
     def stop(self) -> None:
-        """Finish what is queued and end the thread."""
+        """Finish the queued items and end the thread."""
         self._items.put(None)
         self._thread.join()
 
     def _run(self) -> None:
         while (item := self._items.get()) is not None:
             self._work(item[0])
+
+
+class Workers(NamedTuple):
+    """Makers of workers and pools that work beside an event loop."""
+
+    make: Callable[[Callable[[Any], None], str], Worker[Any]] = ThreadWorker
+    """Makes a worker that calls a function, which must not raise, with each item; the name is for people."""
+    pool: Executor | None = None
+    """For reads, any number at once; None: threads of their own."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
-from tests.unit.server.admin.test_snapshot_queues import IDLE, WORK, stats_of
+from tests.unit.server.admin.test_metrics import IDLE, WORK, stats_of
 from tickertape.cli.commands import stats
 from tickertape.cli.support.command_group import cli
 from tickertape.engine.queues.snapshot import QueueSnapshot

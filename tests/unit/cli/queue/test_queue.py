@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.helpers.leases import Settled, out_of
-from tests.unit.server.admin.test_snapshot_queues import IDLE, WORK, stats_of
+from tests.unit.server.admin.test_metrics import IDLE, WORK, stats_of
 from tickertape.base.errors import TickertapeError, TimedOut
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.cli.queue import ls, purge
@@ -254,7 +254,8 @@ def reporting(monkeypatch: pytest.MonkeyPatch, module: object, *reports: Stats) 
 def test_a_purge_tells_how_many_left_where_it_can_ask(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reporting(monkeypatch, purge, stats_of(WORK), stats_of(WORK._replace(acknowledged=1_221)))
+    after = msgspec.structs.replace(WORK, acknowledged=1_221)
+    reporting(monkeypatch, purge, stats_of(WORK), stats_of(after))
     result = run("queue", "purge", "work", "--yes", "--admin", "http://127.0.0.1:9008")
     assert (result.stdout, len(client.calls)) == ("1,201 messages left the queue\n", 2)
 

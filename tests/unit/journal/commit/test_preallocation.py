@@ -37,36 +37,36 @@ def is_full(machine: SegmentPreallocation | GroupCommit) -> bool:
 
 def test_sizes_double_and_are_halved_when_they_do_not_fit() -> None:
     reserve = SegmentPreallocation(256 * MIB)
-    job = reserve.ask(1, 0)
+    job = reserve.request(1, 0)
     sizes = []
     for number in range(2, 9):
         sizes.append(job.bytes // MIB)
         assert reserve.done(job, None, 7, now(0)) is None
         assert reserve.take() == (number - 1, job.bytes, 7)
-        job = reserve.ask(number, 0)
+        job = reserve.request(number, 0)
     assert sizes == [4, 8, 16, 32, 64, 128, 256]
     tried = []
     smaller: PrepareSegment | None = job
     while smaller is not None:
         assert not is_full(reserve)
-        assert not reserve.may_ask(now(0)), "one at a time"
+        assert not reserve.may_request(now(0)), "one at a time"
         tried.append(smaller.bytes)
         smaller = reserve.done(smaller, NO_ROOM, 0, now(5))
     assert tried == [size * MIB for size in (256, 128, 64, 32, 16, 8, 4, 2, 1)]
     assert tried[-1] == segment_bytes_min
     assert is_full(reserve)
-    assert (reserve.may_ask(now(5.9)), reserve.may_ask(now(6.1))) == (False, True)
-    job = reserve.ask(9, 0)
+    assert (reserve.may_request(now(5.9)), reserve.may_request(now(6.1))) == (False, True)
+    job = reserve.request(9, 0)
     assert job.bytes == segment_bytes_min, "no long search again"
     assert reserve.done(job, None, 8, now(7)) is None
     assert not is_full(reserve)
-    assert reserve.ask(10, 0).bytes == 2 * MIB, "and it grows again"
+    assert reserve.request(10, 0).bytes == 2 * MIB, "and it grows again"
 
 
 def test_never_below_what_the_next_commit_needs() -> None:
     reserve = SegmentPreallocation(256 * MIB)
     needed = 5 * MIB + 1
-    job = reserve.ask(1, needed)
+    job = reserve.request(1, needed)
     assert job.bytes == 5 * MIB + 4096
     assert reserve.done(job, NO_ROOM, 0, now(0)) is None
     assert is_full(reserve)

@@ -10,7 +10,7 @@ import pytest
 from tests.simulation.journal_log import Driver, disk_with, small_log
 from tests.simulation.journal_world import FailingDisk, PowerLost, Trace
 from tickertape.journal.format.clean_shutdown import (
-    END_FILE,
+    CLEAN_SHUTDOWN_FILE,
     CleanShutdown,
     read_clean_shutdown,
     write_clean_shutdown,
@@ -35,8 +35,8 @@ def test_it_is_read_back_and_the_later_one_counts() -> None:
     "data", [b"", b"{", b"[1]", b'{"segment":1}', b'{"segment":"1","commit":1,"position":1}']
 )
 def test_one_that_cannot_be_understood_is_told(data: bytes) -> None:
-    with pytest.raises(ValueError, match=END_FILE):
-        read_clean_shutdown(disk_with({END_FILE: data}))
+    with pytest.raises(ValueError, match=CLEAN_SHUTDOWN_FILE):
+        read_clean_shutdown(disk_with({CLEAN_SHUTDOWN_FILE: data}))
 
 
 def test_power_loss_before_every_operation_leaves_one_of_the_two() -> None:

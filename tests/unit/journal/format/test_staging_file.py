@@ -24,8 +24,8 @@ from tickertape.journal.format import staging_file as staging_module
 from tickertape.journal.format.segment import QUARANTINE_DIRECTORY
 from tickertape.journal.format.staging_file import (
     STAGING_DIRECTORY,
-    Damaged,
     PreparedPart,
+    StagedFileDamaged,
     StagedFiles,
     StageDrop,
     StageOpen,
@@ -189,7 +189,7 @@ def test_every_flipped_bit_is_found_by_the_start_or_by_the_commit(disk: StrictDi
     for at in range(len(good)):
         data = bytearray(good)
         data[at] ^= 1 << at % 8
-        with pytest.raises(Damaged):
+        with pytest.raises(StagedFileDamaged):
             blocks_of(memoryview(bytes(data)))
 
 
@@ -200,7 +200,7 @@ def test_every_shortened_file_is_removed_as_never_prepared(disk: StrictDisk) -> 
         put(disk, path, good[:size])
         assert find_staged(disk, JOURNAL_ID) == ([], [])
         assert disk.names(STAGING_DIRECTORY) == []
-        with pytest.raises(Damaged):
+        with pytest.raises(StagedFileDamaged):
             blocks_of(memoryview(good[:size]))
 
 
@@ -316,7 +316,7 @@ def test_names_that_are_not_ours_are_left_and_told(disk: StrictDisk) -> None:
 @pytest.mark.parametrize(("messages", "blocks"), [(2, 2), (3, 1), (3, 3)])
 def test_a_foot_that_counts_otherwise_is_damage(messages: int, blocks: int) -> None:
     data = golden_bytes()[:-32]
-    with pytest.raises(Damaged, match=f"it does not hold {messages} messages in {blocks} blocks"):
+    with pytest.raises(StagedFileDamaged, match=f"it does not hold {messages} messages in {blocks} blocks"):
         blocks_of(memoryview(data + encode_foot(len(data), messages, blocks)))
 
 

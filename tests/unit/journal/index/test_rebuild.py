@@ -9,7 +9,7 @@ import pytest
 from tests.unit.journal.written import Written
 from tickertape.base.errors import BadBatch
 from tickertape.batch import BatchBuilder, MessageBatch, Stamp, batch_from_bodies, merge
-from tickertape.journal.format.commit_headers import CommitHeaders, Expected, read_commit_headers
+from tickertape.journal.format.commit_headers import CommitHeaders, ExpectedCommit, read_commit_headers
 from tickertape.journal.format.segment import (
     FLAG_CONTINUES,
     FLAG_ENDS,
@@ -87,7 +87,7 @@ def segment(seed: int, commits: int = 150, *, chained: bool = False) -> tuple[by
     return data, made
 
 
-EXPECTED = Expected(salt=SALT, epoch=1, offset=512, number=1, chain=9)
+EXPECTED = ExpectedCommit(salt=SALT, epoch=1, offset=512, number=1, chain=9)
 
 
 def canonical(rebuild: IndexRebuild) -> object:
@@ -145,7 +145,7 @@ def test_a_flipped_bit_ends_the_walk_at_its_commit(seed: int) -> None:
         EXPECTED._replace(chain=8),
     ],
 )
-def test_a_commit_that_belongs_elsewhere_is_none(other: Expected) -> None:
+def test_a_commit_that_belongs_elsewhere_is_none(other: ExpectedCommit) -> None:
     data, _ = segment(1, 5)
     assert read_commit_headers(data, EXPECTED) is not None
     assert read_commit_headers(data, other) is None

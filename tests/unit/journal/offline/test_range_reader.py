@@ -110,7 +110,7 @@ def test_a_segment_sealed_after_its_size_was_looked_at_ends_with_its_seal(log: L
         header = outside._header(file, number, JOURNAL_ID)
         while log.driver.journal.view.segments[-1].number == number:
             log.grow(1)
-        segment, _ = outside._begun(file, header, 0, log.end)
+        segment, _ = outside._unsealed_segment(file, header, 0, log.end)
         assert end <= segment.end_position == log.driver.journal.view.segments[-2].end_position
 
 

@@ -24,9 +24,9 @@ from tickertape.base.errors import (
     NotAJournal,
     WrongJournal,
 )
-from tickertape.journal.format.clean_shutdown import END_FILE, CleanShutdown
+from tickertape.journal.format.clean_shutdown import CLEAN_SHUTDOWN_FILE, CleanShutdown
 from tickertape.journal.format.identity import open_identity
-from tickertape.journal.format.last_segment import BEGUN_FILE
+from tickertape.journal.format.last_segment import LAST_SEGMENT_FILE
 from tickertape.journal.format.segment import (
     decode_commit,
     decode_footer,
@@ -101,7 +101,7 @@ def files(**changes: bytes | None) -> Files:
 
 def unnoted(made: Files) -> Files:
     """The same as a version left it that did not note which segment was begun last."""
-    return {path: data for path, data in made.items() if path != BEGUN_FILE}
+    return {path: data for path, data in made.items() if path != LAST_SEGMENT_FILE}
 
 
 LAST_DATA = LOG.commits[-2][0] - 40
@@ -195,10 +195,14 @@ ROWS = [
             lambda: _ended(lambda data: data[: len(data) // 2]),
             lambda: _ended(lambda data: data[:-1]),
             lambda: _ended(lambda data: data, commit=1),
-            lambda: {"identity.json": LOG.files["identity.json"], END_FILE: stopped_at()},
+            lambda: {"identity.json": LOG.files["identity.json"], CLEAN_SHUTDOWN_FILE: stopped_at()},
         )
     ),
-    Row("`end.json` unreadable", lambda: {**stopped(), END_FILE: b'{"segment":'}, "end.json cannot be read"),
+    Row(
+        "`end.json` unreadable",
+        lambda: {**stopped(), CLEAN_SHUTDOWN_FILE: b'{"segment":'},
+        "end.json cannot be read",
+    ),
     Row("last segment sealed but not cut", lambda: _ended(lambda data: data + bytes(900)), ""),
     Row("sealed segment: header, link, seal and length agree", lambda: _ended(lambda data: data), ""),
     *(
@@ -225,8 +229,12 @@ ROWS = [
             lambda: files(first=None, active=None),
         )
     ),
-    Row("`begun.bin` unreadable", lambda: {**files(), BEGUN_FILE: bytes(512)}, "begun.bin cannot be read"),
-    Row("`begun.bin` unreadable", lambda: {**files(), BEGUN_FILE: b""}, "begun.bin cannot be read"),
+    Row(
+        "`begun.bin` unreadable",
+        lambda: {**files(), LAST_SEGMENT_FILE: bytes(512)},
+        "begun.bin cannot be read",
+    ),
+    Row("`begun.bin` unreadable", lambda: {**files(), LAST_SEGMENT_FILE: b""}, "begun.bin cannot be read"),
     Row(MISSING, lambda: unnoted(files(first=None, active=None, reserved=b"")), JournalCorrupt),
     Row(
         "a reserve that has the name `NNNNNNNNNN.segment.again`",
@@ -287,7 +295,7 @@ def _ended(change: Callable[[bytes], bytes | None], commit: int | None = None) -
     data = change(made.pop(path))
     if data is not None:
         made[path] = data
-    return {**made, END_FILE: stopped_at(commit)}
+    return {**made, CLEAN_SHUTDOWN_FILE: stopped_at(commit)}
 
 
 def _with_last(made: Files, change: Callable[[bytes], bytes]) -> Files:
@@ -329,7 +337,7 @@ def _nothing_is_deleted(before: Files, after: Files) -> None:
     """Every byte that was not zero is still somewhere: in its file, or in quarantine."""
     aside = [data for path, data in after.items() if path.startswith("quarantine/")]
     for path, data in before.items():
-        if path == BEGUN_FILE:
+        if path == LAST_SEGMENT_FILE:
             continue  # its number only rises
         kept = after.get(path, b"")
         same = next(

@@ -153,7 +153,7 @@ def sealed() -> tuple[bytes, CommitHeader]:
     parts = commits(BODIES)
     active = ActiveSegment(HEADER, 0, 1 << 20)
     _, ending = scanned(file_of(parts))
-    active.offset, active.chain = ending.end, ending.chain
+    active.advance(ending.end, ending.chain)
     buffers, seal = make_seal(active, 6, 6, 5, LogEnd(bytes(16), 2, 1, 0, 0, 6, 6, 5))
     return file_of(parts, rest=b"".join(buffers)), seal
 

@@ -14,18 +14,18 @@ from tickertape.engine.limits import topics_counted_max
 from tickertape.engine.runtime.statistics import OTHER_TOPICS
 from tickertape.server.admin import snapshot as looking
 from tickertape.server.admin.metrics import exposition
-from tickertape.server.admin.snapshot import InstanceSnapshot, finished
+from tickertape.server.admin.snapshot import InstanceSnapshot, with_topics
 from tickertape.server.engine_driver import EngineDriver
 from tickertape.server.limits import sessions_listed_max, subscriptions_counted_max
 
 
 def instance_of(world: EngineWorld) -> EngineDriver:
     """What a look sees of an instance: the engine, and of each connection its address and outbox."""
-    peers = {conn: SimpleNamespace(address="h:1", outbox_bytes=7, since=0.0) for conn in world.peers}
+    connections = {conn: SimpleNamespace(address="h:1", outbox_bytes=7, since=0.0) for conn in world.peers}
     parts = SimpleNamespace(
         broker=world.broker,
-        peers=peers,
-        disk=SimpleNamespace(syncs=Histogram()),
+        connections=connections,
+        disk_worker=SimpleNamespace(syncs=Histogram()),
         stopped=Undone(),
         inbound=SimpleNamespace(bytes=11),
     )
@@ -54,7 +54,7 @@ def test_what_is_not_listed_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(looking, "sessions_listed_max", 3)
     monkeypatch.setattr(looking, "subscriptions_listed_max", 4)
     monkeypatch.setattr(looking, "subscriptions_counted_max", 10)
-    stats = finished(InstanceSnapshot(instance_of(world_with(5, 2)), "test").stats())
+    stats = with_topics(InstanceSnapshot(instance_of(world_with(5, 2)), "test").stats())
     assert [len(session.subscriptions) for session in stats.sessions] == [2, 2, 0]
     assert [session.subscription_count for session in stats.sessions] == [2, 2, 2]
     assert (stats.session_count, stats.sessions_left_out) == (5, 2)
@@ -67,10 +67,10 @@ def test_too_many_subscriptions_are_not_counted_by_topic(monkeypatch: pytest.Mon
     world = world_with(5, 2)
     world.peers[1].publish("topic-0", [b"1"])
     world.settle()
-    (topic,) = finished(InstanceSnapshot(instance_of(world), "test").stats()).topics
+    (topic,) = with_topics(InstanceSnapshot(instance_of(world), "test").stats()).topics
     assert (topic.name, topic.messages, topic.subscriptions) == ("topic-0", 1, None)
     monkeypatch.setattr(looking, "subscriptions_counted_max", 10)
-    (topic,) = finished(InstanceSnapshot(instance_of(world), "test").stats()).topics
+    (topic,) = with_topics(InstanceSnapshot(instance_of(world), "test").stats()).topics
     assert topic.subscriptions == 5
 
 
@@ -90,7 +90,7 @@ def test_a_look_at_a_full_house_is_bounded() -> None:
     looked = InstanceSnapshot(instance_of(world), "test")
     seen = looked.stats()
     steps = steps_of(looked.stats)
-    stats = finished(seen)
+    stats = with_topics(seen)
     assert len(stats.sessions) == sessions_listed_max
     assert len(stats.topics) == topics_counted_max + 1
     assert stats.topics[-1].name == OTHER_TOPICS

@@ -136,7 +136,7 @@ def test_the_command_line_overrides_the_file(tmp_path: Path) -> None:
 
 def test_what_is_given_is_checked_too() -> None:
     _, problems = examine(None, name="", data="", listen=["tcp://0.0.0.0:9007", "x"])
-    assert [(str(problem.place), problem.key, problem.text.split(";")[0]) for problem in problems] == [
+    assert [(str(problem.location), problem.key, problem.text.split(";")[0]) for problem in problems] == [
         (
             "command line",
             "instance.name",

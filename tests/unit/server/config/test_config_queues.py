@@ -25,7 +25,7 @@ def queues(path: Path, text: str) -> list[QueueDefinition]:
 def problems(path: Path, text: str) -> list[str]:
     config, found = examine(write(path / "c.toml", text))
     assert (config is None) == bool(found)
-    return [f"{problem.place.line}: {problem.key}: {problem.text}" for problem in found]
+    return [f"{problem.location.line}: {problem.key}: {problem.text}" for problem in found]
 
 
 def test_a_name_is_enough(tmp_path: Path) -> None:
@@ -255,8 +255,8 @@ def test_at_most_once_is_shared_in_one_way_only(tmp_path: Path, fairness: str) -
     ],
 )
 def test_what_contradicts_something_else(tmp_path: Path, text: str, found: list[str]) -> None:
-    told = problems(tmp_path, text)
-    assert [line[: len(start)] for line, start in zip(told, found, strict=True)] == found
+    problem = problems(tmp_path, text)
+    assert [line[: len(start)] for line, start in zip(problem, found, strict=True)] == found
 
 
 def test_a_queue_may_take_over_the_dead_letters_of_another(tmp_path: Path) -> None:
@@ -271,8 +271,8 @@ def test_a_journal_that_cannot_be_read_is_told_once(tmp_path: Path) -> None:
 
 def test_so_many_queues_and_no_more(tmp_path: Path) -> None:
     text = "".join(f"[[queue]]\nname = '{n}'\n" for n in range(queues_max + 2))
-    told = problems(tmp_path, text)
-    assert told == [f"{2 * queues_max + 1}: queue: is one queue too many: at most 1,000 are read"]
+    problem = problems(tmp_path, text)
+    assert problem == [f"{2 * queues_max + 1}: queue: is one queue too many: at most 1,000 are read"]
 
 
 def test_clients_are_told_the_names_of_queues_too_and_that_has_a_bound(tmp_path: Path) -> None:

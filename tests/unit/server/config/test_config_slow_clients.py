@@ -16,7 +16,7 @@ def test_without_a_word_what_waits_goes_below_the_data_directory(tmp_path: Path)
     file.write_text("")
     config = load_config(file)
     assert config.slow_clients.limits == SlowConsumerLimits()
-    assert config.slow_clients.place(config.instance.data) == f"{tmp_path}/data/spill"
+    assert config.slow_clients.path(config.instance.data) == f"{tmp_path}/data/spill"
 
 
 def test_every_key(tmp_path: Path) -> None:
@@ -27,7 +27,7 @@ def test_every_key(tmp_path: Path) -> None:
     )
     config = load_config(file)
     assert config.slow_clients.limits == SlowConsumerLimits(100 * MIB, 2 * MIB, 64 * MIB, 300.0)
-    assert config.slow_clients.place(config.instance.data) == f"{tmp_path}/slow"
+    assert config.slow_clients.path(config.instance.data) == f"{tmp_path}/slow"
 
 
 def test_less_memory_than_a_connection_has_by_default_needs_no_second_key(tmp_path: Path) -> None:

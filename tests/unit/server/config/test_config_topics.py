@@ -64,4 +64,4 @@ def test_topics_are_recorded_by_name_and_by_pattern(tmp_path: Path) -> None:
 )
 def test_what_is_no_topic_and_no_pattern(tmp_path: Path, text: str, problems: list[str]) -> None:
     _, found = examine(write(tmp_path / "c.toml", text))
-    assert [f"{problem.place.line}: {problem.key}: {problem.text}" for problem in found] == problems
+    assert [f"{problem.location.line}: {problem.key}: {problem.text}" for problem in found] == problems

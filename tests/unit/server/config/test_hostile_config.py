@@ -86,7 +86,7 @@ def test_a_directory_a_loop_and_a_file_that_is_not_there_are_told(tmp_path: Path
         assert text in str(problems[0])
     (tmp_path / "c.toml").write_text('include = ["loop", "."]')
     _, problems = examine(tmp_path / "c.toml", environment={})
-    assert [problem.place.line for problem in problems] == [1, 1]
+    assert [problem.location.line for problem in problems] == [1, 1]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")

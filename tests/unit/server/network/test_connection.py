@@ -15,16 +15,15 @@ from typing import cast
 
 import pytest
 
-from tickertape.server.engine_driver import EngineDriver
-from tickertape.server.network.connection import ClientConnection, listen
+from tickertape.server.network.connection import ClientConnection, ConnectionHandler, listen
 
 
-def instance(ended: asyncio.Event) -> EngineDriver:
-    """What a connection sees of an instance; `ended` is set when it is over."""
+def handler(ended: asyncio.Event) -> ConnectionHandler:
+    """What a connection reports to; `ended` is set when it is over."""
     return cast(
-        "EngineDriver",
+        "ConnectionHandler",
         SimpleNamespace(
-            scratch=memoryview(bytearray(100_000)), connected=lambda _: 1, disconnected=lambda _: ended.set()
+            scratch=memoryview(bytearray(100_000)), connected=lambda _: 1, lost=lambda _: ended.set()
         ),
     )
 
@@ -35,11 +34,11 @@ def test_what_was_said_last_arrives_though_bytes_are_on_their_way(linger: bool) 
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair()
         ended = asyncio.Event()
-        _, peer = await loop.connect_accepted_socket(lambda: ClientConnection(instance(ended)), ours)
-        peer.read(enabled=False, why="journal")
+        _, peer = await loop.connect_accepted_socket(lambda: ClientConnection(handler(ended)), ours)
+        peer.set_reading(enabled=False, reason="journal")
         theirs.setblocking(False)
         peer.send([b"goodbye"])
-        peer.close(linger=linger)
+        peer.close("", "", linger=linger)
         said = await loop.sock_recv(theirs, 100) + await loop.sock_recv(theirs, 100)
         try:
             for _ in range(20):
@@ -65,7 +64,7 @@ def listens(path: str) -> None:
     """Listen at a path, and stop."""
 
     async def run() -> None:
-        server, uri = await listen(f"unix://{path}", lambda: ClientConnection(instance(asyncio.Event())))
+        server, uri = await listen(f"unix://{path}", lambda: ClientConnection(handler(asyncio.Event())))
         assert uri == f"unix://{path}"
         server.close()
 

@@ -38,7 +38,7 @@ class Running:
 
     def __init__(self, instance: EngineDriver, uri: str) -> None:
         self.inbound = instance.inbound
-        self.connections = instance.peers
+        self.connections = instance.connections
         self.uri = uri
 
     def until(self, reached: Callable[[InboundBudget], bool]) -> None:
@@ -67,7 +67,7 @@ def running(data: Path, inbound: InboundBudget) -> Iterator[Running]:
         ready.set()
         assert await instance.stopped is None
         server.close()
-        instance.dismiss()
+        instance.disconnect_all()
         instance.release()
         await instance.empty.wait()
 

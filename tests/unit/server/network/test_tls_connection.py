@@ -75,7 +75,7 @@ class Running:
         self._ready.set()
         assert await self.instance.stopped is None
         server.close()
-        self.instance.dismiss()
+        self.instance.disconnect_all()
         self.instance.release()
         await self.instance.empty.wait()
 
@@ -107,12 +107,12 @@ def test_a_handshake_has_the_time_of_a_logon(running: Running, monkeypatch: pyte
     stalled = [running.connect() for _ in range(20)]
     for number, connection in enumerate(stalled):
         connection.sendall(b"\x16\x03\x01\x02\x00\x01"[:number])
-    until(lambda: len(running.instance.peers) == 20)  # counted like any other connection
+    until(lambda: len(running.instance.connections) == 20)  # counted like any other connection
     for connection in stalled:
         assert connection.recv(100) == b""
         connection.close()
     assert running.instance.broker.statistics.ended[LogonTimeout.code] == 20
-    until(lambda: not running.instance.peers)
+    until(lambda: not running.instance.connections)
 
 
 def test_what_is_done_and_not_logged_on_has_no_more_time(
@@ -131,7 +131,7 @@ def test_what_is_done_and_not_logged_on_has_no_more_time(
 def test_who_is_not_read_from_is_not_decrypted_either_and_nothing_is_lost(running: Running) -> None:
     with tt.Client("writer", running.uri, tls=tt.TLS(ca=running.ca)) as client:
         (peer,) = running.peers
-        running.call(lambda: peer.read(enabled=False, why="turns"))
+        running.call(lambda: peer.set_reading(enabled=False, reason="scheduler"))
         bodies = [bytes([number]) * 50_000 for number in range(200)]  # 10 MB: more than is on the way
         client.publish_batch("orders", bodies[:20])
         with pytest.raises(tt.TimedOut):
@@ -140,7 +140,7 @@ def test_who_is_not_read_from_is_not_decrypted_either_and_nothing_is_lost(runnin
         publishing = threading.Thread(target=client.publish_batch, args=("orders", bodies[20:100]))
         publishing.start()
         assert running.instance.broker.statistics.persisted_messages == 0
-        running.call(lambda: peer.read(enabled=True, why="turns"))
+        running.call(lambda: peer.set_reading(enabled=True, reason="scheduler"))
         publishing.join(SECONDS)
         assert not publishing.is_alive()
         client.publish_flush(SECONDS)
@@ -152,15 +152,15 @@ def test_who_is_not_read_from_is_not_decrypted_either_and_nothing_is_lost(runnin
 def test_a_pause_in_the_middle_of_what_one_read_brought(running: Running) -> None:
     with tt.Client("writer", running.uri, tls=tt.TLS(ca=running.ca)) as client:
         (peer,) = running.peers
-        took, pauses = peer._took, []
+        took, pauses = peer._decode, []
 
         def pausing(nbytes: int) -> None:
-            pauses.append(nbytes if not peer.unread_for("turns") else -1)
+            pauses.append(nbytes if not peer.unread_for("scheduler") else -1)
             took(nbytes)
-            peer.read(enabled=False, why="turns")
-            running.loop.call_later(0.001, lambda: peer.read(enabled=True, why="turns"))
+            peer.set_reading(enabled=False, reason="scheduler")
+            running.loop.call_later(0.001, lambda: peer.set_reading(enabled=True, reason="scheduler"))
 
-        peer._took = pausing  # type: ignore[method-assign]
+        peer._decode = pausing  # type: ignore[method-assign]
         bodies = [bytes([number]) * 9_000 for number in range(250)]
         client.publish_batch("orders", bodies)
         client.publish_flush(SECONDS)

@@ -64,7 +64,7 @@ def test_requests_of_a_scan_go_on_in_one_reader(location: Path) -> None:
     assert answers > 20
     opened = reads._opened().store.files_opened
     assert opened == len(list(location.rglob("*.parquet"))), "each file once"
-    assert not reads._readings
+    assert not reads._readers
 
 
 def test_a_reader_that_ends_where_the_log_began_is_followed_by_another(location: Path) -> None:
@@ -107,13 +107,13 @@ def test_readers_are_bounded_and_close_when_nobody_asks(
     reads = reads_of(location)
     for scan in range(5):
         reads._answer(ReadArchive(scan, 0, END, None, size=1))
-    assert list(reads._readings) == [3, 4]
+    assert list(reads._readers) == [3, 4]
     reads._drop_unused()
     reads._answer(ReadArchive(9, 0, END, None, size=1))
     reads._drop_unused()
-    assert list(reads._readings) == [9]
+    assert list(reads._readers) == [9]
     reads._drop_unused()
-    assert not reads._readings
+    assert not reads._readers
 
 
 def test_what_fails_ahead_is_told_to_who_asks_for_it(location: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +166,7 @@ def test_what_fails_ahead_while_somebody_asks_for_it_is_told(
     request = ReadArchive(7, 0, END, None, size=1)
     first = reads._answer(request)
     assert isinstance(first, ArchivedParts)
-    reading = reads._readings[7]
+    reading = reads._readers[7]
     ahead = threading.Thread(target=reads._read_ahead, args=(request,))
     ahead.start()
     assert begun.wait(30)
@@ -323,13 +323,13 @@ def test_an_archive_with_more_than_the_log_ever_had_is_not_used(
     location: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log was restored from a copy: what it takes at these positions now is not archived, and stays."""
-    look, looks = ArchiveReads._look, threading.Semaphore(0)
+    look, looks = ArchiveReads._probe, threading.Semaphore(0)
 
     def counted(self: ArchiveReads) -> ArchiveCoverage:
         looks.release()
         return look(self)
 
-    monkeypatch.setattr(ArchiveReads, "_look", counted)
+    monkeypatch.setattr(ArchiveReads, "_probe", counted)
 
     async def run() -> None:
         reads = reads_of(location, refresh=0.1)

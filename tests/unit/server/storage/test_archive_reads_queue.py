@@ -96,7 +96,7 @@ def test_a_connection_that_ends_drops_what_it_has_asked_for(tmp_path: Path) -> N
         server.close()
         instance.close()
         assert await instance.stopped is None
-        instance.dismiss()
+        instance.disconnect_all()
         instance.release()
 
     asyncio.run(run())

@@ -11,7 +11,7 @@ import pytest
 import tickertape as tt
 from tests.helpers.admin import stats_of
 from tickertape.batch import MessageBatch
-from tickertape.server.admin.snapshot_queues import QueueStats
+from tickertape.engine.queues.snapshot import QueueSnapshot
 from tickertape.spark.queues.consumer import QueueConsumer
 from tickertape.spark.queues.options import queue_options
 from tickertape.testing import running_server
@@ -58,7 +58,7 @@ def numbers(batches: list[MessageBatch]) -> list[int]:
     return [message.json()["n"] for batch in batches for message in batch]
 
 
-def queue(server: RunningServer) -> QueueStats:
+def queue(server: RunningServer) -> QueueSnapshot:
     [found] = stats_of(server).queues
     return found
 

@@ -12,13 +12,13 @@ from tickertape.engine.queues.snapshot import QueueSnapshot
 from tickertape.engine.runtime.queue_definition import QueueDefinition
 from tickertape.server.admin.metrics import exposition
 from tickertape.server.admin.schema import Stats
-from tickertape.server.admin.snapshot import InstanceSnapshot, finished
-from tickertape.server.admin.snapshot_queues import queue_states
+from tickertape.server.admin.snapshot import InstanceSnapshot, with_topics
 
 WORK = QueueSnapshot(
     name="work",
     underlying="^orders/",
     semantics="at-least-once",
+    depth=18,
     ready=5,
     leased=2,
     inactive=10,
@@ -40,9 +40,11 @@ WORK = QueueSnapshot(
     target_queue_depth=8,
     max_backlog=None,
 )
-IDLE = WORK._replace(
+IDLE = msgspec.structs.replace(
+    WORK,
     name="idle",
     semantics="at-most-once",
+    depth=0,
     ready=0,
     leased=0,
     inactive=0,
@@ -59,13 +61,19 @@ IDLE = WORK._replace(
 
 
 def stats_of(*looks: QueueSnapshot) -> Stats:
-    stats = finished(InstanceSnapshot(instance_of(EngineWorld(1)), "test").stats())
-    return msgspec.structs.replace(stats, queues=queue_states(looks))
+    stats = with_topics(InstanceSnapshot(instance_of(EngineWorld(1)), "test").stats())
+    return msgspec.structs.replace(stats, queues=list(looks))
 
 
-def test_a_queue_is_told_with_all_that_was_seen_and_its_depth() -> None:
-    told = msgspec.to_builtins(stats_of(WORK).queues)
-    assert told == [WORK._asdict() | {"depth": 18}]
+def test_a_queue_is_encoded_with_all_that_was_seen_and_its_depth() -> None:
+    assert msgspec.json.encode(stats_of(WORK).queues).decode() == (
+        '[{"name":"work","underlying":"^orders/","semantics":"at-least-once","depth":18,"ready":5,"leased":2,'
+        '"inactive":10,"dooming":1,"consumers":3,"backlog":2,"max_backlog":null,"target_queue_depth":8,'
+        '"oldest_position":77,"oldest_seconds":12.5,"oldest_lease_seconds":1.25,"entered":40,'
+        '"acknowledged":20,"taken":0,"returned":{"cancelled":1,"lease_expired":4},'
+        '"expired":{"max_deliveries":2},"deferred":6,"unrecorded":7,"filtered":8,"failure":null,'
+        '"seconds_behind":0.5}]'
+    )
 
 
 def test_stats_of_a_server_without_queues_can_be_read() -> None:
@@ -129,5 +137,5 @@ def test_counts_of_a_queue_begin_with_the_server_whatever_its_start_read(kept: b
 
 
 def _counts(world: QueueEngine) -> tuple[int, int, dict[str, int]]:
-    (queue,) = finished(InstanceSnapshot(instance_of(world), "test").stats()).queues
+    (queue,) = with_topics(InstanceSnapshot(instance_of(world), "test").stats()).queues
     return queue.entered, queue.acknowledged, queue.expired
