@@ -22,6 +22,7 @@ from tickertape.client.api.command import Command, naming
 from tickertape.client.api.frontend import FailedWriteHandler
 from tickertape.client.api.queue_calls import QueueCalls
 from tickertape.client.api.read_calls import ReadCalls
+from tickertape.client.api.streams import NO_REQUEST
 from tickertape.client.bookmark_store.protocol import BookmarkStore, bind, refuse_own_client
 from tickertape.client.common.credentials import credentials_of, password_of
 from tickertape.client.common.effects import DeliverShared
@@ -268,7 +269,7 @@ class AsyncClient(
             if isinstance(stream, AsyncHandledStream):
                 stream.abandon()
             if isinstance(error, TimedOut | asyncio.CancelledError):
-                self._leave(request)  # nobody holds the stream: it must not fill up
+                self.leave(request)  # nobody holds the stream: it must not fill up
             raise
         if isinstance(stream, AsyncHandledStream):
             self._spawn(stream.hand_on())
@@ -277,15 +278,12 @@ class AsyncClient(
     def _stream(
         self, request: SubscribeRequest, on_message: Handler | None, *, limited: bool
     ) -> AsyncMessageStream:
-        sub_id = request.context.sub_id
-        common: dict[str, Any] = {
-            "consumed": partial(self._consumed, request=request),
-            "unsubscribe": lambda _: self._leave(request),
-            "client_seconds": self._timeout,
-        }
+        seconds = self._timeout
         if on_message is None:
-            return AsyncMessageStream(sub_id, limited=limited, **common)
-        return AsyncHandledStream(sub_id, handler=on_message, handlers=self._handlers, **common)
+            return AsyncMessageStream(request, self, limited=limited, client_seconds=seconds)
+        return AsyncHandledStream(
+            request, self, handler=on_message, handlers=self._handlers, client_seconds=seconds
+        )
 
     async def _settle_call(self, step: Callable[[], None]) -> None:
         self._settle_now(step)
@@ -332,7 +330,8 @@ class AsyncClient(
         begin = self._naming(command)
         await self._call(lambda call: begin(call, sub_ids), timeout, command)
 
-    def _leave(self, request: SubscribeRequest) -> None:
+    def leave(self, request: SubscribeRequest) -> None:
+        """Internal: nobody reads the stream of this subscription."""
         # It may have ended meanwhile, and a lost connection has ended it.
         with suppress(Disconnected, Closed):
             self._core.leave(request)
@@ -379,10 +378,6 @@ class AsyncClient(
             )
         else:
             await self.publish_flush(timeout, command.level or "persisted")
-        over = AsyncMessageStream("", consumed=_nothing, unsubscribe=_nothing)
+        over = AsyncMessageStream(NO_REQUEST, self)
         over.end("complete", None)
         return over
-
-
-def _nothing(*_arguments: object) -> None:
-    """There is nothing to report of a stream that is over."""

@@ -401,9 +401,10 @@ class AsyncioDriver(ClientFrontend):
         """Wait while somebody is connecting; `deadline` is where the `seconds` of the call `what` end. Here
         nobody is: a call on a lost connection raises."""
 
-    def _consumed(self, sub_id: str, cost: int, request: SubscribeRequest | None = None) -> None:
+    def consumed(self, request: SubscribeRequest, cost: int) -> None:
+        """Internal: report what a stream owes."""
         self._check_not_forked()
-        self._core.consumed(sub_id, cost, request)
+        self._core.consumed(request.context.sub_id, cost, request)
         if self._waiting:
             self._drive()
 

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from threading import get_ident
-from typing import Any
 
 import msgspec
 
@@ -17,6 +15,7 @@ from tickertape.base.errors import Disconnected, TickertapeError, TimedOut
 from tickertape.client.api.command import Command, naming
 from tickertape.client.api.frontend import FailedWriteHandler
 from tickertape.client.api.read_calls import ReadCalls
+from tickertape.client.api.streams import NO_REQUEST
 from tickertape.client.blocking.driver_steps import QueueSteps
 from tickertape.client.blocking.streams import HandledPart, HandledStream, MessageStream, push_all
 from tickertape.client.blocking.transactions import TransactionCalls
@@ -228,23 +227,19 @@ class Client(TransactionCalls, QueueSteps, ReadCalls[MessageStream, tuple[str, i
     ) -> MessageStream:
         request = msgspec.structs.replace(request, handled=on_message is not None)
         sub_id = request.context.sub_id
-        common: dict[str, Any] = {
-            "consumed": partial(self._consumed, request=request),
-            "unsubscribe": lambda _: self._leave(request),
-            "client_seconds": self._timeout,
-        }
+        seconds = self._timeout
         if on_message is None:
-            stream = MessageStream(sub_id, limited=limited, **common)
+            stream = MessageStream(request, self, limited=limited, client_seconds=seconds)
         else:
             stream = HandledStream(
-                sub_id, handler=on_message, handlers=self._handlers, request=request, **common
+                request, self, handler=on_message, handlers=self._handlers, client_seconds=seconds
             )
         try:
             self._call(
                 lambda call: self._core.subscribe(call, request, stream), timeout, f"subscribe {sub_id}"
             )
         except TimedOut:
-            self._leave(request)  # nobody holds the stream: it must not fill up
+            self.leave(request)  # nobody holds the stream: it must not fill up
             raise
         return stream
 
@@ -264,7 +259,8 @@ class Client(TransactionCalls, QueueSteps, ReadCalls[MessageStream, tuple[str, i
         else:
             self._call(lambda call: begin(call, sub_ids), timeout, command)
 
-    def _leave(self, request: SubscribeRequest) -> None:
+    def leave(self, request: SubscribeRequest) -> None:
+        """Internal: nobody reads the stream of this subscription."""
         # It may have ended meanwhile, and a lost connection has ended it.
         with suppress(Disconnected):
             self._post(lambda _: self._core.leave(request))
@@ -278,7 +274,7 @@ class Client(TransactionCalls, QueueSteps, ReadCalls[MessageStream, tuple[str, i
                 sink.push(share)
         if handled:
             push_all(effect.shared.bodies(), handled, self._handlers.caught)
-            takings = [(sink.request, share.cost) for sink, share, _ in handled if sink.request is not None]
+            takings = [(sink.request, share.cost) for sink, share, _ in handled]
             with self._lock:
                 self._core.consumed_all(takings)
                 link, later = self._link, self._sends()
@@ -305,10 +301,6 @@ class Client(TransactionCalls, QueueSteps, ReadCalls[MessageStream, tuple[str, i
             )
         else:
             self.publish_flush(timeout, command.level or "persisted")
-        over = MessageStream("", consumed=_nothing, unsubscribe=_nothing)
+        over = MessageStream(NO_REQUEST, self)
         over.end("complete", None)
         return over
-
-
-def _nothing(*_arguments: object) -> None:
-    """There is nothing to report of a stream that is over."""

@@ -501,8 +501,10 @@ class ThreadDriver(ClientFrontend):
             link, later = self._link, self._sends()
         self._carry_out(link, later)
 
-    def _consumed(self, sub_id: str, cost: int, request: SubscribeRequest | None = None) -> None:
-        """Report what a stream owes. When a signal handler raises in here, nothing was reported, or the
+    def consumed(self, request: SubscribeRequest, cost: int) -> None:
+        """Internal: report what a stream owes.
+
+        When a signal handler raises in here, nothing was reported, or the
         connection ends, as nobody knows what of it was; the stream then says so.
         """
         if self._owns_lock():
@@ -511,7 +513,7 @@ class ThreadDriver(ClientFrontend):
         try:
             self._lock.acquire()
             begun = True
-            self._core.consumed(sub_id, cost, request)
+            self._core.consumed(request.context.sub_id, cost, request)
             link = self._link
             later = self._sends() if self._waiting else ()
             self._lock.release()
