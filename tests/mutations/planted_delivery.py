@@ -222,8 +222,8 @@ DELIVERY_MUTATIONS: Final = (
     ),
     Mutation(
         "the end of a connection that an earlier attempt left ends the present one",
-        "client/api/ha_frontend.py",
-        "        return lost.connection >= self._connection\n",
+        "client/api/ha_driver.py",
+        "        return lost.connection >= self._connection_number\n",
         "        return lost.connection > 0\n",
         ("unit/client/blocking/test_ha_client.py",),
         promise="R8",

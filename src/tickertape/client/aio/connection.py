@@ -16,7 +16,7 @@ from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import KIB
 from tickertape.client.aio.waiting import Notifier
 from tickertape.client.common.address import Address
-from tickertape.client.common.fork_safety import let_go
+from tickertape.client.common.fork_safety import detach
 from tickertape.client.common.sockets import unread_bytes
 from tickertape.client.limits import client_outbox_bytes_max
 from tickertape.wire.heartbeat import Liveness
@@ -62,8 +62,7 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         self.changed = Notifier()
         """Who waits until it takes more, or is gone."""
         self.gone = False
-        self.gently = False
-        """Whether `hang_up` sends first what is still to be sent."""
+        self._gently = False
 
     async def dial(self) -> None:
         """Connect. Raises `OSError`."""
@@ -117,10 +116,14 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         """Wait until it is not `congested`; False when `seconds` have passed."""
         return await self.changed.wait_for(lambda: self.gone or not self._paused, seconds)
 
+    def end_gently(self) -> None:
+        """Let `hang_up` send first what is still to be sent."""
+        self._gently = True
+
     def hang_up(self) -> None:
         """Stop sending and receiving; `lost` is called soon."""
         if self._transport is not None:
-            _end(self._transport.close if self.gently else self._transport.abort)
+            _end(self._transport.close if self._gently else self._transport.abort)
 
     def discard(self, why: Disconnected) -> None:
         """Stop at once; `lost` is called now."""
@@ -128,10 +131,10 @@ class AsyncioConnection(asyncio.BufferedProtocol):
             _end(self._transport.abort)
         self._lose(why)
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """Let go of the connection in a forked child, without a word to the server: it is the parent's."""
         if self._descriptor >= 0:
-            let_go(self._descriptor)
+            detach(self._descriptor)
 
     # -- called by the loop -----------------------------------------------------------------------------
 

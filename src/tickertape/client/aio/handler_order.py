@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Coroutine, Sequence
+from typing import Any, Protocol
 
 from tickertape.base.limits import batch_bytes_target
 from tickertape.batch.message_batch import Message, MessageBatch
@@ -69,6 +69,11 @@ class HandlerOrder:
     def look(self) -> None:
         """A member is over, or was closed."""
         self._changed.wake()
+
+    def begin(self) -> Coroutine[Any, Any, None]:
+        """Return the work of the task that it needs."""
+        self.over = False
+        return self.hand_on()
 
     async def hand_on(self) -> None:
         """Hand on everything until all members are over."""

@@ -1,4 +1,4 @@
-"""Message streams of both fronts, as far as nothing waits: what is delivered, how it ends, what is reported.
+"""Message streams of both fronts, as far as nothing waits.
 
 Invariant: what waits in a stream is bounded by the credit of its subscription.
 """

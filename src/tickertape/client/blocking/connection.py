@@ -20,7 +20,7 @@ from tickertape.base.errors import Disconnected, TimedOut
 from tickertape.base.interfaces import Buffer
 from tickertape.base.units import within
 from tickertape.client.common.address import Address
-from tickertape.client.common.fork_safety import let_go
+from tickertape.client.common.fork_safety import detach
 from tickertape.client.common.sockets import not_connected, unread_bytes
 from tickertape.client.limits import client_outbox_bytes_max
 from tickertape.wire.heartbeat import Liveness
@@ -238,10 +238,10 @@ class SocketConnection:
                 self._reading.release()
             raise
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """Let go of the connection in a forked child, without a word to the server: it is the parent's."""
         self._gone = True  # the poller is shared with the parent: hands off
-        let_go(self._socket.fileno())
+        detach(self._socket.fileno())
 
     # -- inside -----------------------------------------------------------------------------------------
 

@@ -55,7 +55,7 @@ def refuse(*_arguments: object, **_options: object) -> NoReturn:
     raise forked_error()
 
 
-def let_go(descriptor: int) -> None:
+def detach(descriptor: int) -> None:
     """Make `descriptor`, in this process, something else than the parent's socket.
 
     Closing would not do: others hold the number and may write to it, or take it out of a poll that parent and

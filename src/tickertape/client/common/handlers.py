@@ -23,6 +23,10 @@ class HandlerRunner:
     def __init__(self) -> None:
         self.listener: ExceptionListener | None = None
 
+    def set_listener(self, listener: ExceptionListener | None) -> None:
+        """Give what handlers raise to `listener` from now on."""
+        self.listener = listener
+
     def run(self, handler: Callable[..., object], *arguments: object) -> None:
         """Call `handler`; what it raises is told."""
         try:

@@ -1,4 +1,4 @@
-"""What the connections of both fronts share: unread bytes of a socket, and the texts of connection errors."""
+"""Unread bytes of a socket, and the texts of connection errors, for both fronts."""
 
 from __future__ import annotations
 

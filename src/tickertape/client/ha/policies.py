@@ -17,7 +17,7 @@ from tickertape.base.options import parse_options
 from tickertape.client.bookmark_store.protocol import BookmarkStore
 from tickertape.client.common.address import Address, parse_uri
 from tickertape.client.common.credentials import Credentials
-from tickertape.client.common.handlers import Handler
+from tickertape.client.common.handlers import Handler, HandlerRunner
 from tickertape.client.common.request import SubscribeRequest, SubscriptionContext
 from tickertape.client.ha.authenticator import Authenticator, DefaultAuthenticator, PasswordGiven
 from tickertape.client.ha.delay_strategy import DelayStrategy
@@ -35,8 +35,8 @@ from tickertape.client.subscriptions.resubscribe import ReplayState, ServerTerms
 class ApplicationPolicies:
     """The application's objects of one client.
 
-    `chance` draws a number of 0 <= chance < 1; `tell` is told what the objects raise. Raises `BadOption` for
-    an object that lacks methods.
+    `handlers` reports what the objects raise; `chance` draws a number of 0 <= chance < 1. Raises `BadOption`
+    for an object that lacks methods.
     """
 
     def __init__(
@@ -49,8 +49,8 @@ class ApplicationPolicies:
         user: str | None,
         password: str | None,
         credentials: Credentials,
+        handlers: HandlerRunner,
         chance: Callable[[], float],
-        tell: Callable[[BaseException], None],
     ) -> None:
         if not isinstance(chooser, ServerChooser):
             raise BadOption(f"a {type(chooser).__name__} is no ServerChooser: it lacks methods of it")
@@ -64,7 +64,7 @@ class ApplicationPolicies:
         self._password = password
         self._credentials = credentials
         self._chance = chance
-        self._tell = tell
+        self._tell = handlers.tell
         self._authenticator: Authenticator = DefaultAuthenticator()
         self._refused: Authenticator | None = None
         """Whose password the server refused last."""

@@ -11,9 +11,11 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, TypeAlias
 
 from tickertape.base.errors import BadCommand, NotReady, TickertapeError, error_from_code
+from tickertape.base.interfaces import Now
 from tickertape.batch import MessageBatch
 from tickertape.client.common.effects import Effect, ReportError, ResolveCall, Send, Waiter
 from tickertape.client.common.request import SubscribeRequest
+from tickertape.client.limits import resubscription_retry_seconds
 from tickertape.client.publishing.publisher import Publisher
 from tickertape.client.publishing.resend import AFTER_RESEND
 from tickertape.client.subscriptions.registry import SubscriptionRegistry
@@ -172,6 +174,10 @@ class PendingCalls:
                 self.ask(call_id, command, placing, request)
         if placing.over:
             self._effects.append(ResolveCall(placing.token, placing.refused))
+
+    def retry_later(self, now: Now) -> None:
+        """Subscriptions were refused for now: `retry` is due in a while."""
+        self.retry_at = now.mono + resubscription_retry_seconds
 
     def retry(self) -> None:
         """What was refused for now may be asked for again."""

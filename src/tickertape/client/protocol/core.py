@@ -41,7 +41,6 @@ from tickertape.client.common.effects import (
 )
 from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.common.subscribe_arguments import check_known, check_sub_ids
-from tickertape.client.limits import resubscription_retry_seconds
 from tickertape.client.protocol.calls import Answer, PendingCalls
 from tickertape.client.protocol.heartbeat import ClientHeartbeat, Interval
 from tickertape.client.protocol.logon import HA_ADVICE, Advice, LogonState
@@ -68,6 +67,7 @@ from tickertape.wire.commands import (
     Persisted,
     PersistedNotice,
     Processed,
+    Publish,
     Rejected,
     Resume,
     Unsubscribe,
@@ -118,7 +118,7 @@ class ClientProtocol:
         self._effects: list[Effect] = []
         self.waiting: Sequence[Effect] = self._effects
         """What `effects` would give, to look at only."""
-        self.publishing = Publisher(name, self._send, self._effects)
+        self.publishing = Publisher(name, self._send_published, self._effects)
         self.logon = LogonState(name, software, self.publishing, HA_ADVICE if reconnects else Advice())
         """Whether it is logged on, and what holds while it is not."""
         self.logon.set_credentials(user, password)
@@ -132,7 +132,6 @@ class ClientProtocol:
         self._logon_token: Waiter | None = None
         self._goodbye: TickertapeError | None = None
         self._calls = PendingCalls(self._frame, self.publishing, self.subscriptions, self._effects)
-        self.publishing.hasten = self._calls.hasten
         self.connections = 0
         """How many there were, the present one included."""
         self._step_by_step = reconnects
@@ -434,6 +433,12 @@ class ClientProtocol:
         if self._connection is not None:
             self._effects.append(Send(self._connection.send(command, batch)))
 
+    def _send_published(self, command: Publish | Flush, batch: MessageBatch | None) -> None:
+        if isinstance(command, Flush):
+            self._calls.hasten()
+        elif self._connection is not None:
+            self._effects.append(Send(self._connection.send(command, batch)))
+
     def _send_credits(self, grants: list[Credit]) -> None:
         for command in combined(grants):
             self._send(command)
@@ -457,7 +462,7 @@ class ClientProtocol:
             if self.subscriptions.grants or self.subscriptions.leaving:
                 self._run_errands()
             if self._calls.postponed and self._calls.retry_at is None:
-                self._calls.retry_at = now.mono + resubscription_retry_seconds
+                self._calls.retry_later(now)
 
     def _settle(self, step: Callable[[], None]) -> None:
         """Nobody waits for this step of the settler: what it raises is told."""
@@ -476,8 +481,7 @@ class ClientProtocol:
     def _run_errands(self) -> None:
         """Tell the server what subscriptions want it to know."""
         subscriptions = self.subscriptions
-        grants, subscriptions.grants = subscriptions.grants, []
-        leaving, subscriptions.leaving = subscriptions.leaving, []
+        grants, leaving = subscriptions.take_errands()
         self._send_credits(grants)
         for sub_id in leaving:
             self._calls.leave(sub_id)

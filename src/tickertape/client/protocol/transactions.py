@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 from uuid import uuid4
 
 import msgspec
@@ -67,6 +67,9 @@ Make: TypeAlias = Callable[[int], Command]
 Steps: TypeAlias = Generator[tuple[Make, MessageBatch | None], object, Committed]
 """What is to be asked one after the other: commands that are made of their ids, and what they carry; it is
 sent each answer, see `onward`."""
+
+
+Next = TypeVar("Next")
 
 
 class ConnectionPin:
@@ -314,7 +317,7 @@ def staging(
         )
 
 
-def onward(steps: Steps, answer: object) -> tuple[Make, MessageBatch | None]:
+def onward(steps: Generator[Next, object, object], answer: object) -> Next:
     """Tell the steps what the last one came to, an answer or an error; the next one. Raises `StopIteration`
     with the outcome, and errors after which there is none."""
     return steps.throw(answer) if isinstance(answer, TickertapeError) else steps.send(answer)

@@ -63,24 +63,23 @@ from tickertape.client.publishing.store_limits import (
     not_stored,
     store_full_error,
 )
-from tickertape.wire.commands import Persisted, Processed, Publish, Rejected
+from tickertape.wire.commands import Flush, Persisted, Processed, Publish, Rejected
 from tickertape.wire.settlement import QUEUE_TOPIC
 
 
 class Publisher:
     """The publishing half of the client machine.
 
-    `send(command, batch)` puts a frame on the connection; `effects` is where this half leaves the others.
+    `send(command, batch)` puts a frame on the connection, or a `Flush` that asks for the acknowledgement
+    which the server holds back; `effects` is where this half leaves the others.
     """
 
     def __init__(
-        self, name: str, send: Callable[[Publish, MessageBatch], None], effects: list[Effect]
+        self, name: str, send: Callable[[Publish | Flush, MessageBatch | None], None], effects: list[Effect]
     ) -> None:
         self._name = name
         self._publisher = publisher_id(name)
         self._send_frame = send
-        self.hasten: Callable[[], None] = lambda: None
-        """Asks for the acknowledgement that the server holds back."""
         self._effects = effects
         self._store: PublishStore | None = None
         self._appending: AppendingPublishStore | None = None
@@ -327,9 +326,18 @@ class Publisher:
             self._resume(now)
         self._measure()
 
+    @property
+    def has_rejections(self) -> bool:
+        """Whether `take_rejections` has something to report."""
+        return self.rejections.count > 0
+
+    def take_rejections(self) -> TickertapeError | None:
+        """Return the publishes that were rejected since the last call, as one error."""
+        return self.rejections.take()
+
     def report_rejections(self, *, enabled: bool) -> None:
         """Report rejected publishes with the next flush, or not."""
-        self.rejections.report = enabled
+        self.rejections.reporting(enabled=enabled)
 
     def learn_topics(self, recorded: Iterable[str] | None, validated: Iterable[str], bytes_max: int) -> None:
         """Take in what the server said about topics. Raises as `ServerTopics.update`."""
@@ -473,7 +481,7 @@ class Publisher:
                 self._flush_buffer(buffer)  # stored, it takes what it takes: before, that was only estimated
             if size > free_bytes(store):
                 if self.eager and self._connected and not self.starved:
-                    self.hasten()  # else the store stays full for an interval
+                    self._send_frame(Flush(id=0), None)  # else the store stays full for an interval
                 self.starved = True
                 raise store_full_error(store, size)
 

@@ -26,6 +26,10 @@ class Rejections:
         self.report = True
         """Whether `take` is to hear of what is refused from now on."""
 
+    def reporting(self, *, enabled: bool) -> None:
+        """Report rejections with `take` from now on, or not."""
+        self.report = enabled
+
     def add(self, command: Rejected, messages: int, batch: MessageBatch | None) -> None:
         """The server refused that many messages; `batch` holds them when there is a publish store."""
         reason = error_from_code(command.code, command.text)

@@ -105,7 +105,7 @@ class AckBatcher:
 
     # -- what the application says ----------------------------------------------------------------------
 
-    def choose(self, *, batch_size: int | None = None, timeout: float | str | None = None) -> None:
+    def configure(self, *, batch_size: int | None = None, timeout: float | str | None = None) -> None:
         """Gather so many from now on, or so long; `flush` is to follow. Raises `BadOption`."""
         if batch_size is not None:
             if type(batch_size) is not int or not 0 < batch_size <= ack_batch_messages_max:
@@ -117,6 +117,10 @@ class AckBatcher:
             if not 0 < seconds <= lease_seconds_max:
                 raise BadOption(f"ack_timeout is above 0 and at most {lease_seconds_max:.0f} seconds")
             self.timeout = seconds
+
+    def set_automatic(self, *, enabled: bool) -> None:
+        """Settle what is delivered from now on by itself, or not."""
+        self.automatic = enabled
 
     def acknowledged(self, gathering: AckAccumulator, now: Now) -> None:
         """Something was put into `gathering`: send it, or see to it that it is sent in time. Raises as

@@ -480,6 +480,12 @@ class SubscriptionRegistry:
                 replay.begun, replay.after = True, bookmark
             self._effects.append(Notice(subscription.sink, str(bookmark)))
 
+    def take_errands(self) -> tuple[list[Credit], list[str]]:
+        """Return the credit to give back, and the subscriptions to end at the server."""
+        grants, leaving = self.grants, self.leaving
+        self.grants, self.leaving = [], []
+        return grants, leaving
+
     # -- credit -----------------------------------------------------------------------------------------
 
     def consumed(self, sub_id: str, cost: int, request: SubscribeRequest | None = None) -> Credit | None:

@@ -25,8 +25,8 @@ from tests.unit.client.peer import START
 from tickertape.base.errors import StreamEnded, TimedOut
 from tickertape.base.interfaces import Buffer
 from tickertape.client.blocking.streams import MessageStream
+from tickertape.client.blocking.waiting import ThreadWaiter
 from tickertape.client.common.subscribe_arguments import make_request
-from tickertape.client.common.waiting import Waiter
 from tickertape.wire.commands import Ack, Credit
 from tickertape.wire.connection import Received
 
@@ -217,7 +217,9 @@ class Subscribed(World):
         self.credit = 0
         super().__init__()
         self.request = make_request("orders", "s", depth=1000)
-        self.client._core.subscribe(Waiter(), self.request, MessageStream(self.request, self.client))
+        self.client._driver.core.subscribe(
+            ThreadWaiter(), self.request, MessageStream(self.request, self.client._driver)
+        )
         self.drive()
         self.core().receive(b"".join(self.server.send(Ack(id=1, start=0))), START)
         self.drive()
@@ -236,14 +238,15 @@ def test_a_report_interrupted_at_any_bytecode_said_nothing_or_ends_the_connectio
     step, hit, ended, returning = 0, True, 0, 0
     while hit:
         world = Subscribed()
-        hit = interrupted_at(step, lambda: world.client.consumed(world.request, 600), TRACED)  # noqa: B023
-        assert not world.client._owns_lock()
+        driver, request = world.client._driver, world.request
+        hit = interrupted_at(step, lambda: driver.consumed(request, 600), TRACED)  # noqa: B023
+        assert not driver.owns_lock()
         if world.link.hung_up:
             ended += 1
         elif hit and world.credit:
             returning += 1  # behind everything, where no signal handler runs
         elif hit:
-            world.client.consumed(world.request, 600)
+            driver.consumed(request, 600)
         assert world.credit == 600 or world.link.hung_up, f"step {step}"
         step += 1
     assert 0 < ended < step - 10
