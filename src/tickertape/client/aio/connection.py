@@ -1,6 +1,6 @@
-"""Owns one connection to a server on an event loop: the transport, and whether it takes more.
+"""Connection on an event loop: its transport, and whether the transport takes more.
 
-Must never decide anything about the protocol, nor start a task. It works on asyncio's loops and on uvloop.
+It works on the loops of asyncio and of uvloop.
 """
 
 from __future__ import annotations

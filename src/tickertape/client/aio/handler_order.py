@@ -1,7 +1,7 @@
-"""Owns the order of handlers across subscriptions of an asyncio client that were resumed together.
+"""Handler order: calls the handlers of subscriptions that were resumed together in one order.
 
-One task hands on what came for all of them, in the order in which it came. Must never take a message of a
-subscription while its own task still hands on what came before it joined.
+One task gives the messages of all of them to the handlers, in the order of delivery. Invariant: a message is
+taken from a subscription only after its own task has finished with everything before it joined.
 """
 
 from __future__ import annotations

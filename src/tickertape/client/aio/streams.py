@@ -1,8 +1,7 @@
-"""Owns the message stream of the asyncio client: awaiting what a subscription delivered.
+"""Message stream of the asyncio client: waits for what a subscription delivers.
 
-Must never hold up the event loop: what may be waiting here is bounded by the credit of the subscription, and
-a consumer that never has to wait still lets others run after each `batch_bytes_target`. What it means to
-hold, take and end is in `buffer.py`.
+A consumer that never has to wait still lets other tasks run after each `batch_bytes_target`. What it means to
+hold, take and end is in `message_buffer.py`.
 """
 
 from __future__ import annotations

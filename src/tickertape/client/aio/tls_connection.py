@@ -1,7 +1,6 @@
-"""Owns one connection of the asyncio client over TLS: the handshake, and cipher text over the transport.
+"""TLS connection on an event loop: the handshake, and cipher text over the transport.
 
-Must never hand on what did not come from the server as it was sent, nor anything before the handshake is
-done.
+Invariant: nothing is handed on before the handshake is done, or that the server did not send.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Owns waiting in an event loop: for the outcome of one call, and for something to change.
+"""Waiting on an event loop: for the outcome of one call, and for a change.
 
-Must never know what is waited for. Whoever waits may be cancelled; what comes for them then is dropped.
+Whoever waits may be cancelled; an outcome that arrives afterwards is dropped.
 """
 
 from __future__ import annotations

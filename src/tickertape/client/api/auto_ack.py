@@ -1,8 +1,9 @@
-"""Owns settling messages of queues by themselves, where `auto_ack` was set when they were delivered: what a
-handler was given, and what was read from a stream; and keeping back what has gone back to its queue.
+"""Automatic acknowledgement of queue messages, for handlers and for streams.
 
-Must never settle a message twice, acknowledge one whose handler or loop ended with an exception, or cost
-anything where no message came out of a queue. What the application itself said of a message counts.
+Invariants:
+- No message is settled twice, and what the application itself said of a message counts.
+- A message whose handler or loop ended with an exception is not acknowledged.
+- A batch that is not from a queue costs one look at its context.
 """
 
 from __future__ import annotations

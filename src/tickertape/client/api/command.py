@@ -1,6 +1,6 @@
-"""Owns the general form of what an application may ask a server: a command as data.
+"""General form of a command: data that `execute` and `execute_async` take.
 
-Must never send it, and never drop a field: one that the command does not use raises.
+Invariant: no field is dropped; one that the command does not use raises.
 """
 
 from __future__ import annotations

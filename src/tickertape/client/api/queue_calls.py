@@ -1,8 +1,6 @@
-"""Owns the calls of a client that settle messages of queues, and what it is told of how to: one face for both
-fronts.
+"""Calls of both clients that settle messages of queues.
 
-Must never wait for the server: a settlement is published, and that is all. How a step of the machine is
-taken, and when what is gathered has its time, is the front's.
+A settlement is published, so no call waits for the server.
 """
 
 from __future__ import annotations

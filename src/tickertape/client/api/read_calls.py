@@ -1,7 +1,6 @@
-"""Owns the calls of a client that read, and the general form of all calls: one face for both fronts.
+"""Calls of both clients that read, and the general form of all calls.
 
-Must never wait or send itself: the front does. What a call gives is the front's too: a stream, or something
-to await that gives one.
+What a call returns depends on the front: a stream, or a coroutine that returns one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Owns one connection to a server: its socket, its receive thread and what waits to be written.
+"""Connection of the blocking client: its socket, its receive thread and what waits to be written.
 
-Must never decide anything about the protocol. Whoever has something to send writes it at once; what the
-socket does not take is left to the receive thread, so that reading never waits for writing. Who waits for an
-answer may read it itself (`read_until`), which saves waking two threads; the receive thread sleeps meanwhile.
+A caller that has something to send writes it at once; what the socket does not take is left to the receive
+thread, so that reading never waits for writing. A caller that waits for an answer may read it itself
+(`read_until`), which saves waking two threads; the receive thread sleeps meanwhile.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Owns the message stream of the blocking client: waiting for what a subscription delivered.
+"""Message stream of the blocking client: waits for what a subscription delivers.
 
-Must never block the receive thread: what may be waiting here is bounded by the credit of the subscription.
-What it means to hold, take and end is in `buffer.py`.
+What it means to hold, take and end is in `message_buffer.py`. The receive thread never waits here.
 
 An exception that a signal handler raises may come between any two steps of the application's thread. Locks
 are then given back by their owner; a batch that was taken stays at hand until its messages were begun, and
-its cost is owed until it was reported. So whoever catches the exception can go on reading.
+its cost is due until it was reported. So whoever catches the exception can go on reading.
 """
 
 from __future__ import annotations

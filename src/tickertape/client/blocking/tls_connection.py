@@ -1,7 +1,6 @@
-"""Owns one connection of the blocking client over TLS: the handshake, and cipher text over the socket.
+"""TLS connection of the blocking client: the handshake, and cipher text over the socket.
 
-Must never send cipher text in another order than it was made in, nor hand on what did not come from the
-server as it was sent.
+Invariant: cipher text is sent in the order in which it was made.
 """
 
 from __future__ import annotations

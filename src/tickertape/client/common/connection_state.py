@@ -1,7 +1,4 @@
-"""Owns the states of a client's connection, and whom to tell of them.
-
-Must never lock or wait: who tells, and on which thread, is the front's.
-"""
+"""Connection states of a client, and the listeners for them."""
 
 from __future__ import annotations
 

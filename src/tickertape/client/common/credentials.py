@@ -1,6 +1,6 @@
-"""Owns how a client's credentials and TLS go with an address: what may travel where.
+"""Credentials: which of them, and which TLS options, go with which address.
 
-Must never let a token go in clear over a network, or an option of TLS be ignored.
+Invariants: a token never travels in clear over a network, and no TLS option is ignored.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Owns what the client machine asks its driver to do.
-
-Must never do any of it.
-"""
+"""Effects: what the protocol of a client asks its driver to do, as data."""
 
 from __future__ import annotations
 

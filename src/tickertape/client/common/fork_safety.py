@@ -1,7 +1,6 @@
-"""Owns what becomes of clients, streams and stores in a forked child: they refuse, and let go of what is the
-parent's.
+"""Fork safety: clients, streams and stores refuse to work in a forked child.
 
-Must never send anything, nor wait for a lock: a thread that held it exists in the parent only.
+Nothing here sends anything or waits for a lock: a thread that held it exists in the parent only.
 """
 
 from __future__ import annotations

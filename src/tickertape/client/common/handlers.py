@@ -1,6 +1,6 @@
-"""Owns running what the application gave: its handlers, and what becomes of the exceptions they raise.
+"""Handler runner: calls the application's callbacks and reports what they raise.
 
-Must never let such an exception reach the receive thread.
+Invariant: no such exception reaches the receive thread.
 """
 
 from __future__ import annotations

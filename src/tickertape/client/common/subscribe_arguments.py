@@ -1,6 +1,6 @@
-"""Owns what an application may ask of a subscription: the request made of it, its parts checked.
+"""Arguments of a subscribe: checks them and makes the request.
 
-Must never send a request whose options this version does not carry out: what is not built yet raises.
+Invariant: an option that is not built yet raises, and is never sent.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Owns what a client asks of an authenticator: the password of each logon.
+"""Authenticator protocol: gives the password of each logon; and the default one.
 
-Must never keep a password longer than an attempt, nor show one.
+A password is kept no longer than an attempt, and never shown.
 """
 
 from __future__ import annotations

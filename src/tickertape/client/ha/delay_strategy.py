@@ -1,6 +1,6 @@
-"""Owns what a client asks of a delay strategy: how long to wait before it connects; and two of them.
+"""Delay strategies: how long to wait before a connection attempt.
 
-Must never read a clock, draw a number or wait: the time and the chance are arguments.
+A strategy reads no clock and draws no number: the time and the chance are arguments.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Owns what an HA client asks and tells the objects of its application (server chooser, authenticators, delay
-strategy, subscription manager), and what becomes of the exceptions they raise.
+"""Application policies: calls the chooser, authenticators, delay strategy and subscription manager.
 
-Must never wait or connect, and never be called under a lock of the client.
+What these objects raise is reported. Nothing here is called under a lock of the client.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Owns the order in which an HA client gets and keeps its connection: choose, wait, connect and log on,
-report, learn what is persisted and republish, resubscribe; and from the beginning again when it is lost.
+"""Reconnect machine: decides the next step while an HA client gets and keeps its connection.
 
-Must never ask the application's objects, connect or wait itself, nor know a clock, a socket or a thread: its
-driver carries out `effects` one after the other and hands in what came of each. What comes too late, because
-the session was closed or stopped or the connection lost meanwhile, is ignored.
+The order is: choose a server, wait, connect and log on, report, resume publishing, resubscribe; and again
+from the start when the connection is lost. The machine is pure: its driver performs `effects` one after the
+other and hands in the outcome of each. An outcome that is too late, because the client was closed or the
+connection lost meanwhile, is ignored.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Owns what a client asks of a subscription manager: to remember the subscriptions that handlers have, and to
-bring them back; and the one by default.
+"""Subscription manager protocol: remembers the subscriptions of handlers; and the default one.
 
-Must never hold a message, nor place a subscription itself: the client does.
+It holds no messages, and places no subscription itself: the client does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Owns what was asked of a server and has no answer yet, and what an answer means for its subscriptions.
+"""Pending calls: commands without an answer yet, and what each answer means for subscriptions.
 
-Must never decide whether there is a connection to ask on: the core does. Every call gets exactly one
-`ResolveCall`, at the latest when its connection is lost.
+Invariant: every call gets exactly one `ResolveCall`, at the latest when its connection is lost.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Owns one client's half of the protocol: logon, what may be asked when, and what is lost with a connection.
+"""Client protocol: the client's half of a connection, without I/O.
 
-Must never touch a socket, a clock, a thread or a lock: its driver hands in what happened and when, and
-carries out `effects`. Publishing, subscribing and calls that wait have modules of their own.
+It knows the logon, which calls are possible when, and what is lost with a connection. Its driver hands in
+what happened and when, and performs `effects`. Publishing, subscriptions and pending calls have modules of
+their own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Owns the heartbeat that an application chose for a client, and the pulse of its connection.
-
-Must never read a clock or send anything: the core asks it, and says what is to be done.
-"""
+"""Heartbeat of a client: the interval that the application chose, and the state of its connection."""
 
 from __future__ import annotations
 

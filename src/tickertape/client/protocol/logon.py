@@ -1,7 +1,6 @@
-"""Owns how a client stands with its server: the logon, whether it succeeded, and what calls raise otherwise.
+"""Logon state: whether the client is logged on, and what calls raise while it is not.
 
-Must never send or connect: the core does. What is said here about a lost connection is also what publishing
-raises.
+Publishing raises the same errors about a lost connection.
 """
 
 from __future__ import annotations

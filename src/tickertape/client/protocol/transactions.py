@@ -1,7 +1,6 @@
-"""Owns transactions of a client: what is gathered for one, how it is staged and committed, and what came of
-it.
+"""Transactions of a client: gathers messages, stages them and commits them, as steps.
 
-Must never commit a part of it, or publish anything before the commit.
+Invariant: nothing is published before the commit, and never a part of a transaction.
 """
 
 from __future__ import annotations

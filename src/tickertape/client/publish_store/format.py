@@ -1,7 +1,4 @@
-"""Owns the bytes of a publish store's segment: header, mark and records (docs/formats/publish-store.md).
-
-Must never touch a file, nor decide what a record means for what is held.
-"""
+"""Segment format of a publish store: header, mark and records (docs/formats/publish-store.md)."""
 
 from __future__ import annotations
 

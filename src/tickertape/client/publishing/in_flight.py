@@ -1,6 +1,6 @@
-"""Owns publish frames that were sent and have no answer: their numbers, and how an answer settles them.
+"""Frames in flight: publish frames without an answer, and how an answer settles them.
 
-Must never send, nor let go of a message of a publish store that was neither persisted nor refused.
+Invariant: a message of a publish store is released only when it was persisted or rejected.
 """
 
 from __future__ import annotations

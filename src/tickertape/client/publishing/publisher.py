@@ -1,10 +1,11 @@
-"""Owns what was published and is not settled: gathering, frame numbers, sequences, the publish store.
+"""Publisher: accepts, batches and sends messages, and keeps them until they are settled.
 
-Must never touch a socket, a clock or a lock, and never let go of a message of a publish store that was
-neither persisted nor refused. Topics travel in two lanes: recorded ones, in order and sequenced when there
-is a store, and unrecorded ones, apart and unsequenced. A lane sends at once when nothing of it is
-unacknowledged, else it gathers until the next acknowledgement or `batch_bytes_target`. With conflated
-acknowledgements it gathers only while the connection is busy writing earlier frames (`unwritten_frame`).
+Recorded topics travel in order, and sequenced when there is a store; unrecorded ones apart and unsequenced. A
+buffer is sent at once when no frame of it is unacknowledged, else it gathers until the next acknowledgement
+or `batch_bytes_target`. With conflated acknowledgements it gathers only while the connection is busy writing
+earlier frames (`unwritten_frame`).
+
+Invariant: a message of a publish store is released only when it was persisted or rejected.
 
 An exception that a signal handler raises may come between any two steps. Every step that cannot stand alone
 is announced in `unfinished`; what is then left is put right by `interrupted`, and the connection has to end.

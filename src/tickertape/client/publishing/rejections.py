@@ -1,7 +1,4 @@
-"""Owns what the server refused of what was published, until the application hears of it.
-
-Must never let go of a message: it says what was refused, the store and the lanes are `publishing.py`'s.
-"""
+"""Rejected publishes: kept until they are reported, and checks of the server's answers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Owns sending the publish store again on a new connection: in order, bounded, and only where it is recorded.
+"""Resend window: sends the publish store again on a new connection, in order and bounded.
 
-Must never send a message of a publish store unsequenced that was accepted as recorded, nor send anything past
-it: with a later sequence persisted, the server would drop it as a duplicate and acknowledge it.
+Invariant: a message that was accepted as recorded is never sent unsequenced, and nothing is sent past it:
+with a later sequence persisted, the server would drop it as a duplicate and acknowledge it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Owns the messages that are gathered for the next frame of one kind, and the frames without an answer.
+"""Send buffers: messages gathered for the next frame, the fast append, and frames in flight.
 
-Must never decide when to send, nor lose or repeat a message when an exception (a signal handler that raises)
-comes between any two steps: what is gathered changes by single assignments and appends, and sequences are
-counted from it.
+An exception (a signal handler that raises) may come between any two steps: gathered messages change by single
+assignments and appends, and sequences are counted from them, so that none is lost or repeated.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Owns what the server said at logon about topics: which ones it records, and whose bodies it validates; and
-what that means for messages kept from before.
+"""Server topics: which topics the server records and validates, as it said at logon.
 
-Must never be asked about a name that was not checked: here it is only compared.
+It also decides what that means for messages that are kept from before the logon.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Owns what a message may take: at most so much by itself, and no more than a publish store has room for; and
-the errors of a store that takes it not.
-
-Must never decide what happens then: to send what is gathered, or to wait.
-"""
+"""Store limits: checks a message against the store's space, and makes the errors of a full store."""
 
 from __future__ import annotations
 

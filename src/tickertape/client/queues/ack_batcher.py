@@ -1,10 +1,8 @@
-"""Owns what was said of messages of queues and is not published yet: acknowledgements that are gathered, and
-settlements for which a publish store has no room.
+"""Acknowledgement batcher: gathers acknowledgements, and settlements that wait for store space.
 
-Must never touch a clock, a socket or a lock, nor let a settlement overtake what was said before it. Whatever
-is gathered is sent when there is enough of it, when its time has come, and before anything that could make it
-come too late. Saying something twice does no harm, so where an exception comes between two steps it is said
-twice rather than never.
+Gathered acknowledgements are sent when there are enough, when their time has come, and before anything that
+could make them too late. A settlement never overtakes an earlier one. A duplicate does no harm, so where an
+exception comes between two steps a settlement is sent twice rather than never.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Owns what an application may say of messages of a queue, as it becomes settlements: bookmarks in all their
-forms, the option, and the bodies that are published.
-
-Must never send one, nor know whether a message is leased: what a settlement does is the server's to say.
-"""
+"""Settlements: bookmarks and options of an application as the bodies that are published."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Owns what a client does with the bookmarks of a subscription: in a bookmark store, or without one.
+"""Bookmark tracker: the delivered bookmarks of a subscription, with or without a bookmark store.
 
-Must never let a message pass that the store holds back, or decide where to begin: it says what is known. What
-a store of the application raises is told as an error of ours.
+Exceptions of an application's store become a `TickertapeError`.
 """
 
 from __future__ import annotations

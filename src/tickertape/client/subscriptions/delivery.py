@@ -1,7 +1,4 @@
-"""Owns what a delivery says for whom it is, and whether its batch may be used.
-
-Must never hold a message: what is sound goes to the subscriptions at once.
-"""
+"""Delivery: checks a delivered batch and finds its subscriptions."""
 
 from __future__ import annotations
 

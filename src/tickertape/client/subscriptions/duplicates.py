@@ -1,8 +1,7 @@
-"""Owns the second look at messages that came again: those that were discarded while they waited here, by who
-held earlier copies of them, are not handed on.
+"""Duplicates: drops messages that were delivered before, and skips redelivered ones discarded since.
 
-Must never cost a batch in which nothing came again more than a look at its context, nor hold back a message
-that a bookmark store does not call discarded.
+A batch without redelivered messages costs one look at its context. No message is held back that a bookmark
+store does not call discarded.
 """
 
 from __future__ import annotations

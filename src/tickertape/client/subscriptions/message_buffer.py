@@ -1,10 +1,9 @@
-"""Owns what a subscription delivered until the application takes it, and what of it was granted again.
+"""Message buffer: batches of one subscription that were delivered and not consumed.
 
-Must never wait, lock or call anyone: a stream of either front guards it and tells the client what it owes. An
-exception that a signal handler raises may come between any two steps: what was taken is counted in one
-assignment, and stays at hand until `settle`.
-What lies here is bounded by the credit of the subscription, and by `catch_up_bytes_max` while somebody waits
-for the replay to catch up.
+A stream of either front guards it and reports the credit that is due. An exception that a signal handler
+raises may come between any two steps: what was taken is counted in one assignment, and stays at hand until
+`settle`. Its size is bounded by the credit of the subscription, and by `catch_up_bytes_max` while a caller
+waits for the replay to catch up.
 """
 
 from __future__ import annotations

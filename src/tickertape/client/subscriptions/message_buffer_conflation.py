@@ -1,7 +1,7 @@
-"""Owns what waits in a stream that conflates: of each key the newest message only.
+"""Conflation in a message buffer: keeps only the newest message of each key.
 
-Must never touch a batch that was taken, or change the order of what is left. Bodies of messages that newer
-ones took the place of are let go of when they are half of a batch.
+Batches that were taken do not change, nor does the order of what is left. Bodies of superseded messages are
+released when they are half of a batch.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Owns the subscriptions of one connection and their credit.
+"""Subscription registry: the subscriptions of one connection, their deliveries and their credit.
 
-One that is to be replaced goes on until the server answers: what comes before the answer is the old one's,
-what comes behind it the new one's. Where subscriptions are kept, those with a handler outlive their
-connection and are placed again. What comes before a first one stands belongs to another one of its id, which
-ended here while that was on its way. Must never hold messages: what arrives is handed on at once. Credit is
-given back when half of the window was consumed; quiet_credit.py returns the rest.
+A subscription that is to be replaced goes on until the server answers: deliveries before the answer are the
+old one's, deliveries behind it the new one's. Where subscriptions are kept, those with a handler outlive
+their connection and are placed again. Deliveries before a subscription was accepted belong to an earlier one
+of its id. Credit is given back when half of the window was consumed; `idle_credit.py` returns the rest.
 """
 
 from __future__ import annotations

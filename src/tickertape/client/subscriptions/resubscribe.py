@@ -1,7 +1,7 @@
-"""Owns how a subscription is placed: for the first time, and again after its connection was lost.
+"""Resubscription: where and with which options a subscription is placed again after a loss.
 
-Must never hold or send anything. A bookmark subscription that is placed again begins after what is known of
-it; a range keeps its end; what was paused is paused again; filter, topic and other options are as they were.
+A bookmark subscription resumes after what is known of it; a range keeps its end; what was paused is paused
+again; filter, topic and other options do not change.
 """
 
 from __future__ import annotations

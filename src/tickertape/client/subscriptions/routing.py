@@ -1,7 +1,7 @@
-"""Owns what one subscription has of a batch that came for several: a view on it, with a context of its own.
+"""Routing: views of one batch for several subscriptions, each with a context of its own.
 
-Must never copy a body before somebody asks for the share as a table, nor let a share keep a whole batch alive
-beyond the bound: `RouteCache` turns shares into batches of their own when others have come meanwhile.
+No body is copied before a share is used as a table. `RouteCache` turns shares into batches of their own when
+others have been delivered meanwhile, so that a share does not keep a whole batch alive beyond the bound.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Owns one subscription of a client: what was asked for, its credit, and how it stands on the connection.
-
-Must never hold messages, or decide what becomes of others: that is the business of subscriptions.py.
-"""
+"""Subscription of a client: its request, its credit, and its state on the connection."""
 
 from __future__ import annotations
 
