@@ -195,7 +195,7 @@ DELIVERY_MUTATIONS: Final = (
     Mutation(
         "two clients of one name throw each other out for ever",
         "client/ha/reconnect.py",
-        "            if self._came_back and lasted < name_settled_seconds:\n",
+        "            if self._reclaimed_name and lasted < name_settled_seconds:\n",
         "            if False:\n",
         ("unit/client/ha/test_reconnect.py",),
         promise="behaviour 35",

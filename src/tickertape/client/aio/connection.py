@@ -26,16 +26,16 @@ JOINED_BYTES_MAX: Final = 16 * KIB
 
 
 class AsyncioHandler(Protocol):
-    """The one side of a client that its link calls."""
+    """The side of a driver that its connection calls."""
 
     def opened(self, link: AsyncioConnection) -> None:
         """The connection stands."""
 
     def buffer(self) -> memoryview:
-        """Where to read the next bytes into."""
+        """Return the buffer for the next bytes."""
 
     def arrived(self, count: int) -> None:
-        """That many bytes came."""
+        """Take in that many bytes."""
 
     def written(self, link: AsyncioConnection, frame: int) -> None:
         """Every publish frame up to `frame`, as `report_written` was given it, was written."""
@@ -60,7 +60,7 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         self._heard_at = self._said_at = time.monotonic()
         self._read_bytes = 0
         self.changed = Notifier()
-        """Who waits until it takes more, or is gone."""
+        """Wakes callers that wait until it takes more, or is gone."""
         self.gone = False
         self._gently = False
 
@@ -102,7 +102,7 @@ class AsyncioConnection(asyncio.BufferedProtocol):
             self._reported = frame
 
     def liveness(self) -> Liveness:
-        """What the connection looks like to a heartbeat."""
+        """Return the liveness of the connection, for a heartbeat."""
         transport = self._transport
         return Liveness(
             heard_at=self._heard_at,
@@ -146,11 +146,11 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         self._opened()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the machine knows how much it wants
-        """Where to read the next bytes into."""
+        """Return the buffer for the next bytes."""
         return self._handler.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """That many bytes came."""
+        """Take in that many bytes."""
         self._heard_at = time.monotonic()
         self._read_bytes += nbytes
         self._handler.arrived(nbytes)

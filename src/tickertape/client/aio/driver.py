@@ -221,7 +221,7 @@ class AsyncioDriver(ClientDriver):
         await self.call(lambda call: begin(call, sub_ids), timeout, what)
 
     def leave(self, request: SubscribeRequest) -> None:
-        """Nobody reads the stream of this subscription."""
+        """End a subscription whose stream has no reader any more."""
         # It may have ended meanwhile, and a lost connection has ended it.
         with suppress(Disconnected, Closed):
             self.core.leave(request)
@@ -340,7 +340,7 @@ class AsyncioDriver(ClientDriver):
         self._arm_beats()
 
     def buffer(self) -> memoryview:
-        """Where the connection reads into."""
+        """Return the buffer for the next bytes."""
         return self.core.buffer()
 
     def arrived(self, count: int) -> None:
@@ -404,7 +404,7 @@ class AsyncioDriver(ClientDriver):
         return exits.ProgramEnd(self.core.name, self._unsent)
 
     def forked(self) -> None:
-        """This is a forked child, which has no part in the parent's event loop."""
+        """Refuse every call: a forked child has no part in the parent's event loop."""
         super().forked()
         connection, self.connection = self.connection, None
         if connection is not None:
@@ -486,7 +486,7 @@ class AsyncioDriver(ClientDriver):
         self._arm()
 
     def _arm_sooner(self) -> None:
-        """As `_arm`, where the machine may want to be woken before the timer fires."""
+        """Arm the timer anew where the protocol wants to be woken before it fires."""
         deadline, timer = self.core.next_deadline(), self._timer
         if deadline is not None and timer is not None and timer.when() > self._loop_time(deadline):
             timer.cancel()

@@ -118,7 +118,7 @@ class AsyncioHADriver(HADriver, AsyncioDriver):
         *,
         limited: bool = False,
     ) -> AsyncMessageStream:
-        """As that of an `AsyncioDriver`; the subscription manager remembers it where it has a handler."""
+        """Send a subscribe; the subscription manager remembers one with a handler."""
         stream = await super().open_stream(request, timeout, on_message, limited=limited)
         if on_message is not None and not limited:
             self._remember(stored_of(request), stream)
@@ -131,7 +131,7 @@ class AsyncioHADriver(HADriver, AsyncioDriver):
         timeout: Timeout,
         what: str,
     ) -> None:
-        """As that of an `AsyncioDriver`; without a server where the subscriptions only wait for one."""
+        """Send a command that names subscriptions; no server is needed where they only wait for one."""
         if self._drops_kept(what, sub_ids):
             begin(AsyncioWaiter(), sub_ids)
             self.drive()
@@ -139,7 +139,7 @@ class AsyncioHADriver(HADriver, AsyncioDriver):
             await super().name_subscriptions(begin, sub_ids, timeout, what)
 
     def _stop_waiting(self, call: AsyncioWaiter, error: TickertapeError) -> None:
-        """Nobody waits for `call` any more, because of `error`."""
+        """End the waiting of `call`, because of `error`."""
         self._connect_waiters.pop(call, None)
         if self._connect_waiters:
             return
@@ -202,7 +202,7 @@ class AsyncioHADriver(HADriver, AsyncioDriver):
     # -- the task that connects -------------------------------------------------------------------------
 
     def feed(self, happened: machine.Event) -> None:
-        """Tell the machine_, and have it carried out."""
+        """Give an event to the reconnect machine, and have its actions performed."""
         self._take_in(happened)
         if self._reconnecting is None and self._machine.trying:
             self._reconnecting = asyncio.get_running_loop().create_task(self._keep())
@@ -256,7 +256,7 @@ class AsyncioHADriver(HADriver, AsyncioDriver):
                 self._act(effect)
 
     def _act_at_once(self) -> None:
-        """Carry out what is left when the machine_ has stopped: none of that has to be awaited."""
+        """Carry out what is left when the machine has stopped: none of that has to be awaited."""
         for effect in self._machine.effects():
             self._act(effect)
 

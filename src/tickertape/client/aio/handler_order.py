@@ -21,19 +21,19 @@ class Member(Protocol):
     """A subscription with a handler."""
 
     def join(self, order: HandlerOrder) -> None:
-        """What comes from now on is the convoy's."""
+        """Leave what is delivered from now on to `order`."""
 
     async def caught_up_by_itself(self) -> None:
-        """Wait until its own task has handed on all that is not the convoy's."""
+        """Wait until its own task has finished with everything before it joined."""
 
     def take(self) -> MessageBatch | None:
-        """What came next, None when it was closed meanwhile; the one taken before is done with."""
+        """Return the next batch, None when it was closed meanwhile; the one taken before is done."""
 
     async def hand(self, message: Message) -> None:
         """Call the handler, unless the stream is closed."""
 
     def settle(self) -> None:
-        """What was taken last is done with."""
+        """The batch that was taken last is done."""
 
     @property
     def running(self) -> bool:
@@ -41,7 +41,7 @@ class Member(Protocol):
 
 
 Item = Sequence[tuple[Member, Sequence[int]]]
-"""Who got something at a time, and which rows of the batch; for one alone they do not matter."""
+"""The members that got a batch, and which of its rows; for a single member they do not matter."""
 
 
 class HandlerOrder:
@@ -55,14 +55,14 @@ class HandlerOrder:
         """Whether it needs a task that runs `hand_on`: it has none yet, or that one has ended."""
 
     def join(self, members: Sequence[Member]) -> None:
-        """What comes for them from now on is handed on here."""
+        """Call the handlers of these members for what is delivered from now on."""
         self._members = [member for member in self._members if member.running]
         self._members += members
         for member in members:
             member.join(self)
 
     def put(self, item: Item) -> None:
-        """A batch came, and lies in the inbox of each."""
+        """Add a batch, which is in the buffer of each member."""
         self._items.append(item)
         self._changed.wake()
 

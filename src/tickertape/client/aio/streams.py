@@ -246,7 +246,7 @@ class AsyncHandledStream(AsyncMessageStream):
         """Whether messages come out of queues, so that the handler is looked after."""
         self._order: HandlerOrder | None = None
         self._own_batches = 0
-        """Those that came before it joined the convoy, and are still to be taken here."""
+        """Batches delivered before it joined the handler order, still to be taken here."""
         self._by_itself = True
 
     def again(self) -> None:
@@ -256,7 +256,7 @@ class AsyncHandledStream(AsyncMessageStream):
     # -- on its own -------------------------------------------------------------------------------------
 
     async def hand_on(self) -> None:
-        """Hand every message to the handler until the subscription is over, closed, or in a convoy."""
+        """Hand every message to the handler until the subscription is over, closed, or in a handler order."""
         buffer = self.buffer
         try:
             while self._order is None or self._own_batches:
@@ -284,11 +284,11 @@ class AsyncHandledStream(AsyncMessageStream):
         self._by_itself = False
         self._changed.wake()
 
-    # -- in a convoy ------------------------------------------------------------------------------------
+    # -- in a handler order -----------------------------------------------------------------------------
 
     @property
     def free(self) -> bool:
-        """Internal: whether it is in no convoy."""
+        """Internal: whether it is in no handler order."""
         return self._order is None
 
     def join(self, order: HandlerOrder) -> None:
@@ -298,7 +298,7 @@ class AsyncHandledStream(AsyncMessageStream):
         self._changed.wake()
 
     def push_share(self, batch: MessageBatch) -> None:
-        """Internal: as `push`, but it is the caller who tells the convoy."""
+        """Internal: as `push`, but the caller puts it into the handler order."""
         super().push(batch)
 
     def push(self, batch: MessageBatch) -> None:
@@ -316,7 +316,7 @@ class AsyncHandledStream(AsyncMessageStream):
             self._order.look()
 
     async def close(self) -> None:
-        """As of any stream."""
+        """End the subscription; see `AsyncMessageStream.close`."""
         await super().close()
         self._changed.wake()
         if self._order is not None:

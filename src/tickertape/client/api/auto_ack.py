@@ -55,7 +55,7 @@ def settle_rest(handed: Message | MessageBatch, action: Action) -> None:
 
 
 def handler_for(handler: Handler, batch: MessageBatch) -> Handler:
-    """What the messages of `batch` are given to in the place of `handler`, which it often is itself."""
+    """Return the handler for the messages of `batch`, often `handler` itself."""
     if lease_in(batch) is None:
         return unless_over(handler, batch)
     return lambda message: _handle(handler, message)
@@ -74,7 +74,7 @@ def _handle(handler: Handler, message: Message) -> None:
 
 
 def async_handler(handler: Handler) -> Callable[[Message], Awaitable[None]]:
-    """As `handler_for`, of a handler that may be a coroutine function, and for all batches."""
+    """Return a handler for all batches, of one that may be a coroutine function; see `handler_for`."""
 
     async def handle(message: Message) -> None:
         lease = lease_in(message.batch)
@@ -96,7 +96,7 @@ def async_handler(handler: Handler) -> Callable[[Message], Awaitable[None]]:
 
 
 class AutoAckReader:
-    """What the reader of one stream was given last and nobody has settled: asking for the next says that it
+    """The message that the reader of one stream got last and has not settled: asking for the next says that it
     is done, leaving by an exception that it is not."""
 
     __slots__ = ("in_loop", "last")
@@ -127,7 +127,7 @@ class AutoAckReader:
         self.in_loop = True
 
     def took(self) -> None:
-        """What was given last was asked for by itself, without a loop."""
+        """The last message was asked for by itself, without a loop."""
         self.in_loop = False
 
     def over(self, messages: Iterator[Message], batch: MessageBatch) -> Iterator[Message]:

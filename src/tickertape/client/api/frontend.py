@@ -58,7 +58,7 @@ class ClientFrontend:
 
     @property
     def server(self) -> LoggedOn | None:
-        """What the server said at logon (instance, journal, publisher, ...); None while disconnected."""
+        """The server's answer to the logon (instance, journal, publisher, ...); None while disconnected."""
         return self._driver.core.logged_on
 
     @property
@@ -123,7 +123,7 @@ class ClientFrontend:
 
     @property
     def bookmark_store(self) -> BookmarkStore | None:
-        """What remembers bookmark subscriptions."""
+        """The store that remembers bookmark subscriptions."""
         return self._driver.subscriptions.store
 
     def set_bookmark_store(self, store: BookmarkStore | None) -> None:

@@ -117,7 +117,7 @@ class HADriver(ClientDriver):
 
     @abstractmethod
     def _tell_state(self, state: ConnectionState) -> None:
-        """Tell the connection-state listeners, in order."""
+        """Call the connection-state listeners, in order."""
 
     @abstractmethod
     def _wake_callers(self) -> None:

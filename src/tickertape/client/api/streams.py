@@ -29,7 +29,7 @@ class StreamOwner(Protocol):
         """The application is done with `cost` of what was delivered."""
 
     def leave(self, request: SubscribeRequest) -> None:
-        """Nobody reads the stream any more."""
+        """The stream has no reader any more."""
 
 
 class StreamBase(ABC):

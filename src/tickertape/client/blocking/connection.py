@@ -63,10 +63,10 @@ def _poll_seconds(deadline: float) -> float:
 
 
 class SocketHandler(Protocol):
-    """The one side of a client that its link calls, on the receive thread."""
+    """The side of a driver that its connection calls, on the receive thread."""
 
     def buffer(self) -> memoryview:
-        """Where to read the next bytes into."""
+        """Return the buffer for the next bytes."""
 
     def arrived(self, count: int) -> float | None:
         """That many bytes came (0 = only time has passed).
@@ -152,7 +152,7 @@ class SocketConnection:
         self._said_at = time.monotonic()
 
     def liveness(self) -> Liveness:
-        """What the connection looks like to a heartbeat."""
+        """Return the liveness of the connection, for a heartbeat."""
         return Liveness(
             heard_at=self._heard_at,
             read_bytes=self._read_bytes,
@@ -350,7 +350,7 @@ class SocketConnection:
         return self._why is None
 
     def _watch(self, *, answering: bool | None = None) -> None:
-        """Tell the poller what the receive thread is to be woken for; `answering` when that changes."""
+        """Set the events that wake the receive thread; `answering` when that changes."""
         with self._watching:
             if answering is not None:
                 self._answering = answering

@@ -168,7 +168,7 @@ class ThreadDriver(ClientDriver):
     def _begin_flush(
         self, call: ThreadWaiter, level: str, deadline: float | None, seconds: float | None, what: str
     ) -> SocketConnection | None:
-        """Ask for it, as soon as the publish store has room for what is to be sent before."""
+        """Send the flush as soon as the publish store has room for what is sent before it."""
         while True:
             full: StoreFull | None = None
             with self.lock:
@@ -245,7 +245,7 @@ class ThreadDriver(ClientDriver):
             self.call(lambda call: begin(call, sub_ids), timeout, what)
 
     def leave(self, request: SubscribeRequest) -> None:
-        """Nobody reads the stream of this subscription."""
+        """End a subscription whose stream has no reader any more."""
         # It may have ended meanwhile, and a lost connection has ended it.
         with suppress(Disconnected):
             self.send_only(lambda _: self.core.leave(request))
@@ -415,7 +415,7 @@ class ThreadDriver(ClientDriver):
     # -- the receive thread -----------------------------------------------------------------------------
 
     def buffer(self) -> memoryview:
-        """Where the connection reads into."""
+        """Return the buffer for the next bytes."""
         return self.core.buffer()
 
     def arrived(self, count: int) -> float | None:
@@ -481,7 +481,7 @@ class ThreadDriver(ClientDriver):
         return exits.ProgramEnd(self.core.name, self._unsent)
 
     def forked(self) -> None:
-        """This is a forked child, where the receive thread does not exist and locks may be held."""
+        """Refuse every call: in a forked child the receive thread does not exist, and locks may be held."""
         super().forked()
         refusing: Any = forks.ForkedLock()
         self.lock = self._room = self._connecting = refusing
@@ -683,7 +683,7 @@ class ThreadDriver(ClientDriver):
         """Under the lock: the connection is gone, and this thread is about to carry out these effects."""
 
     def _end_telling_loss(self) -> None:
-        """That is done, or the disconnect handler is next, who may connect again."""
+        """The loss is reported, or the disconnect handler is next, which may connect again."""
 
     def _connection_lost(self, lost: ConnectionDown) -> None:  # noqa: ARG002 - for those who override it
         handler = self._disconnect_handler

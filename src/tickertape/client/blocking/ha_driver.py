@@ -49,7 +49,7 @@ class HAThreadDriver(HADriver, ThreadDriver):
         self._managing = threading.Lock()
         self._reconnecting: threading.Thread | None = None
         self._resubscribing: ThreadWaiter | None = None
-        """What the thread that connects waits for while it resubscribes; None once the client is closed."""
+        """The call that resubscribes, while it is awaited; None once the client is closed."""
         self._loss_told_on = NOBODY
         """The thread on which the application is being told of a loss."""
         super().__init__(core, handlers, policies, credentials, timeout)
@@ -116,7 +116,7 @@ class HAThreadDriver(HADriver, ThreadDriver):
         self._close_own()
 
     def forked(self) -> None:
-        """This is a forked child, where the thread that connects does not exist."""
+        """Refuse every call: in a forked child the thread that connects does not exist."""
         super().forked()
         refusing: Any = forks.ForkedLock()
         self._changed = self._managing = refusing
@@ -129,7 +129,7 @@ class HAThreadDriver(HADriver, ThreadDriver):
         *,
         limited: bool = False,
     ) -> MessageStream:
-        """As that of a `ThreadDriver`; the subscription manager remembers it where it has a handler."""
+        """Send a subscribe; the subscription manager remembers one with a handler."""
         stream = super().open_stream(request, timeout, on_message, limited=limited)
         if on_message is not None and not limited:
             self._remember(stored_of(request), stream)
@@ -142,14 +142,14 @@ class HAThreadDriver(HADriver, ThreadDriver):
         timeout: Timeout,
         what: str,
     ) -> None:
-        """As that of a `ThreadDriver`; without a server where the subscriptions only wait for one."""
+        """Send a command that names subscriptions; no server is needed where they only wait for one."""
         if self._drops_kept(what, sub_ids):
             self.send_only(lambda call: begin(call, sub_ids))
         else:
             super().name_subscriptions(begin, sub_ids, timeout, what)
 
     def _stop_waiting(self, call: ThreadWaiter, error: TickertapeError) -> None:
-        """Nobody waits for `call` any more, because of `error`."""
+        """End the waiting of `call`, because of `error`."""
         with self.lock:
             self._connect_waiters.pop(call, None)
             if not self._connect_waiters:
@@ -201,7 +201,7 @@ class HAThreadDriver(HADriver, ThreadDriver):
     # -- the thread that connects -----------------------------------------------------------------------
 
     def feed(self, happened: machine.Event) -> None:
-        """Tell the machine_, under the lock or for a moment under it, and have it carried out."""
+        """Give an event to the reconnect machine, under the lock, and have its actions performed."""
         with self.lock:
             self._take_in(happened)
             if self._reconnecting is None and self._machine.trying:
@@ -229,7 +229,7 @@ class HAThreadDriver(HADriver, ThreadDriver):
             raise
 
     def _next_effects(self) -> Sequence[Action]:
-        """What is to be done next, when it is time; nothing when the machine_ is over."""
+        """Wait for the next actions and return them; none when the reconnect machine has stopped."""
         reconnecting = self._machine
         with self.lock:
             while True:

@@ -24,7 +24,7 @@ from tickertape.security.channel import Channel
 from tickertape.security.limits import encrypted_at_once_bytes_max
 
 _HANDSHAKE_BYTES: Final = 16 * 1024
-"""What one read of the handshake takes."""
+"""Bytes of one read of the handshake."""
 
 
 def shake(
@@ -71,12 +71,12 @@ class TlsConnection(SocketConnection):
         self._channel = channel
         self._cipher_in = memoryview(bytearray(receive_buffer_bytes))
         self._cipher_out = memoryview(b"")
-        """What is being sent, and not gone yet."""
+        """Cipher text that is being sent."""
         self._encrypted = 0
-        """How many buffers at the head of the outbox that is; they stay there until it has gone."""
+        """Buffers at the head of the outbox that it is made of; they stay there until it was sent."""
 
     def hang_up(self, why: Disconnected | None = None) -> None:
-        """As without TLS; the server is told that nothing more comes, when nothing waits before that."""
+        """End the connection, with the end that TLS has when nothing waits before it."""
         if not self.hung_up and self._writing.acquire(blocking=False):
             try:
                 if not self._outbox and not self._cipher_out:

@@ -15,10 +15,10 @@ from tickertape.base.errors import Forked
 
 
 class Inherited(Protocol):
-    """What a child must not use."""
+    """An object that a forked child must not use."""
 
     def forked(self) -> None:
-        """This is the child now; never raises, never waits."""
+        """Refuse every call from now on; never raises, never waits."""
 
 
 class ForkedLock:
@@ -32,7 +32,7 @@ class ForkedLock:
         raise forked_error()
 
     def release(self) -> NoReturn:
-        """As a lock's: the fork came while it was held."""
+        """As a lock's: the fork happened while it was held."""
         raise forked_error()
 
     def __exit__(
@@ -42,7 +42,7 @@ class ForkedLock:
 
 
 def forked_error() -> Forked:
-    """What every call raises in a child."""
+    """Return the error that every call raises in a child."""
     return Forked(
         f"process {os.getpid()} was forked and inherited this client, stream or store, which belongs to its "
         "parent: make one of your own after the fork"
@@ -74,7 +74,7 @@ def detach(descriptor: int) -> None:
 
 
 def register(inherited: Inherited) -> None:
-    """Tell this object when it finds itself in a child. It is not kept alive."""
+    """Call `forked` of this object in a child. It is not kept alive."""
     _alive.add(inherited)
 
 

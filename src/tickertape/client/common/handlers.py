@@ -42,7 +42,7 @@ class HandlerRunner:
         self.tell(error)
 
     def tell(self, error: BaseException) -> None:
-        """Tell the listener, or standard error."""
+        """Report `error` to the listener, or on standard error."""
         if self.listener is None:
             _show(error)
             return

@@ -187,7 +187,7 @@ def start_text(bookmark: StartPoint) -> str:
 
 
 def wire_text(bookmark: StartPoint) -> str:
-    """As `start_text`, where no subscription is asked about: `MOST_RECENT` is EPOCH then."""
+    """Return the text of a start point outside a subscription, where `MOST_RECENT` is EPOCH."""
     text = start_text(bookmark)
     return EPOCH if text == MOST_RECENT else text
 

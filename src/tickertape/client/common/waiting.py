@@ -29,7 +29,7 @@ LONGEST_SECONDS: Final = threading.TIMEOUT_MAX / 2
 """The longest that a lock can be waited for is about 292 years; whoever says more than half of that waits
 so long."""
 LOOKS: Final = 10
-"""How often in its time a wait looks whether anybody is busy with what came before the answer."""
+"""How often in its time a wait checks for a busy handler."""
 
 
 def seconds_of(timeout: float | str | None) -> float | None:
@@ -43,7 +43,7 @@ def no_answer(what: str, seconds: float | None) -> TimedOut:
 
 
 def now() -> Now:
-    """This moment, for the machine."""
+    """Return the current time, for the protocol."""
     return Now(time.monotonic(), time.time_ns() // 1000)
 
 

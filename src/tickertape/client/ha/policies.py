@@ -66,7 +66,7 @@ class ApplicationPolicies:
         self._tell = handlers.tell
         self._authenticator: Authenticator = DefaultAuthenticator()
         self._refused: Authenticator | None = None
-        """Whose password the server refused last."""
+        """The authenticator whose password the server refused last."""
         self._used: tuple[str | None, str | None] = (None, None)
 
     # -- connecting -------------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ class ApplicationPolicies:
         self._run(self._delays.reset)
 
     def choose(self) -> ServerChosen:
-        """Where the chooser wants to connect."""
+        """Ask the chooser where to connect."""
         try:
             return self._ask_chooser()
         except Exception as error:  # noqa: BLE001 - code of the application may raise anything
@@ -96,7 +96,7 @@ class ApplicationPolicies:
             return ServerChosen(uri)
 
     def delay(self, uri: str, mono: float) -> DelayChosen:
-        """How long to wait before connecting there."""
+        """Ask the delay strategy how long to wait before connecting there."""
         try:
             with plainly("the delay strategy"):
                 seconds = self._delays.next_delay(uri, mono, self._chance())
@@ -214,7 +214,7 @@ def chooser_of(servers: str | Sequence[str] | None, chooser: ServerChooser | Non
 
 
 def as_failure(error: Exception, uri: str) -> TickertapeError:
-    """What an attempt failed with, as an error of ours."""
+    """Return the failure of an attempt as a `TickertapeError`."""
     if isinstance(error, TickertapeError):
         return error
     failure = UsageError(f"connecting to {uri} raised {type(error).__name__}: {error}")

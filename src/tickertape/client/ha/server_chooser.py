@@ -16,7 +16,7 @@ from tickertape.client.ha.authenticator import Authenticator
 
 
 class ConnectionInfo(msgspec.Struct, frozen=True):
-    """What a chooser is told about an attempt."""
+    """An attempt, as reported to a chooser."""
 
     client_name: str
     uri: str

@@ -91,7 +91,7 @@ def marked(end: int) -> int:
 
 
 def read_mark(data: Buffer, at: int) -> int | None:
-    """What `marked` was given; None when that cannot be told."""
+    """Return the argument of `marked`; None when it is unknown."""
     value: int = WORD.unpack_from(data, at)[0]
     end = value & 0xFFFF_FFFF
     return end if marked(end) == value else None

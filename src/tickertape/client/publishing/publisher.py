@@ -88,7 +88,7 @@ class Publisher:
         self._buffers = SendBuffers()
         self._recorded, self._unrecorded = self._buffers.recorded, self._buffers.unrecorded
         self.server_topics = ServerTopics()
-        """What the server said about topics."""
+        """Topics as the server reported them at logon."""
         self._refusal: TickertapeError | None = Disconnected("not connected: call connect() first")
         self._ended = False
         """The application is closing the client: nothing more is accepted."""
@@ -107,7 +107,7 @@ class Publisher:
         """The first sequence that this client gave to messages of its publish store; 1 where no client of
         the store has logged on before."""
         self.kept: StoreAppend | None = None
-        """How more of what is gathered goes straight into the store, where that is possible."""
+        """Fast path that appends the next messages straight to the store, where possible."""
         self._last_owner = NOBODY
         self.rejections = self._outstanding.rejections
         self.starved = False
@@ -186,7 +186,7 @@ class Publisher:
         if buffer.sequenced and self._appending is not None:
             self._appending.append(buffer.base + buffer.count, QUEUE_TOPIC, body, 0, "", "")
         buffer.add(QUEUE_TOPIC, body)
-        # While frames are written too: the settler waits for acknowledgements, which are conflated then.
+        # While frames are written too: the batcher waits for acknowledgements, which are conflated then.
         busy = self._writing and not self._resending.active
         if buffer.idle or busy or buffer.size >= batch_bytes_target:
             self._flush_buffer(buffer)
@@ -198,7 +198,7 @@ class Publisher:
         return self.publish_whole(topic, len(bodies), body_bytes, partial(batch_from_bodies, topic, bodies))
 
     def publish_whole(self, topic: str, count: int, body_bytes: int, make: MakeBatch) -> int | None:
-        """As `publish_bodies`, for `count` messages that `make` puts into a batch of one run."""
+        """Accept `count` messages that `make` puts into a batch of one run; see `publish_bodies`."""
         self._close_run()
         try:
             buffer = self._buffers.of_topic.get(topic) or self._buffer_for(topic)
@@ -285,7 +285,7 @@ class Publisher:
 
     @property
     def chunk_bytes(self) -> int:
-        """How much `publish_bodies` should be given at a time, in cost."""
+        """Cost that `publish_bodies` should get at a time."""
         store = self._store
         return batch_bytes_target if store is None else min(batch_bytes_target, store.bytes_max // 2)
 
@@ -420,7 +420,7 @@ class Publisher:
         if sequence:
             self._resending.discarded(sequence)
             self._measure()
-        self._settled(self._recorded)
+        self._after_ack(self._recorded)
 
     @property
     def unwritten_frame(self) -> int:
@@ -448,14 +448,14 @@ class Publisher:
     def processed(self, command: Processed) -> None:
         """Settle one unrecorded frame; it says nothing about any other."""
         for buffer in self._outstanding.processed(command):
-            self._settled(buffer)
+            self._after_ack(buffer)
 
     def rejected(self, command: Rejected) -> None:
         """Settle one frame that the server refused, or what it refused of one."""
         buffers = self._outstanding.rejected(command)
         self._measure()
         for buffer in buffers:
-            self._settled(buffer)
+            self._after_ack(buffer)
 
     # -- inside -----------------------------------------------------------------------------------------
 
@@ -517,7 +517,7 @@ class Publisher:
             buffer.drop_last()
 
     def _drop_stored(self, buffer: SendBuffer) -> None:
-        # Interrupted between the store and the lane: what the store has is no longer gathered.
+        # Interrupted between the store and the buffer: what the store has is no longer gathered.
         if self._store is not None and buffer.base <= self._store.last_sequence:
             buffer.clear(self._store.last_sequence + 1)
 
@@ -564,7 +564,7 @@ class Publisher:
         if done:
             self._report_moved()
             self._resend_end = self._outstanding.frame
-            self._settled(self._recorded)
+            self._after_ack(self._recorded)
 
     def _report_moved(self) -> None:
         moved = self._resending.take_moved()
@@ -576,7 +576,7 @@ class Publisher:
         self._flush_buffer(self._unrecorded)
         return self._outstanding.frame
 
-    def _settled(self, buffer: SendBuffer) -> None:
+    def _after_ack(self, buffer: SendBuffer) -> None:
         if self._resending.active:
             self._resend()
         if self._resending.active and buffer is self._recorded:

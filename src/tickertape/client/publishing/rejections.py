@@ -47,7 +47,7 @@ class Rejections:
 
 
 def part(batch: MessageBatch, command: Rejected) -> tuple[MessageBatch, MessageBatch] | None:
-    """What was refused of `batch`, and the rest; None when that is not a part of it."""
+    """Split `batch` into rejected messages and the rest; None when that is not a part of it."""
     refused = np.isin(batch.sequences, np.array(command.refused, np.uint64))
     if not 0 < int(refused.sum()) < batch.count:
         return None
@@ -55,7 +55,7 @@ def part(batch: MessageBatch, command: Rejected) -> tuple[MessageBatch, MessageB
 
 
 def partly(frame: FrameInFlight, command: Rejected) -> tuple[MessageBatch | None, FrameInFlight] | None:
-    """What was refused of `frame`, where a store keeps it, and what is left of it; None when nothing is."""
+    """Split `frame` into rejected messages, where a store keeps it, and the rest; None without a rest."""
     if frame.batch is None:
         left = frame.messages - len(command.refused)
         return (None, frame._replace(messages=left)) if left > 0 else None

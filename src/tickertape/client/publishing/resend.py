@@ -81,16 +81,16 @@ class StoreResend:
     def __init__(
         self,
         buffers: SendBuffers,
-        recording: ServerTopics,
+        server_topics: ServerTopics,
         transmit: Callable[[Stored], int],
         unsequence: Callable[[Stored, Flags], int],
     ) -> None:
         self._buffers = buffers
-        self._server_topics = recording
+        self._server_topics = server_topics
         self._transmit = transmit
         self._unsequence = unsequence
         self._store: PublishStore | None = None
-        self._backlog: ResendWindow | None = None
+        self._window: ResendWindow | None = None
         self.refused: TopicNotRecorded | None = None
         """Why the last connection could not take what the store holds; None once one could."""
         self._moved: Counter[str] = Counter()
@@ -99,37 +99,37 @@ class StoreResend:
     @property
     def active(self) -> bool:
         """Whether something has to be sent again before anything else of recorded topics."""
-        return self._backlog is not None
+        return self._window is not None
 
     def begin(self, store: PublishStore) -> None:
         """A new connection, or a new store: everything that `store` holds is to be sent."""
         self._store = store
-        self._backlog = ResendWindow(store)
+        self._window = ResendWindow(store)
 
     def stop(self) -> None:
-        """There is no connection, or nothing to be sent."""
-        self._backlog = None
+        """Stop: there is no connection, or nothing to be sent."""
+        self._window = None
 
     def discarded(self, sequence: int) -> None:
         """The store let go of everything up to `sequence`."""
-        if self._backlog is not None:
-            self._backlog.discarded(sequence)
+        if self._window is not None:
+            self._window.discarded(sequence)
 
     def go_on(self) -> bool:
         """Send as much as may be on its way; whether that was the last of it.
 
         Raises `TopicNotRecorded`, and `StoreError` where the store cannot be read: the connection has to end.
         """
-        backlog = self._backlog
-        assert backlog is not None
-        while backlog.room(self._buffers.oldest_in_flight()):
-            stored = backlog.take()
+        window = self._window
+        assert window is not None
+        while window.room(self._buffers.oldest_in_flight()):
+            stored = window.take()
             if stored is None:
-                self._backlog = self.refused = None
+                self._window = self.refused = None
                 return True
             apart = self._server_topics.unrecorded(stored.batch)
             frame = self._transmit(stored) if apart is None else self._split(stored, apart)
-            backlog.sent(frame, stored.batch.nbytes)
+            window.sent(frame, stored.batch.nbytes)
         return False
 
     def take_moved(self) -> TopicNotRecorded | None:
@@ -150,7 +150,7 @@ class StoreResend:
         first, last, batch = stored
         topic = self._server_topics.promised(batch, apart)
         if topic is not None:
-            self._backlog = None
+            self._window = None
             self.refused = self._cannot_send(topic)
             raise self.refused
         assert self._store is not None

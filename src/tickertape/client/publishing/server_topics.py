@@ -39,12 +39,12 @@ class ServerTopics:
         self._assumed: tuple[int, int] | None = None
         """Sequences of messages that were accepted before a server said anything; None until one has."""
         self._seen: dict[frozenset[str] | None, TopicSet | None] = {}
-        """What servers recorded so far, each answer once."""
+        """Topics that servers recorded so far, each answer once."""
 
     def update(
         self, recorded: Iterable[str] | None, validated: Iterable[str], bytes_max: int = message_bytes_max
     ) -> None:
-        """What the server said: names and patterns that it records, None = all; names that it validates; the
+        """Take in the server's report: names and patterns that it records, None = all; names that it validates; the
         longest message that it takes.
         Raises `BadCommand` for a pattern that is none: then nothing has changed."""
         topics: TopicSet | None = None

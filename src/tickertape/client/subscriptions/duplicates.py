@@ -117,7 +117,7 @@ RowNumbers: TypeAlias = npt.NDArray[np.int64]
 
 
 class Deduplicated(NamedTuple):
-    """What is left of a batch."""
+    """The messages of a batch that are new."""
 
     batch: MessageBatch | None
     """Often the batch itself; None when nothing is left."""
@@ -128,12 +128,12 @@ class Deduplicated(NamedTuple):
 
 
 class DeduplicatedRows(NamedTuple):
-    """What is left of some rows of a batch."""
+    """The rows of a batch that are new."""
 
     rows: Sequence[int]
     """Often the rows themselves."""
     cost: int
-    """What those that are left cost together."""
+    """Their cost."""
     context: SubscriptionContext
     dropped: RowNumbers | None = None
     """The rows of the batch that are not left; None when all are."""
@@ -142,7 +142,7 @@ class DeduplicatedRows(NamedTuple):
 def drop_duplicates(
     tracker: BookmarkTracker, batch: MessageBatch, context: SubscriptionContext
 ) -> Deduplicated:
-    """What of it is new. Raises what the tracker raises."""
+    """Return the messages that are new. Raises what the tracker raises."""
     keep = tracker.new_rows(*columns_of(batch))
     if keep is None:
         return Deduplicated(batch, context)

@@ -28,11 +28,11 @@ from tickertape.client.subscriptions.message_buffer_conflation import (
 )
 
 Taken = tuple[int, int, MessageBatch | None]
-"""What was taken of what came: how many batches, their cost, and the last one until it is settled."""
+"""Batches taken so far, their cost, and the last one until it is settled."""
 
 
 class ReadPosition(NamedTuple):
-    """How far an application has come in the batch at hand; `batch` is that one, or the rest of it."""
+    """Position of the application in the batch at hand; `batch` is that one, or the rest of it."""
 
     at_hand: MessageBatch | None
     batch: MessageBatch | None
@@ -120,13 +120,13 @@ class MessageBuffer:
         self.passed = False
         """Whether all messages of the batch taken last came again and were discarded meanwhile."""
         self.credit_early = 0
-        """As `due`, for what was granted again before it was taken, where a stream keeps that here."""
+        """Credit to report for batches that were granted again before they were taken."""
         self._catching_up: set[object] = set()
         self._done: MessageBatch | str | None = None
         self._notice: tuple[int, str] | None = None
         self._void_batches = -1
         self.generation = 0
-        """How often what was delivered was declared void."""
+        """How often the delivered messages were declared void."""
 
     # -- what the client hands in -----------------------------------------------------------------------
 
@@ -204,11 +204,11 @@ class MessageBuffer:
         self.caught_up = True
 
     def restart(self) -> None:
-        """What was delivered before and is not handed on yet is delivered again."""
+        """Messages that were not handed on yet will be redelivered."""
         self.generation += 1
 
     def void(self) -> None:
-        """What is here comes again: it is to be handed to nobody, and counts as taken when its turn comes."""
+        """The batches here will be redelivered: they count as taken when it is their turn."""
         self._void_batches = self._pushed_batches
         self._notice = None
         self.restart()
@@ -287,7 +287,7 @@ class MessageBuffer:
         return batch
 
     def _first(self) -> MessageBatch:
-        """What waits first; what is empty before it counts as taken."""
+        """Return the first batch that waits; empty ones before it count as taken."""
         while len(self._batches) > self._pushed_batches - self._taken[0]:
             self._batches.popleft()  # see `settle`
         while isinstance(first := self._batches[0], WaitingMessage):
@@ -308,12 +308,12 @@ class MessageBuffer:
     # -- waiting for the replay to catch up -------------------------------------------------------------
 
     def begin_catch_up(self, who: object) -> int:
-        """Somebody waits, and perhaps does not consume: what is held is granted again; the cost to report."""
+        """Start to wait for the replay; returns the cost to report, of batches that are granted again."""
         self._catching_up.add(who)
         return self._prepay()
 
     def end_catch_up(self, who: object) -> None:
-        """They do not wait any more, if they did."""
+        """End the waiting for the replay."""
         self._catching_up.discard(who)
 
     @property
@@ -334,11 +334,11 @@ class MessageBuffer:
     # -- errors of both fronts --------------------------------------------------------------------------
 
     def over(self) -> StreamEnded:
-        """What `get` raises when there are no more."""
+        """Return the error of `get` when there are no more messages."""
         return StreamEnded(f"stream {self.sub_id} is over: {self.end_error or self.end_reason}")
 
     def late(self, timeout: float | None) -> TimedOut:
-        """What is raised when nothing came."""
+        """Return the error when no message arrived in time."""
         return TimedOut(f"no message on stream {self.sub_id} {within(timeout)}")
 
     # -- inside -----------------------------------------------------------------------------------------

@@ -79,7 +79,7 @@ class WaitingMessage:
         return self.costs[row]
 
     def rest(self) -> MessageBatch:
-        """What is left, at least one message."""
+        """Return the messages that are left, at least one."""
         if self.left == len(self._rows):
             return self.batch
         at = [index for index, row in enumerate(self._rows) if self._alive[row]]

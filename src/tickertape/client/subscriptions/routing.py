@@ -24,7 +24,7 @@ from tickertape.wire.commands import Deliver
 _MADE: Final = frozenset(
     {"_places", "_table", "bodies", "body_bytes", "columns", "head_bytes", "nbytes", "run_count", "topics"}
 )
-"""What a batch has and a view does not: asking for one of them makes the share a batch."""
+"""Attributes of a batch that a view lacks: reading one of them makes the share a batch."""
 
 
 _reference: Final = weakref.ref
@@ -94,7 +94,7 @@ class SharedBatch:
         return bodies
 
     def share(self, rows: Sequence[int], cost: int, context: DeliveryContext) -> MessageBatch:
-        """What is for one subscription: these rows, which cost so much."""
+        """Return the share of one subscription: these rows, and their cost."""
         if len(rows) == self.count:
             whole = MessageBatch.__new__(MessageBatch)
             whole.__dict__.update(self.batch.__dict__)

@@ -83,13 +83,15 @@ class Asked(tt.Client):
 
     outcome: object = None
 
-    def flush_late(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flush_late(self, monkeypatch: pytest.MonkeyPatch, server: SocketServer) -> None:
         flush = self._driver.flush
+        server.lock.acquire()  # until then it answers nothing
 
         def late(timeout: Any, level: str) -> None:
             thread = threading.Thread(target=self._publish_late)
             thread.start()
             thread.join()
+            server.lock.release()
             flush(timeout, level)
 
         monkeypatch.setattr(self._driver, "flush", late)
@@ -105,9 +107,9 @@ def test_close_refuses_what_other_threads_publish_before_it_flushes(
     server: SocketServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = Asked("pricing-1", server.uri, publish_store=MemoryPublishStore())
+    client.flush_late(monkeypatch, server)
     client.publish("orders", b"1")
     client.publish("orders", b"2")
-    client.flush_late(monkeypatch)
     client.close()
     assert isinstance(client.outcome, Closed)
     assert server.bodies() == [b"1", b"2"]
