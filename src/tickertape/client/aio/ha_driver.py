@@ -178,12 +178,7 @@ class AsyncioHADriver(HADriver, AsyncioDriver):
         self._home = running
 
     async def _until_ready(self, deadline: float | None, seconds: float | None, what: str) -> None:
-        reconnecting = self._machine
-        while (
-            reconnecting.trying
-            and not reconnecting.ready
-            and self._reconnecting is not asyncio.current_task()
-        ):
+        while self._must_wait() and self._reconnecting is not asyncio.current_task():
             try:
                 async with asyncio.timeout_at(deadline):
                     await self._changed.wait()
@@ -217,21 +212,21 @@ class AsyncioHADriver(HADriver, AsyncioDriver):
                 self._task_was_cancelled()
 
     async def _keep(self) -> None:
-        reconnecting, task = self._machine, asyncio.current_task()
+        state, task = self._machine, asyncio.current_task()
         try:
             while True:
-                for effect in reconnecting.effects():
+                for effect in state.effects():
                     await self._perform_steps(self._steps(effect))
-                if reconnecting.due:
+                if state.due:
                     continue
-                if not reconnecting.trying:
+                if not state.trying:
                     break
-                deadline = reconnecting.next_deadline()
+                deadline = state.next_deadline()
                 left = None if deadline is None else max(0.0, deadline - now().mono)
-                await self._changed.wait_for(lambda: reconnecting.due, left)
+                await self._changed.wait_for(lambda: state.due, left)
                 self._wake_machine()
         except asyncio.CancelledError:
-            if self._reconnecting is task and not reconnecting.ready:
+            if self._reconnecting is task and not state.ready:
                 self._task_was_cancelled()
             raise
         except GeneratorExit:  # its loop was closed without ending it: nothing can be done there

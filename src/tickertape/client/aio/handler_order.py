@@ -1,7 +1,8 @@
 """Handler order: calls the handlers of subscriptions that were resumed together in one order.
 
 One task gives the messages of all of them to the handlers, in the order of delivery. Invariant: a message is
-taken from a subscription only after its own task has finished with everything before it joined.
+taken from a subscription only after its own task has finished with everything before it joined. Only the
+asyncio client has one; all handlers of a blocking client run on its receive thread.
 """
 
 from __future__ import annotations

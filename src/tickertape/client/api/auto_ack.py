@@ -96,8 +96,10 @@ def async_handler(handler: Handler) -> Callable[[Message], Awaitable[None]]:
 
 
 class AutoAckReader:
-    """The message that the reader of one stream got last and has not settled: asking for the next says that it
-    is done, leaving by an exception that it is not."""
+    """The message that the reader of one stream got last and has not settled.
+
+    Asking for the next one says that it is done, leaving by an exception that it is not.
+    """
 
     __slots__ = ("in_loop", "last")
 

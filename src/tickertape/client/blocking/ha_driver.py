@@ -159,8 +159,7 @@ class HAThreadDriver(HADriver, ThreadDriver):
             connection.hang_up(Disconnected(str(error)))
 
     def _until_ready(self, deadline: float | None, seconds: float | None, what: str) -> None:
-        reconnecting = self._machine
-        while reconnecting.trying and not reconnecting.ready and self._reconnecting is not current_thread():
+        while self._must_wait() and self._reconnecting is not current_thread():
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 raise self._not_in_time(seconds, f" for {what}")
@@ -230,19 +229,19 @@ class HAThreadDriver(HADriver, ThreadDriver):
 
     def _next_effects(self) -> Sequence[Action]:
         """Wait for the next actions and return them; none when the reconnect machine has stopped."""
-        reconnecting = self._machine
+        state = self._machine
         with self.lock:
             while True:
                 # What a sink is told of a loss must not come between messages of the next connection.
-                while reconnecting.trying and self._loss_told_on != NOBODY:
+                while state.trying and self._loss_told_on != NOBODY:
                     self._changed.wait()
-                effects = reconnecting.effects()
+                effects = state.effects()
                 if effects:
                     return effects
-                if not reconnecting.trying:
+                if not state.trying:
                     self._reconnecting = None
                     return ()
-                deadline = reconnecting.next_deadline()
+                deadline = state.next_deadline()
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is None or left > 0:
                     self._changed.wait(left)

@@ -1,4 +1,7 @@
-"""Timer thread: calls a function in time while the receive thread is busy, in a handler for example."""
+"""Timer thread: calls a function in time while the receive thread is busy, in a handler for example.
+
+Only the blocking client has one; an event loop has timers.
+"""
 
 from __future__ import annotations
 

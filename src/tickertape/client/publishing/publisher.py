@@ -39,7 +39,7 @@ from tickertape.client.publish_store.protocol import (
 )
 from tickertape.client.publishing.bulk import MakeBatch, checked
 from tickertape.client.publishing.in_flight import UnansweredFrames
-from tickertape.client.publishing.resend import AFTER_RESEND, StoreResend
+from tickertape.client.publishing.resend import AFTER_RESEND, ResendSteps, StoreResend
 from tickertape.client.publishing.send_buffer import (
     CLOSED,
     NOBODY,
@@ -100,8 +100,7 @@ class Publisher:
         """Whether the application was told that the store takes nothing."""
         self._taken_over: PublisherTakenOver | None = None
         self._outstanding = UnansweredFrames(self._buffers, effects)
-        transmit = partial(self._transmit, self._recorded)
-        self._resending = StoreResend(self._buffers, self.server_topics, transmit, self._unsequence)
+        self._resending = StoreResend(self._buffers, self.server_topics)
         self._resend_end = 0
         self._own_from = 1
         """The first sequence that this client gave to messages of its publish store; 1 where no client of
@@ -552,7 +551,7 @@ class Publisher:
         """Send as much of the backlog as may be on its way."""
         known = self._resending.refused is not None
         try:
-            done = self._resending.go_on()
+            done = self._send_again(self._resending.steps())
         except TopicNotRecorded as error:
             if not known:
                 self._effects.append(ReportError(error))
@@ -570,6 +569,19 @@ class Publisher:
         moved = self._resending.take_moved()
         if moved is not None:
             self._effects.append(ReportError(moved))
+
+    def _send_again(self, steps: ResendSteps) -> bool:
+        try:
+            stored, chosen = next(steps)
+            while True:
+                if chosen is None:
+                    frame = self._transmit(self._recorded, stored)
+                else:
+                    frame = self._unsequence(stored, chosen)
+                stored, chosen = steps.send(frame)
+        except StopIteration as end:
+            done: bool = end.value
+            return done
 
     def _unsequence(self, stored: Stored, chosen: Flags) -> int:
         self._unrecorded.add_some(stored.batch, chosen)

@@ -44,9 +44,11 @@ class ServerTopics:
     def update(
         self, recorded: Iterable[str] | None, validated: Iterable[str], bytes_max: int = message_bytes_max
     ) -> None:
-        """Take in the server's report: names and patterns that it records, None = all; names that it validates; the
-        longest message that it takes.
-        Raises `BadCommand` for a pattern that is none: then nothing has changed."""
+        """Take in the server's report: names and patterns that it records, None = all; names that it
+        validates; the longest message that it takes.
+
+        Raises `BadCommand` for an invalid pattern: then nothing has changed.
+        """
         topics: TopicSet | None = None
         said = None if recorded is None else frozenset(recorded)
         if said is not None:
