@@ -41,7 +41,7 @@ class Scene:
 
     @property
     def core(self) -> Any:
-        return self._inner._core
+        return self._inner._driver.core
 
     @property
     def _inner(self) -> Any:
@@ -59,7 +59,7 @@ class Scene:
         """Connect and place everything again; what was refused."""
         self.client.connect()
         inner = self._inner
-        begun = inner._call(inner._core.resubscribe, SECONDS, "resubscribe")
+        begun = inner._driver.call(inner._driver.core.resubscribe, SECONDS, "resubscribe")
         refused: list[tuple[str, Exception]] = (
             begun if self.front.kind == "blocking" else self.front.run(begun)
         )

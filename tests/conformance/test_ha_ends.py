@@ -72,7 +72,7 @@ def test_close_in_every_state_ends_it_and_everything_raises_closed(
                 beginning.start()
                 expected = "connected" if servers[0] in (silent, uri) else None
                 wait_until(lambda: expected is None or expected in states)  # noqa: B023 - called here only
-                wait_until(lambda: client._session.step.value != "not connecting")  # noqa: B023
+                wait_until(lambda: client._driver._machine.step.value != "not connecting")  # noqa: B023
             client.close()
             if servers:
                 beginning.join(SECONDS)
@@ -108,7 +108,7 @@ def test_a_beginning_that_is_ended_at_any_moment_leaves_nothing_behind(
         client.close()
         beginning.join(SECONDS)
         assert ends in ([None], [tt.Closed])
-        keeper: Any = client._keeper
+        keeper: Any = client._driver._reconnecting
         assert keeper is None
 
 

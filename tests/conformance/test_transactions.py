@@ -194,7 +194,7 @@ def test_a_connection_lost_between_two_frames_stages_all_of_it_again(
     transaction.publish_batch(topic, [b"1", b"2"])
     transaction.publish_batch(topic, [b"3"])
     real: Any = client.target if isinstance(client, Driven) else client
-    ask, first = real._ask, real._core.logged_on
+    ask, first = real._driver.ask, real._driver.core.logged_on
     asked: list[object] = []
 
     def cuts_once() -> bool:
@@ -206,16 +206,16 @@ def test_a_connection_lost_between_two_frames_stages_all_of_it_again(
     def ask_and_cut(*arguments: Any) -> Any:
         answer = ask(*arguments)
         if cuts_once():
-            wait_until(lambda: real._core.logged_on is not first, SECONDS)
+            wait_until(lambda: real._driver.core.logged_on is not first, SECONDS)
         return answer
 
     async def ask_and_cut_there(*arguments: Any) -> Any:
         answer = await ask(*arguments)
         if cuts_once():
-            await asyncio.to_thread(wait_until, lambda: real._core.logged_on is not first, SECONDS)
+            await asyncio.to_thread(wait_until, lambda: real._driver.core.logged_on is not first, SECONDS)
         return answer
 
-    monkeypatch.setattr(real, "_ask", ask_and_cut if real is client else ask_and_cut_there)
+    monkeypatch.setattr(real._driver, "ask", ask_and_cut if real is client else ask_and_cut_there)
     assert transaction.commit(timeout=SECONDS).messages == 3
     assert held(client, topic) == [b"1", b"2", b"3"]
     assert len(asked) > 4, "it was begun again"
@@ -228,15 +228,15 @@ def test_what_somebody_drops_between_two_frames_is_not_committed_without_them(
         transaction = client.transaction("dropped")
         transaction.publish_batch(topic, [b"1", b"2"])
         transaction.publish_batch(topic, [b"3"])
-        ask = client._ask
+        ask = client._driver.ask
 
         def ask_and_drop(*arguments: Any) -> Any:
             answer = ask(*arguments)
             monkeypatch.undo()
-            other._ask(aborting(transaction.key), None, SECONDS)
+            other._driver.ask(aborting(transaction.key), None, SECONDS)
             return answer
 
-        monkeypatch.setattr(client, "_ask", ask_and_drop)
+        monkeypatch.setattr(client._driver, "ask", ask_and_drop)
         with pytest.raises(tt.TransactionUnknown, match="1 of 3 messages"):
             transaction.commit(timeout=SECONDS)
         assert held(client, topic) == []

@@ -16,16 +16,15 @@ from typing import Any
 
 TRACED = (
     "client/blocking/client.py",
-    "client/blocking/driver_steps.py",
     "client/blocking/driver.py",
     "client/aio/client.py",
     "client/aio/driver.py",
     "client/publishing/publisher.py",
     "client/publishing/send_buffer.py",
-    "client/api/ha_frontend.py",
+    "client/api/driver.py",
     "client/protocol/core.py",
     "memory.py",
-    "publish_store/options.py",
+    "publish_store/base.py",
     "builder.py",
 )
 

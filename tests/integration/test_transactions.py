@@ -198,7 +198,7 @@ def test_parts_of_a_process_that_ended_do_not_count_against_its_successor(tmp_pa
             steps = transaction.committing()
             answer: object = None
             while not isinstance(answer, Staged):
-                answer = client._ask(*onward(steps, answer), SECONDS)
+                answer = client.ask(*onward(steps, answer), SECONDS)
         assert stats_of(server).transactions.staged_parts == 1
         server.stop()
     with (
@@ -250,7 +250,7 @@ def test_what_was_prepared_outlives_a_killed_server_and_any_client_commits_it(tm
         with tt.Client("task", server.uri, timeout=SECONDS) as task:
             steps = staging(key, "part", [batch_from_bodies("t", [b"1", b"2"])])
             for make, batch in steps:
-                task._ask(make, batch, SECONDS)
+                task.ask(make, batch, SECONDS)
         server.kill()
         server.start()
         stats = stats_of(server).transactions
@@ -259,7 +259,7 @@ def test_what_was_prepared_outlives_a_killed_server_and_any_client_commits_it(tm
         kept = "bytes that were staged for transactions and not committed are kept, in 1 files"
         wait_until(lambda: kept in server.errors())
         with tt.Client("driver", server.uri, timeout=SECONDS) as driver:
-            answer = driver._ask(lambda n: Commit(id=n, transaction=key, parts=("part",)), None, SECONDS)
+            answer = driver.ask(lambda n: Commit(id=n, transaction=key, parts=("part",)), None, SECONDS)
             assert isinstance(answer, Committed)
             assert answer.messages == 2
             assert [message.data for message in driver.replay("t")] == [b"1", b"2"]

@@ -195,7 +195,7 @@ DELIVERY_MUTATIONS: Final = (
     Mutation(
         "two clients of one name throw each other out for ever",
         "client/ha/reconnect.py",
-        "            if self._came_back and lasted < name_settled_seconds:\n",
+        "            if self._reclaimed_name and lasted < name_settled_seconds:\n",
         "            if False:\n",
         ("unit/client/ha/test_reconnect.py",),
         promise="behaviour 35",
@@ -222,8 +222,8 @@ DELIVERY_MUTATIONS: Final = (
     ),
     Mutation(
         "the end of a connection that an earlier attempt left ends the present one",
-        "client/api/ha_frontend.py",
-        "        return lost.connection >= self._connection\n",
+        "client/api/ha_driver.py",
+        "        return lost.connection >= self._connection_number\n",
         "        return lost.connection > 0\n",
         ("unit/client/blocking/test_ha_client.py",),
         promise="R8",

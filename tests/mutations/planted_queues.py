@@ -213,9 +213,9 @@ QUEUE_MUTATIONS: Final = (
     ),
     Mutation(
         "without a connection a thread settles beside the event loop",
-        "client/aio/client.py",
+        "client/aio/driver.py",
         "        if loop is not None and not self._is_here(loop):",
-        "        if loop is not None and self._link is not None and not self._is_here(loop):",
+        "        if loop is not None and self.connection is not None and not self._is_here(loop):",
         ("unit/client/api/test_queue_calls.py",),
         promise="R11",
         tier="unit",

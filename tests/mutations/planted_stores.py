@@ -88,9 +88,9 @@ STORE_MUTATIONS: Final = (
     ),
     Mutation(
         "a flush of an HA client ends with the connection",
-        "client/blocking/ha_client.py",
-        "if self._publishing.store is None or not self._session.trying:",
-        "if self._publishing.store is not self or not self._session.trying:",
+        "client/api/ha_driver.py",
+        "return self.publishing.store is not None and self._machine.trying",
+        "return self.publishing.store is self and self._machine.trying",
         ("unit/client/publishing/test_flush.py",),
         promise="R9",
         tier="unit",

@@ -177,7 +177,7 @@ TRANSACTION_MUTATIONS: Final = (
         "an abort is not told to the server",
         "client/blocking/transactions.py",
         "            if make is not None:\n",
-        "            if make is not None and gathered.uncertain:\n",
+        "            if make is not None and self.uncertain:\n",
         ("conformance/test_transactions.py",),
         promise="invariant 20",
         tier="conformance",
@@ -202,7 +202,7 @@ TRANSACTION_MUTATIONS: Final = (
     ),
     Mutation(
         "a commit is sent again though the server ends each connection for it",
-        "client/blocking/transactions.py",
+        "client/api/transactions.py",
         "                if refused_for_good(lost) or not",
         "                if not",
         ("conformance/test_transactions.py",),

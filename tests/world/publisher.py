@@ -106,7 +106,7 @@ class Publisher(App):
         """End the process without `close()`, as the end of `asyncio.run` does; another one goes on."""
         self._just_ended = True
         upto = len(self.sent)
-        await self.ends(client.flush_with_loop(TIMEOUT))
+        await self.ends(client._driver.flush_with_loop(TIMEOUT))
         # A connection that was lost has nothing unsettled; the store still has what it did not send.
         if client._publishing.unsettled() or client._publishing.unpersisted_count():
             self.world.counts["ended without close, not all sent"] += 1
@@ -232,7 +232,7 @@ class Publisher(App):
         asked = [*staging(transaction, "0", [builder.build()]), (aborting(transaction), None)]
         with suppress(*RETRIES):
             for make, batch in asked:
-                await self.ends(client._ask(make, batch, TIMEOUT))
+                await self.ends(client._driver.ask(make, batch, TIMEOUT))
 
     async def _commit(self, client: tt.AsyncHAClient, number: int) -> None:
         """The same transaction until it is committed: nobody is told that it failed without trying again."""

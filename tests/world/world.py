@@ -28,7 +28,7 @@ from tests.world.servers import SimServer
 from tests.world.shelf import SEGMENT_BYTES, Shelf
 from tickertape.base.errors import Disconnected
 from tickertape.batch import MessageBatch
-from tickertape.client.aio.transactions import AsyncTransactionCalls
+from tickertape.client.aio.driver import AsyncioDriver
 from tickertape.client.common.waiting import Timeout
 from tickertape.client.limits import republish_bytes_max
 from tickertape.client.protocol import transactions as transaction
@@ -151,7 +151,7 @@ class World:
                 patch.object(backlog, "republish_bytes_max", self._republished),
                 patch.object(transaction, "uuid4", self._uuid4),
                 patch.object(transaction, "stage_frame_bytes", STAGE_FRAME_BYTES),
-                patch.object(AsyncTransactionCalls, "_ask", self._dawdling(AsyncTransactionCalls._ask)),
+                patch.object(AsyncioDriver, "ask", self._dawdling(AsyncioDriver.ask)),
                 patch.object(Connection, "received", self._counting(Connection.received)),
             ):
                 yield
@@ -177,7 +177,7 @@ class World:
         other work: the connection may be lost there, and another one made."""
 
         async def asked(
-            client: AsyncTransactionCalls,
+            client: AsyncioDriver,
             make: transaction.Make,
             batch: MessageBatch | None,
             timeout: Timeout,

@@ -7,16 +7,19 @@ Must never decide anything: a test says what is delivered and answered.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 
 from tests.unit.client.peer import Named, Peer
+from tickertape.base.interfaces import Now
 from tickertape.batch import batch_from_bodies
 from tickertape.batch.message_batch import MessageBatch
-from tickertape.client.api.queue_calls import QueueCallsPort
+from tickertape.batch.queue_lease import AckAccumulator, Action, Marks
 from tickertape.client.common.effects import DeliverBatch, Sink
 from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.common.subscribe_arguments import make_request
 from tickertape.client.publish_store.protocol import PublishStore
+from tickertape.client.queues.ack_batcher import AckBatcher
 from tickertape.wire.commands import Ack, Deliver, Persisted, Publish, Subscribe
 from tickertape.wire.settlement import QUEUE_TOPIC, decode_settlement
 
@@ -24,12 +27,31 @@ Settled = tuple[str, str, list[tuple[int, int, int]]]
 """Queue, action, and the runs of a settlement."""
 
 
+class LeasePort:
+    """What leases report to, as a driver: each report is a step, taken at the time of the test."""
+
+    def __init__(
+        self, acks: AckBatcher, take: Callable[[Callable[[], None]], None], clock: Callable[[], Now]
+    ) -> None:
+        self._acks = acks
+        self._take = take
+        self._clock = clock
+
+    def acknowledged(self, gathering: AckAccumulator) -> None:
+        """See `Settling`."""
+        self._take(partial(self._acks.acknowledged, gathering, self._clock()))
+
+    def settled(self, queue: str, action: Action, marks: Marks, extend_ms: int = 0) -> None:
+        """See `Settling`."""
+        self._take(partial(self._acks.settle, queue, action, marks, extend_ms))
+
+
 class QueuePeer(Peer):
     """A `Peer` whose leases are settled in the machine, at the time of the test."""
 
     def __init__(self, store: PublishStore | None = None) -> None:
         super().__init__(store)
-        self.core.acks.settling = QueueCallsPort(self.core.acks, self.step, lambda: self.now)
+        self.core.acks.attach(LeasePort(self.core.acks, self.step, lambda: self.now))
         self._sequences = count(1)
         self.frames = 0
 

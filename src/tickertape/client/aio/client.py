@@ -1,34 +1,29 @@
-"""Owns the asyncio client: the public calls of `tickertape.AsyncClient` that publish and read.
-
-Must never decide what the protocol says (`core.py`), nor carry out what it asks for (`loop_driver.py`).
-"""
+"""Asyncio client: the calls of `tickertape.AsyncClient`."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Coroutine, Iterable, Iterator
 from functools import partial
-from typing import Any, Final
+from types import TracebackType
+from typing import Any, Final, Self
 
-import msgspec
-
-from tickertape.base.errors import Closed, Disconnected, StoreFull, TickertapeError, TimedOut
-from tickertape.base.units import within
-from tickertape.client.aio.handler_order import HandlerOrder
-from tickertape.client.aio.streams import AsyncHandledStream, AsyncMessageStream
-from tickertape.client.aio.transactions import AsyncTransactionCalls
+from tickertape.base.errors import StoreFull
+from tickertape.client.aio.driver import AsyncioDriver
+from tickertape.client.aio.streams import AsyncMessageStream
+from tickertape.client.aio.transactions import AsyncClientTransaction
 from tickertape.client.api.command import Command, naming
-from tickertape.client.api.frontend import FailedWriteHandler
+from tickertape.client.api.driver import FailedWriteHandler, Step
+from tickertape.client.api.frontend import ClientFrontend, DisconnectHandler, protocol_to
 from tickertape.client.api.queue_calls import QueueCalls
 from tickertape.client.api.read_calls import ReadCalls
-from tickertape.client.bookmark_store.protocol import BookmarkStore, bind, refuse_own_client
+from tickertape.client.api.streams import NO_REQUEST
+from tickertape.client.api.transactions import TransactionCalls
+from tickertape.client.bookmark_store.protocol import BookmarkStore
 from tickertape.client.common.credentials import credentials_of, password_of
-from tickertape.client.common.effects import DeliverShared
-from tickertape.client.common.handlers import Handler
+from tickertape.client.common.handlers import Handler, HandlerRunner
 from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.common.subscribe_arguments import extras
-from tickertape.client.common.waiting import DEFAULT, Timeout, now
+from tickertape.client.common.waiting import DEFAULT, Timeout
 from tickertape.client.limits import client_timeout_seconds
 from tickertape.client.publish_store.protocol import PublishStore
 from tickertape.client.publishing.bulk import Chunk, chunks_from_arrow, chunks_of_messages
@@ -41,7 +36,6 @@ EVERY_TASK: Final = 1
 
 
 class AsyncClient(
-    AsyncTransactionCalls,
     ReadCalls[
         Coroutine[Any, Any, AsyncMessageStream],
         Coroutine[Any, Any, tuple[str, int, int]],
@@ -49,6 +43,8 @@ class AsyncClient(
         Coroutine[Any, Any, None],
     ],
     QueueCalls[Coroutine[Any, Any, None]],
+    TransactionCalls[AsyncClientTransaction],
+    ClientFrontend,
 ):
     """A connection to one server for asyncio, on its own loop or on uvloop; the names are those of `Client`.
 
@@ -74,6 +70,8 @@ class AsyncClient(
     `close` raises `Forked`. Raises `BadName`, `BadOption`.
     """
 
+    _driver: AsyncioDriver
+
     def __init__(
         self,
         name: str,
@@ -87,13 +85,58 @@ class AsyncClient(
         bookmark_store: BookmarkStore | None = None,
         timeout: float | str | None = client_timeout_seconds,
     ) -> None:
-        super().__init__(name, uri, user, password_of(password, token), timeout, credentials_of(tls, token))
-        self._begin_settling()
-        if bookmark_store is not None:
-            self.set_bookmark_store(bookmark_store)
-        if publish_store is not None:
-            self._core.set_store(publish_store, now())
-        self._order = HandlerOrder()
+        credentials = credentials_of(tls, token)
+        core, address = protocol_to(name, uri, user, password_of(password, token), credentials)
+        driver = AsyncioDriver(core, HandlerRunner(), address, credentials, timeout)
+        self._drive_with(driver, publish_store, bookmark_store)
+
+    # -- connection -------------------------------------------------------------------------------------
+
+    async def connect(self, *, timeout: Timeout = DEFAULT) -> None:
+        """Connect and log on; nothing happens when the client is connected.
+
+        `timeout` in seconds or text, None = wait for ever. What the publish store holds and the server lacks
+        is sent again. Raises `Disconnected` (nobody answers), `TimedOut`, `Closed`, and what the server
+        refuses the logon with: `Refused`, `NameInUse`, `BadVersion`, ...
+        """
+        await self._driver.connect(timeout)
+
+    async def close(self, *, timeout: Timeout = DEFAULT) -> None:
+        """Send what was published, wait until the server has it, and disconnect. Further calls raise
+        `Closed`.
+
+        `publish` raises it from the beginning on, in other tasks too.
+        `timeout` bounds the waiting, in seconds or text; handlers that still run then are cancelled, and one
+        that goes on all the same is left to itself. Never raises but when it is cancelled, and then it is
+        closed all the same: the exception listener is told what went wrong, and how many messages have no
+        answer. A publish store keeps what is not persisted. In a forked child nothing happens.
+        """
+        await self._driver.close(timeout)
+
+    async def __aenter__(self) -> Self:
+        await self.connect()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def set_disconnect_handler(self, handler: DisconnectHandler | None) -> None:
+        """Call `handler(client)` once for each connection that is lost, not for `close`.
+
+        A function or a coroutine function; it runs in a task of its own, may await `connect`, and losses are
+        handled one after the other. When another process took over the client name, `connect` raises
+        `NameInUse` there: the two would throw each other out for ever.
+        """
+        self._driver.set_disconnect_handler(None if handler is None else partial(handler, self))
+
+    def set_failed_write_handler(self, handler: FailedWriteHandler | None) -> None:
+        """Call `handler(error, batch)` for what the server refused; `batch` is None without a publish store.
+
+        A function or a coroutine function; it runs in a task. None (default): `publish_flush` raises instead.
+        """
+        self._driver.set_failed_write_handler(handler)
 
     # -- publishing -------------------------------------------------------------------------------------
 
@@ -119,8 +162,9 @@ class AsyncClient(
         published.
         """
         body = data if type(data) is bytes else encode(data)
-        if self._turn_due:
-            await self._give_turn(self._seconds(timeout))
+        driver = self._driver
+        if driver.turn_due:
+            await driver.give_turn(driver.seconds(timeout))
         if (
             expiration is not None
             or correlation_id is not None
@@ -128,8 +172,8 @@ class AsyncClient(
             or timeout is not DEFAULT
         ):
             extra = extras(expiration, correlation_id, sow_key)
-            publish = partial(self._publish, topic, body, *extra)
-            return await self._publish_when_room(publish, self._seconds(timeout))
+            publish = partial(driver.publish, topic, body, *extra)
+            return await driver.publish_when_room(publish, driver.seconds(timeout))
         # Nobody else runs meanwhile, so what is open stays open: no lock, no looking again.
         run = self._publishing.run
         bodies = run.bodies
@@ -138,12 +182,11 @@ class AsyncClient(
             bodies.append(body)
             return run.base if run.base is None else run.base + index
         try:
-            sequence = self._publish(topic, body, owner=EVERY_TASK)
+            sequence = driver.publish(topic, body, owner=EVERY_TASK)
         except StoreFull:
-            return await self._publish_when_room(partial(self._publish, topic, body), self._timeout)
-        if self._waiting:
-            self._drive()
-            self._turn_due = True
+            return await driver.publish_when_room(partial(driver.publish, topic, body), driver.timeout)
+        if driver.effects:
+            driver.drive_turn()
         return sequence
 
     async def publish_batch(
@@ -175,79 +218,39 @@ class AsyncClient(
             topic, chunks_from_arrow(topic, table, column, lambda: self._publishing.chunk_bytes), timeout
         )
 
-    def unpersisted_count(self) -> int:
-        """Messages of the publish store that are not known to be persisted; 0 without a store."""
-        self._check_not_forked()
-        return self._publishing.unpersisted_count()
+    async def publish_flush(self, timeout: Timeout = DEFAULT, level: str = "persisted") -> None:
+        """Wait until everything sent on this connection is persisted, with or without a publish store.
 
-    def set_publish_store(self, store: PublishStore | None) -> None:
-        """Use `store` from now on. Raises `UsageError` while the present one still holds messages."""
-        self._check_not_forked()
-        self._core.set_store(store, now())
-        self._drive()
-
-    @property
-    def bookmark_store(self) -> BookmarkStore | None:
-        """What remembers bookmark subscriptions."""
-        return self._core.subscriptions.store
-
-    def set_bookmark_store(self, store: BookmarkStore | None) -> None:
-        """Use `store` from now on. Raises `UsageError` while a bookmark subscription runs, and for a store
-        whose adapter works through this client; `StoreOfAnother` for a file with the positions of another
-        client name."""
-        self._check_not_forked()
-        if store is not None:
-            refuse_own_client(store, self)
-            bind(store, self.name)
-        self._core.subscriptions.use_store(store)
-
-    def set_failed_write_handler(self, handler: FailedWriteHandler | None) -> None:
-        """Call `handler(error, batch)` for what the server refused; `batch` is None without a publish store.
-
-        A function or a coroutine function; it runs in a task. None (default): `publish_flush` raises instead.
+        `level="processed"`: until the server has it. `timeout` in seconds or text, None = as long as the
+        connection lasts. A settlement that has no room in the publish store is waited for. Raises `TimedOut`
+        (the store is as it was), `Disconnected`, `Closed`, `PublisherTakenOver` (another process published
+        under this name), and, unless there is a failed-write handler, `PublishRejected` when the server
+        refused messages since the last flush.
         """
-        self._take_failed_write_handler(handler)
+        await self._driver.flush(timeout, level)
 
     # -- inside -----------------------------------------------------------------------------------------
 
-    async def _give_turn(self, seconds: float | None) -> None:
-        """Let the loop send and receive, and wait while the server takes no more."""
-        self._check_usable()
-        self._turn_due = False
-        link = self._link
-        if link is None or not link.congested:
-            await asyncio.sleep(0)
-        elif not await link.wait_room(seconds):
-            self._turn_due = True
-            raise TimedOut(f"the server took no more {within(seconds)}; the message was not published")
-
     async def _publish_chunks(self, topic: str, chunks: Iterator[Chunk], timeout: Timeout) -> int | None:
         sequence: int | None = None
-        seconds = self._seconds(timeout)
+        driver = self._driver
+        seconds = driver.seconds(timeout)
         for chunk in chunks:
-            await self._give_turn(seconds)
+            await driver.give_turn(seconds)
             publish = partial(self._publishing.publish_whole, topic, *chunk)
-            sequence = await self._publish_when_room(publish, seconds)
+            sequence = await driver.publish_when_room(publish, seconds)
         return sequence
 
-    async def _publish_when_room(
-        self, publish: Callable[[], int | None], seconds: float | None
-    ) -> int | None:
-        loop = asyncio.get_running_loop()
-        deadline = None if seconds is None else loop.time() + seconds
-        while True:
-            try:
-                sequence = publish()
-            except StoreFull as error:
-                self._drive()
-                store = self._publishing.store
-                if store is None or store.when_full == "raise":
-                    raise
-                await self._wait_for_store(error, seconds, deadline)
-            else:
-                self._drive()
-                self._turn_due = True
-                return sequence
+    def _make_transaction(
+        self, publisher: str, name: str | None, space: str, bytes_max: int | str | None
+    ) -> AsyncClientTransaction:
+        return AsyncClientTransaction(self._driver, publisher, name, space, bytes_max)
+
+    async def _settle_call(self, step: Step) -> None:
+        self._driver.settle_now(step)
+
+    def _configure_acks(self, step: Step) -> None:
+        self._driver.configure_acks(step)
 
     async def _open(
         self,
@@ -257,112 +260,27 @@ class AsyncClient(
         *,
         limited: bool = False,
     ) -> AsyncMessageStream:
-        request = msgspec.structs.replace(request, handled=on_message is not None)
-        sub_id = request.context.sub_id
-        stream = self._stream(request, on_message, limited=limited)
-        try:
-            await self._call(
-                lambda call: self._core.subscribe(call, request, stream), timeout, f"subscribe {sub_id}"
-            )
-        except BaseException as error:
-            if isinstance(stream, AsyncHandledStream):
-                stream.abandon()
-            if isinstance(error, TimedOut | asyncio.CancelledError):
-                self._leave(request)  # nobody holds the stream: it must not fill up
-            raise
-        if isinstance(stream, AsyncHandledStream):
-            self._spawn(stream.hand_on())
-        return stream
-
-    def _stream(
-        self, request: SubscribeRequest, on_message: Handler | None, *, limited: bool
-    ) -> AsyncMessageStream:
-        sub_id = request.context.sub_id
-        common: dict[str, Any] = {
-            "consumed": partial(self._consumed, request=request),
-            "unsubscribe": lambda _: self._leave(request),
-            "client_seconds": self._timeout,
-        }
-        if on_message is None:
-            return AsyncMessageStream(sub_id, limited=limited, **common)
-        return AsyncHandledStream(sub_id, handler=on_message, handlers=self._handlers, **common)
-
-    async def _settle_call(self, step: Callable[[], None]) -> None:
-        self._settle_now(step)
-
-    def _choose(self, step: Callable[[], None]) -> None:
-        self._check_not_forked()
-        step()
-        self._settle_now(self._core.acks.flush)
-
-    def _settle_now(self, step: Callable[[], None]) -> None:
-        self._check_not_forked()
-        loop = self._loop
-        if loop is not None and not self._is_here(loop):  # without a connection too: it may be lost just now
-            try:
-                loop.call_soon_threadsafe(self._settle_soon, step)
-            except RuntimeError as error:
-                raise Disconnected("the event loop of the connection has ended") from error
-            return
-        try:
-            step()
-        finally:
-            self._drive()
-        self._arm_sooner()
-
-    def _settle_soon(self, step: Callable[[], None]) -> None:
-        """On the event loop: a thread said something of messages of queues."""
-        try:
-            self._settle_now(step)
-        except TickertapeError as error:
-            self._handlers.tell(error)
+        return await self._driver.open_stream(request, timeout, on_message, limited=limited)
 
     async def _resolve(self, asked: Resolve, timeout: Timeout) -> tuple[str, int, int]:
         answer = await self._locate(asked, timeout)
         return answer.journal, answer.start, answer.end
 
     async def _locate(self, asked: Resolve, timeout: Timeout) -> Resolved:
-        answer = await self._call(
-            lambda call: self._core.resolve(call, asked), timeout, f"resolve {asked.topic}"
+        core = self._driver.core
+        answer = await self._driver.call(
+            lambda call: core.resolve(call, asked), timeout, f"resolve {asked.topic}"
         )
         assert isinstance(answer, Resolved)
         return answer
 
     async def _name(self, command: str, sub_ids: tuple[str, ...], timeout: Timeout) -> None:
-        begin = self._naming(command)
-        await self._call(lambda call: begin(call, sub_ids), timeout, command)
-
-    def _leave(self, request: SubscribeRequest) -> None:
-        # It may have ended meanwhile, and a lost connection has ended it.
-        with suppress(Disconnected, Closed):
-            self._core.leave(request)
-            self._drive()
-
-    def _hand_all(self, effect: DeliverShared) -> None:
-        together = []
-        for sink, share, rows in effect.parts:
-            if isinstance(sink, AsyncHandledStream) and not sink.free:
-                sink.push_share(share)
-                together.append((sink, rows))
-            else:
-                sink.push(share)
-        if together:
-            self._order.put(together)
-
-    def _joined(self, sinks: Sequence[object]) -> None:
-        handled = [sink for sink in sinks if isinstance(sink, AsyncHandledStream) and sink.running]
-        if len(handled) < 2:
-            return
-        if self._order.over:
-            self._order = HandlerOrder()
-            self._order.over = False
-            self._spawn(self._order.hand_on())
-        self._order.join([sink for sink in handled if sink.free])
+        await self._driver.name_subscriptions(self._naming(command), sub_ids, timeout, command)
 
     async def _execute(
         self, command: Command, timeout: Timeout, handler: Handler | None
     ) -> AsyncMessageStream:
-        named = naming(command, self._core.subscriptions)
+        named = naming(command, self._driver.subscriptions)
         if named is not None:
             await self._name(*named, timeout)
         elif command.command == "subscribe":
@@ -379,10 +297,6 @@ class AsyncClient(
             )
         else:
             await self.publish_flush(timeout, command.level or "persisted")
-        over = AsyncMessageStream("", consumed=_nothing, unsubscribe=_nothing)
+        over = AsyncMessageStream(NO_REQUEST, self._driver)
         over.end("complete", None)
         return over
-
-
-def _nothing(*_arguments: object) -> None:
-    """There is nothing to report of a stream that is over."""

@@ -1,6 +1,6 @@
-"""Owns one connection to a server on an event loop: the transport, and whether it takes more.
+"""Connection on an event loop: its transport, and whether the transport takes more.
 
-Must never decide anything about the protocol, nor start a task. It works on asyncio's loops and on uvloop.
+It works on the loops of asyncio and of uvloop.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import KIB
 from tickertape.client.aio.waiting import Notifier
 from tickertape.client.common.address import Address
-from tickertape.client.common.fork_safety import let_go
+from tickertape.client.common.fork_safety import detach
 from tickertape.client.common.sockets import unread_bytes
 from tickertape.client.limits import client_outbox_bytes_max
 from tickertape.wire.heartbeat import Liveness
@@ -26,16 +26,16 @@ JOINED_BYTES_MAX: Final = 16 * KIB
 
 
 class AsyncioHandler(Protocol):
-    """The one side of a client that its link calls."""
+    """The side of a driver that its connection calls."""
 
     def opened(self, link: AsyncioConnection) -> None:
         """The connection stands."""
 
     def buffer(self) -> memoryview:
-        """Where to read the next bytes into."""
+        """Return the buffer for the next bytes."""
 
     def arrived(self, count: int) -> None:
-        """That many bytes came."""
+        """Take in that many bytes."""
 
     def written(self, link: AsyncioConnection, frame: int) -> None:
         """Every publish frame up to `frame`, as `report_written` was given it, was written."""
@@ -60,10 +60,9 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         self._heard_at = self._said_at = time.monotonic()
         self._read_bytes = 0
         self.changed = Notifier()
-        """Who waits until it takes more, or is gone."""
+        """Wakes callers that wait until it takes more, or is gone."""
         self.gone = False
-        self.gently = False
-        """Whether `hang_up` sends first what is still to be sent."""
+        self._gently = False
 
     async def dial(self) -> None:
         """Connect. Raises `OSError`."""
@@ -103,7 +102,7 @@ class AsyncioConnection(asyncio.BufferedProtocol):
             self._reported = frame
 
     def liveness(self) -> Liveness:
-        """What the connection looks like to a heartbeat."""
+        """Return the liveness of the connection, for a heartbeat."""
         transport = self._transport
         return Liveness(
             heard_at=self._heard_at,
@@ -117,10 +116,14 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         """Wait until it is not `congested`; False when `seconds` have passed."""
         return await self.changed.wait_for(lambda: self.gone or not self._paused, seconds)
 
+    def end_gently(self) -> None:
+        """Let `hang_up` send first what is still to be sent."""
+        self._gently = True
+
     def hang_up(self) -> None:
         """Stop sending and receiving; `lost` is called soon."""
         if self._transport is not None:
-            _end(self._transport.close if self.gently else self._transport.abort)
+            _end(self._transport.close if self._gently else self._transport.abort)
 
     def discard(self, why: Disconnected) -> None:
         """Stop at once; `lost` is called now."""
@@ -128,10 +131,10 @@ class AsyncioConnection(asyncio.BufferedProtocol):
             _end(self._transport.abort)
         self._lose(why)
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """Let go of the connection in a forked child, without a word to the server: it is the parent's."""
         if self._descriptor >= 0:
-            let_go(self._descriptor)
+            detach(self._descriptor)
 
     # -- called by the loop -----------------------------------------------------------------------------
 
@@ -143,11 +146,11 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         self._opened()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the machine knows how much it wants
-        """Where to read the next bytes into."""
+        """Return the buffer for the next bytes."""
         return self._handler.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """That many bytes came."""
+        """Take in that many bytes."""
         self._heard_at = time.monotonic()
         self._read_bytes += nbytes
         self._handler.arrived(nbytes)

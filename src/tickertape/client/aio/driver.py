@@ -1,254 +1,391 @@
-"""Owns how the asyncio client runs its machine: one link, one timer, tasks for the application's handlers.
+"""Driver of the asyncio client: one connection, one timer, tasks for the application's handlers.
 
-Must never decide what the protocol says (`core.py`). Everything happens on one event loop, so nothing needs a
-lock; nothing here waits but on behalf of a caller, who may be cancelled and leaves the client as it was.
+Everything happens on one event loop, so nothing needs a lock. Nothing here waits but on behalf of a caller,
+who may be cancelled and leaves the client as it was.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import nullcontext, suppress
+from typing import Any
+
+import msgspec
 
 from tickertape.base.errors import Closed, Disconnected, StoreFull, TickertapeError, TimedOut, UsageError
 from tickertape.base.units import within
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.aio.connection import AsyncioConnection
+from tickertape.client.aio.handler_order import HandlerOrder
+from tickertape.client.aio.streams import AsyncHandledStream, AsyncMessageStream
 from tickertape.client.aio.tls_connection import AsyncioTlsConnection
 from tickertape.client.aio.waiting import AsyncioWaiter, Notifier, remaining
 from tickertape.client.api import exit_flush as exits
-from tickertape.client.api.frontend import ClientFrontend, DisconnectHandler
+from tickertape.client.api.driver import ClientDriver, Step
+from tickertape.client.bookmark_store.protocol import BookmarkStore
 from tickertape.client.common import fork_safety as forks
-from tickertape.client.common.credentials import DEFAULT_WAYS, Credentials
-from tickertape.client.common.effects import ConnectionDown, Effect, Send
-from tickertape.client.common.handlers import Handler
+from tickertape.client.common.address import Address
+from tickertape.client.common.credentials import Credentials
+from tickertape.client.common.effects import ConnectionDown, DeliverShared, Effect, Send, Sink, Waiter
+from tickertape.client.common.handlers import Handler, HandlerRunner
 from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.common.sockets import not_connected
-from tickertape.client.common.waiting import DEFAULT, Timeout, now
+from tickertape.client.common.waiting import Timeout, now
 from tickertape.client.limits import cancelled_handler_seconds_max
-from tickertape.client.protocol.core import BytesReceived, ConnectionEnded, ConnectionOpened
+from tickertape.client.protocol.core import BytesReceived, ClientProtocol, ConnectionEnded, ConnectionOpened
 from tickertape.client.protocol.heartbeat import Interval
+from tickertape.client.protocol.transactions import ConnectionPin, Make, asking
+from tickertape.client.publish_store.protocol import PublishStore
 from tickertape.wire.commands import LoggedOn
 
 
-class AsyncioDriver(ClientFrontend):
-    """The half of `AsyncClient` that connects, waits and carries out. One event loop at a time may use it."""
+class AsyncioDriver(ClientDriver):
+    """Connects, waits and performs effects for an `AsyncClient`. One event loop at a time may use it."""
+
+    lock = nullcontext()
 
     def __init__(
         self,
-        name: str,
-        uri: str,
-        user: str | None,
-        password: str | None,
+        core: ClientProtocol,
+        handlers: HandlerRunner,
+        address: Address,
+        credentials: Credentials,
         timeout: float | str | None,
-        credentials: Credentials = DEFAULT_WAYS,
     ) -> None:
-        super().__init__(name, uri, user, password, timeout, credentials)
+        super().__init__(core, handlers, address, credentials, timeout)
+        self.connection: AsyncioConnection | None = None
+        self.turn_due = False
+        """Whether a publisher has to let the loop send before it goes on."""
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._link: AsyncioConnection | None = None
         self._logon: AsyncioWaiter | None = None
         self._connecting = asyncio.Lock()
         self._handling_loss = asyncio.Lock()
         self._loss_handled_in: asyncio.Task[Any] | None = None
         self._room = Notifier()
-        self._turn_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._beat_timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._order = HandlerOrder()
         forks.register(self)
         exits.register(self)
 
-    # -- connection -------------------------------------------------------------------------------------
+    # -- calls ------------------------------------------------------------------------------------------
 
-    async def connect(self, *, timeout: Timeout = DEFAULT) -> None:
-        """Connect and log on; nothing happens when the client is connected.
-
-        `timeout` in seconds or text, None = wait for ever. What the publish store holds and the server lacks
-        is sent again. Raises `Disconnected` (nobody answers), `TimedOut`, `Closed`, and what the server
-        refuses the logon with: `Refused`, `NameInUse`, `BadVersion`, ...
-        """
-        seconds = self._seconds(timeout)
-        self._check_not_forked()
+    async def connect(self, timeout: Timeout) -> None:
+        """See `AsyncClient.connect`."""
+        seconds = self.seconds(timeout)
+        self.check_not_forked()
         handler = self._loss_handled_in
-        self._not_in_a_fight(handling_loss=handler is not None and handler is asyncio.current_task())
+        self._check_no_takeover(handling_loss=handler is not None and handler is asyncio.current_task())
         async with self._connecting:
             loop = asyncio.get_running_loop()
-            if self._link is not None and self._loop is not None and self._loop is not loop:
+            if self.connection is not None and self._loop is not None and self._loop is not loop:
                 if self._loop.is_running():
                     self._check_usable()
-                self._link.discard(Disconnected("the event loop of the connection ended"))
-            if self._link is not None and self._core.ending is not None:
-                self._link.discard(Disconnected("the connection is over"))
-            if self._core.logged_on is not None:
+                self.connection.discard(Disconnected("the event loop of the connection ended"))
+            if self.connection is not None and self.core.ending is not None:
+                self.connection.discard(Disconnected("the connection is over"))
+            if self.core.logged_on is not None:
                 return
-            if self._core.closed:
+            if self.core.closed:
                 raise Closed("the client was closed")
             self._loop = loop
             await self._log_on(seconds)
 
-    async def close(self, *, timeout: Timeout = DEFAULT) -> None:
-        """Send what was published, wait until the server has it, and disconnect. Further calls raise
-        `Closed`.
-
-        `publish` raises it from the beginning on, in other tasks too.
-        `timeout` bounds the waiting, in seconds or text; handlers that still run then are cancelled, and one
-        that goes on all the same is left to itself. Never raises but when it is cancelled, and then it is
-        closed all the same: the exception listener is told what went wrong, and how many messages have no
-        answer. A publish store keeps what is not persisted. In a forked child nothing happens.
-        """
-        if self._core.closed or self._forked:
+    async def close(self, timeout: Timeout) -> None:
+        """See `AsyncClient.close`."""
+        if not self.is_open:
             return
-        seconds = self._seconds(timeout)
+        seconds = self.seconds(timeout)
         loop = asyncio.get_running_loop()
         deadline = None if seconds is None else loop.time() + seconds
-        link = self._link
-        self._publishing.end()
+        connection = self.connection
+        self.publishing.end()
         self._room.wake()
         answered = False
         try:
-            if self.connected and self._loop is loop and self._core.acks.unsettled():
+            if self.core.connected and self._loop is loop and self.acks.unsettled():
                 answered = await self._flush_before_close(seconds)
         except asyncio.CancelledError:
-            self._tell_unanswered()
+            self._report_unanswered()
             self._shut()
-            if link is not None:
-                link.discard(Disconnected("closing was cancelled"))
+            if connection is not None:
+                connection.discard(Disconnected("closing was cancelled"))
             raise
         if not answered:
-            self._tell_unanswered()
+            self._report_unanswered()
         self._shut()
         try:
-            if link is not None and self._loop is loop:
-                await link.changed.wait_for(lambda: link.gone, remaining(deadline))
+            if connection is not None and self._loop is loop:
+                await connection.changed.wait_for(lambda: connection.gone, remaining(deadline))
         finally:
-            if link is not None and not link.gone:
-                link.discard(Disconnected("the server did not take what was sent"))
+            if connection is not None and not connection.gone:
+                connection.discard(Disconnected("the server did not take what was sent"))
         await self._finish_tasks(deadline)
 
-    async def __aenter__(self) -> Self:
-        await self.connect()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    def set_heartbeat(self, interval: Interval | None, idle: Interval | None = None) -> None:
-        """Have both sides show that they live, so that a dead connection ends instead of standing still.
-
-        From now on, also on later connections, each side says something every `interval` (seconds or text,
-        0.1 to 3,600 seconds; None: no heartbeat, the default). The server ends the connection when nothing
-        came from this client for two intervals; the client ends it, with `HeartbeatMissed` as the reason,
-        when nothing came from the server for `idle` (seconds or text, above `interval`, default twice as
-        much). What has arrived counts, read or not. Raises `BadOption`,
-        and `UsageError` on an HA client that is connected or connecting.
-        """
+    def set_heartbeat(self, interval: Interval | None, idle: Interval | None) -> None:
+        """See `ClientFrontend.set_heartbeat`."""
         self._check_usable()
         self._check_heartbeat()
-        self._core.set_heartbeat(interval, idle, now())
-        self._drive()
+        self.core.set_heartbeat(interval, idle, now())
+        self.drive()
         self._arm_beats()
 
-    def set_disconnect_handler(self, handler: DisconnectHandler | None) -> None:
-        """Call `handler(client)` once for each connection that is lost, not for `close`.
-
-        A function or a coroutine function; it runs in a task of its own, may await `connect`, and losses are
-        handled one after the other. When another process took over the client name, `connect` raises
-        `NameInUse` there: the two would throw each other out for ever.
-        """
-        self._disconnect_handler = handler
-
-    async def publish_flush(self, timeout: Timeout = DEFAULT, level: str = "persisted") -> None:
-        """Wait until everything sent on this connection is persisted, with or without a publish store.
-
-        `level="processed"`: until the server has it. `timeout` in seconds or text, None = as long as the
-        connection lasts. A settlement that has no room in the publish store is waited for. Raises `TimedOut`
-        (the store is as it was), `Disconnected`, `Closed`, `PublisherTakenOver` (another process published
-        under this name), and, unless there is a failed-write handler, `PublishRejected` when the server
-        refused messages since the last flush.
-        """
-        seconds = self._seconds(timeout)
+    async def flush(self, timeout: Timeout, level: str) -> None:
+        """See `AsyncClient.publish_flush`."""
+        seconds = self.seconds(timeout)
         deadline = None if seconds is None else asyncio.get_running_loop().time() + seconds
         while True:
             try:
-                await self._call(
-                    lambda call: self._core.flush(call, level),
+                await self.call(
+                    lambda call: self.core.flush(call, level),
                     remaining(deadline),
                     f"publish_flush ({level})",
                 )
                 break
             except StoreFull as full:
-                self._drive()
+                self.drive()
                 await self._wait_for_store(full, seconds, deadline)
-        refused = self._publishing.rejections.take()
+        refused = self.publishing.take_rejections()
         if refused is not None:
             raise refused
 
-    # -- called by the link and the loop ----------------------------------------------------------------
+    def unpersisted_count(self) -> int:
+        """Return how many messages of the publish store are not known to be persisted."""
+        self.check_not_forked()
+        return self.publishing.unpersisted_count()
 
-    def opened(self, link: AsyncioConnection) -> None:
-        """Internal: the connection stands."""
-        assert self._logon is not None
-        if self._core.closed:
-            self._logon.settle(Closed("the client was closed"))
-            link.discard(Disconnected("the client was closed"))
+    def set_publish_store(self, store: PublishStore | None) -> None:
+        """Keep published messages in `store`. Raises `UsageError` while the present one holds some."""
+        self.check_not_forked()
+        self.core.set_store(store, now())
+        self.drive()
+
+    def set_bookmark_store(self, store: BookmarkStore | None) -> None:
+        """Remember in `store` what is delivered. Raises `UsageError` while a bookmark subscription runs."""
+        self.check_not_forked()
+        self.subscriptions.use_store(store)
+
+    async def ask(
+        self, make: Make, batch: MessageBatch | None, timeout: Timeout, same: ConnectionPin | None = None
+    ) -> object:
+        """Send a command of a transaction and wait for its answer; over the `same` connection as before."""
+        return await self.call(asking(self.core, make, batch, same), timeout, "a transaction")
+
+    async def open_stream(
+        self,
+        request: SubscribeRequest,
+        timeout: Timeout,
+        on_message: Handler | None = None,
+        *,
+        limited: bool = False,
+    ) -> AsyncMessageStream:
+        """Send a subscribe and wait until it is accepted."""
+        request = msgspec.structs.replace(request, handled=on_message is not None)
+        sub_id = request.context.sub_id
+        stream = self._stream(request, on_message, limited=limited)
+        try:
+            await self.call(
+                lambda call: self.core.subscribe(call, request, stream), timeout, f"subscribe {sub_id}"
+            )
+        except BaseException as error:
+            if isinstance(stream, AsyncHandledStream):
+                stream.abandon()
+            if isinstance(error, TimedOut | asyncio.CancelledError):
+                self.leave(request)  # nobody holds the stream: it must not fill up
+            raise
+        if isinstance(stream, AsyncHandledStream):
+            self._spawn(stream.hand_on())
+        return stream
+
+    def _stream(
+        self, request: SubscribeRequest, on_message: Handler | None, *, limited: bool
+    ) -> AsyncMessageStream:
+        seconds = self.timeout
+        if on_message is None:
+            return AsyncMessageStream(request, self, limited=limited, client_seconds=seconds)
+        return AsyncHandledStream(
+            request, self, handler=on_message, handlers=self.handlers, client_seconds=seconds
+        )
+
+    async def name_subscriptions(
+        self,
+        begin: Callable[[Waiter, tuple[str, ...]], None],
+        sub_ids: tuple[str, ...],
+        timeout: Timeout,
+        what: str,
+    ) -> None:
+        """Send a command that names subscriptions, and wait until it is done."""
+        await self.call(lambda call: begin(call, sub_ids), timeout, what)
+
+    def leave(self, request: SubscribeRequest) -> None:
+        """End a subscription whose stream has no reader any more."""
+        # It may have ended meanwhile, and a lost connection has ended it.
+        with suppress(Disconnected, Closed):
+            self.core.leave(request)
+            self.drive()
+
+    async def call(self, begin: Callable[[AsyncioWaiter], None], timeout: Timeout, what: str) -> object:
+        seconds = self.seconds(timeout)
+        self._check_usable()
+        deadline = None if seconds is None else asyncio.get_running_loop().time() + seconds
+        await self._until_ready(deadline, seconds, what)
+        call = AsyncioWaiter()
+        begin(call)
+        self.drive()
+        return await call.wait(remaining(deadline), what, seconds)
+
+    async def _until_ready(self, deadline: float | None, seconds: float | None, what: str) -> None:
+        """Wait while somebody is connecting; `deadline` is where the `seconds` of the call `what` end. Here
+        nobody is: a call on a lost connection raises."""
+
+    def consumed(self, request: SubscribeRequest, cost: int) -> None:
+        """Report what a stream owes."""
+        self.check_not_forked()
+        self.core.consumed(request.context.sub_id, cost, request)
+        if self.effects:
+            self.drive()
+
+    def _check_usable(self) -> None:
+        self.check_not_forked()
+        if self.connection is not None and self._loop is not asyncio.get_running_loop():
+            raise UsageError("this client is connected on another event loop: use it there, or connect again")
+
+    # -- publishing and acknowledgements ------------------------------------------------------------------
+
+    async def give_turn(self, seconds: float | None) -> None:
+        """Let the loop send and receive, and wait while the server takes no more."""
+        self._check_usable()
+        self.turn_due = False
+        connection = self.connection
+        if connection is None or not connection.congested:
+            await asyncio.sleep(0)
+        elif not await connection.wait_room(seconds):
+            self.turn_due = True
+            raise TimedOut(f"the server took no more {within(seconds)}; the message was not published")
+
+    async def publish_when_room(self, publish: Callable[[], int | None], seconds: float | None) -> int | None:
+        """Take a step of publishing as soon as there is room for it, within `seconds`."""
+        loop = asyncio.get_running_loop()
+        deadline = None if seconds is None else loop.time() + seconds
+        while True:
+            try:
+                sequence = publish()
+            except StoreFull as error:
+                self.drive()
+                store = self.publishing.store
+                if store is None or store.when_full == "raise":
+                    raise
+                await self._wait_for_store(error, seconds, deadline)
+            else:
+                self.drive()
+                self.turn_due = True
+                return sequence
+
+    async def _wait_for_store(self, full: StoreFull, seconds: float | None, deadline: float | None) -> None:
+        """Wait until there may be room for what was refused with `full`; `deadline` is where `seconds` end.
+        Raises `TimedOut`, and `Disconnected` where nobody makes room."""
+        if not self.publishing.starved:
             return
-        self._link = link
-        self._core.receive(ConnectionOpened(self._logon), now())
-        self._drive()
+        self._check_worth_waiting(full, reconnects=self.reconnects(seconds))
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._room.wait()
+        except TimeoutError:
+            raise TimedOut(f"no room {within(seconds)}: {full}") from full
+
+    def configure_acks(self, step: Step) -> None:
+        """Take a step of the acknowledgements, and then send what is gathered."""
+        self.check_not_forked()
+        step()
+        self.settle_now(self.acks.flush)
+
+    def settle_now(self, step: Step) -> None:
+        """Take a step of the acknowledgements, and send what it wants to be sent."""
+        self.check_not_forked()
+        loop = self._loop
+        if loop is not None and not self._is_here(loop):  # without a connection too: it may be lost just now
+            try:
+                loop.call_soon_threadsafe(self._settle_soon, step)
+            except RuntimeError as error:
+                raise Disconnected("the event loop of the connection has ended") from error
+            return
+        try:
+            step()
+        finally:
+            self.drive()
+        self._arm_sooner()
+
+    def _settle_soon(self, step: Step) -> None:
+        """On the event loop: a thread said something of messages of queues."""
+        try:
+            self.settle_now(step)
+        except TickertapeError as error:
+            self.handlers.tell(error)
+
+    # -- called by the connection and the loop ----------------------------------------------------------
+
+    def opened(self, connection: AsyncioConnection) -> None:
+        """The connection stands."""
+        assert self._logon is not None
+        if self.core.closed:
+            self._logon.settle(Closed("the client was closed"))
+            connection.discard(Disconnected("the client was closed"))
+            return
+        self.connection = connection
+        self.core.receive(ConnectionOpened(self._logon), now())
+        self.drive()
         self._arm_beats()
 
     def buffer(self) -> memoryview:
-        """Internal: where the link reads into."""
-        return self._core.buffer()
+        """Return the buffer for the next bytes."""
+        return self.core.buffer()
 
     def arrived(self, count: int) -> None:
-        """Internal: bytes came."""
-        self._core.receive(BytesReceived(count), now())
-        self._drive()
+        """Bytes came."""
+        self.core.receive(BytesReceived(count), now())
+        self.drive()
         self._arm()
 
-    def written(self, link: AsyncioConnection, frame: int) -> None:
-        """Internal: publish frames were written."""
-        if link is self._link:
-            self._core.written(frame)
-            self._drive()
+    def written(self, connection: AsyncioConnection, frame: int) -> None:
+        """Publish frames were written."""
+        if connection is self.connection:
+            self.core.written(frame)
+            self.drive()
 
-    def lost(self, link: AsyncioConnection, error: Disconnected) -> None:
-        """Internal: the connection is gone."""
-        if link is not self._link:
+    def lost(self, connection: AsyncioConnection, error: Disconnected) -> None:
+        """The connection is gone."""
+        if connection is not self.connection:
             return
-        self._link = None
+        self.connection = None
         self._disarm()
         try:
-            self._publishing.interrupted()  # a second Ctrl-C may have ended the loop in the middle of a step
+            self.publishing.interrupted()  # a second Ctrl-C may have ended the loop in the middle of a step
         finally:
             try:
-                self._core.receive(ConnectionEnded(error), now())
+                self.core.receive(ConnectionEnded(error), now())
             finally:  # whatever comes in between: the loss is told
-                self._drive()
+                self.drive()
                 self._room.wake()
 
     def is_on(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Internal: whether it is connected on `loop`."""
+        """Whether it is connected on `loop`."""
         return self._loop is loop and self._may_end()
 
     async def flush_with_loop(self, seconds: float) -> None:
-        """Internal: the loop ends, and nobody closed the client."""
-        if self.connected and self._core.acks.unsettled():
+        """The loop ends, and nobody closed the client."""
+        if self.core.connected and self.acks.unsettled():
             with suppress(TickertapeError):  # what is not answered is counted at the end of the program
-                await self.publish_flush(timeout=self._at_most(seconds))
+                await self.flush(self._at_most(seconds), "persisted")
 
     async def _close_at_end(self, seconds: float) -> None:
         with self._ending():
-            await self.close(timeout=self._at_most(seconds))
+            await self.close(self._at_most(seconds))
 
     def end_with_program(self, seconds: float) -> exits.ProgramEnd | None:
-        """Internal: the program ends, and nobody closed the client; its loop may have ended before."""
+        """The program ends, and nobody closed the client; its loop may have ended before."""
         if not self._may_end():
             return None
         loop = self._loop
@@ -257,48 +394,48 @@ class AsyncioDriver(ClientFrontend):
                 asyncio.run_coroutine_threadsafe(self._close_at_end(seconds), loop).result(seconds)
             elif loop is not None and not loop.is_closed():
                 loop.run_until_complete(self._close_at_end(seconds))
-        if not self._core.closed:
+        if not self.core.closed:
             with self._ending():
-                self._unsent = self._publishing.unanswered_count()
-                link = self._link
-                self._core.close()
-                if link is not None:
-                    link.discard(Disconnected("the event loop of the connection ended"))
-        return exits.ProgramEnd(self.name, self._unsent)
+                self._unsent = self.publishing.unanswered_count()
+                connection = self.connection
+                self.core.close()
+                if connection is not None:
+                    connection.discard(Disconnected("the event loop of the connection ended"))
+        return exits.ProgramEnd(self.core.name, self._unsent)
 
     def forked(self) -> None:
-        """Internal: this is a forked child, which has no part in the parent's event loop."""
+        """Refuse every call: a forked child has no part in the parent's event loop."""
         super().forked()
-        link, self._link = self._link, None
-        if link is not None:
-            link.let_go()
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            connection.detach()
 
     # -- inside -----------------------------------------------------------------------------------------
 
     async def _log_on(self, seconds: float | None) -> LoggedOn:
         """Connect to `_address` and log on; where that fails, there is no connection afterwards."""
         await exits.watch(self)
-        link = self._new_link()
+        connection = self._new_connection()
         self._logon = AsyncioWaiter()
         try:
             async with asyncio.timeout(seconds):
-                await link.dial()
+                await connection.dial()
                 outcome = await self._logon.wait(None, "the logon")
         except TickertapeError:
             raise
         except TimeoutError as error:
             late = TimedOut(f"no logon at {self._address.uri} {within(seconds)}")
-            link.discard(Disconnected(str(late)))
+            connection.discard(Disconnected(str(late)))
             raise late from error
         except (OSError, UnicodeError) as error:
             raise not_connected(self._address, error) from error
         except asyncio.CancelledError:
-            link.discard(Disconnected("connecting was cancelled"))
+            connection.discard(Disconnected("connecting was cancelled"))
             raise
         assert isinstance(outcome, LoggedOn)
         return outcome
 
-    def _new_link(self) -> AsyncioConnection:
+    def _new_connection(self) -> AsyncioConnection:
         address = self._address
         if not address.tls:
             return AsyncioConnection(address, self)
@@ -306,26 +443,31 @@ class AsyncioDriver(ClientFrontend):
             address, self, self._credentials.context(), self._credentials.name_of(address)
         )
 
-    def _drive(self) -> None:
+    def drive_turn(self) -> None:
+        """Perform the effects of a publish; the loop sends before the next one."""
+        self.drive()
+        self.turn_due = True
+
+    def drive(self) -> None:
         """Carry out what the machine asks for: sends first, in the order in which frames were made."""
-        link = self._link
+        connection = self.connection
         buffers: list[Any] = []
         later: list[Effect] = []
-        for effect in self._core.effects():
+        for effect in self.core.effects():
             if type(effect) is Send:
                 buffers += effect.buffers
             else:
                 later.append(effect)
-        if buffers and link is not None:
-            link.send(buffers)
-        if (frame := self._publishing.unwritten_frame) and link is not None and self._loop is not None:
-            link.report_written(frame, self._loop)
+        if buffers and connection is not None:
+            connection.send(buffers)
+        if (frame := self.publishing.unwritten_frame) and connection is not None and self._loop is not None:
+            connection.report_written(frame, self._loop)
         if later:
-            self._settle(later, link)
+            self._perform(later, connection)
 
     def _arm(self) -> None:
         """One timer, for the next deadline of the machine; one that fires too early does no harm."""
-        deadline = self._core.next_deadline()
+        deadline = self.core.next_deadline()
         if deadline is None or self._timer is not None or self._loop is None:
             return
         self._timer = self._loop.call_at(self._loop_time(deadline), self._wake)
@@ -337,15 +479,15 @@ class AsyncioDriver(ClientFrontend):
     def _wake(self) -> None:
         self._timer = None
         moment = now()
-        deadline = self._core.next_deadline()
+        deadline = self.core.next_deadline()
         if deadline is not None and deadline <= moment.mono:
-            self._core.wake(moment)
-            self._drive()
+            self.core.wake(moment)
+            self.drive()
         self._arm()
 
     def _arm_sooner(self) -> None:
-        """As `_arm`, where the machine may want to be woken before the timer fires."""
-        deadline, timer = self._core.next_deadline(), self._timer
+        """Arm the timer anew where the protocol wants to be woken before it fires."""
+        deadline, timer = self.core.next_deadline(), self._timer
         if deadline is not None and timer is not None and timer.when() > self._loop_time(deadline):
             timer.cancel()
             self._timer = None
@@ -355,18 +497,18 @@ class AsyncioDriver(ClientFrontend):
         if self._beat_timer is not None:
             self._beat_timer.cancel()
             self._beat_timer = None
-        deadline = self._core.next_heartbeat()
-        if deadline is not None and self._loop is not None and self._link is not None:
+        deadline = self.core.next_heartbeat()
+        if deadline is not None and self._loop is not None and self.connection is not None:
             wait = max(0.0, deadline - now().mono)
             self._beat_timer = self._loop.call_at(self._loop.time() + wait, self._look)
 
     def _look(self) -> None:
         self._beat_timer = None
         moment = now()
-        deadline = self._core.next_heartbeat()
-        if self._link is not None and deadline is not None and deadline <= moment.mono:
-            self._core.check_heartbeat(self._link.liveness(), moment)
-            self._drive()
+        deadline = self.core.next_heartbeat()
+        if self.connection is not None and deadline is not None and deadline <= moment.mono:
+            self.core.check_heartbeat(self.connection.liveness(), moment)
+            self.drive()
         self._arm_beats()
 
     def _disarm(self) -> None:
@@ -374,47 +516,6 @@ class AsyncioDriver(ClientFrontend):
             if timer is not None:
                 timer.cancel()
         self._timer = self._beat_timer = None
-
-    async def _call(self, begin: Callable[[AsyncioWaiter], None], timeout: Timeout, what: str) -> object:
-        seconds = self._seconds(timeout)
-        self._check_usable()
-        deadline = None if seconds is None else asyncio.get_running_loop().time() + seconds
-        await self._until_ready(deadline, seconds, what)
-        call = AsyncioWaiter()
-        begin(call)
-        self._drive()
-        return await call.wait(remaining(deadline), what, seconds)
-
-    async def _wait_for_store(self, full: StoreFull, seconds: float | None, deadline: float | None) -> None:
-        """Wait until there may be room for what was refused with `full`; `deadline` is where `seconds` end.
-        Raises `TimedOut`, and `Disconnected` where nobody makes room."""
-        if not self._publishing.starved:
-            return
-        self._check_worth_waiting(full, reconnects=self._reconnects(seconds))
-        try:
-            async with asyncio.timeout_at(deadline):
-                await self._room.wait()
-        except TimeoutError:
-            raise TimedOut(f"no room {within(seconds)}: {full}") from full
-
-    async def _until_ready(self, deadline: float | None, seconds: float | None, what: str) -> None:
-        """Wait while somebody is connecting; `deadline` is where the `seconds` of the call `what` end. Here
-        nobody is: a call on a lost connection raises."""
-
-    def _consumed(self, sub_id: str, cost: int, request: SubscribeRequest | None = None) -> None:
-        self._check_not_forked()
-        self._core.consumed(sub_id, cost, request)
-        if self._waiting:
-            self._drive()
-
-    def _check_not_forked(self) -> None:
-        if self._forked:
-            raise forks.forked_error()
-
-    def _check_usable(self) -> None:
-        self._check_not_forked()
-        if self._link is not None and self._loop is not asyncio.get_running_loop():
-            raise UsageError("this client is connected on another event loop: use it there, or connect again")
 
     @staticmethod
     def _is_here(loop: asyncio.AbstractEventLoop) -> bool:
@@ -427,22 +528,22 @@ class AsyncioDriver(ClientFrontend):
     async def _flush_before_close(self, seconds: float | None) -> bool:
         """Whether the server has everything."""
         try:
-            await self.publish_flush(timeout=seconds, level="processed")
+            await self.flush(seconds, "processed")
         except TickertapeError as error:
-            self._handlers.tell(error)
+            self.handlers.tell(error)
             return False
         return True
 
     def _shut(self) -> None:
-        refused = self._publishing.rejections.take()
-        if self._link is not None:
-            self._link.gently = True
-        self._core.close()
-        self._drive()
+        refused = self.publishing.take_rejections()
+        if self.connection is not None:
+            self.connection.end_gently()
+        self.core.close()
+        self.drive()
         self._room.wake()
         self._disarm()
         if refused is not None:
-            self._handlers.tell(refused)
+            self.handlers.tell(refused)
 
     # -- handlers ---------------------------------------------------------------------------------------
 
@@ -461,7 +562,7 @@ class AsyncioDriver(ClientFrontend):
         if late:
             _, late = await asyncio.wait(late, timeout=cancelled_handler_seconds_max)
         if late:
-            self._handlers.tell(TimedOut(f"a handler goes on though it was cancelled by close ({len(late)})"))
+            self.handlers.tell(TimedOut(f"a handler goes on though it was cancelled by close ({len(late)})"))
 
     def _handle(self, handler: Callable[..., object], *arguments: object) -> None:
         self._spawn(self._run_handler(handler, *arguments))
@@ -479,12 +580,32 @@ class AsyncioDriver(ClientFrontend):
             if outcome is not None and inspect.isawaitable(outcome):
                 await outcome
         except Exception as error:  # noqa: BLE001 - code of the application may raise anything
-            self._handlers.tell(error)
+            self.handlers.tell(error)
 
-    def _room_again(self) -> None:
+    def _wake_publishers(self) -> None:
         self._room.wake()
 
-    def _down(self, lost: ConnectionDown) -> None:  # noqa: ARG002 - for those who override it
+    def _deliver_shared(self, effect: DeliverShared) -> None:
+        together = []
+        for sink, share, rows in effect.parts:
+            if isinstance(sink, AsyncHandledStream) and not sink.free:
+                sink.push_share(share)
+                together.append((sink, rows))
+            else:
+                sink.push(share)
+        if together:
+            self._order.put(together)
+
+    def _order_together(self, sinks: Sequence[Sink]) -> None:
+        handled = [sink for sink in sinks if isinstance(sink, AsyncHandledStream) and sink.running]
+        if len(handled) < 2:
+            return
+        if self._order.over:
+            self._order = HandlerOrder()
+            self._spawn(self._order.begin())
+        self._order.join([sink for sink in handled if sink.free])
+
+    def _connection_lost(self, lost: ConnectionDown) -> None:  # noqa: ARG002 - for those who override it
         if self._disconnect_handler is not None:
             self._spawn(self._run_disconnect_handler())
 
@@ -494,6 +615,6 @@ class AsyncioDriver(ClientFrontend):
             if handler is not None:
                 self._loss_handled_in = asyncio.current_task()
                 try:
-                    await self._run_handler(handler, self)
+                    await self._run_handler(handler)
                 finally:
                     self._loss_handled_in = None

@@ -1,15 +1,16 @@
-"""Owns the order of handlers across subscriptions of an asyncio client that were resumed together.
+"""Handler order: calls the handlers of subscriptions that were resumed together in one order.
 
-One task hands on what came for all of them, in the order in which it came. Must never take a message of a
-subscription while its own task still hands on what came before it joined.
+One task gives the messages of all of them to the handlers, in the order of delivery. Invariant: a message is
+taken from a subscription only after its own task has finished with everything before it joined. Only the
+asyncio client has one; all handlers of a blocking client run on its receive thread.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Coroutine, Sequence
+from typing import Any, Protocol
 
 from tickertape.base.limits import batch_bytes_target
 from tickertape.batch.message_batch import Message, MessageBatch
@@ -21,19 +22,19 @@ class Member(Protocol):
     """A subscription with a handler."""
 
     def join(self, order: HandlerOrder) -> None:
-        """What comes from now on is the convoy's."""
+        """Leave what is delivered from now on to `order`."""
 
     async def caught_up_by_itself(self) -> None:
-        """Wait until its own task has handed on all that is not the convoy's."""
+        """Wait until its own task has finished with everything before it joined."""
 
     def take(self) -> MessageBatch | None:
-        """What came next, None when it was closed meanwhile; the one taken before is done with."""
+        """Return the next batch, None when it was closed meanwhile; the one taken before is done."""
 
     async def hand(self, message: Message) -> None:
         """Call the handler, unless the stream is closed."""
 
     def settle(self) -> None:
-        """What was taken last is done with."""
+        """The batch that was taken last is done."""
 
     @property
     def running(self) -> bool:
@@ -41,7 +42,7 @@ class Member(Protocol):
 
 
 Item = Sequence[tuple[Member, Sequence[int]]]
-"""Who got something at a time, and which rows of the batch; for one alone they do not matter."""
+"""The members that got a batch, and which of its rows; for a single member they do not matter."""
 
 
 class HandlerOrder:
@@ -55,20 +56,25 @@ class HandlerOrder:
         """Whether it needs a task that runs `hand_on`: it has none yet, or that one has ended."""
 
     def join(self, members: Sequence[Member]) -> None:
-        """What comes for them from now on is handed on here."""
+        """Call the handlers of these members for what is delivered from now on."""
         self._members = [member for member in self._members if member.running]
         self._members += members
         for member in members:
             member.join(self)
 
     def put(self, item: Item) -> None:
-        """A batch came, and lies in the inbox of each."""
+        """Add a batch, which is in the buffer of each member."""
         self._items.append(item)
         self._changed.wake()
 
     def look(self) -> None:
         """A member is over, or was closed."""
         self._changed.wake()
+
+    def begin(self) -> Coroutine[Any, Any, None]:
+        """Return the work of the task that it needs."""
+        self.over = False
+        return self.hand_on()
 
     async def hand_on(self) -> None:
         """Hand on everything until all members are over."""

@@ -1,8 +1,7 @@
-"""Owns the message stream of the asyncio client: awaiting what a subscription delivered.
+"""Message stream of the asyncio client: waits for what a subscription delivers.
 
-Must never hold up the event loop: what may be waiting here is bounded by the credit of the subscription, and
-a consumer that never has to wait still lets others run after each `batch_bytes_target`. What it means to
-hold, take and end is in `inbox.py`.
+A consumer that never has to wait still lets other tasks run after each `batch_bytes_target`. What it means to
+hold, take and end is in `message_buffer.py`.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import asyncio
 import inspect
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -20,19 +20,21 @@ from tickertape.batch.arrow import check_columns, table_of
 from tickertape.batch.message_batch import Message, MessageBatch
 from tickertape.client.aio.handler_order import HandlerOrder
 from tickertape.client.aio.waiting import Notifier
-from tickertape.client.api.auto_ack import AutoAckReader, async_handler, bare, is_gone, lease_in
+from tickertape.client.api.auto_ack import async_handler, bare, is_gone, lease_in
+from tickertape.client.api.streams import StreamBase, StreamOwner, T
 from tickertape.client.common import fork_safety as forks
 from tickertape.client.common.handlers import Handler, HandlerRunner
+from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.common.waiting import DEFAULT, Timeout, seconds_of
 from tickertape.client.subscriptions.duplicates import is_over
-from tickertape.client.subscriptions.message_buffer import MessageBuffer, rest_of
-from tickertape.client.subscriptions.message_buffer_conflation import discard_superseded
+from tickertape.client.subscriptions.message_buffer import rest_of
+from tickertape.client.subscriptions.message_buffer_conflation import Superseded
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class AsyncMessageStream:
+class AsyncMessageStream(StreamBase):
     """The messages of one subscription, in log order: an async iterator of `Message`, for one consumer at a
     time.
 
@@ -43,74 +45,31 @@ class AsyncMessageStream:
     context manager that closes itself. In a forked child everything but `close` raises `Forked`.
     """
 
+    _lock = nullcontext()
+
     def __init__(
         self,
-        sub_id: str,
+        request: SubscribeRequest,
+        owner: StreamOwner,
         *,
-        consumed: Callable[[str, int], None],
-        unsubscribe: Callable[[str], None],
         limited: bool = False,
         client_seconds: float | None = None,
     ) -> None:
-        self.sub_id = sub_id
-        """Id of the subscription."""
-        self.timeout: float | str | None = None
-        """How long iteration, `get`, `batches` and `to_arrow` wait for a message when they are not told:
-        seconds or text; None (default) = as long as the subscription runs. Then they raise `TimedOut`, and
-        can be tried again."""
-        self._client_seconds = client_seconds
-        self._report = consumed
-        self._unsubscribe = unsubscribe
+        super().__init__(request, owner, limited=limited, client_seconds=client_seconds)
         self._changed = Notifier()
-        self._inbox = MessageBuffer(sub_id, limited=limited)
-        self._forked = False
         self._in_a_row_bytes = 0
         self._current: Iterator[Message] = iter(())
-        self._reading = AutoAckReader()
         self._iterator = self._iterate()
         forks.register(self)
 
     # -- the application --------------------------------------------------------------------------------
 
-    @property
-    def end_reason(self) -> str | None:
-        """None while more may come; then `complete`, `unsubscribed`, `replaced`, `closed`, or the code of
-        `end_error`. What came before is still to be taken, or on its way to the handler."""
-        return self._inbox.end_reason
-
-    @property
-    def end_error(self) -> TickertapeError | None:
-        """The error that ended it, if one did."""
-        return self._inbox.end_error
-
-    @property
-    def started_after(self) -> str | None:
-        """Where a bookmark subscription really started: the bookmark of the last message before its start,
-        EPOCH at the beginning of the log. After a reconnection, the start on the new connection. None for a
-        plain subscription, and where the server does not know it yet."""
-        return self._inbox.started_after
-
-    @property
-    def bookmark_found(self) -> bool | None:
-        """Whether the log has the bookmark at which this subscription was to start; when it has not, it
-        started as `bookmark_not_found` says. None for a plain subscription."""
-        return self._inbox.bookmark_found
-
-    @property
-    def recovery_point(self) -> str | None:
-        """Where a bookmark subscription can be taken up again so that nothing is missed: a bookmark of the
-        log, or None while none is known. It begins at `started_after`, and moves when the next batch is
-        asked for, and, about once a second, while nothing matches and nothing is waiting here. What was taken
-        of the batch at hand comes again.
-        """
-        return self._inbox.recovery_point
-
     def __aiter__(self) -> AsyncIterator[Message]:
-        self._reading.began()
+        self._auto_ack.began()
         return self._iterator
 
     async def __anext__(self) -> Message:
-        self._reading.in_loop = False
+        self._auto_ack.in_loop = False
         return await anext(self._iterator)
 
     async def batches(self, timeout: Timeout = DEFAULT) -> AsyncIterator[MessageBatch]:
@@ -120,18 +79,18 @@ class AsyncMessageStream:
         it runs; by default the stream's own `timeout`. A batch that iteration or `get` has begun comes first,
         without the messages given already.
         """
-        reading = self._reading
-        reading.began()
-        reading.done()
+        auto_ack = self._auto_ack
+        auto_ack.began()
+        auto_ack.done()
         rest = rest_of(bare(self._current))
         if rest is not None and not is_gone(rest):
-            reading.batch(rest)
+            auto_ack.batch(rest)
             yield rest
-            reading.done()
+            auto_ack.done()
         while (batch := await self._next_batch(timeout)) is not None:
-            reading.batch(batch)
+            auto_ack.batch(batch)
             yield batch
-            reading.done()
+            auto_ack.done()
 
     async def to_arrow(self, columns: Sequence[str] | None = None, timeout: Timeout = DEFAULT) -> pa.Table:
         """Read until the stream is over, into an Arrow table that keeps the memory of all its batches.
@@ -150,15 +109,15 @@ class AsyncMessageStream:
         Raises `TimedOut` when none came, `StreamEnded` when there are no more, and what cut a limited
         reading short.
         """
-        self._reading.in_loop = False
+        self._auto_ack.in_loop = False
         while True:
             message = next(self._current, None)
             if message is not None:
                 return message
             batch = await self._next_batch(timeout)
             if batch is None:
-                raise self._inbox.over()
-            self._current = self._reading.over(iter(batch), batch)
+                raise self.buffer.over()
+            self._current = self._auto_ack.over(iter(batch), batch)
 
     async def wait_caught_up(self, timeout: Timeout = DEFAULT) -> None:
         """Wait until the replay has caught up with the log, or reached its stop: the `completed`
@@ -171,40 +130,19 @@ class AsyncMessageStream:
         seconds = self._client_seconds
         if timeout is not DEFAULT:
             seconds = seconds_of(timeout)
-        self._check_not_forked()
-        inbox = self._inbox
+        buffer = self.buffer
         who = object()
-        owed = inbox.begin_catch_up(who)
         try:
-            if owed:
-                self._report(self.sub_id, owed)
-            await self._changed.wait_for(lambda: inbox.settled, seconds)
-            inbox.check_caught_up(seconds)
+            self._locked(self._begin_catch_up, who)
+            self._pay(early=buffer.credit_early)
+            await self._changed.wait_for(lambda: buffer.settled, seconds)
+            buffer.check_caught_up(seconds)
         finally:
-            inbox.end_catch_up(who)
-
-    def conflate(self, by: str = "sow_key") -> None:
-        """From now on, of what waits here only the newest message of each key is kept: for a consumer that
-        is slower than the stream and wants the present, not the past.
-
-        `by`: `"sow_key"` (the topic and the key that the publisher gave; messages without one are all kept)
-        or `"topic"`. The others are dropped, and discarded in the bookmark store; the order of what is left
-        is that of the log. Messages of the batch that was begun are still given. Raises `UsageError`.
-        """
-        self._check_not_forked()
-        owed = self._inbox.conflate(by)
-        if owed:
-            self._report(self.sub_id, owed)
-        self._let_go()
+            buffer.end_catch_up(who)
 
     async def close(self) -> None:
         """End the subscription; messages not taken yet are dropped. Nothing happens when it is over."""
-        if self._forked:
-            return
-        running = self._inbox.close()
-        self._drop_current()
-        if running:
-            self._unsubscribe(self.sub_id)
+        self._end_subscription()
 
     async def __aenter__(self) -> Self:
         return self
@@ -213,47 +151,22 @@ class AsyncMessageStream:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            self._reading.failed()
+            self._auto_ack.failed()
         await self.close()
 
-    # -- the client -------------------------------------------------------------------------------------
-
-    def push(self, batch: MessageBatch) -> None:
-        """Internal: a batch was delivered."""
-        owed = self._inbox.push(batch)
-        self._changed.wake()
-        self._let_go()
-        if owed:
-            self._report(self.sub_id, owed)
-
-    def started(self, after: str, found: bool) -> None:
-        """Internal: the server placed it."""
-        self._inbox.started(after, found=found)
-
-    def caught_up(self) -> None:
-        """Internal: the replay has caught up or reached its stop."""
-        self._inbox.caught_up = True
-        self._changed.wake()
-
-    def noticed(self, bookmark: str) -> None:
-        """Internal: everything up to `bookmark` was delivered."""
-        self._inbox.notice(bookmark)
-
-    def end(self, reason: str, error: TickertapeError | None) -> None:
-        """Internal: nothing more comes; what is here can still be taken."""
-        self._inbox.end(reason, error)
-        self._changed.wake()
-
-    def again(self) -> None:
-        """Internal: what was not handed on comes again, on another connection."""
-        self._inbox.void()
+    # -- inside -----------------------------------------------------------------------------------------
 
     def forked(self) -> None:
         """Internal: this is a forked child, which has no part in the parent's event loop."""
         self._forked = True
         self._drop_current()
 
-    # -- inside -----------------------------------------------------------------------------------------
+    def _locked(self, step: Callable[..., T], *arguments: object) -> T:
+        self._check_not_forked()
+        return step(*arguments)
+
+    def _wake(self) -> None:
+        self._changed.wake()
 
     async def _iterate(self) -> AsyncIterator[Message]:
         try:
@@ -266,7 +179,7 @@ class AsyncMessageStream:
                 batch = await self._next_batch(DEFAULT)
                 if batch is None:
                     break
-                self._current = self._reading.over(iter(batch), batch)
+                self._current = self._auto_ack.over(iter(batch), batch)
         except GeneratorExit:
             raise
         except BaseException:
@@ -276,21 +189,21 @@ class AsyncMessageStream:
     async def _next_batch(self, timeout: Timeout) -> MessageBatch | None:
         while True:
             batch = await self._take_next(timeout)
-            if batch is None or not self._inbox.passed:
+            if batch is None or not self.buffer.passed:
                 return batch
 
     async def _take_next(self, timeout: Timeout, *, whole: bool = False) -> MessageBatch | None:
         self._check_not_forked()
-        inbox = self._inbox
-        owed = inbox.settle()
-        if owed:
-            self._report(self.sub_id, owed)
-        if not inbox.ready:
+        buffer = self.buffer
+        due = buffer.settle()
+        if due:
+            self._owner.consumed(self.request, due)
+        if not buffer.ready:
             await self._wait(self.timeout if timeout is DEFAULT else timeout)
         elif self._in_a_row_bytes >= batch_bytes_target:
             self._in_a_row_bytes = 0
             await asyncio.sleep(0)
-        batch = inbox.take(whole=whole)
+        batch = buffer.take(whole=whole)
         if batch is not None:
             self._in_a_row_bytes += batch.cost
         return batch
@@ -298,14 +211,8 @@ class AsyncMessageStream:
     async def _wait(self, timeout: float | str | None) -> None:
         self._in_a_row_bytes = 0
         seconds = seconds_of(timeout)
-        if not await self._changed.wait_for(lambda: self._inbox.ready, seconds):
-            raise self._inbox.late(seconds)
-
-    def _let_go(self) -> None:
-        superseded = self._inbox.take_superseded()
-        error = None if superseded is None else discard_superseded(superseded)
-        if error is not None:
-            self.end(error.code, error)
+        if not await self._changed.wait_for(lambda: self.buffer.ready, seconds):
+            raise self.buffer.late(seconds)
 
     def _drop_current(self) -> None:
         deque(bare(self._current), maxlen=0)  # a loop may be in the middle of it
@@ -325,33 +232,36 @@ class AsyncHandledStream(AsyncMessageStream):
 
     def __init__(
         self,
-        sub_id: str,
+        request: SubscribeRequest,
+        owner: StreamOwner,
         *,
-        consumed: Callable[[str, int], None],
-        unsubscribe: Callable[[str], None],
         handler: Handler,
         handlers: HandlerRunner,
         client_seconds: float | None = None,
     ) -> None:
-        super().__init__(sub_id, consumed=consumed, unsubscribe=unsubscribe, client_seconds=client_seconds)
+        super().__init__(request, owner, client_seconds=client_seconds)
         self._handler = handler
         self._handlers = handlers
         self._settles = False
         """Whether messages come out of queues, so that the handler is looked after."""
         self._order: HandlerOrder | None = None
         self._own_batches = 0
-        """Those that came before it joined the convoy, and are still to be taken here."""
+        """Batches delivered before it joined the handler order, still to be taken here."""
         self._by_itself = True
+
+    def again(self) -> None:
+        """Internal: what was not handed on comes again, on another connection."""
+        self.buffer.void()
 
     # -- on its own -------------------------------------------------------------------------------------
 
     async def hand_on(self) -> None:
-        """Hand every message to the handler until the subscription is over, closed, or in a convoy."""
-        inbox = self._inbox
+        """Hand every message to the handler until the subscription is over, closed, or in a handler order."""
+        buffer = self.buffer
         try:
             while self._order is None or self._own_batches:
                 self.settle()
-                if not inbox.ready:
+                if not buffer.ready:
                     self._in_a_row_bytes = 0
                     await self._changed.wait()
                     continue
@@ -360,9 +270,9 @@ class AsyncHandledStream(AsyncMessageStream):
                     return
                 self._own_batches = max(0, self._own_batches - 1)
                 for message in batch:
-                    if inbox.closed:
+                    if buffer.closed:
                         return
-                    if inbox.voided:
+                    if buffer.voided:
                         break
                     await self.hand(message)
             self.settle()
@@ -374,21 +284,21 @@ class AsyncHandledStream(AsyncMessageStream):
         self._by_itself = False
         self._changed.wake()
 
-    # -- in a convoy ------------------------------------------------------------------------------------
+    # -- in a handler order -----------------------------------------------------------------------------
 
     @property
     def free(self) -> bool:
-        """Internal: whether it is in no convoy."""
+        """Internal: whether it is in no handler order."""
         return self._order is None
 
     def join(self, order: HandlerOrder) -> None:
         """Internal: what comes from now on is handed on there."""
         self._order = order
-        self._own_batches = self._inbox.waiting
+        self._own_batches = self.buffer.waiting
         self._changed.wake()
 
     def push_share(self, batch: MessageBatch) -> None:
-        """Internal: as `push`, but it is the caller who tells the convoy."""
+        """Internal: as `push`, but the caller puts it into the handler order."""
         super().push(batch)
 
     def push(self, batch: MessageBatch) -> None:
@@ -406,7 +316,7 @@ class AsyncHandledStream(AsyncMessageStream):
             self._order.look()
 
     async def close(self) -> None:
-        """As of any stream."""
+        """End the subscription; see `AsyncMessageStream.close`."""
         await super().close()
         self._changed.wake()
         if self._order is not None:
@@ -415,7 +325,7 @@ class AsyncHandledStream(AsyncMessageStream):
     @property
     def running(self) -> bool:
         """Internal: whether more may come."""
-        return self._inbox.end_reason is None and not self._inbox.closed
+        return self.buffer.end_reason is None and not self.buffer.closed
 
     async def caught_up_by_itself(self) -> None:
         """Internal: wait until what came before it joined is handed on."""
@@ -425,18 +335,18 @@ class AsyncHandledStream(AsyncMessageStream):
     def take(self) -> MessageBatch | None:
         """Internal: what comes next."""
         self.settle()
-        return self._inbox.take(whole=True)
+        return self.buffer.take(whole=True)
 
     def settle(self) -> None:
         """Internal: what was taken last is done with, unless it was closed in the middle of it."""
-        owed = 0 if self._inbox.closed else self._inbox.settle()
-        if owed:
-            self._report(self.sub_id, owed)
+        due = 0 if self.buffer.closed else self.buffer.settle()
+        if due:
+            self._owner.consumed(self.request, due)
 
     async def hand(self, message: Message) -> None:
         """Internal: call the handler, unless the stream is closed, or the message comes again, or did and is
         discarded by now."""
-        if self._inbox.closed or self._inbox.voided or is_over(message):
+        if self.buffer.closed or self.buffer.voided or is_over(message):
             return
         try:
             outcome = self._handler(message)
@@ -450,9 +360,8 @@ class AsyncHandledStream(AsyncMessageStream):
         except Exception as error:  # noqa: BLE001 - code of the application may raise anything
             self._handlers.tell(error)
 
-    def conflate(self, by: str = "sow_key") -> None:  # noqa: ARG002 - overrides
-        """Raises `UsageError`: messages go to the handler as they come."""
+    def _begin_conflation(self, by: str) -> Superseded | None:  # noqa: ARG002 - overrides
         raise UsageError(f"messages of {self.sub_id} go to on_message; there is nothing to conflate")
 
     async def _next_batch(self, timeout: Timeout) -> MessageBatch | None:  # noqa: ARG002 - overrides
-        raise UsageError(f"messages of {self.sub_id} go to on_message; this stream gives none")
+        raise self._goes_to_handler()

@@ -1,7 +1,6 @@
-"""Owns one connection of the asyncio client over TLS: the handshake, and cipher text over the transport.
+"""TLS connection on an event loop: the handshake, and cipher text over the transport.
 
-Must never hand on what did not come from the server as it was sent, nor anything before the handshake is
-done.
+Invariant: nothing is handed on before the handshake is done, or that the server did not send.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class AsyncioTlsConnection(AsyncioConnection):
             self.discard(TlsFailed(tls_error(self._address.uri, error)))
 
     def hang_up(self) -> None:
-        """As without TLS; the server is told that nothing more comes."""
+        """End the connection, with the end that TLS has."""
         if not self.gone:
             with contextlib.suppress(RuntimeError):  # its loop was closed
                 self._write_out(self._channel.farewell())
@@ -59,11 +58,11 @@ class AsyncioTlsConnection(AsyncioConnection):
     # -- called by the loop -----------------------------------------------------------------------------
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
-        """Where to read the next bytes into."""
+        """Return the buffer for the next bytes."""
         return self._cipher_in
 
     def buffer_updated(self, nbytes: int) -> None:
-        """That many bytes came."""
+        """Take in that many bytes."""
         self._heard_at = time.monotonic()
         self._read_bytes += nbytes
         if self.gone:
@@ -121,7 +120,7 @@ class AsyncioTlsConnection(AsyncioConnection):
             self.discard(error)
 
     def _give_up(self) -> None:
-        """There was no connection."""
+        """Close the transport of a connection that failed."""
         if self._transport is not None and not self._channel.established:
             self._transport.close()
 

@@ -1,6 +1,6 @@
-"""Owns waiting in an event loop: for the outcome of one call, and for something to change.
+"""Waiting on an event loop: for the outcome of one call, and for a change.
 
-Must never know what is waited for. Whoever waits may be cancelled; what comes for them then is dropped.
+Whoever waits may be cancelled; an outcome that arrives afterwards is dropped.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class AsyncioWaiter:
         return self._taken()
 
     async def wait_idle(self, seconds: float, what: str) -> object:
-        """As `wait`, but time in which a handler keeps the loop from what has arrived does not count."""
+        """Wait as `wait` does; time in which a handler keeps the loop busy does not count."""
         for _ in range(LOOKS):
             await asyncio.wait((self._future,), timeout=seconds / LOOKS)
             if self._future.done():
@@ -58,7 +58,7 @@ def remaining(deadline: float | None) -> float | None:
 
 
 class Notifier:
-    """Those who wait for something to change."""
+    """Wakes callers that wait for a change."""
 
     __slots__ = ("_futures",)
 
@@ -66,7 +66,7 @@ class Notifier:
         self._futures: set[asyncio.Future[None]] = set()
 
     def wake(self) -> None:
-        """It has changed: all look again."""
+        """Wake all that wait."""
         for future in self._futures:
             # A loop that was closed in the middle of it has left some that nobody waits for any more.
             if not (future.done() or future.get_loop().is_closed()):

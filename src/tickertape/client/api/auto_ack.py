@@ -1,8 +1,9 @@
-"""Owns settling messages of queues by themselves, where `auto_ack` was set when they were delivered: what a
-handler was given, and what was read from a stream; and keeping back what has gone back to its queue.
+"""Automatic acknowledgement of queue messages, for handlers and for streams.
 
-Must never settle a message twice, acknowledge one whose handler or loop ended with an exception, or cost
-anything where no message came out of a queue. What the application itself said of a message counts.
+Invariants:
+- No message is settled twice, and what the application itself said of a message counts.
+- A message whose handler or loop ended with an exception is not acknowledged.
+- A batch that is not from a queue costs one look at its context.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def settle_rest(handed: Message | MessageBatch, action: Action) -> None:
 
 
 def handler_for(handler: Handler, batch: MessageBatch) -> Handler:
-    """What the messages of `batch` are given to in the place of `handler`, which it often is itself."""
+    """Return the handler for the messages of `batch`, often `handler` itself."""
     if lease_in(batch) is None:
         return unless_over(handler, batch)
     return lambda message: _handle(handler, message)
@@ -73,7 +74,7 @@ def _handle(handler: Handler, message: Message) -> None:
 
 
 def async_handler(handler: Handler) -> Callable[[Message], Awaitable[None]]:
-    """As `handler_for`, of a handler that may be a coroutine function, and for all batches."""
+    """Return a handler for all batches, of one that may be a coroutine function; see `handler_for`."""
 
     async def handle(message: Message) -> None:
         lease = lease_in(message.batch)
@@ -95,8 +96,10 @@ def async_handler(handler: Handler) -> Callable[[Message], Awaitable[None]]:
 
 
 class AutoAckReader:
-    """What the reader of one stream was given last and nobody has settled: asking for the next says that it
-    is done, leaving by an exception that it is not."""
+    """The message that the reader of one stream got last and has not settled.
+
+    Asking for the next one says that it is done, leaving by an exception that it is not.
+    """
 
     __slots__ = ("in_loop", "last")
 
@@ -126,7 +129,7 @@ class AutoAckReader:
         self.in_loop = True
 
     def took(self) -> None:
-        """What was given last was asked for by itself, without a loop."""
+        """The last message was asked for by itself, without a loop."""
         self.in_loop = False
 
     def over(self, messages: Iterator[Message], batch: MessageBatch) -> Iterator[Message]:

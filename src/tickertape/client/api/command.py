@@ -1,6 +1,6 @@
-"""Owns the general form of what an application may ask a server: a command as data.
+"""General form of a command: data that `execute` and `execute_async` take.
 
-Must never send it, and never drop a field: one that the command does not use raises.
+Invariant: no field is dropped; one that the command does not use raises.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Head(msgspec.Struct, frozen=True):
 
 
 class Command(_Head, frozen=True, kw_only=True):
-    """What `execute` and `execute_async` of both clients take; every other method is a short form of it.
+    """A command for `execute` and `execute_async` of both clients; every other method is a short form of it.
 
     `command`: `publish`, `subscribe`, `unsubscribe`, `pause`, `resume` or `flush`. Others of the reference
     are not built yet. `topic`: of a publish or subscribe; of a subscribe it may be a pattern.
@@ -115,7 +115,7 @@ def request_of(command: Command, sub_id: str) -> tuple[SubscribeRequest, bool]:
 
 
 def naming(command: Command, running: Container[str]) -> tuple[str, tuple[str, ...]] | None:
-    """What is to be done to which subscriptions, for a command that names some; None for any other.
+    """Return the action and its subscriptions, for a command that names some; None for any other.
 
     A subscribe does so whose only option is `pause` or `resume`, as in the reference; `pause` also begins a
     subscription, where none of `running` has its id. Raises `UsageError`, `BadOption`.

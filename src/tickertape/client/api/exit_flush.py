@@ -1,4 +1,4 @@
-"""Owns the flush of clients that nobody closed when their program, or their event loop, ends.
+"""Exit flush: sends what open clients hold when their program, or their event loop, ends.
 
 Clients are closed by `atexit`: non-daemon threads have ended by then, receive threads still run. The package
 registers that when it is imported, so that exit handlers of the application run before. An asyncio client is
@@ -6,8 +6,9 @@ flushed before, while its loop shuts down its asynchronous generators, as `async
 finds that loop closed. All clients together get `client_timeout_seconds`. Messages that could not be sent are
 reported on standard error, in one line for each client.
 
-Must never send anything in a forked child for its parent (a child of `multiprocessing` flushes its own
-clients), nor keep a client or a loop alive.
+Invariants:
+- A forked child sends nothing for its parent; a child of `multiprocessing` flushes its own clients.
+- No client and no loop is kept alive.
 """
 
 from __future__ import annotations

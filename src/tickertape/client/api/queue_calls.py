@@ -1,57 +1,30 @@
-"""Owns the calls of a client that settle messages of queues, and what it is told of how to: one face for both
-fronts.
+"""Calls of both clients that settle messages of queues.
 
-Must never wait for the server: a settlement is published, and that is all. How a step of the machine is
-taken, and when what is gathered has its time, is the front's.
+A settlement is published, so no call waits for the server.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from functools import partial
 from typing import Generic, TypeVar
 
 from tickertape.base.errors import UsageError
-from tickertape.base.interfaces import Now
 from tickertape.batch.message_batch import Message, MessageBatch
-from tickertape.batch.queue_lease import AckAccumulator, Action, Lease, Marks
+from tickertape.batch.queue_lease import Lease
 from tickertape.client.api.auto_ack import lease_in
+from tickertape.client.api.driver import ClientDriver, Step
 from tickertape.client.common.waiting import now
-from tickertape.client.protocol.core import ClientProtocol
-from tickertape.client.queues.ack_batcher import AckBatcher
 from tickertape.client.queues.settlements import Bookmarks, action_of, bookmarks_in, check_filter, check_queue
 
 Done = TypeVar("Done")
 """None, or what is awaited until it is done."""
-Step = Callable[[], None]
-
-
-class QueueCallsPort:
-    """Where the leases of one client tell what became of messages; `take` takes a step of the machine."""
-
-    __slots__ = ("_acks", "_clock", "_take")
-
-    def __init__(
-        self, acks: AckBatcher, take: Callable[[Step], None], clock: Callable[[], Now] = now
-    ) -> None:
-        self._acks = acks
-        self._take = take
-        self._clock = clock
-
-    def acknowledged(self, gathering: AckAccumulator) -> None:
-        """As `Settling.acknowledged`."""
-        self._take(partial(self._acks.acknowledged, gathering, self._clock()))
-
-    def settled(self, queue: str, action: Action, marks: Marks, extend_ms: int = 0) -> None:
-        """As `Settling.settled`."""
-        self._take(partial(self._acks.settle, queue, action, marks, extend_ms))
 
 
 class QueueCalls(ABC, Generic[Done]):
     """The half of `Client` and of `AsyncClient` that settles messages of queues."""
 
-    _core: ClientProtocol
+    _driver: ClientDriver
 
     @property
     def ack_batch_size(self) -> int:
@@ -63,21 +36,21 @@ class QueueCalls(ABC, Generic[Done]):
         also sent after `ack_timeout`, before anything else is said of messages of queues, and by
         `unsubscribe`, `publish_flush`, `close` and the end of a stream. Setting it raises `BadOption`.
         """
-        return self._core.acks.batch_size
+        return self._driver.acks.batch_size
 
     @ack_batch_size.setter
     def ack_batch_size(self, size: int) -> None:
-        self._choose(partial(self._core.acks.choose, batch_size=size))
+        self._configure_acks(partial(self._driver.acks.configure, batch_size=size))
 
     @property
     def ack_timeout(self) -> float:
         """How long acknowledgements are gathered at most, in seconds; default 1. It may be set in text too
         (`"500ms"`). It means something where `ack_batch_size` is above 1. Setting it raises `BadOption`."""
-        return self._core.acks.timeout
+        return self._driver.acks.timeout
 
     @ack_timeout.setter
     def ack_timeout(self, timeout: float | str) -> None:
-        self._choose(partial(self._core.acks.choose, timeout=timeout))
+        self._configure_acks(partial(self._driver.acks.configure, timeout=timeout))
 
     @property
     def auto_ack(self) -> bool:
@@ -91,13 +64,13 @@ class QueueCalls(ABC, Generic[Done]):
         application itself said of a message first (`ack`, `cancel`, `expire`) counts, unless it said it by a
         filter. Setting it raises `UsageError` for what is not True or False.
         """
-        return self._core.acks.automatic
+        return self._driver.acks.automatic
 
     @auto_ack.setter
     def auto_ack(self, automatic: bool) -> None:
         if not isinstance(automatic, bool):
             raise UsageError(f"auto_ack is True or False, not {type(automatic).__name__}")
-        self._core.acks.automatic = automatic
+        self._driver.acks.set_automatic(enabled=automatic)
 
     def ack(self, topic: str, bookmarks: Bookmarks, option: str | None = None) -> Done:
         """Say what became of messages of the queue `topic`, by their bookmarks.
@@ -137,32 +110,24 @@ class QueueCalls(ABC, Generic[Done]):
             raise UsageError("sow_delete takes a bookmark or a filter, not both")
         action, extend_ms = action_of(options)
         return self._settle_call(
-            partial(self._core.acks.settle_all, check_queue(topic), action, check_filter(filter), extend_ms)
+            partial(self._driver.acks.settle_all, check_queue(topic), action, check_filter(filter), extend_ms)
         )
 
     # -- inside -----------------------------------------------------------------------------------------
 
-    def _begin_settling(self) -> None:
-        acks = self._core.acks
-        acks.settling = QueueCallsPort(acks, self._settle_now)
-
     @abstractmethod
-    def _settle_now(self, step: Step) -> None:
-        """Take a step of the settling machine, and send what it wants to be sent. Any thread may call it."""
-
-    @abstractmethod
-    def _choose(self, step: Step) -> None:
-        """As `_settle_now`, and then send what is gathered."""
+    def _configure_acks(self, step: Step) -> None:
+        """Take a step of the acknowledgements, and then send what is gathered."""
 
     @abstractmethod
     def _settle_call(self, step: Step) -> Done:
-        """As `_settle_now`, as a call of the application."""
+        """Take a step of the acknowledgements, as a call of the application."""
 
     def _acknowledging(self, topic: str, bookmarks: Bookmarks, option: str | None) -> Step:
         queue, (action, extend_ms) = check_queue(topic), action_of(option)
         lease = _lease_on(bookmarks)
         marks = bookmarks_in(bookmarks)
-        acks = self._core.acks
+        acks = self._driver.acks
         if action != "ack":
             return partial(acks.settle, queue, action, marks, extend_ms)
         gathering = None

@@ -1,24 +1,23 @@
-"""Owns the calls of a client that read, and the general form of all calls: one face for both fronts.
+"""Calls of both clients that read, and the general form of all calls.
 
-Must never wait or send itself: the front does. What a call gives is the front's too: a stream, or something
-to await that gives one.
+What a call returns depends on the front: a stream, or a coroutine that returns one.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from tickertape.base.bookmarks import EPOCH
 from tickertape.client.api.command import Command, check_command, one_sub_id, request_of
+from tickertape.client.api.driver import ClientDriver
 from tickertape.client.common.effects import Waiter
 from tickertape.client.common.handlers import Handler
 from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.common.subscribe_arguments import (
     Fields,
     Interval,
-    MadeUpId,
     Rate,
     StartPoint,
     make_request,
@@ -30,7 +29,6 @@ from tickertape.client.common.subscribe_arguments import (
     wire_text,
 )
 from tickertape.client.common.waiting import DEFAULT, Timeout
-from tickertape.client.protocol.core import ClientProtocol
 from tickertape.wire.commands import Resolve
 
 Opened = TypeVar("Opened")
@@ -46,8 +44,7 @@ Done = TypeVar("Done")
 class ReadCalls(ABC, Generic[Opened, Found, Located, Done]):
     """The reading half of `Client` and of `AsyncClient`, whose calls are awaited."""
 
-    _core: ClientProtocol
-    _made_ids: Iterator[int]
+    _driver: ClientDriver
 
     def subscribe(
         self,
@@ -354,17 +351,13 @@ class ReadCalls(ABC, Generic[Opened, Found, Located, Done]):
         """Carry out a command that was checked."""
 
     def _naming(self, command: str) -> Callable[[Waiter, tuple[str, ...]], None]:
+        core = self._driver.core
         if command == "pause":
-            return self._core.pause
-        return self._core.resume if command == "resume" else self._core.unsubscribe
+            return core.pause
+        return core.resume if command == "resume" else core.unsubscribe
 
     def _asked_for(self, command: Command) -> tuple[SubscribeRequest, bool]:
         return request_of(command, self._sub_id(one_sub_id(command)))
 
     def _sub_id(self, sub_id: str | None) -> str:
-        if sub_id is not None:
-            return sub_id
-        while True:
-            made = MadeUpId(f"{self._core.name}-{next(self._made_ids)}")
-            if made not in self._core.subscriptions:  # a subscription manager may have brought it back
-                return made
+        return self._driver.new_sub_id() if sub_id is None else sub_id

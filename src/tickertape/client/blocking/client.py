@@ -1,33 +1,33 @@
-"""Owns the blocking client: the public calls of `tickertape.Client` that publish and read, and their waiting.
-
-Must never decide what the protocol says (`core.py`), nor carry out what it asks for (`thread_driver.py`).
-"""
+"""Blocking client: the calls of `tickertape.Client`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
 from functools import partial
 from threading import get_ident
-from typing import Any
+from types import TracebackType
+from typing import Self
 
-import msgspec
-
-from tickertape.base.errors import Disconnected, TickertapeError, TimedOut
+from tickertape.base.errors import TickertapeError
+from tickertape.batch import MessageBatch
 from tickertape.client.api.command import Command, naming
-from tickertape.client.api.frontend import FailedWriteHandler
+from tickertape.client.api.driver import FailedWriteHandler, Step
+from tickertape.client.api.frontend import ClientFrontend, DisconnectHandler, protocol_to
+from tickertape.client.api.queue_calls import QueueCalls
 from tickertape.client.api.read_calls import ReadCalls
-from tickertape.client.blocking.driver_steps import QueueSteps
-from tickertape.client.blocking.streams import HandledPart, HandledStream, MessageStream, push_all
-from tickertape.client.blocking.transactions import TransactionCalls
-from tickertape.client.bookmark_store.protocol import BookmarkStore, bind, refuse_own_client
+from tickertape.client.api.streams import NO_REQUEST
+from tickertape.client.api.transactions import TransactionCalls
+from tickertape.client.blocking.driver import ThreadDriver
+from tickertape.client.blocking.streams import MessageStream
+from tickertape.client.blocking.transactions import ClientTransaction
+from tickertape.client.bookmark_store.protocol import BookmarkStore
 from tickertape.client.common.credentials import credentials_of, password_of
-from tickertape.client.common.effects import DeliverShared
-from tickertape.client.common.handlers import Handler
+from tickertape.client.common.handlers import Handler, HandlerRunner
 from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.common.subscribe_arguments import extras
-from tickertape.client.common.waiting import DEFAULT, Timeout, now
+from tickertape.client.common.waiting import DEFAULT, Timeout
 from tickertape.client.limits import client_timeout_seconds
+from tickertape.client.protocol.transactions import ConnectionPin, Make
 from tickertape.client.publish_store.protocol import PublishStore
 from tickertape.client.publishing.bulk import Chunk, chunks_from_arrow, chunks_of_messages
 from tickertape.client.publishing.send_buffer import NOBODY
@@ -36,7 +36,12 @@ from tickertape.security.contexts import TLS
 from tickertape.wire.commands import Resolve, Resolved
 
 
-class Client(TransactionCalls, QueueSteps, ReadCalls[MessageStream, tuple[str, int, int], Resolved, None]):
+class Client(
+    ReadCalls[MessageStream, tuple[str, int, int], Resolved, None],
+    QueueCalls[None],
+    TransactionCalls[ClientTransaction],
+    ClientFrontend,
+):
     """A connection to one server that blocks its callers; any number of threads may use it.
 
     `name`: the client name; the same name gives the same publisher id on every run and instance.
@@ -60,6 +65,8 @@ class Client(TransactionCalls, QueueSteps, ReadCalls[MessageStream, tuple[str, i
     Raises `BadName`, `BadOption`, and what `connect` raises.
     """
 
+    _driver: ThreadDriver
+
     def __init__(
         self,
         name: str,
@@ -74,15 +81,60 @@ class Client(TransactionCalls, QueueSteps, ReadCalls[MessageStream, tuple[str, i
         timeout: float | str | None = client_timeout_seconds,
         connect: bool = True,
     ) -> None:
-        super().__init__(name, uri, user, password_of(password, token), timeout, credentials_of(tls, token))
-        self._begin_settling()
-        if bookmark_store is not None:
-            self.set_bookmark_store(bookmark_store)
-        if publish_store is not None:
-            self._core.set_store(publish_store, now())
+        credentials = credentials_of(tls, token)
+        core, address = protocol_to(name, uri, user, password_of(password, token), credentials)
+        driver = ThreadDriver(core, HandlerRunner(), address, credentials, timeout)
+        self._drive_with(driver, publish_store, bookmark_store)
         del uri, password, token  # not to be in a traceback that shows local variables
         if connect:
             self.connect()
+
+    # -- connection -------------------------------------------------------------------------------------
+
+    def connect(self, *, timeout: Timeout = DEFAULT) -> None:
+        """Connect and log on; nothing happens when the client is connected.
+
+        `timeout` in seconds, None = wait for ever. What the publish store holds and the server lacks is
+        sent again. Raises `Disconnected` (nobody answers), `TimedOut`, `Closed`, and what the server
+        refuses the logon with:
+        `Refused`, `NameInUse`, `BadVersion`, ...
+        """
+        self._driver.connect(timeout)
+
+    def close(self, *, timeout: Timeout = DEFAULT) -> None:
+        """Send what was published, wait until the server has it, and disconnect. Further calls raise
+        `Closed`; calls of `publish` on other threads do from the beginning on.
+
+        `timeout` bounds the waiting, in seconds: a handler that still runs then ends by itself. Never raises:
+        the exception listener is told what went wrong, and how many messages have no answer. A publish store
+        keeps what is not persisted. In a forked child nothing happens.
+        """
+        self._driver.close(timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def set_disconnect_handler(self, handler: DisconnectHandler | None) -> None:
+        """Call `handler(client)` once for each connection that is lost, not for `close`.
+
+        It runs on a thread of its own and may call `connect`; losses are handled one after the other. When
+        another process took over the client name, `connect` raises `NameInUse` there: the two would throw
+        each other out for ever.
+        """
+        self._driver.set_disconnect_handler(None if handler is None else partial(handler, self))
+
+    def set_failed_write_handler(self, handler: FailedWriteHandler | None) -> None:
+        """Call `handler(error, batch)` for what the server refused; `batch` is None without a publish store.
+
+        It runs on the receive thread. None (default): `publish_flush` raises instead.
+        """
+        with self._driver.lock:
+            self._driver.set_failed_write_handler(handler)
 
     # -- publishing -------------------------------------------------------------------------------------
 
@@ -115,8 +167,9 @@ class Client(TransactionCalls, QueueSteps, ReadCalls[MessageStream, tuple[str, i
             or timeout is not DEFAULT
         ):
             extra = extras(expiration, correlation_id, sow_key)
-            return self._publish_when_room(self._seconds(timeout), self._publish, topic, body, *extra)
-        publishing = self._publishing
+            driver = self._driver
+            return driver.publish_when_room(driver.seconds(timeout), driver.publish, topic, body, *extra)
+        driver, publishing = self._driver, self._publishing
         run = publishing.run
         if len(body) <= run.body_bytes_max and topic == run.topic and (owner := run.owner) == get_ident():
             # A signal handler that publishes here must not append too: nobody's run sends it the long way,
@@ -130,20 +183,20 @@ class Client(TransactionCalls, QueueSteps, ReadCalls[MessageStream, tuple[str, i
                 if publishing.run is run:
                     base = run.base
                     return None if base is None else base + index
-                return self._publish_when_room(self._timeout, publishing.publish_again, run, index, body)
+                return driver.publish_when_room(driver.timeout, publishing.publish_again, run, index, body)
             run.owner = owner
         kept = publishing.kept
-        if kept is not None and topic == kept.topic and not self._owns_lock():
+        if kept is not None and topic == kept.topic and not driver.owns_lock():
             try:
-                self._lock.acquire()
+                driver.lock.acquire()
                 sequence = kept.publish(body)
-                self._lock.release()
+                driver.lock.release()
             except BaseException as error:
-                self._give_back(self._link, refused=isinstance(error, TickertapeError))
+                driver.give_back(driver.connection, refused=isinstance(error, TickertapeError))
                 raise
             if sequence is not None:
                 return sequence
-        return self._publish_when_room(self._timeout, self._publish, topic, body, 0, "", "", get_ident())
+        return driver.publish_when_room(driver.timeout, driver.publish, topic, body, 0, "", "", get_ident())
 
     def publish_batch(
         self, topic: str, messages: Iterable[object], *, timeout: Timeout = DEFAULT
@@ -174,49 +227,44 @@ class Client(TransactionCalls, QueueSteps, ReadCalls[MessageStream, tuple[str, i
             topic, chunks_from_arrow(topic, table, column, lambda: self._publishing.chunk_bytes), timeout
         )
 
-    def unpersisted_count(self) -> int:
-        """Messages of the publish store that are not known to be persisted; 0 without a store."""
-        with self._lock:
-            return self._publishing.unpersisted_count()
+    def publish_flush(self, timeout: Timeout = DEFAULT, level: str = "persisted") -> None:
+        """Wait until everything sent on this connection is persisted, with or without a publish store.
 
-    def set_publish_store(self, store: PublishStore | None) -> None:
-        """Use `store` from now on. Raises `UsageError` while the present one still holds messages."""
-        with self._lock:
-            self._core.set_store(store, now())
-            link, later = self._link, self._sends()
-        self._carry_out(link, later)
-
-    @property
-    def bookmark_store(self) -> BookmarkStore | None:
-        """What remembers bookmark subscriptions."""
-        return self._core.subscriptions.store
-
-    def set_bookmark_store(self, store: BookmarkStore | None) -> None:
-        """Use `store` from now on. Raises `UsageError` while a bookmark subscription runs, and for a store
-        whose adapter works through this client; `StoreOfAnother` for a file with the positions of another
-        client name."""
-        if store is not None:
-            refuse_own_client(store, self)
-            bind(store, self.name)
-        with self._lock:
-            self._core.subscriptions.use_store(store)
-
-    def set_failed_write_handler(self, handler: FailedWriteHandler | None) -> None:
-        """Call `handler(error, batch)` for what the server refused; `batch` is None without a publish store.
-
-        It runs on the receive thread. None (default): `publish_flush` raises instead.
+        `level="processed"`: until the server has it. `timeout` in seconds, None = as long as the connection
+        lasts. A settlement that has no room in the publish store is waited for. Raises `TimedOut` (the store
+        is as it was), `Disconnected`, `Closed`, `PublisherTakenOver` (another process published under this
+        name), and, unless there is a failed-write handler, `PublishRejected` when the server refused messages
+        since the last flush.
         """
-        with self._lock:
-            self._take_failed_write_handler(handler)
+        self._driver.flush(timeout, level)
+
+    def ask(
+        self, make: Make, batch: MessageBatch | None, timeout: Timeout, same: ConnectionPin | None = None
+    ) -> object:
+        """Internal: send a command of a transaction and wait for its answer; see `ThreadDriver.ask`."""
+        return self._driver.ask(make, batch, timeout, same)
 
     # -- inside -----------------------------------------------------------------------------------------
 
     def _publish_chunks(self, topic: str, chunks: Iterator[Chunk], timeout: Timeout) -> int | None:
         sequence: int | None = None
-        seconds = self._seconds(timeout)
+        driver = self._driver
+        seconds = driver.seconds(timeout)
         for chunk in chunks:
-            sequence = self._publish_when_room(seconds, self._publishing.publish_whole, topic, *chunk)
+            sequence = driver.publish_when_room(seconds, self._publishing.publish_whole, topic, *chunk)
         return sequence
+
+    def _make_transaction(
+        self, publisher: str, name: str | None, space: str, bytes_max: int | str | None
+    ) -> ClientTransaction:
+        return ClientTransaction(self._driver, publisher, name, space, bytes_max)
+
+    def _settle_call(self, step: Step) -> None:
+        self._driver.settle_now(step)
+
+    def _configure_acks(self, step: Step) -> None:
+        self._driver.settle_now(step)
+        self._driver.settle_now(self._driver.acks.flush)
 
     def _open(
         self,
@@ -226,69 +274,23 @@ class Client(TransactionCalls, QueueSteps, ReadCalls[MessageStream, tuple[str, i
         *,
         limited: bool = False,
     ) -> MessageStream:
-        request = msgspec.structs.replace(request, handled=on_message is not None)
-        sub_id = request.context.sub_id
-        common: dict[str, Any] = {
-            "consumed": partial(self._consumed, request=request),
-            "unsubscribe": lambda _: self._leave(request),
-            "client_seconds": self._timeout,
-        }
-        if on_message is None:
-            stream = MessageStream(sub_id, limited=limited, **common)
-        else:
-            stream = HandledStream(
-                sub_id, handler=on_message, handlers=self._handlers, request=request, **common
-            )
-        try:
-            self._call(
-                lambda call: self._core.subscribe(call, request, stream), timeout, f"subscribe {sub_id}"
-            )
-        except TimedOut:
-            self._leave(request)  # nobody holds the stream: it must not fill up
-            raise
-        return stream
+        return self._driver.open_stream(request, timeout, on_message, limited=limited)
 
     def _resolve(self, asked: Resolve, timeout: Timeout) -> tuple[str, int, int]:
         answer = self._locate(asked, timeout)
         return answer.journal, answer.start, answer.end
 
     def _locate(self, asked: Resolve, timeout: Timeout) -> Resolved:
-        answer = self._call(lambda call: self._core.resolve(call, asked), timeout, "resolve")
+        core = self._driver.core
+        answer = self._driver.call(lambda call: core.resolve(call, asked), timeout, "resolve")
         assert isinstance(answer, Resolved)
         return answer
 
     def _name(self, command: str, sub_ids: tuple[str, ...], timeout: Timeout) -> None:
-        begin = self._naming(command)
-        if self._on_receive_thread():
-            self._post(lambda call: begin(call, sub_ids))
-        else:
-            self._call(lambda call: begin(call, sub_ids), timeout, command)
-
-    def _leave(self, request: SubscribeRequest) -> None:
-        # It may have ended meanwhile, and a lost connection has ended it.
-        with suppress(Disconnected):
-            self._post(lambda _: self._core.leave(request))
-
-    def _hand_all(self, effect: DeliverShared) -> None:
-        handled: list[HandledPart] = []
-        for sink, share, rows in effect.parts:
-            if type(sink) is HandledStream:
-                handled.append((sink, share, rows))
-            else:
-                sink.push(share)
-        if handled:
-            push_all(effect.shared.bodies(), handled, self._handlers.caught)
-            takings = [(sink.request, share.cost) for sink, share, _ in handled if sink.request is not None]
-            with self._lock:
-                self._core.consumed_all(takings)
-                link, later = self._link, self._sends()
-            self._carry_out(link, later)
-
-    def _joined(self, sinks: Sequence[object]) -> None:
-        """All handlers run on the receive thread, in the order in which messages come."""
+        self._driver.name_subscriptions(self._naming(command), sub_ids, timeout, command)
 
     def _execute(self, command: Command, timeout: Timeout, handler: Handler | None) -> MessageStream:
-        named = naming(command, self._core.subscriptions)
+        named = naming(command, self._driver.subscriptions)
         if named is not None:
             self._name(*named, timeout)
         elif command.command == "subscribe":
@@ -305,10 +307,6 @@ class Client(TransactionCalls, QueueSteps, ReadCalls[MessageStream, tuple[str, i
             )
         else:
             self.publish_flush(timeout, command.level or "persisted")
-        over = MessageStream("", consumed=_nothing, unsubscribe=_nothing)
+        over = MessageStream(NO_REQUEST, self._driver)
         over.end("complete", None)
         return over
-
-
-def _nothing(*_arguments: object) -> None:
-    """There is nothing to report of a stream that is over."""

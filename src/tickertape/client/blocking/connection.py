@@ -1,8 +1,8 @@
-"""Owns one connection to a server: its socket, its receive thread and what waits to be written.
+"""Connection of the blocking client: its socket, its receive thread and what waits to be written.
 
-Must never decide anything about the protocol. Whoever has something to send writes it at once; what the
-socket does not take is left to the receive thread, so that reading never waits for writing. Who waits for an
-answer may read it itself (`read_until`), which saves waking two threads; the receive thread sleeps meanwhile.
+A caller that has something to send writes it at once; what the socket does not take is left to the receive
+thread, so that reading never waits for writing. A caller that waits for an answer may read it itself
+(`read_until`), which saves waking two threads; the receive thread sleeps meanwhile.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tickertape.base.errors import Disconnected, TimedOut
 from tickertape.base.interfaces import Buffer
 from tickertape.base.units import within
 from tickertape.client.common.address import Address
-from tickertape.client.common.fork_safety import let_go
+from tickertape.client.common.fork_safety import detach
 from tickertape.client.common.sockets import not_connected, unread_bytes
 from tickertape.client.limits import client_outbox_bytes_max
 from tickertape.wire.heartbeat import Liveness
@@ -63,10 +63,10 @@ def _poll_seconds(deadline: float) -> float:
 
 
 class SocketHandler(Protocol):
-    """The one side of a client that its link calls, on the receive thread."""
+    """The side of a driver that its connection calls, on the receive thread."""
 
     def buffer(self) -> memoryview:
-        """Where to read the next bytes into."""
+        """Return the buffer for the next bytes."""
 
     def arrived(self, count: int) -> float | None:
         """That many bytes came (0 = only time has passed).
@@ -152,7 +152,7 @@ class SocketConnection:
         self._said_at = time.monotonic()
 
     def liveness(self) -> Liveness:
-        """What the connection looks like to a heartbeat."""
+        """Return the liveness of the connection, for a heartbeat."""
         return Liveness(
             heard_at=self._heard_at,
             read_bytes=self._read_bytes,
@@ -238,10 +238,10 @@ class SocketConnection:
                 self._reading.release()
             raise
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """Let go of the connection in a forked child, without a word to the server: it is the parent's."""
         self._gone = True  # the poller is shared with the parent: hands off
-        let_go(self._socket.fileno())
+        detach(self._socket.fileno())
 
     # -- inside -----------------------------------------------------------------------------------------
 
@@ -350,7 +350,7 @@ class SocketConnection:
         return self._why is None
 
     def _watch(self, *, answering: bool | None = None) -> None:
-        """Tell the poller what the receive thread is to be woken for; `answering` when that changes."""
+        """Set the events that wake the receive thread; `answering` when that changes."""
         with self._watching:
             if answering is not None:
                 self._answering = answering

@@ -1,7 +1,6 @@
-"""Owns the thread that keeps the connection of a blocking client alive while its receive thread is busy, with
-a handler of the application for instance.
+"""Timer thread: calls a function in time while the receive thread is busy, in a handler for example.
 
-Must never decide when a beat is due, nor send one: it calls `look` in time, and that is all.
+Only the blocking client has one; an event loop has timers.
 """
 
 from __future__ import annotations

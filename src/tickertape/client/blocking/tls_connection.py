@@ -1,7 +1,6 @@
-"""Owns one connection of the blocking client over TLS: the handshake, and cipher text over the socket.
+"""TLS connection of the blocking client: the handshake, and cipher text over the socket.
 
-Must never send cipher text in another order than it was made in, nor hand on what did not come from the
-server as it was sent.
+Invariant: cipher text is sent in the order in which it was made.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from tickertape.security.channel import Channel
 from tickertape.security.limits import encrypted_at_once_bytes_max
 
 _HANDSHAKE_BYTES: Final = 16 * 1024
-"""What one read of the handshake takes."""
+"""Bytes of one read of the handshake."""
 
 
 def shake(
@@ -72,12 +71,12 @@ class TlsConnection(SocketConnection):
         self._channel = channel
         self._cipher_in = memoryview(bytearray(receive_buffer_bytes))
         self._cipher_out = memoryview(b"")
-        """What is being sent, and not gone yet."""
+        """Cipher text that is being sent."""
         self._encrypted = 0
-        """How many buffers at the head of the outbox that is; they stay there until it has gone."""
+        """Buffers at the head of the outbox that it is made of; they stay there until it was sent."""
 
     def hang_up(self, why: Disconnected | None = None) -> None:
-        """As without TLS; the server is told that nothing more comes, when nothing waits before that."""
+        """End the connection, with the end that TLS has when nothing waits before it."""
         if not self.hung_up and self._writing.acquire(blocking=False):
             try:
                 if not self._outbox and not self._cipher_out:

@@ -1,7 +1,8 @@
 """Thread of a blocking client that notifies the client when its publish frames were written.
 
 The receive thread cannot do it: handlers of the application run there. The thread of a publisher cannot do
-it either: after its last message it does not come back.
+it either: after its last message it does not come back. Only the blocking client has one; an event loop calls
+the driver of an asyncio client.
 """
 
 from __future__ import annotations

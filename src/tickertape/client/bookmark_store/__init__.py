@@ -1,7 +1,4 @@
-"""Owns the names of the bookmark stores.
-
-Must never hold anything else.
-"""
+"""Bookmark stores: the public names."""
 
 from __future__ import annotations
 

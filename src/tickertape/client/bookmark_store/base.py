@@ -1,7 +1,7 @@
-"""Owns what all bookmark stores have in common: a `Progress` for each subscription, under one lock.
+"""Base of the bookmark stores: one `Progress` for each subscription, under one lock.
 
-Must never touch a file: stores that have one say in the steps below what they keep of each change. A change
-is made in memory first; a step that fails or is interrupted leaves a file that knows less, never more.
+A change is made in memory first. Stores with a file override the steps that keep it; a step that fails or is
+interrupted leaves a file that knows less, never more.
 """
 
 from __future__ import annotations

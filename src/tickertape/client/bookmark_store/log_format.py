@@ -1,7 +1,7 @@
-"""Owns the records of a logged bookmark store (docs/formats/bookmark-store.md): bytes to changes and back.
+"""Record format of a logged bookmark store (docs/formats/bookmark-store.md).
 
-Must never touch a file, or believe a byte that no checksum covers. A record is 16 bytes, or 16 and a payload
-padded to 8. Its checksum covers where it stands in which file, so that nothing left over passes for one.
+A record is 16 bytes, or 16 and a payload padded to 8. Its checksum covers its place and its file, so that no
+stale bytes pass for a record. No byte is believed that no checksum covers.
 """
 
 from __future__ import annotations

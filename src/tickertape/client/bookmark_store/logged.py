@@ -1,7 +1,7 @@
-"""Owns the bookmark store that logs each change to a file.
+"""Logged bookmark store: appends each change to a file.
 
-Must never let the file say more than is so: a change that is not in it makes messages come again, and that is
-all. What is in memory is the truth; a file that an interrupted step left behind is written anew from there.
+Memory is the truth; a file that an interrupted step left behind is written anew from there. A change that is
+missing in the file makes messages arrive again, and no more than that.
 """
 
 from __future__ import annotations

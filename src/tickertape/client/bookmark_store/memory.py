@@ -1,8 +1,4 @@
-"""Owns the bookmark store that lives in this process: it survives a lost connection, not the end of the
-process.
-
-Must never touch a file.
-"""
+"""Memory bookmark store: survives a lost connection, not the end of the process."""
 
 from __future__ import annotations
 

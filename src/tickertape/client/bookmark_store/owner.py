@@ -1,7 +1,7 @@
-"""Owns the client name to which a bookmark store file is bound: a digest of it in spare bytes of the header.
+"""Owner of a bookmark store file: a digest of the client name in spare bytes of the header.
 
-Must never touch a file. A file of an earlier version has zeros there, and programs of an earlier version pass
-the digest over, so it changes no format version.
+A file of an earlier version has zeros there, and programs of an earlier version ignore the digest, so it
+changes no format version.
 """
 
 from __future__ import annotations

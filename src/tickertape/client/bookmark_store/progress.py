@@ -1,7 +1,7 @@
-"""Owns the progress of one subscription: what was delivered, in its order, and what of it is discarded.
+"""Progress of one subscription: messages delivered, in order, and which of them are discarded.
 
-Must never let a message pass for discarded that is not, or work through messages one by one where a batch is
-as expected. Messages are numbered as they are delivered; `head` of them are discarded without a gap.
+Messages are numbered as they are delivered; `head` of them are discarded without a gap. Where a batch is as
+expected, its messages are not handled one by one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Owns what a client asks of a bookmark store, and what stores ask of a recovery point adapter.
+"""Protocols of a bookmark store and of a recovery point adapter.
 
-Must never decide when to subscribe or what to send: a store remembers what was delivered and what the
-application is done with, and says where to resume.
+A store remembers what was delivered and what the application is done with, and says where to resume.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Owns the recovery point of one subscription: the bookmarks to resume from, as MOST_RECENT sends them.
+"""Recovery point of one subscription: the bookmarks to resume from, as MOST_RECENT sends them.
 
-Must never name a bookmark past a message that is not discarded. The server resumes after the earliest of them
-in its log, so one for each publisher is safe where servers order publishers differently, but a publisher that
-fell silent would pull the start back for ever. Hence notices: what was discarded before the last notice but
-one is left out.
+Invariant: no bookmark lies past a message that is not discarded. The server resumes after the earliest of
+them in its log, so one for each publisher is safe where servers order publishers differently, but a publisher
+that fell silent would pull the start back for ever. Hence notices: what was discarded before the last notice
+but one is left out.
 """
 
 from __future__ import annotations

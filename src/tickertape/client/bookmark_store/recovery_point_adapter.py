@@ -1,6 +1,6 @@
-"""Owns the adapter that spares another one: of many moves of a recovery point it passes on the last.
+"""Conflating adapter: passes on only the last of many moves of a recovery point.
 
-Must never pass on a point older than one it has passed on, or call the other adapter from two threads.
+Invariant: the other adapter gets no point older than an earlier one, and is called by one thread at a time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Owns the bookmark store in a file of fixed size, which is written in place.
+"""Ring bookmark store: a file of fixed size, written in place.
 
-Must never let a torn write hide what was recorded before it: each recovery point has two slots, written in
-turn. Only the discarded prefix is kept: what was discarded beyond it comes again after a restart.
+Each recovery point has two slots, written in turn, so that a torn write hides nothing recorded before. Only
+the discarded prefix is kept: messages discarded beyond it arrive again after a restart.
 """
 
 from __future__ import annotations

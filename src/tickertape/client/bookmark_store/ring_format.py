@@ -1,8 +1,8 @@
-"""Owns the layout of a ring bookmark store (docs/formats/bookmark-store.md): places, slots, their meaning.
+"""File format of a ring bookmark store (docs/formats/bookmark-store.md).
 
-Must never touch a file. A place is for one subscription: its name, and pairs of slots, the first pair for its
-start or last notice, the others for one publisher each. The checksum of a slot covers where it stands, in
-which file, and for which holder of the place, so that what an earlier one left there is never believed.
+A place is for one subscription: its name, and pairs of slots, the first pair for its start or last notice,
+the others for one publisher each. The checksum of a slot covers its position, its file and the holder of the
+place, so that what an earlier holder left there is never believed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Owns the file of a bookmark store as the system sees it: its lock, its mapping, its replacement.
+"""File of a bookmark store: its lock, its mapping, its replacement.
 
-Must never know what is in it. It is the only module of bookmark stores that touches the operating system.
-A mapped file keeps what was written when the process is killed at any moment; space is reserved before it is
-mapped, so that a full disk is an error here and not a signal at a write.
+It is the only module of bookmark stores that touches the operating system. A mapped file keeps what was
+written when the process is killed at any time; space is reserved before it is mapped, so that a full disk is
+an error here and not a signal at a write.
 """
 
 from __future__ import annotations

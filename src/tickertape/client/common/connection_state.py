@@ -1,7 +1,4 @@
-"""Owns the states of a client's connection, and whom to tell of them.
-
-Must never lock or wait: who tells, and on which thread, is the front's.
-"""
+"""Connection states of a client, and the listeners for them."""
 
 from __future__ import annotations
 
@@ -12,14 +9,14 @@ from tickertape.base.errors import UsageError
 
 
 class ConnectionState(enum.StrEnum):
-    """What a connection-state listener is told, in this order for each connection."""
+    """States of a connection, in the order in which listeners get them."""
 
     CONNECTED = "connected"
     """The connection stands; the logon is under way."""
     LOGGED_ON = "logged_on"
     """The server has accepted the logon."""
     PUBLISH_REPLAYED = "publish_replayed"
-    """What the publish store holds and the server lacks was sent again. Only with a publish store."""
+    """Messages of the publish store that the server lacked were sent again."""
     RESUBSCRIBED = "resubscribed"
     """Subscriptions stand again: everything may be called. Only of HA clients."""
     DISCONNECTED = "disconnected"
@@ -38,12 +35,12 @@ class StateListeners:
         self.listeners: tuple[StateListener, ...] = ()
 
     def add(self, listener: StateListener) -> None:
-        """Tell `listener` from now on; nothing happens when it is told already. Raises `UsageError`."""
+        """Add `listener`, once. Raises `UsageError`."""
         if not callable(listener):
             raise UsageError(f"a connection-state listener is called with a state, not {listener!r}")
         if listener not in self.listeners:
             self.listeners = (*self.listeners, listener)
 
     def remove(self, listener: StateListener) -> None:
-        """Tell it no more; nothing happens when it is not told."""
+        """Remove it, if it was added."""
         self.listeners = tuple(one for one in self.listeners if one != listener)

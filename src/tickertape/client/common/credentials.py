@@ -1,13 +1,13 @@
-"""Owns how a client's credentials and TLS go with an address: what may travel where.
+"""Credentials: which of them, and which TLS options, go with which address.
 
-Must never let a token go in clear over a network, or an option of TLS be ignored.
+Invariants: a token never travels in clear over a network, and no TLS option is ignored.
 """
 
 from __future__ import annotations
 
 import ssl
 from ipaddress import ip_address
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from tickertape.base.errors import BadOption
 from tickertape.client.common.address import Address
@@ -32,20 +32,16 @@ class Credentials(NamedTuple):
             )
 
     def context(self) -> ssl.SSLContext:
-        """What a connection to a `tls://` address is made with. Raises `BadOption`."""
+        """Return the TLS context for a `tls://` address. Raises `BadOption`."""
         return client_context(self.tls or TLS())
 
     def name_of(self, address: Address) -> str:
-        """What the certificate of the server there must say."""
+        """Return the name that the server's certificate must have."""
         return (self.tls.server_name if self.tls is not None else None) or address.host
 
 
-DEFAULT_WAYS: Final = Credentials()
-"""Nothing was said."""
-
-
 def password_of(password: str | None, token: str | None) -> str | None:
-    """What goes with the logon: the one or the other. Raises `BadOption`."""
+    """Return the password of the logon: the one or the other. Raises `BadOption`."""
     if token is None:
         return password
     if password is not None:
@@ -56,14 +52,14 @@ def password_of(password: str | None, token: str | None) -> str | None:
 
 
 def credentials_of(tls: TLS | None, token: str | None) -> Credentials:
-    """What the arguments of a client say. Raises `BadOption`."""
+    """Make the credentials of a client's arguments. Raises `BadOption`."""
     if tls is not None and not isinstance(tls, TLS):
         raise BadOption(f"tls is a tickertape.TLS, not {type(tls).__name__}")
     return Credentials(tls, token is not None)
 
 
 def _is_here(address: Address) -> bool:
-    """Whether what goes there does not leave the machine."""
+    """Whether the address is on this machine."""
     if address.path or address.host == "localhost":
         return True
     try:

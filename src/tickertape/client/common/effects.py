@@ -1,7 +1,4 @@
-"""Owns what the client machine asks its driver to do.
-
-Must never do any of it.
-"""
+"""Effects: what the protocol of a client asks its driver to do, as data."""
 
 from __future__ import annotations
 
@@ -51,7 +48,7 @@ class SharedBodies(Protocol):
 
 
 Part = tuple[Sink, MessageBatch, Sequence[int]]
-"""What one sink gets of a batch for several: its share, and which rows of the batch these are."""
+"""The share of one sink in a batch for several: messages, and their rows in the batch."""
 
 
 class Send(NamedTuple):
@@ -167,13 +164,13 @@ class ConnectionDown(NamedTuple):
 
 
 class State(NamedTuple):
-    """Tell the connection-state listeners."""
+    """Call the connection-state listeners."""
 
     state: ConnectionState
 
 
 SinkEffect: TypeAlias = Started | CaughtUp | Notice | End | WillRedeliver
-"""What a sink is told."""
+"""Effects for a sink."""
 Effect = (
     Send
     | EndConnection

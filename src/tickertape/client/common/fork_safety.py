@@ -1,7 +1,6 @@
-"""Owns what becomes of clients, streams and stores in a forked child: they refuse, and let go of what is the
-parent's.
+"""Fork safety: clients, streams and stores refuse to work in a forked child.
 
-Must never send anything, nor wait for a lock: a thread that held it exists in the parent only.
+Nothing here sends anything or waits for a lock: a thread that held it exists in the parent only.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from tickertape.base.errors import Forked
 
 
 class Inherited(Protocol):
-    """What a child must not use."""
+    """An object that a forked child must not use."""
 
     def forked(self) -> None:
-        """This is the child now; never raises, never waits."""
+        """Refuse every call from now on; never raises, never waits."""
 
 
 class ForkedLock:
@@ -33,7 +32,7 @@ class ForkedLock:
         raise forked_error()
 
     def release(self) -> NoReturn:
-        """As a lock's: the fork came while it was held."""
+        """As a lock's: the fork happened while it was held."""
         raise forked_error()
 
     def __exit__(
@@ -43,7 +42,7 @@ class ForkedLock:
 
 
 def forked_error() -> Forked:
-    """What every call raises in a child."""
+    """Return the error that every call raises in a child."""
     return Forked(
         f"process {os.getpid()} was forked and inherited this client, stream or store, which belongs to its "
         "parent: make one of your own after the fork"
@@ -55,7 +54,7 @@ def refuse(*_arguments: object, **_options: object) -> NoReturn:
     raise forked_error()
 
 
-def let_go(descriptor: int) -> None:
+def detach(descriptor: int) -> None:
     """Make `descriptor`, in this process, something else than the parent's socket.
 
     Closing would not do: others hold the number and may write to it, or take it out of a poll that parent and
@@ -75,7 +74,7 @@ def let_go(descriptor: int) -> None:
 
 
 def register(inherited: Inherited) -> None:
-    """Tell this object when it finds itself in a child. It is not kept alive."""
+    """Call `forked` of this object in a child. It is not kept alive."""
     _alive.add(inherited)
 
 

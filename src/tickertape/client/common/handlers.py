@@ -1,6 +1,6 @@
-"""Owns running what the application gave: its handlers, and what becomes of the exceptions they raise.
+"""Handler runner: calls the application's callbacks and reports what they raise.
 
-Must never let such an exception reach the receive thread.
+Invariant: no such exception reaches the receive thread.
 """
 
 from __future__ import annotations
@@ -23,6 +23,10 @@ class HandlerRunner:
     def __init__(self) -> None:
         self.listener: ExceptionListener | None = None
 
+    def set_listener(self, listener: ExceptionListener | None) -> None:
+        """Give what handlers raise to `listener` from now on."""
+        self.listener = listener
+
     def run(self, handler: Callable[..., object], *arguments: object) -> None:
         """Call `handler`; what it raises is told."""
         try:
@@ -38,7 +42,7 @@ class HandlerRunner:
         self.tell(error)
 
     def tell(self, error: BaseException) -> None:
-        """Tell the listener, or standard error."""
+        """Report `error` to the listener, or on standard error."""
         if self.listener is None:
             _show(error)
             return

@@ -10,7 +10,7 @@ from tickertape.client.limits import credit_bytes_default
 
 
 class SubscriptionContext(msgspec.Struct, frozen=True):
-    """What the messages of a subscription know about it."""
+    """The context of a subscription's messages."""
 
     sub_id: str
     with_bookmark: bool = False
@@ -30,7 +30,7 @@ class SubscribeRequest(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     context: SubscriptionContext
     bookmark: str | None = None
-    """As it goes on the wire, or MOST_RECENT."""
+    """Start point as on the wire, or MOST_RECENT."""
     filter: str | None = None
     options: str = ""
     replace: bool = False

@@ -1,4 +1,4 @@
-"""What the connections of both fronts share: unread bytes of a socket, and the texts of connection errors."""
+"""Unread bytes of a socket, and the texts of connection errors, for both fronts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SPEAKS_NO_TLS: Final = "is no TLS"
 
 
 def unread_bytes(descriptor: int) -> int:
-    """What has arrived at a socket and was not read; 0 when it is closed."""
+    """Return the number of bytes at a socket that were not read; 0 when it is closed."""
     size = bytearray(4)
     with contextlib.suppress(OSError, ValueError):
         fcntl.ioctl(descriptor, termios.FIONREAD, size)
@@ -34,7 +34,7 @@ def not_connected(address: Address, error: OSError | UnicodeError) -> Disconnect
 
 
 def tls_error(uri: str, error: TlsFailed) -> str:
-    """What an application is told of a failure, with the address and what can be done."""
+    """Return the text of a failure, with the address and a hint."""
     text = str(error)
     if uri in text:
         return text
@@ -43,5 +43,5 @@ def tls_error(uri: str, error: TlsFailed) -> str:
 
 
 def cut_off(uri: str) -> str:
-    """What is said of a connection that ended without the end that TLS has."""
+    """Return the text for a connection that ended without the end that TLS has."""
     return f"the connection to {uri} was cut off, without the end that TLS has"

@@ -1,6 +1,6 @@
-"""Owns what an application may ask of a subscription: the request made of it, its parts checked.
+"""Arguments of a subscribe: checks them and makes the request.
 
-Must never send a request whose options this version does not carry out: what is not built yet raises.
+Invariant: an option that is not built yet raises, and is never sent.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def start_text(bookmark: StartPoint) -> str:
 
 
 def wire_text(bookmark: StartPoint) -> str:
-    """As `start_text`, where no subscription is asked about: `MOST_RECENT` is EPOCH then."""
+    """Return the text of a start point outside a subscription, where `MOST_RECENT` is EPOCH."""
     text = start_text(bookmark)
     return EPOCH if text == MOST_RECENT else text
 

@@ -1,6 +1,6 @@
-"""Owns what a client asks of an authenticator: the password of each logon.
+"""Authenticator protocol: gives the password of each logon; and the default one.
 
-Must never keep a password longer than an attempt, nor show one.
+A password is kept no longer than an attempt, and never shown.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Authenticator(Protocol):
         """The password to log on with."""
 
     def retry(self, user: str | None, password: str | None) -> PasswordGiven:
-        """As `authenticate`, for the first attempt after the server refused a logon with the last one."""
+        """Return a password for the first attempt after the server refused the last one."""
 
     def completed(self, user: str | None, password: str | None, reason: str) -> None:
         """The server accepted `password`. `reason` is what it called itself: its instance."""

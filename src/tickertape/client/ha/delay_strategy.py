@@ -1,6 +1,6 @@
-"""Owns what a client asks of a delay strategy: how long to wait before it connects; and two of them.
+"""Delay strategies: how long to wait before a connection attempt.
 
-Must never read a clock, draw a number or wait: the time and the chance are arguments.
+A strategy reads no clock and draws no number: the time and the chance are arguments.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from tickertape.base.units import parse_interval
 from tickertape.client.limits import reconnect_delay_seconds_max
 
 DELAY_SECONDS_FIRST: Final = 0.2
-"""What `ExponentialDelayStrategy` waits first."""
+"""First wait of an `ExponentialDelayStrategy`."""
 DELAY_FACTOR: Final = 2.0
 """By what its wait grows with each failure."""
 DELAY_SECONDS_MAX: Final = 20.0
-"""What it waits at most, jitter apart."""
+"""Longest wait, without jitter."""
 
 
 @runtime_checkable

@@ -1,7 +1,6 @@
-"""Owns what an HA client asks and tells the objects of its application (server chooser, authenticators, delay
-strategy, subscription manager), and what becomes of the exceptions they raise.
+"""Application policies: calls the chooser, authenticators, delay strategy and subscription manager.
 
-Must never wait or connect, and never be called under a lock of the client.
+What these objects raise is reported. Nothing here is called under a lock of the client.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from tickertape.base.options import parse_options
 from tickertape.client.bookmark_store.protocol import BookmarkStore
 from tickertape.client.common.address import Address, parse_uri
 from tickertape.client.common.credentials import Credentials
-from tickertape.client.common.handlers import Handler
+from tickertape.client.common.handlers import Handler, HandlerRunner
 from tickertape.client.common.request import SubscribeRequest, SubscriptionContext
 from tickertape.client.ha.authenticator import Authenticator, DefaultAuthenticator, PasswordGiven
 from tickertape.client.ha.delay_strategy import DelayStrategy
@@ -35,8 +34,8 @@ from tickertape.client.subscriptions.resubscribe import ReplayState, ServerTerms
 class ApplicationPolicies:
     """The application's objects of one client.
 
-    `chance` draws a number of 0 <= chance < 1; `tell` is told what the objects raise. Raises `BadOption` for
-    an object that lacks methods.
+    `handlers` reports what the objects raise; `chance` draws a number of 0 <= chance < 1. Raises `BadOption`
+    for an object that lacks methods.
     """
 
     def __init__(
@@ -49,8 +48,8 @@ class ApplicationPolicies:
         user: str | None,
         password: str | None,
         credentials: Credentials,
+        handlers: HandlerRunner,
         chance: Callable[[], float],
-        tell: Callable[[BaseException], None],
     ) -> None:
         if not isinstance(chooser, ServerChooser):
             raise BadOption(f"a {type(chooser).__name__} is no ServerChooser: it lacks methods of it")
@@ -64,10 +63,10 @@ class ApplicationPolicies:
         self._password = password
         self._credentials = credentials
         self._chance = chance
-        self._tell = tell
+        self._tell = handlers.tell
         self._authenticator: Authenticator = DefaultAuthenticator()
         self._refused: Authenticator | None = None
-        """Whose password the server refused last."""
+        """The authenticator whose password the server refused last."""
         self._used: tuple[str | None, str | None] = (None, None)
 
     # -- connecting -------------------------------------------------------------------------------------
@@ -77,7 +76,7 @@ class ApplicationPolicies:
         self._run(self._delays.reset)
 
     def choose(self) -> ServerChosen:
-        """Where the chooser wants to connect."""
+        """Ask the chooser where to connect."""
         try:
             return self._ask_chooser()
         except Exception as error:  # noqa: BLE001 - code of the application may raise anything
@@ -97,7 +96,7 @@ class ApplicationPolicies:
             return ServerChosen(uri)
 
     def delay(self, uri: str, mono: float) -> DelayChosen:
-        """How long to wait before connecting there."""
+        """Ask the delay strategy how long to wait before connecting there."""
         try:
             with plainly("the delay strategy"):
                 seconds = self._delays.next_delay(uri, mono, self._chance())
@@ -215,7 +214,7 @@ def chooser_of(servers: str | Sequence[str] | None, chooser: ServerChooser | Non
 
 
 def as_failure(error: Exception, uri: str) -> TickertapeError:
-    """What an attempt failed with, as an error of ours."""
+    """Return the failure of an attempt as a `TickertapeError`."""
     if isinstance(error, TickertapeError):
         return error
     failure = UsageError(f"connecting to {uri} raised {type(error).__name__}: {error}")

@@ -1,9 +1,9 @@
-"""Owns the order in which an HA client gets and keeps its connection: choose, wait, connect and log on,
-report, learn what is persisted and republish, resubscribe; and from the beginning again when it is lost.
+"""Reconnect machine: decides the next step while an HA client gets and keeps its connection.
 
-Must never ask the application's objects, connect or wait itself, nor know a clock, a socket or a thread: its
-driver carries out `effects` one after the other and hands in what came of each. What comes too late, because
-the session was closed or stopped or the connection lost meanwhile, is ignored.
+The order is: choose a server, wait, connect and log on, report, resume publishing, resubscribe; and again
+from the start when the connection is lost. The machine is pure: its driver performs `effects` one after the
+other and hands in the outcome of each. An outcome that is too late, because the client was closed or the
+connection lost meanwhile, is ignored.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class ConnectionLost(NamedTuple):
 
 
 class Cancelled(NamedTuple):
-    """Nobody waits any more for the first connection since `Start`: stop, unless it is there."""
+    """The callers that wait for the first connection since `Start` gave up: stop, unless it exists."""
 
     error: TickertapeError
 
@@ -130,13 +130,13 @@ class Connect(NamedTuple):
 
 
 class ReportSuccess(NamedTuple):
-    """Tell the chooser, and let the delay strategy begin afresh."""
+    """Report success to the chooser, and reset the delay strategy."""
 
     uri: str
 
 
 class ReportFailure(NamedTuple):
-    """Tell the chooser."""
+    """Report failure to the chooser."""
 
     error: TickertapeError
     uri: str
@@ -189,7 +189,7 @@ Action = (
 
 
 class ReconnectStep(enum.Enum):
-    """Where a session is."""
+    """Steps of the reconnect machine."""
 
     IDLE = "not connecting"
     CHOOSING = "asking the server chooser"
@@ -212,7 +212,7 @@ class ReconnectMachine:
         self.stopped: TickertapeError | None = None
         """Why there is no further attempt since the last `Start`."""
         self.begun = 0
-        """How often it began."""
+        """How often it was started."""
         self._effects: list[Action] = []
         self._until = 0.0
         self._uri = ""
@@ -221,15 +221,15 @@ class ReconnectMachine:
         self._untried = True
         """Whether nothing was tried since `Start`: then there is nothing to wait for."""
         self._tried: set[str] = set()
-        """Where it tried since `Start` or the last connection that was ready."""
+        """Addresses tried since `Start` or the last connection that was ready."""
         self._never_ready = True
         """Whether no connection was ready since `Start`."""
         self._dropped: TickertapeError | None = None
         """The connection was lost before its logon was told of."""
-        self._came_back = False
+        self._reclaimed_name = False
         """Whether it connected again after another connection took over the client name."""
         self._ready_since = 0.0
-        self._hasty = False
+        self._short_lived = False
         """Whether the last connection was lost as soon as it was there."""
 
     # -- the contract of a machine ----------------------------------------------------------------------
@@ -259,7 +259,7 @@ class ReconnectMachine:
             self._effects[:] = [Stopped(Closed("the client was closed"), known=True, begun=self.begun)]
 
     def effects(self) -> list[Action]:
-        """What is to be done, in order; asking takes it."""
+        """Return the pending effects, in order, and clear them."""
         taken = self._effects[:]
         self._effects.clear()
         return taken
@@ -269,7 +269,7 @@ class ReconnectMachine:
         return self._until if self.step is ReconnectStep.WAITING else None
 
     def wake(self, now: Now) -> None:
-        """That moment has come."""
+        """Do what is due."""
         if self.step is ReconnectStep.WAITING and now.mono >= self._until:
             self._connect()
 
@@ -293,7 +293,7 @@ class ReconnectMachine:
     def _begin(self) -> None:
         if self.step is ReconnectStep.IDLE:
             self._untried = self._never_ready = True
-            self._came_back = False
+            self._reclaimed_name = False
             self._tried.clear()
             self.stopped = None
             self.begun += 1
@@ -325,7 +325,7 @@ class ReconnectMachine:
             self._stop(self._giving_up(answer.error or "the delay strategy gives up"))
             return
         again = self._uri in self._tried or len(self._tried) >= servers_hurried_max
-        seconds = max(answer.seconds, reconnect_seconds_min) if self._hasty or again else answer.seconds
+        seconds = max(answer.seconds, reconnect_seconds_min) if self._short_lived or again else answer.seconds
         if seconds > 0:
             self.step = ReconnectStep.WAITING
             self._until = now.mono + seconds
@@ -336,7 +336,7 @@ class ReconnectMachine:
         self.step = ReconnectStep.CONNECTING
         self.attempt += 1
         self._dropped = None
-        self._hasty = False
+        self._short_lived = False
         if len(self._tried) < servers_hurried_max:
             self._tried.add(self._uri)
         self._effects.append(Connect(self.attempt, self._uri))
@@ -382,12 +382,12 @@ class ReconnectMachine:
             self._stop(error)
             return
         lasted = now.mono - self._ready_since if self.step is ReconnectStep.READY else 0.0
-        self._hasty = lasted < connection_settled_seconds
+        self._short_lived = lasted < connection_settled_seconds
         if isinstance(error, NameInUse):
-            if self._came_back and lasted < name_settled_seconds:
+            if self._reclaimed_name and lasted < name_settled_seconds:
                 self._stop(error)
                 return
-            self._came_back = True
+            self._reclaimed_name = True
         if self.step is ReconnectStep.CONNECTING:
             self._dropped = error
         else:

@@ -1,6 +1,6 @@
-"""Owns what a client asks of a server chooser: where to connect next, and as whom; and the one by default.
+"""Server chooser protocol: where to connect next, and as whom; and the default one.
 
-Must never connect, wait, or call a client: a chooser is asked, and is told how it went.
+A chooser never connects or waits: it is asked, and gets reports.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tickertape.client.ha.authenticator import Authenticator
 
 
 class ConnectionInfo(msgspec.Struct, frozen=True):
-    """What a chooser is told about an attempt."""
+    """An attempt, as reported to a chooser."""
 
     client_name: str
     uri: str

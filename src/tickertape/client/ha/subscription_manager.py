@@ -1,7 +1,6 @@
-"""Owns what a client asks of a subscription manager: to remember the subscriptions that handlers have, and to
-bring them back; and the one by default.
+"""Subscription manager protocol: remembers the subscriptions of handlers; and the default one.
 
-Must never hold a message, nor place a subscription itself: the client does.
+It holds no messages, and places no subscription itself: the client does.
 """
 
 from __future__ import annotations
@@ -48,10 +47,10 @@ class SubscriptionManager(Protocol):
         its id. Not told when the client closes."""
 
     def stored(self) -> Sequence[StoredSubscription]:
-        """What is to be brought back, in the order in which it was placed."""
+        """Return the subscriptions to restore, in the order of their placement."""
 
     def bind(self, subscription: StoredSubscription) -> Handler | None:
-        """Who takes the messages of a subscription that is brought back; None = leave it out this time."""
+        """Return the handler of a restored subscription; None = leave it out this time."""
 
 
 class MemorySubscriptionManager:
@@ -70,9 +69,9 @@ class MemorySubscriptionManager:
         self._by_id.pop(sub_id, None)
 
     def stored(self) -> Sequence[StoredSubscription]:
-        """What there is, in the order in which it was placed."""
+        """Return the remembered subscriptions, in the order of their placement."""
         return tuple(self._by_id.values())
 
     def bind(self, subscription: StoredSubscription) -> Handler | None:  # noqa: ARG002
-        """Nobody: handlers do not outlive the client."""
+        """Return None: handlers do not outlive the client."""
         return None

@@ -1,7 +1,6 @@
-"""Owns what was asked of a server and has no answer yet, and what an answer means for its subscriptions.
+"""Pending calls: commands without an answer yet, and what each answer means for subscriptions.
 
-Must never decide whether there is a connection to ask on: the core does. Every call gets exactly one
-`ResolveCall`, at the latest when its connection is lost.
+Invariant: every call gets exactly one `ResolveCall`, at the latest when its connection is lost.
 """
 
 from __future__ import annotations
@@ -11,9 +10,11 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, TypeAlias
 
 from tickertape.base.errors import BadCommand, NotReady, TickertapeError, error_from_code
+from tickertape.base.interfaces import Now
 from tickertape.batch import MessageBatch
 from tickertape.client.common.effects import Effect, ReportError, ResolveCall, Send, Waiter
 from tickertape.client.common.request import SubscribeRequest
+from tickertape.client.limits import resubscription_retry_seconds
 from tickertape.client.publishing.publisher import Publisher
 from tickertape.client.publishing.resend import AFTER_RESEND
 from tickertape.client.subscriptions.registry import SubscriptionRegistry
@@ -32,7 +33,7 @@ from tickertape.wire.commands import (
 )
 
 Answer: TypeAlias = Ack | Resolved | Staged | Committed
-"""What a server answers a command with an id."""
+"""The server's answer to a command with an id."""
 
 
 _ANSWERS: Final[dict[type[Command], type[Answer]]] = {
@@ -69,7 +70,7 @@ class PendingCalls:
         self._effects = effects
         self._waiting: dict[int, _Call] = {}
         self._flushes: deque[tuple[int, Waiter]] = deque()
-        """Who waits until the frames up to a number have their answers."""
+        """Waiters for the answers to all frames up to a number."""
         self._last_id = 0
         self.postponed: list[ResubscribeRound] = []
         """Rounds in which the server refused some for now; `retry` goes on with them."""
@@ -101,10 +102,10 @@ class PendingCalls:
         self._effects.append(frame)
 
     def leave(self, sub_id: str) -> None:
-        """Tell the server that nobody wants this subscription any more."""
+        """Unsubscribe at the server; no caller waits for the answer."""
         command = Unsubscribe(id=self.new_id(), sub_ids=(sub_id,))
         self.ask(command.id, command, None)
-        self._subscriptions.told(sub_id)
+        self._subscriptions.unsubscribe_sent(sub_id)
 
     def answered(self, answer: Answer) -> None:
         """The server answered a command. Raises `BadCommand` when nobody had asked, or not for this."""
@@ -126,10 +127,10 @@ class PendingCalls:
         elif isinstance(call.command, Flush):
             outcome = None
         elif isinstance(call.command, Unsubscribe):
-            for sub_id in self._subscriptions.meant(call.command.sub_ids, answer.id):
+            for sub_id in self._subscriptions.known_to(call.command.sub_ids, answer.id):
                 self._subscriptions.end(sub_id, "unsubscribed", None)
         elif isinstance(call.command, Pause | Resume):
-            meant = self._subscriptions.meant(call.command.sub_ids, answer.id)
+            meant = self._subscriptions.known_to(call.command.sub_ids, answer.id)
             self._subscriptions.paused(meant, paused=isinstance(call.command, Pause))
         if token is not None:
             self._effects.append(ResolveCall(token, outcome))
@@ -143,7 +144,7 @@ class PendingCalls:
                 self._effects.append(self._encode(credit))
         else:
             try:
-                left = self._subscriptions.stands(request, answer)
+                left = self._subscriptions.accepted(request, answer)
             except BadCommand as bad:
                 if token is not None:
                     self._effects.append(ResolveCall(token, bad))
@@ -173,8 +174,12 @@ class PendingCalls:
         if placing.over:
             self._effects.append(ResolveCall(placing.token, placing.refused))
 
+    def retry_later(self, now: Now) -> None:
+        """Subscriptions were refused for now: `retry` is due in a while."""
+        self.retry_at = now.mono + resubscription_retry_seconds
+
     def retry(self) -> None:
-        """What was refused for now may be asked for again."""
+        """Place subscriptions again that were refused for now."""
         postponed, self.postponed = self.postponed, []
         self.retry_at = None
         for placing in postponed:
@@ -198,7 +203,7 @@ class PendingCalls:
             self._effects.append(ReportError(error))
         else:
             try:
-                if self._subscriptions.stands(call.request, answer):
+                if self._subscriptions.accepted(call.request, answer):
                     self.leave(sub_id)
             except BadCommand as bad:  # every other connection to that server would come to the same
                 error = BadCommand(f"subscription {sub_id!r} could not be placed again: {bad}")
@@ -234,7 +239,7 @@ class PendingCalls:
         for call_id, call in self._waiting.items():
             if call.token is None or not isinstance(call.command, Unsubscribe | Pause | Resume):
                 continue
-            meant = self._subscriptions.meant(call.command.sub_ids, call_id)
+            meant = self._subscriptions.known_to(call.command.sub_ids, call_id)
             if isinstance(call.command, Unsubscribe):
                 self._subscriptions.given_up(meant)
             else:

@@ -1,7 +1,8 @@
-"""Owns one client's half of the protocol: logon, what may be asked when, and what is lost with a connection.
+"""Client protocol: the client's half of a connection, without I/O.
 
-Must never touch a socket, a clock, a thread or a lock: its driver hands in what happened and when, and
-carries out `effects`. Publishing, subscribing and calls that wait have modules of their own.
+It knows the logon, which calls are possible when, and what is lost with a connection. Its driver hands in
+what happened and when, and performs `effects`. Publishing, subscriptions and pending calls have modules of
+their own.
 """
 
 from __future__ import annotations
@@ -41,7 +42,6 @@ from tickertape.client.common.effects import (
 )
 from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.common.subscribe_arguments import check_known, check_sub_ids
-from tickertape.client.limits import resubscription_retry_seconds
 from tickertape.client.protocol.calls import Answer, PendingCalls
 from tickertape.client.protocol.heartbeat import ClientHeartbeat, Interval
 from tickertape.client.protocol.logon import HA_ADVICE, Advice, LogonState
@@ -68,6 +68,7 @@ from tickertape.wire.commands import (
     Persisted,
     PersistedNotice,
     Processed,
+    Publish,
     Rejected,
     Resume,
     Unsubscribe,
@@ -117,14 +118,14 @@ class ClientProtocol:
         check_client_name(name)
         self._effects: list[Effect] = []
         self.waiting: Sequence[Effect] = self._effects
-        """What `effects` would give, to look at only."""
-        self.publishing = Publisher(name, self._send, self._effects)
+        """The pending effects, to look at only."""
+        self.publishing = Publisher(name, self._send_published, self._effects)
         self.logon = LogonState(name, software, self.publishing, HA_ADVICE if reconnects else Advice())
         """Whether it is logged on, and what holds while it is not."""
         self.logon.set_credentials(user, password)
         self.name = name
         self.acks = AckBatcher(self.publishing)
-        """What was said of messages of queues."""
+        """Acknowledgements and other settlements of queue messages."""
         self.subscriptions = SubscriptionRegistry(self._effects, self.acks, keep=reconnects)
         self.heartbeat = ClientHeartbeat()
         """When its driver is to call `look`."""
@@ -132,9 +133,8 @@ class ClientProtocol:
         self._logon_token: Waiter | None = None
         self._goodbye: TickertapeError | None = None
         self._calls = PendingCalls(self._frame, self.publishing, self.subscriptions, self._effects)
-        self.publishing.hasten = self._calls.hasten
         self.connections = 0
-        """How many there were, the present one included."""
+        """Connections so far, with the present one."""
         self._step_by_step = reconnects
         """Whether nothing follows the logon before `resume_publishing`."""
 
@@ -159,7 +159,7 @@ class ClientProtocol:
         return self._connection.buffer()
 
     def effects(self) -> list[Effect]:
-        """What is to be done, in order; asking takes it."""
+        """Return the pending effects, in order, and clear them."""
         taken = self._effects[:]
         self._effects.clear()
         return taken
@@ -173,9 +173,9 @@ class ClientProtocol:
         return min(moment for moment in (deadline, retry_at, send_at) if moment is not None)
 
     def wake(self, now: Now) -> None:
-        """That moment has come."""
+        """Do what is due."""
         self._send_credits(self.subscriptions.wake(now))
-        self._settle(partial(self.acks.wake, now))
+        self._run_reported(partial(self.acks.wake, now))
         if self._calls.retry_at is not None and self._calls.retry_at <= now.mono:
             self._calls.retry()
             self._run_errands()
@@ -196,7 +196,7 @@ class ClientProtocol:
             return
         if self.publishing.store is not None:
             self._effects.append(State(ConnectionState.PUBLISH_REPLAYED))
-        self._settle(self.acks.connected)
+        self._run_reported(self.acks.connected)
         self._calls.hurry()
 
     def written(self, frame: int) -> None:
@@ -304,7 +304,7 @@ class ClientProtocol:
         self._calls.ask(command.id, command, token)
 
     def leave(self, request: SubscribeRequest) -> None:
-        """Nobody holds the stream of this subscription any more: end it, unless it is over or replaced.
+        """End a subscription whose stream has no reader any more, unless it is over or replaced.
 
         Raises `Disconnected`.
         """
@@ -344,12 +344,12 @@ class ClientProtocol:
             self._send(credit)
 
     def consumed_all(self, takings: Sequence[tuple[SubscribeRequest, int]]) -> None:
-        """As `consumed`, for several."""
+        """Take in what was consumed of several subscriptions; see `consumed`."""
         self._send_credits(self.subscriptions.consumed_all(takings))
 
     @property
     def logged_on(self) -> LoggedOn | None:
-        """What the server said at logon, while everything may be called."""
+        """The server's answer to the logon, while everything may be called."""
         return self.logon.logged_on
 
     @property
@@ -364,7 +364,7 @@ class ClientProtocol:
 
     @property
     def loss(self) -> Disconnected | None:
-        """What calls raise since the last connection ended; its cause says why. None before the first."""
+        """The error that calls raise since the last connection ended. None before the first."""
         return self.logon.loss
 
     @property
@@ -400,7 +400,7 @@ class ClientProtocol:
 
     def close(self) -> None:
         """Send what is gathered and hang up. Afterwards every call raises `Closed`."""
-        self.acks.put()
+        self.acks.send_all()
         self.logon.close()
         if self.logged_on is not None:
             self.publishing.put_gathered()
@@ -434,6 +434,12 @@ class ClientProtocol:
         if self._connection is not None:
             self._effects.append(Send(self._connection.send(command, batch)))
 
+    def _send_published(self, command: Publish | Flush, batch: MessageBatch | None) -> None:
+        if isinstance(command, Flush):
+            self._calls.hasten()
+        elif self._connection is not None:
+            self._effects.append(Send(self._connection.send(command, batch)))
+
     def _send_credits(self, grants: list[Credit]) -> None:
         for command in combined(grants):
             self._send(command)
@@ -457,10 +463,10 @@ class ClientProtocol:
             if self.subscriptions.grants or self.subscriptions.leaving:
                 self._run_errands()
             if self._calls.postponed and self._calls.retry_at is None:
-                self._calls.retry_at = now.mono + resubscription_retry_seconds
+                self._calls.retry_later(now)
 
-    def _settle(self, step: Callable[[], None]) -> None:
-        """Nobody waits for this step of the settler: what it raises is told."""
+    def _run_reported(self, step: Callable[[], None]) -> None:
+        """Take a step of the acknowledgements that no caller waits for, and report what it raises."""
         try:
             step()
         except TickertapeError as error:
@@ -470,14 +476,13 @@ class ClientProtocol:
         """Put on the connection what is gathered of settlements, and everything published before: what comes
         behind it may end leases. Never raises."""
         if self.acks.busy:
-            self.acks.put()
+            self.acks.send_all()
             self.publishing.put_gathered()
 
     def _run_errands(self) -> None:
-        """Tell the server what subscriptions want it to know."""
+        """Send the credit and the unsubscribes that subscriptions left."""
         subscriptions = self.subscriptions
-        grants, subscriptions.grants = subscriptions.grants, []
-        leaving, subscriptions.leaving = subscriptions.leaving, []
+        grants, leaving = subscriptions.take_errands()
         self._send_credits(grants)
         for sub_id in leaving:
             self._calls.leave(sub_id)
@@ -509,7 +514,7 @@ class ClientProtocol:
 
     def _published(self, command: Persisted | Processed | Rejected) -> None:
         if self.acks.behind:
-            self._settle(self.acks.answered)
+            self._run_reported(self.acks.answered)
         if isinstance(command, Persisted):
             self.publishing.persisted(command)
             self._calls.hurry()
@@ -519,7 +524,7 @@ class ClientProtocol:
             self.publishing.rejected(command)
         self._calls.settle_flushes()
         if self.acks.waiting:
-            self._settle(self.acks.room)
+            self._run_reported(self.acks.room)
 
     def _log_on(self, command: LoggedOn, now: Now) -> None:
         assert self._connection is not None

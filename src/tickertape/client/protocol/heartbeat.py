@@ -1,7 +1,4 @@
-"""Owns the heartbeat that an application chose for a client, and the pulse of its connection.
-
-Must never read a clock or send anything: the core asks it, and says what is to be done.
-"""
+"""Heartbeat of a client: the interval that the application chose, and the state of its connection."""
 
 from __future__ import annotations
 
@@ -53,11 +50,11 @@ class ClientHeartbeat:
         return round(self.interval * 1000)
 
     def begin(self, now: float) -> None:
-        """There is a connection, or the heartbeat of the one there is has changed."""
+        """Start on a new connection, or with a changed heartbeat."""
         self._pulse = HeartbeatState(self.interval, self.idle, now) if self.interval else None
 
     def end(self) -> None:
-        """There is no connection any more."""
+        """Stop: there is no connection any more."""
         self._pulse = None
 
     def next_deadline(self) -> float | None:
@@ -69,7 +66,7 @@ class ClientHeartbeat:
         return "alive" if self._pulse is None else self._pulse.look(liveness, now)
 
     def silence(self) -> HeartbeatMissed:
-        """What a connection ends with on which nothing came for too long."""
+        """Return the error of a connection on which nothing arrived for too long."""
         return HeartbeatMissed(
             f"nothing came from the server for {self.idle:g} seconds (heartbeat of {self.interval:g} seconds)"
         )

@@ -1,7 +1,6 @@
-"""Owns how a client stands with its server: the logon, whether it succeeded, and what calls raise otherwise.
+"""Logon state: whether the client is logged on, and what calls raise while it is not.
 
-Must never send or connect: the core does. What is said here about a lost connection is also what publishing
-raises.
+Publishing raises the same errors about a lost connection.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from tickertape.wire.commands import LoggedOn, Logon
 
 
 class Advice(NamedTuple):
-    """What errors advise: before the first connection, and after the loss of one."""
+    """The advice in errors: before the first connection, and after the loss of one."""
 
     before: str = "call connect() first"
     after: str = "call connect() again"
@@ -57,7 +56,7 @@ class LogonState:
         self.ending: TickertapeError | None = None
         """Why this connection is over, though its loss was not told yet."""
         self.loss: Disconnected | None = None
-        """What calls raise since the last connection ended; its cause says why. None before the first end."""
+        """The error that calls raise since the last connection ended. None before the first end."""
         self.ack_conflation = 0.0
         """Seconds between two persisted acknowledgements, for the next logon; 0: one with each commit."""
         self._stopped: Disconnected | None = None
@@ -78,7 +77,7 @@ class LogonState:
         return f"ack_conflation={round(self.ack_conflation * 1000)}ms" if self.ack_conflation else ""
 
     def set_credentials(self, user: str | None, password: str | None) -> None:
-        """What the next logon says. Raises `BadOption` for what is no text, or too long for a logon."""
+        """Use these with the next logon. Raises `BadOption` for other types, and when they are too long."""
         size = 0
         for what, text in (("user", user), ("password", password)):
             if text is None:
@@ -161,7 +160,7 @@ class LogonState:
         return error, error.code, ended
 
     def stop(self, error: TickertapeError) -> None:
-        """Nobody connects again: every call raises, publishes into a store too, from now on, or from the end
+        """Give up connecting: every call raises, publishes into a store too, from now on, or from the end
         of the connection on.
         """
         stopped = Disconnected(str(error) if isinstance(error, Disconnected) else f"given up: {error}")
@@ -171,7 +170,7 @@ class LogonState:
             self._refuse(stopped)
 
     def begin(self) -> None:
-        """Somebody connects (again): publishes go into the store meanwhile."""
+        """The driver connects (again): publishes go into the store meanwhile."""
         self._stopped = None
         if self.logged_on is None:
             self._refuse(Disconnected(f"there is no connection yet; {self._advice.after}"))

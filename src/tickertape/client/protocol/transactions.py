@@ -1,14 +1,13 @@
-"""Owns transactions of a client: what is gathered for one, how it is staged and committed, and what came of
-it.
+"""Transactions of a client: gathers messages, stages them and commits them, as steps.
 
-Must never commit a part of it, or publish anything before the commit.
+Invariant: nothing is published before the commit, and never a part of a transaction.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 from uuid import uuid4
 
 import msgspec
@@ -56,9 +55,9 @@ from tickertape.wire.commands import (
 _TEXT_BYTES: Final = 4
 """Of a character in UTF-8, at most."""
 _NOT_STAGED: Final = (TransactionUnknown, StagingFailed)
-"""What says that a transaction can be committed only when all of it is staged once more."""
+"""Errors after which a transaction must be staged again before it can be committed."""
 _NOTHING_SAID: Final = (Closed, Disconnected, TimedOut, TransactionBusy, LimitReached)
-"""What leaves open whether it is on its way into the log."""
+"""Errors that leave open whether it is on its way into the log."""
 _NO_ROOM: Final = (TransactionTooLarge, StagingFull, LimitReached)
 """Refusals of a stage in which parts of earlier attempts count."""
 _WRONG: Final = (BadBatch, BadCommand, FrameTooLarge)
@@ -67,6 +66,9 @@ Make: TypeAlias = Callable[[int], Command]
 Steps: TypeAlias = Generator[tuple[Make, MessageBatch | None], object, Committed]
 """What is to be asked one after the other: commands that are made of their ids, and what they carry; it is
 sent each answer, see `onward`."""
+
+
+Next = TypeVar("Next")
 
 
 class ConnectionPin:
@@ -90,7 +92,7 @@ class ConnectionPin:
 def asking(
     core: ClientProtocol, make: Make, batch: MessageBatch | None, same: ConnectionPin | None
 ) -> Callable[[Waiter], None]:
-    """What begins a call for a transaction; over the `same` connection as before, if given."""
+    """Return the start of a call for a transaction; over the `same` connection as before, if given."""
 
     def begin(call: Waiter) -> None:
         if same is not None:
@@ -101,7 +103,7 @@ def asking(
 
 
 class CommittedTransaction(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a transaction."""
+    """The result of a transaction."""
 
     name: str
     repeated: bool
@@ -224,7 +226,7 @@ class TransactionBuffer:
     # -- asking the server ------------------------------------------------------------------------------
 
     def committing(self) -> Steps:
-        """What is to be asked to commit it; may be done again from the beginning when it was cut short."""
+        """Yield the commands that commit it; may be started again when it was cut short."""
         self._check_open()
         self._close_frame()
         if self._asked is not None:
@@ -270,7 +272,7 @@ class TransactionBuffer:
         return answer
 
     def committed(self, answer: Committed) -> CommittedTransaction:
-        """It is in the log."""
+        """Take in that it is in the log."""
         last = Bookmark(answer.publisher, answer.sequence)
         self.result = CommittedTransaction(
             name=self.key.name,
@@ -300,7 +302,7 @@ class TransactionBuffer:
 def staging(
     key: Transaction, part: str, frames: Iterable[MessageBatch]
 ) -> Generator[tuple[Make, MessageBatch | None], object, None]:
-    """What is to be asked to have `frames` staged and durable as a part of a transaction. Raises
+    """Yield the commands to have `frames` staged and durable as a part of a transaction. Raises
     `TransactionUnknown` when the server says that it has something else than all of them."""
     messages = 0
     for frame in frames:
@@ -314,7 +316,7 @@ def staging(
         )
 
 
-def onward(steps: Steps, answer: object) -> tuple[Make, MessageBatch | None]:
+def onward(steps: Generator[Next, object, object], answer: object) -> Next:
     """Tell the steps what the last one came to, an answer or an error; the next one. Raises `StopIteration`
     with the outcome, and errors after which there is none."""
     return steps.throw(answer) if isinstance(answer, TickertapeError) else steps.send(answer)

@@ -1,7 +1,4 @@
-"""Owns the names of the publish stores.
-
-Must never hold anything else.
-"""
+"""Publish stores: the public names."""
 
 from __future__ import annotations
 

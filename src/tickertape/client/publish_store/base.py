@@ -1,7 +1,4 @@
-"""Owns what the options of all publish stores have in common, and the text for a store of another name.
-
-Must never know where a store keeps anything.
-"""
+"""Options that all publish stores share, and the error for a store of another client name."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Owns the publish store on disk: what `publish` returned survives the end of the process.
+"""File publish store: messages that `publish` accepted survive the end of the process.
 
-Must never acknowledge a message before it is whole in a mapped segment, nor remove a segment that is needed.
-An exception that a signal handler raises may come between any two steps: a record counts once the mark is
-behind it, and where the mark was not moved the next record is written over it.
+Invariants: a message is acknowledged only when it is whole in a mapped segment, and a segment that is needed
+is not removed. An exception that a signal handler raises may come between any two steps: a record counts once
+the mark is behind it, and where the mark was not moved the next record is written over it.
 """
 
 from __future__ import annotations

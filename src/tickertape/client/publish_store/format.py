@@ -1,7 +1,4 @@
-"""Owns the bytes of a publish store's segment: header, mark and records (docs/formats/publish-store.md).
-
-Must never touch a file, nor decide what a record means for what is held.
-"""
+"""Segment format of a publish store: header, mark and records (docs/formats/publish-store.md)."""
 
 from __future__ import annotations
 
@@ -94,7 +91,7 @@ def marked(end: int) -> int:
 
 
 def read_mark(data: Buffer, at: int) -> int | None:
-    """What `marked` was given; None when that cannot be told."""
+    """Return the argument of `marked`; None when it is unknown."""
     value: int = WORD.unpack_from(data, at)[0]
     end = value & 0xFFFF_FFFF
     return end if marked(end) == value else None

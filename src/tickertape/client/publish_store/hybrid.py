@@ -1,7 +1,6 @@
-"""Owns the publish store that keeps a little in memory and a large backlog on disk.
+"""Hybrid publish store: keeps a little in memory and a large backlog on disk.
 
-Must never give a sequence twice, nor drop a message: what memory has no room for goes to disk, the
-oldest first.
+Invariants: no sequence is given twice and no message is dropped. The oldest messages go to disk first.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Owns the publish store that lives in this process: it survives a lost connection, not the end of the
-process.
+"""Memory publish store: survives a lost connection, not the end of the process.
 
-Must never drop a message that was neither persisted nor refused.
+Invariant: a message is dropped only when it was persisted or rejected.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Owns what a client asks of a publish store.
+"""Publish store protocol: keeps batches in order until they are persisted or rejected.
 
-Must never decide when to send or resend: that is `client/publishing/publisher.py`. A store keeps batches, in
-order, until it is told that they are persisted or refused.
+When to send or resend is decided by `client/publishing/publisher.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Owns reading a publish store again: from the bytes of its segments to what is held.
+"""Recovery of a publish store: reads its segments back into what is held.
 
-Must never touch a file, nor drop anything but what was never stored to its end: what lies below a segment's
-mark is read back, or an error says which file and where.
+Invariant: only what was never stored to its end is dropped. What lies below a segment's mark is read back, or
+an error names the file and the place.
 """
 
 from __future__ import annotations

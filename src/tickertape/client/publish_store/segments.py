@@ -1,7 +1,7 @@
-"""Owns the directory of a publish store: its lock, and segments as mapped files.
+"""Directory of a publish store: its lock, and its segments as mapped files.
 
-Must never know what a segment holds. It is the only module of the publish stores that touches the operating
-system. Every `OSError` becomes a `StoreError` that names the path.
+It is the only module of the publish stores that touches the operating system. Every `OSError` becomes a
+`StoreError` that names the path.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Owns which messages of a store on disk are still held, and where they lie.
+"""Index of the messages that a store on disk still holds, and of their places.
 
-Must never touch a file, nor keep a batch alive: where somebody else has one it is found, else it is
-read again.
+It keeps no batch alive: a batch that is still in memory is found, otherwise it is read again.
 """
 
 from __future__ import annotations

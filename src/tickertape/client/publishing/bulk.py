@@ -1,7 +1,4 @@
-"""Owns cutting what is published in bulk into pieces that are a batch each.
-
-Must never publish: it gives the pieces and what they cost, the front sends them one after the other.
-"""
+"""Bulk publishing: cuts iterables and Arrow columns into chunks of one batch each."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Owns publish frames that were sent and have no answer: their numbers, and how an answer settles them.
+"""Frames in flight: publish frames without an answer, and how an answer settles them.
 
-Must never send, nor let go of a message of a publish store that was neither persisted nor refused.
+Invariant: a message of a publish store is released only when it was persisted or rejected.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from tickertape.wire.commands import Persisted, Processed, Rejected
 
 
 class UnansweredFrames:
-    """The frames in flight of both lanes, which hold them. Each answer is checked before it settles anything:
-    `BadCommand` is raised for one that does not fit."""
+    """The frames in flight of both send buffers, which hold them.
+
+    Each answer is checked before it settles anything: `BadCommand` is raised for one that does not fit.
+    """
 
     def __init__(self, buffers: SendBuffers, effects: list[Effect]) -> None:
         self._buffers = buffers
@@ -32,14 +34,14 @@ class UnansweredFrames:
         self.sent_sequence = 0
         """The highest sequence that was sent on any connection."""
         self.last_persisted = 0
-        """What the server said at logon."""
+        """Last persisted sequence, as reported at logon."""
 
     def sent(self, buffer: SendBuffer, stored: Stored) -> int:
         """`stored` is about to go out as a frame of `buffer`, whose number this is."""
         self.frame += 1
         buffer.idle = False
         batch = stored.batch
-        self.sent_sequence = max(self.sent_sequence, stored.last)  # 0 of an unsequenced lane
+        self.sent_sequence = max(self.sent_sequence, stored.last)  # 0 of an unsequenced buffer
         kept = batch if buffer.sequenced else None
         buffer.in_flight[self.frame] = FrameInFlight(stored.first, stored.last, batch.count, kept)
         return self.frame
@@ -60,7 +62,7 @@ class UnansweredFrames:
         return sequence
 
     def processed(self, command: Processed) -> list[SendBuffer]:
-        """Settle one unrecorded frame; it says nothing about any other. Which lane it was in."""
+        """Settle one unrecorded frame; it says nothing about any other. Which buffer it was in."""
         check_frame(command.frame, self.frame)
         settled = []
         for buffer in (self._buffers.unrecorded, self._buffers.recorded):
@@ -72,7 +74,7 @@ class UnansweredFrames:
         return settled
 
     def rejected(self, command: Rejected) -> list[SendBuffer]:
-        """Settle one frame that the server refused, or what it refused of one. Which lane it was in, where
+        """Settle one frame that the server refused, or what it refused of one. Which buffer it was in, where
         nothing is left of it."""
         check_frame(command.frame, self.frame)
         settled = []

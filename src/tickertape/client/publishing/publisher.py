@@ -1,10 +1,11 @@
-"""Owns what was published and is not settled: gathering, frame numbers, sequences, the publish store.
+"""Publisher: accepts, batches and sends messages, and keeps them until they are settled.
 
-Must never touch a socket, a clock or a lock, and never let go of a message of a publish store that was
-neither persisted nor refused. Topics travel in two lanes: recorded ones, in order and sequenced when there
-is a store, and unrecorded ones, apart and unsequenced. A lane sends at once when nothing of it is
-unacknowledged, else it gathers until the next acknowledgement or `batch_bytes_target`. With conflated
-acknowledgements it gathers only while the connection is busy writing earlier frames (`unwritten_frame`).
+Recorded topics travel in order, and sequenced when there is a store; unrecorded ones apart and unsequenced. A
+buffer is sent at once when no frame of it is unacknowledged, else it gathers until the next acknowledgement
+or `batch_bytes_target`. With conflated acknowledgements it gathers only while the connection is busy writing
+earlier frames (`unwritten_frame`).
+
+Invariant: a message of a publish store is released only when it was persisted or rejected.
 
 An exception that a signal handler raises may come between any two steps. Every step that cannot stand alone
 is announced in `unfinished`; what is then left is put right by `interrupted`, and the connection has to end.
@@ -38,7 +39,7 @@ from tickertape.client.publish_store.protocol import (
 )
 from tickertape.client.publishing.bulk import MakeBatch, checked
 from tickertape.client.publishing.in_flight import UnansweredFrames
-from tickertape.client.publishing.resend import AFTER_RESEND, StoreResend
+from tickertape.client.publishing.resend import AFTER_RESEND, ResendSteps, StoreResend
 from tickertape.client.publishing.send_buffer import (
     CLOSED,
     NOBODY,
@@ -63,24 +64,23 @@ from tickertape.client.publishing.store_limits import (
     not_stored,
     store_full_error,
 )
-from tickertape.wire.commands import Persisted, Processed, Publish, Rejected
+from tickertape.wire.commands import Flush, Persisted, Processed, Publish, Rejected
 from tickertape.wire.settlement import QUEUE_TOPIC
 
 
 class Publisher:
     """The publishing half of the client machine.
 
-    `send(command, batch)` puts a frame on the connection; `effects` is where this half leaves the others.
+    `send(command, batch)` puts a frame on the connection, or a `Flush` that asks for the acknowledgement
+    which the server holds back; `effects` is where this half leaves the others.
     """
 
     def __init__(
-        self, name: str, send: Callable[[Publish, MessageBatch], None], effects: list[Effect]
+        self, name: str, send: Callable[[Publish | Flush, MessageBatch | None], None], effects: list[Effect]
     ) -> None:
         self._name = name
         self._publisher = publisher_id(name)
         self._send_frame = send
-        self.hasten: Callable[[], None] = lambda: None
-        """Asks for the acknowledgement that the server holds back."""
         self._effects = effects
         self._store: PublishStore | None = None
         self._appending: AppendingPublishStore | None = None
@@ -88,7 +88,7 @@ class Publisher:
         self._buffers = SendBuffers()
         self._recorded, self._unrecorded = self._buffers.recorded, self._buffers.unrecorded
         self.server_topics = ServerTopics()
-        """What the server said about topics."""
+        """Topics as the server reported them at logon."""
         self._refusal: TickertapeError | None = Disconnected("not connected: call connect() first")
         self._ended = False
         """The application is closing the client: nothing more is accepted."""
@@ -100,14 +100,13 @@ class Publisher:
         """Whether the application was told that the store takes nothing."""
         self._taken_over: PublisherTakenOver | None = None
         self._outstanding = UnansweredFrames(self._buffers, effects)
-        transmit = partial(self._transmit, self._recorded)
-        self._resending = StoreResend(self._buffers, self.server_topics, transmit, self._unsequence)
+        self._resending = StoreResend(self._buffers, self.server_topics)
         self._resend_end = 0
         self._own_from = 1
         """The first sequence that this client gave to messages of its publish store; 1 where no client of
         the store has logged on before."""
         self.kept: StoreAppend | None = None
-        """How more of what is gathered goes straight into the store, where that is possible."""
+        """Fast path that appends the next messages straight to the store, where possible."""
         self._last_owner = NOBODY
         self.rejections = self._outstanding.rejections
         self.starved = False
@@ -186,7 +185,7 @@ class Publisher:
         if buffer.sequenced and self._appending is not None:
             self._appending.append(buffer.base + buffer.count, QUEUE_TOPIC, body, 0, "", "")
         buffer.add(QUEUE_TOPIC, body)
-        # While frames are written too: the settler waits for acknowledgements, which are conflated then.
+        # While frames are written too: the batcher waits for acknowledgements, which are conflated then.
         busy = self._writing and not self._resending.active
         if buffer.idle or busy or buffer.size >= batch_bytes_target:
             self._flush_buffer(buffer)
@@ -198,7 +197,7 @@ class Publisher:
         return self.publish_whole(topic, len(bodies), body_bytes, partial(batch_from_bodies, topic, bodies))
 
     def publish_whole(self, topic: str, count: int, body_bytes: int, make: MakeBatch) -> int | None:
-        """As `publish_bodies`, for `count` messages that `make` puts into a batch of one run."""
+        """Accept `count` messages that `make` puts into a batch of one run; see `publish_bodies`."""
         self._close_run()
         try:
             buffer = self._buffers.of_topic.get(topic) or self._buffer_for(topic)
@@ -285,7 +284,7 @@ class Publisher:
 
     @property
     def chunk_bytes(self) -> int:
-        """How much `publish_bodies` should be given at a time, in cost."""
+        """Cost that `publish_bodies` should get at a time."""
         store = self._store
         return batch_bytes_target if store is None else min(batch_bytes_target, store.bytes_max // 2)
 
@@ -327,9 +326,18 @@ class Publisher:
             self._resume(now)
         self._measure()
 
+    @property
+    def has_rejections(self) -> bool:
+        """Whether `take_rejections` has something to report."""
+        return self.rejections.count > 0
+
+    def take_rejections(self) -> TickertapeError | None:
+        """Return the publishes that were rejected since the last call, as one error."""
+        return self.rejections.take()
+
     def report_rejections(self, *, enabled: bool) -> None:
         """Report rejected publishes with the next flush, or not."""
-        self.rejections.report = enabled
+        self.rejections.reporting(enabled=enabled)
 
     def learn_topics(self, recorded: Iterable[str] | None, validated: Iterable[str], bytes_max: int) -> None:
         """Take in what the server said about topics. Raises as `ServerTopics.update`."""
@@ -411,7 +419,7 @@ class Publisher:
         if sequence:
             self._resending.discarded(sequence)
             self._measure()
-        self._settled(self._recorded)
+        self._after_ack(self._recorded)
 
     @property
     def unwritten_frame(self) -> int:
@@ -439,14 +447,14 @@ class Publisher:
     def processed(self, command: Processed) -> None:
         """Settle one unrecorded frame; it says nothing about any other."""
         for buffer in self._outstanding.processed(command):
-            self._settled(buffer)
+            self._after_ack(buffer)
 
     def rejected(self, command: Rejected) -> None:
         """Settle one frame that the server refused, or what it refused of one."""
         buffers = self._outstanding.rejected(command)
         self._measure()
         for buffer in buffers:
-            self._settled(buffer)
+            self._after_ack(buffer)
 
     # -- inside -----------------------------------------------------------------------------------------
 
@@ -473,7 +481,7 @@ class Publisher:
                 self._flush_buffer(buffer)  # stored, it takes what it takes: before, that was only estimated
             if size > free_bytes(store):
                 if self.eager and self._connected and not self.starved:
-                    self.hasten()  # else the store stays full for an interval
+                    self._send_frame(Flush(id=0), None)  # else the store stays full for an interval
                 self.starved = True
                 raise store_full_error(store, size)
 
@@ -508,7 +516,7 @@ class Publisher:
             buffer.drop_last()
 
     def _drop_stored(self, buffer: SendBuffer) -> None:
-        # Interrupted between the store and the lane: what the store has is no longer gathered.
+        # Interrupted between the store and the buffer: what the store has is no longer gathered.
         if self._store is not None and buffer.base <= self._store.last_sequence:
             buffer.clear(self._store.last_sequence + 1)
 
@@ -543,7 +551,7 @@ class Publisher:
         """Send as much of the backlog as may be on its way."""
         known = self._resending.refused is not None
         try:
-            done = self._resending.go_on()
+            done = self._send_again(self._resending.steps())
         except TopicNotRecorded as error:
             if not known:
                 self._effects.append(ReportError(error))
@@ -555,19 +563,32 @@ class Publisher:
         if done:
             self._report_moved()
             self._resend_end = self._outstanding.frame
-            self._settled(self._recorded)
+            self._after_ack(self._recorded)
 
     def _report_moved(self) -> None:
         moved = self._resending.take_moved()
         if moved is not None:
             self._effects.append(ReportError(moved))
 
+    def _send_again(self, steps: ResendSteps) -> bool:
+        try:
+            stored, chosen = next(steps)
+            while True:
+                if chosen is None:
+                    frame = self._transmit(self._recorded, stored)
+                else:
+                    frame = self._unsequence(stored, chosen)
+                stored, chosen = steps.send(frame)
+        except StopIteration as end:
+            done: bool = end.value
+            return done
+
     def _unsequence(self, stored: Stored, chosen: Flags) -> int:
         self._unrecorded.add_some(stored.batch, chosen)
         self._flush_buffer(self._unrecorded)
         return self._outstanding.frame
 
-    def _settled(self, buffer: SendBuffer) -> None:
+    def _after_ack(self, buffer: SendBuffer) -> None:
         if self._resending.active:
             self._resend()
         if self._resending.active and buffer is self._recorded:

@@ -1,7 +1,4 @@
-"""Owns what the server refused of what was published, until the application hears of it.
-
-Must never let go of a message: it says what was refused, the store and the lanes are `publishing.py`'s.
-"""
+"""Rejected publishes: kept until they are reported, and checks of the server's answers."""
 
 from __future__ import annotations
 
@@ -26,6 +23,10 @@ class Rejections:
         self.report = True
         """Whether `take` is to hear of what is refused from now on."""
 
+    def reporting(self, *, enabled: bool) -> None:
+        """Report rejections with `take` from now on, or not."""
+        self.report = enabled
+
     def add(self, command: Rejected, messages: int, batch: MessageBatch | None) -> None:
         """The server refused that many messages; `batch` holds them when there is a publish store."""
         reason = error_from_code(command.code, command.text)
@@ -46,7 +47,7 @@ class Rejections:
 
 
 def part(batch: MessageBatch, command: Rejected) -> tuple[MessageBatch, MessageBatch] | None:
-    """What was refused of `batch`, and the rest; None when that is not a part of it."""
+    """Split `batch` into rejected messages and the rest; None when that is not a part of it."""
     refused = np.isin(batch.sequences, np.array(command.refused, np.uint64))
     if not 0 < int(refused.sum()) < batch.count:
         return None
@@ -54,7 +55,7 @@ def part(batch: MessageBatch, command: Rejected) -> tuple[MessageBatch, MessageB
 
 
 def partly(frame: FrameInFlight, command: Rejected) -> tuple[MessageBatch | None, FrameInFlight] | None:
-    """What was refused of `frame`, where a store keeps it, and what is left of it; None when nothing is."""
+    """Split `frame` into rejected messages, where a store keeps it, and the rest; None without a rest."""
     if frame.batch is None:
         left = frame.messages - len(command.refused)
         return (None, frame._replace(messages=left)) if left > 0 else None

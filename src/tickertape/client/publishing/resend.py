@@ -1,15 +1,15 @@
-"""Owns sending the publish store again on a new connection: in order, bounded, and only where it is recorded.
+"""Resend window: sends the publish store again on a new connection, in order and bounded.
 
-Must never send a message of a publish store unsequenced that was accepted as recorded, nor send anything past
-it: with a later sequence persisted, the server would drop it as a duplicate and acknowledge it.
+Invariant: a message that was accepted as recorded is never sent unsequenced, and nothing is sent past it:
+with a later sequence persisted, the server would drop it as a duplicate and acknowledge it.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Generator, Iterator
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -23,6 +23,12 @@ from tickertape.client.publishing.server_topics import Flags, ServerTopics
 
 AFTER_RESEND: Final = -1
 """Stands for the last frame of the backlog, whose number is not known before it is sent."""
+
+
+Resent: TypeAlias = tuple[Stored, Flags | None]
+"""A batch to be sent with its sequences, or the messages of one to be sent without."""
+ResendSteps: TypeAlias = Generator[Resent, int, bool]
+"""Batches to be sent, each answered by the number of its frame."""
 
 
 class ResendWindow:
@@ -72,25 +78,13 @@ def _last(stored: Stored) -> int:
 
 
 class StoreResend:
-    """The backlog of one connection at a time.
+    """The resend window of one connection at a time."""
 
-    `transmit(stored)` sends a batch with its sequences, `unsequence(stored, chosen)` sends the chosen
-    messages of one without; both return the number of the frame.
-    """
-
-    def __init__(
-        self,
-        buffers: SendBuffers,
-        recording: ServerTopics,
-        transmit: Callable[[Stored], int],
-        unsequence: Callable[[Stored, Flags], int],
-    ) -> None:
+    def __init__(self, buffers: SendBuffers, server_topics: ServerTopics) -> None:
         self._buffers = buffers
-        self._server_topics = recording
-        self._transmit = transmit
-        self._unsequence = unsequence
+        self._server_topics = server_topics
         self._store: PublishStore | None = None
-        self._backlog: ResendWindow | None = None
+        self._window: ResendWindow | None = None
         self.refused: TopicNotRecorded | None = None
         """Why the last connection could not take what the store holds; None once one could."""
         self._moved: Counter[str] = Counter()
@@ -99,37 +93,40 @@ class StoreResend:
     @property
     def active(self) -> bool:
         """Whether something has to be sent again before anything else of recorded topics."""
-        return self._backlog is not None
+        return self._window is not None
 
     def begin(self, store: PublishStore) -> None:
         """A new connection, or a new store: everything that `store` holds is to be sent."""
         self._store = store
-        self._backlog = ResendWindow(store)
+        self._window = ResendWindow(store)
 
     def stop(self) -> None:
-        """There is no connection, or nothing to be sent."""
-        self._backlog = None
+        """Stop: there is no connection, or nothing to be sent."""
+        self._window = None
 
     def discarded(self, sequence: int) -> None:
         """The store let go of everything up to `sequence`."""
-        if self._backlog is not None:
-            self._backlog.discarded(sequence)
+        if self._window is not None:
+            self._window.discarded(sequence)
 
-    def go_on(self) -> bool:
-        """Send as much as may be on its way; whether that was the last of it.
+    def steps(self) -> ResendSteps:
+        """Yield as many batches as may be on their way; returns whether that was the last of them.
 
         Raises `TopicNotRecorded`, and `StoreError` where the store cannot be read: the connection has to end.
         """
-        backlog = self._backlog
-        assert backlog is not None
-        while backlog.room(self._buffers.oldest_in_flight()):
-            stored = backlog.take()
+        window = self._window
+        assert window is not None
+        while window.room(self._buffers.oldest_in_flight()):
+            stored = window.take()
             if stored is None:
-                self._backlog = self.refused = None
+                self._window = self.refused = None
                 return True
             apart = self._server_topics.unrecorded(stored.batch)
-            frame = self._transmit(stored) if apart is None else self._split(stored, apart)
-            backlog.sent(frame, stored.batch.nbytes)
+            if apart is None:
+                frame = yield stored, None
+            else:
+                frame = yield from self._split(stored, apart)
+            window.sent(frame, stored.batch.nbytes)
         return False
 
     def take_moved(self) -> TopicNotRecorded | None:
@@ -145,22 +142,22 @@ class StoreResend:
             "the publish store. Record the topic on the server, if you need such messages in its log"
         )
 
-    def _split(self, stored: Stored, apart: Flags) -> int:
+    def _split(self, stored: Stored, apart: Flags) -> Generator[Resent, int, int]:
         # Stored while it was not known what the server records: only recorded topics carry sequences.
         first, last, batch = stored
         topic = self._server_topics.promised(batch, apart)
         if topic is not None:
-            self._backlog = None
+            self._window = None
             self.refused = self._cannot_send(topic)
             raise self.refused
         assert self._store is not None
         rest = None if apart.all() else select(batch, ~apart)
         self._store.replace(first, last, rest)
         self._count_moved(batch, apart)
-        frame = self._unsequence(stored, apart)
+        frame = yield stored, apart
         if rest is not None:
             sequences = rest.sequences
-            frame = self._transmit(Stored(int(sequences[0]), int(sequences[-1]), rest))
+            frame = yield Stored(int(sequences[0]), int(sequences[-1]), rest), None
         return frame
 
     def _count_moved(self, batch: MessageBatch, apart: Flags) -> None:

@@ -1,8 +1,7 @@
-"""Owns the messages that are gathered for the next frame of one kind, and the frames without an answer.
+"""Send buffers: messages gathered for the next frame, the fast append, and frames in flight.
 
-Must never decide when to send, nor lose or repeat a message when an exception (a signal handler that raises)
-comes between any two steps: what is gathered changes by single assignments and appends, and sequences are
-counted from it.
+An exception (a signal handler that raises) may come between any two steps: gathered messages change by single
+assignments and appends, and sequences are counted from them, so that none is lost or repeated.
 """
 
 from __future__ import annotations
@@ -102,7 +101,7 @@ class SendBuffer:
         self.longest = 0
         """About the longest body of late: what a run allows."""
         self.limit = batch_bytes_target
-        """What may be gathered without asking whether there is room."""
+        """Cost that may be gathered without a check for room."""
         self.idle = False
         """Connected, and nothing is unanswered."""
         self.sequenced = False
@@ -176,7 +175,7 @@ class SendBuffer:
         self.run = None
 
     def batch(self, publisher: int = 0) -> MessageBatch:
-        """What is gathered, as one batch; it stays gathered until `clear`."""
+        """Return the gathered messages as one batch; they stay gathered until `clear`."""
         first_sequence = self.base if self.sequenced else 0
         if self._builder is not None:
             return self._builder.build(publisher=publisher, first_sequence=first_sequence)
@@ -243,7 +242,7 @@ class StoreAppend:
 
 
 class SendBuffers:
-    """Both lanes of one client."""
+    """Both send buffers of one client."""
 
     __slots__ = ("of_topic", "recorded", "unrecorded")
 
@@ -251,10 +250,10 @@ class SendBuffers:
         self.recorded = SendBuffer()
         self.unrecorded = SendBuffer()
         self.of_topic: dict[str, SendBuffer] = {}
-        """Where topics were published that may be published again."""
+        """The buffer of each topic that was published."""
 
     def remember(self, topic: str, *, recorded: bool) -> SendBuffer:
-        """The lane of a topic, which is known from now on."""
+        """Return the buffer of a topic, which is known from now on."""
         if len(self.of_topic) >= topics_remembered_max:
             self.of_topic.clear()
         buffer = self.of_topic[topic] = self.recorded if recorded else self.unrecorded

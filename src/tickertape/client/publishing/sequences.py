@@ -1,7 +1,4 @@
-"""Owns the judgement whether another process published under this client's name, and what numbers follow.
-
-Must never discard or send: it says what the sequences at hand prove.
-"""
+"""Sequences: which number is next, and whether another process published under this client's name."""
 
 from __future__ import annotations
 

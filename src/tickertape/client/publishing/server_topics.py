@@ -1,7 +1,6 @@
-"""Owns what the server said at logon about topics: which ones it records, and whose bodies it validates; and
-what that means for messages kept from before.
+"""Server topics: which topics the server records and validates, as it said at logon.
 
-Must never be asked about a name that was not checked: here it is only compared.
+It also decides what that means for messages that are kept from before the logon.
 """
 
 from __future__ import annotations
@@ -40,14 +39,16 @@ class ServerTopics:
         self._assumed: tuple[int, int] | None = None
         """Sequences of messages that were accepted before a server said anything; None until one has."""
         self._seen: dict[frozenset[str] | None, TopicSet | None] = {}
-        """What servers recorded so far, each answer once."""
+        """Topics that servers recorded so far, each answer once."""
 
     def update(
         self, recorded: Iterable[str] | None, validated: Iterable[str], bytes_max: int = message_bytes_max
     ) -> None:
-        """What the server said: names and patterns that it records, None = all; names that it validates; the
-        longest message that it takes.
-        Raises `BadCommand` for a pattern that is none: then nothing has changed."""
+        """Take in the server's report: names and patterns that it records, None = all; names that it
+        validates; the longest message that it takes.
+
+        Raises `BadCommand` for an invalid pattern: then nothing has changed.
+        """
         topics: TopicSet | None = None
         said = None if recorded is None else frozenset(recorded)
         if said is not None:

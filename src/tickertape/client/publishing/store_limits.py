@@ -1,8 +1,4 @@
-"""Owns what a message may take: at most so much by itself, and no more than a publish store has room for; and
-the errors of a store that takes it not.
-
-Must never decide what happens then: to send what is gathered, or to wait.
-"""
+"""Store limits: checks a message against the store's space, and makes the errors of a full store."""
 
 from __future__ import annotations
 
@@ -45,7 +41,7 @@ def check_new_store(store: object, unpersisted: int) -> None:
 
 
 def free_bytes(store: PublishStore) -> int:
-    """What one more batch may cost."""
+    """Return the cost that one more batch may have."""
     return store.bytes_max - store.size_bytes - BATCH_OVERHEAD_BYTES
 
 
@@ -70,7 +66,7 @@ def keep(put: Callable[[Stored], None], stored: Stored) -> None:
 
 
 def as_store_error(error: Exception) -> StoreError:
-    """What a publish store raised, which may be one of the application, as an error of ours."""
+    """Return an exception of a publish store as a `TickertapeError`."""
     if isinstance(error, StoreError):
         return error
     failure = StoreFailed(f"the publish store failed: {type(error).__name__}: {error}")

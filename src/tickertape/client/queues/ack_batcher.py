@@ -1,10 +1,8 @@
-"""Owns what was said of messages of queues and is not published yet: acknowledgements that are gathered, and
-settlements for which a publish store has no room.
+"""Acknowledgement batcher: gathers acknowledgements, and settlements that wait for store space.
 
-Must never touch a clock, a socket or a lock, nor let a settlement overtake what was said before it. Whatever
-is gathered is sent when there is enough of it, when its time has come, and before anything that could make it
-come too late. Saying something twice does no harm, so where an exception comes between two steps it is said
-twice rather than never.
+Gathered acknowledgements are sent when there are enough, when their time has come, and before anything that
+could make them too late. A settlement never overtakes an earlier one. A duplicate does no harm, so where an
+exception comes between two steps a settlement is sent twice rather than never.
 """
 
 from __future__ import annotations
@@ -42,11 +40,11 @@ class AckBatcher:
         self._publishing = publishing
         self.settling: Settling | None = None
         self.batch_size = 1
-        """How many acknowledgements are gathered at most."""
+        """Acknowledgements that are gathered at most."""
         self.timeout = ack_timeout_seconds_default
         """How long they are kept, in seconds."""
         self.automatic = False
-        """Whether what is delivered from now on is settled by itself."""
+        """Whether messages delivered from now on are settled by themselves."""
         self._outbox: deque[bytes] = deque()
         """Settlements that are still to be published."""
         self._by_id: dict[str, AckAccumulator] = {}
@@ -54,7 +52,7 @@ class AckBatcher:
         self._loose = AckAccumulator()
         """Of acknowledgements by bookmark."""
         self._leases: WeakSet[Lease] = WeakSet()
-        """Those whose messages are settled by themselves."""
+        """Leases whose messages are settled by themselves."""
         self._deadline: float | None = None
         self._connected = False
         self.behind = False
@@ -77,16 +75,16 @@ class AckBatcher:
         self._measure()
 
     def ended(self, sub_id: str) -> None:
-        """The subscription is over. What is left of it to be sent is sent as `put` does."""
+        """The subscription is over. What is left of it to be sent is sent as `send_all` does."""
         gathering = self._by_id.pop(sub_id, None)
         if gathering is not None:
             gathering.limit = 1
             self._gather_out(gathering)
             self._measure()
-            self.put()
+            self.send_all()
 
     def lease(self, command: Deliver, sub_id: str, hold: Hold, *, browsed: bool) -> Lease:
-        """What a delivery out of a queue says about its messages."""
+        """Return the lease on the messages of a delivery from a queue."""
         if self.settling is None:
             raise UsageError(_NOT_SENT)
         kind = BrowseLease if browsed else Lease
@@ -105,7 +103,7 @@ class AckBatcher:
 
     # -- what the application says ----------------------------------------------------------------------
 
-    def choose(self, *, batch_size: int | None = None, timeout: float | str | None = None) -> None:
+    def configure(self, *, batch_size: int | None = None, timeout: float | str | None = None) -> None:
         """Gather so many from now on, or so long; `flush` is to follow. Raises `BadOption`."""
         if batch_size is not None:
             if type(batch_size) is not int or not 0 < batch_size <= ack_batch_messages_max:
@@ -117,6 +115,10 @@ class AckBatcher:
             if not 0 < seconds <= lease_seconds_max:
                 raise BadOption(f"ack_timeout is above 0 and at most {lease_seconds_max:.0f} seconds")
             self.timeout = seconds
+
+    def set_automatic(self, *, enabled: bool) -> None:
+        """Settle what is delivered from now on by itself, or not."""
+        self.automatic = enabled
 
     def acknowledged(self, gathering: AckAccumulator, now: Now) -> None:
         """Something was put into `gathering`: send it, or see to it that it is sent in time. Raises as
@@ -159,14 +161,14 @@ class AckBatcher:
         self.acknowledged(gathering, now)
 
     def settle(self, queue: str, action: Action, marks: Marks, extend_ms: int = 0) -> None:
-        """This became of messages. Raises as `flush`."""
+        """Settle messages. Raises as `flush`."""
         marks = list(marks)
         if action != "extend":
             self._touch(queue, marks)
         self._say(bodies_of(queue, action, marks, extend_ms, self._marks_max))
 
     def settle_all(self, queue: str, action: Action, filter: str, extend_ms: int = 0) -> None:
-        """This became of all messages that pass `filter`. Raises as `flush`."""
+        """Settle all messages that pass `filter`. Raises as `flush`."""
         self._say([body_of_filter(queue, action, filter, extend_ms)])
 
     def flush(self) -> None:
@@ -206,7 +208,7 @@ class AckBatcher:
             self._drain()
 
     def answered(self) -> None:
-        """There is an answer to something published, about to be taken. Raises as `flush`."""
+        """An answer to a publish is about to be taken: send what waited for it. Raises as `flush`."""
         self.behind = False
         self._measure()
         for gathering in (*self._by_id.values(), self._loose):
@@ -232,15 +234,15 @@ class AckBatcher:
             self._outbox.clear()
             self._deadline = None
         self._measure()
-        self.put()
+        self.send_all()
 
     def unsettled(self) -> bool:
-        """Send all that is gathered, as `put`; whether anything published has no answer yet."""
-        self.put()
+        """Send all that is gathered, as `send_all`; whether anything published has no answer yet."""
+        self.send_all()
         return bool(self._outbox) or self._publishing.unsettled()
 
-    def put(self) -> None:
-        """As `flush`, but never raises: what the store does not take waits."""
+    def send_all(self) -> None:
+        """Flush without raising: what the store does not take waits."""
         try:
             self.flush()
         except TickertapeError:
@@ -251,7 +253,7 @@ class AckBatcher:
         return self._deadline
 
     def wake(self, now: Now) -> None:
-        """That moment has come. Raises as `flush`."""
+        """Flush when it is due. Raises as `flush`."""
         if self._deadline is not None and self._deadline <= now.mono:
             self.flush()
             # Who reads the answers may be busy with a handler for longer than a lease lasts.
@@ -260,7 +262,7 @@ class AckBatcher:
     # -- inside -----------------------------------------------------------------------------------------
 
     def _measure(self) -> None:
-        """Nobody waits for room that his own gathered acknowledgements would make."""
+        """Set the limits so that no consumer waits for its own gathered acknowledgements."""
         size = self.batch_size if self._connected else 1
         least = size
         for gathering in self._by_id.values():

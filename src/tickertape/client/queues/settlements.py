@@ -1,8 +1,4 @@
-"""Owns what an application may say of messages of a queue, as it becomes settlements: bookmarks in all their
-forms, the option, and the bodies that are published.
-
-Must never send one, nor know whether a message is leased: what a settlement does is the server's to say.
-"""
+"""Settlements: bookmarks and options of an application as the bodies that are published."""
 
 from __future__ import annotations
 
@@ -31,7 +27,7 @@ _EXTENSION: Final = "lease_extension"
 
 
 def action_of(option: str | None) -> tuple[Action, int]:
-    """What the option of an acknowledgement asks for, and the milliseconds of an extension. Raises
+    """Return the action that an option asks for, and the milliseconds of an extension. Raises
     `BadOption`."""
     if option is not None and not isinstance(option, str):
         raise BadOption(f"the option of an acknowledgement is text, not {type(option).__name__}")
@@ -108,7 +104,7 @@ def bodies_of(
 
 
 def bodies_of_gathered(items: Sequence[Gathered], marks_max: int) -> Iterator[bytes]:
-    """What was gathered as settlements: what follows one another of one queue is one."""
+    """Make settlements of gathered acknowledgements, one for each run of one queue."""
     begin = 0
     while begin < len(items):
         some = items[begin : begin + marks_max]

@@ -1,7 +1,6 @@
-"""Owns what a client does with the bookmarks of a subscription: in a bookmark store, or without one.
+"""Bookmark tracker: the delivered bookmarks of a subscription, with or without a bookmark store.
 
-Must never let a message pass that the store holds back, or decide where to begin: it says what is known. What
-a store of the application raises is told as an error of ours.
+Exceptions of an application's store become a `TickertapeError`.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ T = TypeVar("T")
 
 
 class BookmarkTracker(Protocol):
-    """What was delivered of one subscription. Every call may raise a `TickertapeError`."""
+    """Tracks the deliveries of one subscription. Every call may raise a `TickertapeError`."""
 
     comes_again: bool
-    """Whether what was delivered and not discarded is to be delivered again after a resumption."""
+    """Whether messages that were not discarded are redelivered after a resumption."""
 
     def resumed(self, *, conflated: bool) -> None:
-        """It is about to be placed (again)."""
+        """The subscription is about to be placed (again)."""
 
     def started(self, bookmarks: Sequence[Bookmark]) -> None:
         """The server says after which message it begins; none: at the beginning of the log."""
@@ -165,7 +164,7 @@ def tracker_of(
 
 
 def forget(store: BookmarkStore | None, sub_id: str) -> TickertapeError | None:
-    """Nobody will ask for this id again, which was made up. Returns what the store raises."""
+    """Forget a made-up id, and return the error of the store, if any."""
     try:
         if store is not None:
             asked(lambda: store.purge(sub_id))

@@ -1,7 +1,4 @@
-"""Owns what a delivery says for whom it is, and whether its batch may be used.
-
-Must never hold a message: what is sound goes to the subscriptions at once.
-"""
+"""Delivery: checks a delivered batch and finds its subscriptions."""
 
 from __future__ import annotations
 
@@ -47,7 +44,7 @@ def route_delivery(
 
 
 def _positions(encoded: bytes, count: int) -> UInt64s:
-    """Where the messages of a batch stand. Raises `BadCommand`."""
+    """Return the positions of the messages of a batch. Raises `BadCommand`."""
     if len(encoded) == U8.itemsize:
         return np.arange(count, dtype=U8) + np.frombuffer(encoded, U8)
     if len(encoded) != U8.itemsize * count:

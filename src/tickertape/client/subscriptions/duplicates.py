@@ -1,8 +1,7 @@
-"""Owns the second look at messages that came again: those that were discarded while they waited here, by who
-held earlier copies of them, are not handed on.
+"""Duplicates: drops messages that were delivered before, and skips redelivered ones discarded since.
 
-Must never cost a batch in which nothing came again more than a look at its context, nor hold back a message
-that a bookmark store does not call discarded.
+A batch without redelivered messages costs one look at its context. No message is held back that a bookmark
+store does not call discarded.
 """
 
 from __future__ import annotations
@@ -118,7 +117,7 @@ RowNumbers: TypeAlias = npt.NDArray[np.int64]
 
 
 class Deduplicated(NamedTuple):
-    """What is left of a batch."""
+    """The messages of a batch that are new."""
 
     batch: MessageBatch | None
     """Often the batch itself; None when nothing is left."""
@@ -129,12 +128,12 @@ class Deduplicated(NamedTuple):
 
 
 class DeduplicatedRows(NamedTuple):
-    """What is left of some rows of a batch."""
+    """The rows of a batch that are new."""
 
     rows: Sequence[int]
     """Often the rows themselves."""
     cost: int
-    """What those that are left cost together."""
+    """Their cost."""
     context: SubscriptionContext
     dropped: RowNumbers | None = None
     """The rows of the batch that are not left; None when all are."""
@@ -143,7 +142,7 @@ class DeduplicatedRows(NamedTuple):
 def drop_duplicates(
     tracker: BookmarkTracker, batch: MessageBatch, context: SubscriptionContext
 ) -> Deduplicated:
-    """What of it is new. Raises what the tracker raises."""
+    """Return the messages that are new. Raises what the tracker raises."""
     keep = tracker.new_rows(*columns_of(batch))
     if keep is None:
         return Deduplicated(batch, context)

@@ -1,7 +1,6 @@
-"""Owns the return of small amounts of credit: what is left below half of a window once deliveries pause.
+"""Idle credit: returns what is left below half of a window once deliveries pause.
 
-A server whose next message does not fit the remaining credit waits for exactly that. Must never send: the
-core does.
+A server whose next message does not fit the remaining credit waits for exactly that.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Owns what a subscription delivered until the application takes it, and what of it was granted again.
+"""Message buffer: batches of one subscription that were delivered and not consumed.
 
-Must never wait, lock or call anyone: a stream of either front guards it and tells the client what it owes. An
-exception that a signal handler raises may come between any two steps: what was taken is counted in one
-assignment, and stays at hand until `settle`.
-What lies here is bounded by the credit of the subscription, and by `catch_up_bytes_max` while somebody waits
-for the replay to catch up.
+A stream of either front guards it and reports the credit that is due. An exception that a signal handler
+raises may come between any two steps: what was taken is counted in one assignment, and stays at hand until
+`settle`. Its size is bounded by the credit of the subscription, and by `catch_up_bytes_max` while a caller
+waits for the replay to catch up.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from tickertape.client.subscriptions.message_buffer_conflation import (
 )
 
 Taken = tuple[int, int, MessageBatch | None]
-"""What was taken of what came: how many batches, their cost, and the last one until it is settled."""
+"""Batches taken so far, their cost, and the last one until it is settled."""
 
 
 class ReadPosition(NamedTuple):
-    """How far an application has come in the batch at hand; `batch` is that one, or the rest of it."""
+    """Position of the application in the batch at hand; `batch` is that one, or the rest of it."""
 
     at_hand: MessageBatch | None
     batch: MessageBatch | None
@@ -62,7 +61,7 @@ class ReadPosition(NamedTuple):
         return _slice(self.batch, self.batch.count - left)
 
 
-NOWHERE: Final = ReadPosition.end(None)
+NO_POSITION: Final = ReadPosition.end(None)
 """No batch was begun."""
 
 
@@ -85,15 +84,15 @@ class MessageBuffer:
         "bookmark_found",
         "caught_up",
         "closed",
-        "early",
+        "credit_due",
+        "credit_early",
         "end_error",
         "end_reason",
+        "generation",
         "limited",
-        "owed",
         "passed",
         "started_after",
         "sub_id",
-        "voids",
     )  # fmt: skip
 
     def __init__(self, sub_id: str, *, limited: bool) -> None:
@@ -116,18 +115,18 @@ class MessageBuffer:
         self._taken: Taken = (0, 0, None)
         self._prepaid_cost = 0
         """Up to where what came was granted again before it was taken."""
-        self.owed = 0
+        self.credit_due = 0
         """The cost to report for the batch at hand once it is done with; who reports it sets it to 0."""
         self.passed = False
         """Whether all messages of the batch taken last came again and were discarded meanwhile."""
-        self.early = 0
-        """As `owed`, for what was granted again before it was taken, where a stream keeps that here."""
+        self.credit_early = 0
+        """Credit to report for batches that were granted again before they were taken."""
         self._catching_up: set[object] = set()
         self._done: MessageBatch | str | None = None
         self._notice: tuple[int, str] | None = None
         self._void_batches = -1
-        self.voids = 0
-        """How often what is here was declared void."""
+        self.generation = 0
+        """How often the delivered messages were declared void."""
 
     # -- what the client hands in -----------------------------------------------------------------------
 
@@ -148,7 +147,7 @@ class MessageBuffer:
         conflation = StreamConflation(by)
         came, self._batches = self._batches, deque()
         self._conflation = conflation
-        owed, paid_cost, at = 0, self._prepaid_cost, self._taken[1]
+        due, paid_cost, at = 0, self._prepaid_cost, self._taken[1]
         for item in came:
             if isinstance(item, WaitingMessage) and not item.left:
                 self._batches.append(item)  # nothing of it is left, but it is counted
@@ -157,8 +156,8 @@ class MessageBuffer:
             at += batch.cost
             self._pushed_batches -= 1
             self._pushed_cost -= batch.cost
-            owed += self._conflate(conflation, batch, paid=at <= paid_cost)
-        return owed
+            due += self._conflate(conflation, batch, paid=at <= paid_cost)
+        return due
 
     def take_superseded(self) -> Superseded | None:
         """The messages to discard in a bookmark store because newer ones took their places. Each is given
@@ -174,7 +173,7 @@ class MessageBuffer:
         self._batches.append(waiting)
         self._pushed_batches += 1
         self._pushed_cost += batch.cost
-        owed = 0
+        due = 0
         with_store = batch.context is not None and batch.context.store is not None
         if with_store:
             self._superseded_of = batch.context
@@ -186,8 +185,8 @@ class MessageBuffer:
             if earlier.paid:
                 self._prepaid_cost -= cost
             else:
-                owed += cost
-        return owed + (self._prepay() if self._catching_up else 0)
+                due += cost
+        return due + (self._prepay() if self._catching_up else 0)
 
     def started(self, after: str, *, found: bool) -> None:
         """The server placed it behind the message with the bookmark `after`, if that is known."""
@@ -200,11 +199,19 @@ class MessageBuffer:
         self._notice = (self._pushed_batches, bookmark)
         self._apply_notice()
 
+    def catch_up(self) -> None:
+        """The replay has caught up, or reached its stop."""
+        self.caught_up = True
+
+    def restart(self) -> None:
+        """Messages that were not handed on yet will be redelivered."""
+        self.generation += 1
+
     def void(self) -> None:
-        """What is here comes again: it is to be handed to nobody, and counts as taken when its turn comes."""
+        """The batches here will be redelivered: they count as taken when it is their turn."""
         self._void_batches = self._pushed_batches
         self._notice = None
-        self.voids += 1
+        self.restart()
 
     def end(self, reason: str, error: TickertapeError | None) -> None:
         """Nothing more comes; what is here can still be taken. The first end counts."""
@@ -235,7 +242,7 @@ class MessageBuffer:
 
     def settle(self) -> int:
         """The cost to report for the batch taken last: asking for another one says that it is done with."""
-        owed, self.owed = self.owed, 0
+        due, self.credit_due = self.credit_due, 0
         batches, cost, batch = self._taken
         if batch is not None:
             if len(self._batches) > self._pushed_batches - batches:
@@ -243,7 +250,7 @@ class MessageBuffer:
             self.done(batch)
             self._taken = (batches, cost, None)
         self._apply_notice()
-        return owed
+        return due
 
     def done(self, batch: MessageBatch) -> None:
         """The application is done with `batch` and everything before it."""
@@ -270,7 +277,7 @@ class MessageBuffer:
         batches, begin, _ = self._taken
         end = begin + batch.cost
         # What was granted again while it lay here is not granted twice.
-        self.owed = end - min(end, max(begin, self._prepaid_cost))
+        self.credit_due = end - min(end, max(begin, self._prepaid_cost))
         left = batch if whole else left_of(batch)
         self.passed = left is None
         if left is not None:
@@ -280,7 +287,7 @@ class MessageBuffer:
         return batch
 
     def _first(self) -> MessageBatch:
-        """What waits first; what is empty before it counts as taken."""
+        """Return the first batch that waits; empty ones before it count as taken."""
         while len(self._batches) > self._pushed_batches - self._taken[0]:
             self._batches.popleft()  # see `settle`
         while isinstance(first := self._batches[0], WaitingMessage):
@@ -301,12 +308,12 @@ class MessageBuffer:
     # -- waiting for the replay to catch up -------------------------------------------------------------
 
     def begin_catch_up(self, who: object) -> int:
-        """Somebody waits, and perhaps does not consume: what is held is granted again; the cost to report."""
+        """Start to wait for the replay; returns the cost to report, of batches that are granted again."""
         self._catching_up.add(who)
         return self._prepay()
 
     def end_catch_up(self, who: object) -> None:
-        """They do not wait any more, if they did."""
+        """End the waiting for the replay."""
         self._catching_up.discard(who)
 
     @property
@@ -327,11 +334,11 @@ class MessageBuffer:
     # -- errors of both fronts --------------------------------------------------------------------------
 
     def over(self) -> StreamEnded:
-        """What `get` raises when there are no more."""
+        """Return the error of `get` when there are no more messages."""
         return StreamEnded(f"stream {self.sub_id} is over: {self.end_error or self.end_reason}")
 
     def late(self, timeout: float | None) -> TimedOut:
-        """What is raised when nothing came."""
+        """Return the error when no message arrived in time."""
         return TimedOut(f"no message on stream {self.sub_id} {within(timeout)}")
 
     # -- inside -----------------------------------------------------------------------------------------
@@ -352,9 +359,9 @@ class MessageBuffer:
             for item in self._batches:
                 if isinstance(item, WaitingMessage):
                     item.paid = True
-        owed = self._pushed_cost - max(self._prepaid_cost, self._taken[1])
+        due = self._pushed_cost - max(self._prepaid_cost, self._taken[1])
         self._prepaid_cost = self._pushed_cost
-        return owed
+        return due
 
 
 def rest_of(current: Iterator[Message]) -> MessageBatch | None:

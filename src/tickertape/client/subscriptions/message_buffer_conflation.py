@@ -1,7 +1,7 @@
-"""Owns what waits in a stream that conflates: of each key the newest message only.
+"""Conflation in a message buffer: keeps only the newest message of each key.
 
-Must never touch a batch that was taken, or change the order of what is left. Bodies of messages that newer
-ones took the place of are let go of when they are half of a batch.
+Batches that were taken do not change, nor does the order of what is left. Bodies of superseded messages are
+released when they are half of a batch.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class WaitingMessage:
         return self.costs[row]
 
     def rest(self) -> MessageBatch:
-        """What is left, at least one message."""
+        """Return the messages that are left, at least one."""
         if self.left == len(self._rows):
             return self.batch
         at = [index for index, row in enumerate(self._rows) if self._alive[row]]

@@ -1,10 +1,9 @@
-"""Owns the subscriptions of one connection and their credit.
+"""Subscription registry: the subscriptions of one connection, their deliveries and their credit.
 
-One that is to be replaced goes on until the server answers: what comes before the answer is the old one's,
-what comes behind it the new one's. Where subscriptions are kept, those with a handler outlive their
-connection and are placed again. What comes before a first one stands belongs to another one of its id, which
-ended here while that was on its way. Must never hold messages: what arrives is handed on at once. Credit is
-given back when half of the window was consumed; quiet_credit.py returns the rest.
+A subscription that is to be replaced goes on until the server answers: deliveries before the answer are the
+old one's, deliveries behind it the new one's. Where subscriptions are kept, those with a handler outlive
+their connection and are placed again. Deliveries before a subscription was accepted belong to an earlier one
+of its id. Credit is given back when half of the window was consumed; `idle_credit.py` returns the rest.
 """
 
 from __future__ import annotations
@@ -64,10 +63,10 @@ class SubscriptionRegistry:
         self._effects = effects
         self._leases = leases
         self._by_id: dict[str, Subscription] = {}
-        self._quiet = IdleCredit()
-        self._recent = RouteCache()
+        self._idle_credit = IdleCredit()
+        self._routes = RouteCache()
         self._placed = 0
-        """How many were begun."""
+        """Subscriptions that were begun."""
         self.store: BookmarkStore | None = None
         """Remembers what bookmark subscriptions were delivered."""
         self._report_duplicates = False
@@ -107,10 +106,10 @@ class SubscriptionRegistry:
         self.store = store
 
     def prepare(self, request: SubscribeRequest, sink: Sink) -> Subscription:
-        """What `begin` takes. Raises `SubscriptionExists`, and what the bookmark store raises."""
+        """Make a subscription for `begin`. Raises `SubscriptionExists`, and errors of the bookmark store."""
         sub_id = request.context.sub_id
         present = self._by_id.get(sub_id)
-        if present is not None and present.told:
+        if present is not None and present.unsubscribe_sent:
             present = None  # the server works in order: this one is over there before the new one begins
         if present is not None:
             if not request.replace:
@@ -141,7 +140,7 @@ class SubscriptionRegistry:
         """Expect deliveries to it."""
         sub_id = subscription.context.sub_id
         present = self._by_id.get(sub_id)
-        if present is not None and present.told:
+        if present is not None and present.unsubscribe_sent:
             self.end(sub_id, "unsubscribed", None)
             present = None
         if present is None:
@@ -149,7 +148,7 @@ class SubscriptionRegistry:
         else:
             present.successor = subscription
 
-    def stands(self, request: SubscribeRequest, answer: Ack) -> bool:
+    def accepted(self, request: SubscribeRequest, answer: Ack) -> bool:
         """The server took it; what it replaces is over. Whether its stream was left meanwhile. Raises
         `BadCommand` for a place that is none."""
         sub_id = request.context.sub_id
@@ -162,14 +161,14 @@ class SubscriptionRegistry:
             present = successor
         if present is None or present.request is not request:
             return False
-        present.stood = True
+        present.accepted = True
         self._leases.granted(sub_id, answer.backlog)
         if present.replay is not None and answer.after:
             self._begun(present, present.replay, place)
         if present.replay is not None:
             self._effects.append(Started(present.sink, answer.after, answer.found))
-        left, present.left = present.left, False
-        return left
+        abandoned, present.abandoned = present.abandoned, False
+        return abandoned
 
     def _begun(self, subscription: Subscription, replay: ReplayState, place: Bookmark | None) -> None:
         try:
@@ -194,37 +193,37 @@ class SubscriptionRegistry:
             return None, False
         present.successor = None
         self._effects.append(End(successor.sink, reason, error))
-        left, present.left = present.left, False
-        return (present.give_back() if present.consumed else None), left
+        abandoned, present.abandoned = present.abandoned, False
+        return (present.give_back() if present.consumed else None), abandoned
 
     def leave(self, request: SubscribeRequest) -> bool:
-        """Nobody holds its stream any more; whether the server is to be told now."""
+        """Note that its stream has no reader any more; whether to unsubscribe now."""
         present = self._by_id.get(request.context.sub_id)
-        if present is None or present.told:
+        if present is None or present.unsubscribe_sent:
             return False
         successor = present.successor
         if present.request is request:
-            present.left = successor is not None
+            present.abandoned = successor is not None
             return successor is None
         if successor is not None and successor.request is request:
-            successor.left = True
+            successor.abandoned = True
         return False
 
-    def meant(self, sub_ids: Sequence[str], call_id: int) -> list[str]:
+    def known_to(self, sub_ids: Sequence[str], call_id: int) -> list[str]:
         """Those of them that the server had when it carried out this command: others were asked for behind
         it."""
         by_id = self._by_id
-        return [sub_id for sub_id in sub_ids if sub_id in by_id and by_id[sub_id].asked < call_id]
+        return [sub_id for sub_id in sub_ids if sub_id in by_id and by_id[sub_id].command_id < call_id]
 
-    def told(self, sub_id: str) -> None:
+    def unsubscribe_sent(self, sub_id: str) -> None:
         """The server was told that nobody holds its stream any more: its id is free for another one."""
         present = self._by_id.get(sub_id)
         if present is not None:
-            present.told = True
+            present.unsubscribe_sent = True
 
     def completed(self, command: Completed) -> None:
         """The replay has caught up or reached its stop."""
-        subscription = self._standing(command.sub_id)
+        subscription = self._accepted(command.sub_id)
         if subscription is not None:
             if subscription.replay is not None:
                 subscription.replay.completed = True
@@ -232,7 +231,7 @@ class SubscriptionRegistry:
 
     def ended(self, command: Ended) -> None:
         """The server says that it is over."""
-        subscription = self._standing(command.sub_id)
+        subscription = self._accepted(command.sub_id)
         if subscription is None:
             return
         if not command.code:
@@ -263,7 +262,7 @@ class SubscriptionRegistry:
         subscription = self._by_id.pop(sub_id, None)
         if subscription is None:
             return
-        self._quiet.forget(sub_id)
+        self._idle_credit.forget(sub_id)
         subscription.end_leases()
         self._leases.ended(sub_id)
         self._effects.append(End(subscription.sink, reason, error))
@@ -280,8 +279,8 @@ class SubscriptionRegistry:
         """The connection is gone, and all of its subscriptions but those that are kept."""
         for sub_id in list(self._by_id):
             present = self._by_id[sub_id]
-            held = not (present.left or present.told)
-            if keep and held and present.request.handled and present.stood:
+            held = not (present.abandoned or present.unsubscribe_sent)
+            if keep and held and present.request.handled and present.accepted:
                 self._lose(sub_id, present, reason, error)
             else:
                 while sub_id in self._by_id:
@@ -291,7 +290,7 @@ class SubscriptionRegistry:
         successor, present.successor = present.successor, None
         if successor is not None:
             self._effects.append(End(successor.sink, reason, error))
-        self._quiet.forget(sub_id)
+        self._idle_credit.forget(sub_id)
         present.lose()
         replay = present.replay
         if replay is not None and replay.completed and replay.ends:
@@ -313,12 +312,12 @@ class SubscriptionRegistry:
                 subscription.terms.paused = paused
 
     def kept(self) -> list[str]:
-        """Those that wait to be placed again, in the order in which they were placed first."""
+        """Return the ids that wait to be placed again, in the order of the first placement."""
         waiting = [subscription for subscription in self._by_id.values() if not subscription.placed]
         return [subscription.context.sub_id for subscription in sorted(waiting, key=attrgetter("order"))]
 
     def leave_kept(self, request: SubscribeRequest) -> bool:
-        """As `leave`, for one that waits to be placed again: it is over. Whether it was one."""
+        """End a subscription that waits to be placed again; whether it was one."""
         present = self._by_id.get(request.context.sub_id)
         if present is None or present.request is not request or present.placed:
             return False
@@ -365,11 +364,11 @@ class SubscriptionRegistry:
     def delivered(self, command: Deliver, batch: MessageBatch, now: Now) -> None:
         """A batch came; one for a subscription that is over was on its way when it ended. Raises `BadCommand`
         for more than the credit allows."""
-        subscription = self._standing(command.sub_id)
+        subscription = self._accepted(command.sub_id)
         if subscription is None:
             return
         subscription.check_credit(batch.count, batch.cost)
-        self._quiet.delivered(subscription, batch.cost, now.mono)
+        self._idle_credit.delivered(subscription, batch.cost, now.mono)
         context, replay = subscription.context, subscription.replay
         if replay is not None and replay.tracker is not None:
             replay.came = True
@@ -383,19 +382,19 @@ class SubscriptionRegistry:
     def delivered_to_all(self, routes: Sequence[Route], batch: MessageBatch, now: Now) -> None:
         """A batch came for several subscriptions: each gets its share of it. Raises `BadCommand` for more
         than the credit of one allows, once those before it have theirs."""
-        shared = self._recent.add(batch)
+        shared = self._routes.add(batch)
         parts: list[Part] = []
         beyond: BadCommand | None = None
         by_id, share, mono = self._by_id, shared.share, now.mono
         for sub_id, rows, cost in routes:
             subscription = by_id.get(sub_id)
-            if subscription is not None and subscription.stood:
+            if subscription is not None and subscription.accepted:
                 try:
                     subscription.check_credit(len(rows), cost)
                 except BadCommand as error:
                     beyond = error
                     break
-                self._quiet.delivered(subscription, cost, mono)
+                self._idle_credit.delivered(subscription, cost, mono)
                 context, replay = subscription.context, subscription.replay
                 if replay is not None and replay.tracker is not None:
                     replay.came = True
@@ -409,28 +408,28 @@ class SubscriptionRegistry:
         if beyond is not None:
             raise beyond
 
-    def _standing(self, sub_id: str) -> Subscription | None:
-        """Whom it concerns when the server speaks of an id."""
+    def _accepted(self, sub_id: str) -> Subscription | None:
+        """Return the subscription of an id if the server has accepted it."""
         subscription = self._by_id.get(sub_id)
-        return subscription if subscription is not None and subscription.stood else None
+        return subscription if subscription is not None and subscription.accepted else None
 
     def damaged(self, sub_ids: Sequence[str], error: TickertapeError) -> None:
         """A batch for these came that cannot be used."""
         for sub_id in sub_ids:
-            if self._standing(sub_id) is not None:
+            if self._accepted(sub_id) is not None:
                 self.failed(sub_id, error)
 
     def _deduplicated(
         self, subscription: Subscription, tracker: BookmarkTracker, batch: MessageBatch
     ) -> Deduplicated:
-        """What of a batch is for the application."""
+        """Return the messages of a batch that are new, and report the others."""
         try:
             left_over = drop_duplicates(tracker, batch, subscription.context)
         except TickertapeError as error:
             self.failed(subscription.context.sub_id, error)
             return Deduplicated(None, subscription.context)
         if left_over.dropped is not None:
-            self._tell_dropped(subscription, batch, left_over.dropped)
+            self._report_dropped(subscription, batch, left_over.dropped)
             self._give(subscription, batch.cost - (0 if left_over.batch is None else left_over.batch.cost))
         return left_over
 
@@ -442,18 +441,18 @@ class SubscriptionRegistry:
         rows: Sequence[int],
         cost: int,
     ) -> DeduplicatedRows:
-        """As `_deduplicated`, of some messages of a batch, which cost `cost`."""
+        """Return the rows of a batch that are new, and report the others; see `_deduplicated`."""
         try:
             left_over = drop_duplicate_rows(tracker, batch, rows, cost, subscription.context)
         except TickertapeError as error:
             self.failed(subscription.context.sub_id, error)
             return DeduplicatedRows((), 0, subscription.context)
         if left_over.dropped is not None:
-            self._tell_dropped(subscription, batch, left_over.dropped)
+            self._report_dropped(subscription, batch, left_over.dropped)
             self._give(subscription, cost - left_over.cost)
         return left_over
 
-    def _tell_dropped(self, subscription: Subscription, batch: MessageBatch, rows: RowNumbers) -> None:
+    def _report_dropped(self, subscription: Subscription, batch: MessageBatch, rows: RowNumbers) -> None:
         if self._report_duplicates:
             dropped = dropped_of(batch, rows, subscription.context)
             self._effects.append(DuplicatesDropped(dropped))
@@ -467,7 +466,7 @@ class SubscriptionRegistry:
         """Subscriptions were sent everything of theirs up to a bookmark: each may resume there."""
         bookmark = Bookmark(command.publisher, command.sequence)
         for sub_id in command.sub_ids:
-            subscription = self._standing(sub_id)
+            subscription = self._accepted(sub_id)
             if subscription is None:
                 continue
             replay = subscription.replay
@@ -480,6 +479,12 @@ class SubscriptionRegistry:
                 replay.begun, replay.after = True, bookmark
             self._effects.append(Notice(subscription.sink, str(bookmark)))
 
+    def take_errands(self) -> tuple[list[Credit], list[str]]:
+        """Return the credit to give back, and the subscriptions to end at the server."""
+        grants, leaving = self.grants, self.leaving
+        self.grants, self.leaving = [], []
+        return grants, leaving
+
     # -- credit -----------------------------------------------------------------------------------------
 
     def consumed(self, sub_id: str, cost: int, request: SubscribeRequest | None = None) -> Credit | None:
@@ -491,7 +496,7 @@ class SubscriptionRegistry:
         return subscription.take(cost)
 
     def consumed_all(self, takings: Sequence[tuple[SubscribeRequest, int]]) -> list[Credit]:
-        """As `consumed`, for several."""
+        """Take in what was consumed of several subscriptions; see `consumed`."""
         grants = []
         by_id = self._by_id
         for request, cost in takings:
@@ -514,8 +519,8 @@ class SubscriptionRegistry:
 
     def next_deadline(self) -> float | None:
         """When `wake` wants to be called (monotonic seconds), or None."""
-        return self._quiet.next_deadline()
+        return self._idle_credit.next_deadline()
 
     def wake(self, now: Now) -> list[Credit]:
         """The credit to give back for subscriptions that have been quiet for a moment."""
-        return self._quiet.wake(now.mono)
+        return self._idle_credit.wake(now.mono)

@@ -1,7 +1,7 @@
-"""Owns how a subscription is placed: for the first time, and again after its connection was lost.
+"""Resubscription: where and with which options a subscription is placed again after a loss.
 
-Must never hold or send anything. A bookmark subscription that is placed again begins after what is known of
-it; a range keeps its end; what was paused is paused again; filter, topic and other options are as they were.
+A bookmark subscription resumes after what is known of it; a range keeps its end; what was paused is paused
+again; filter, topic and other options do not change.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _OWN: Final = ("pause", "replace")
 
 
 class ReplayState:
-    """Where a bookmark subscription began, and how far it has come."""
+    """State of a bookmark subscription: its start, and how far it has come."""
 
     __slots__ = (
         "_known",
@@ -52,7 +52,7 @@ class ReplayState:
         self, bookmark: str | None, options: str, tracker: BookmarkTracker | None, *, until_caught_up: bool
     ) -> None:
         self.bookmark = bookmark
-        """As the application gave it; None for one that reads positions."""
+        """Start point from the application; None for one that reads positions."""
         self.not_found = parse_options(options).get("bookmark_not_found")
         self.until_caught_up = until_caught_up
         self.tracker = tracker
@@ -67,11 +67,11 @@ class ReplayState:
         self._start: Bookmark | None = None
         """After which message it began the first time."""
         self._known: Sequence[Bookmark] = ()
-        """Where it would have been resumed then."""
+        """The bookmarks from which it would have resumed then."""
 
     def began(self, place: Bookmark | None) -> None:
         """The server says after which message it begins; None: at the beginning of the log. Raises what the
-        trail raises."""
+        tracker raises."""
         if self.tracker is None:
             return
         self.tracker.started([] if place is None else [place])
@@ -148,7 +148,7 @@ def place_after(text: str) -> Bookmark | None:
 
 
 class ServerTerms:
-    """What a subscription is, beside where it stands: its options, and whether it is paused."""
+    """The options of a subscription, and whether it is paused."""
 
     __slots__ = ("conflated", "live", "options", "paused")
 

@@ -1,7 +1,7 @@
-"""Owns what one subscription has of a batch that came for several: a view on it, with a context of its own.
+"""Routing: views of one batch for several subscriptions, each with a context of its own.
 
-Must never copy a body before somebody asks for the share as a table, nor let a share keep a whole batch alive
-beyond the bound: `RouteCache` turns shares into batches of their own when others have come meanwhile.
+No body is copied before a share is used as a table. `RouteCache` turns shares into batches of their own when
+others have been delivered meanwhile, so that a share does not keep a whole batch alive beyond the bound.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tickertape.wire.commands import Deliver
 _MADE: Final = frozenset(
     {"_places", "_table", "bodies", "body_bytes", "columns", "head_bytes", "nbytes", "run_count", "topics"}
 )
-"""What a batch has and a view does not: asking for one of them makes the share a batch."""
+"""Attributes of a batch that a view lacks: reading one of them makes the share a batch."""
 
 
 _reference: Final = weakref.ref
@@ -94,7 +94,7 @@ class SharedBatch:
         return bodies
 
     def share(self, rows: Sequence[int], cost: int, context: DeliveryContext) -> MessageBatch:
-        """What is for one subscription: these rows, which cost so much."""
+        """Return the share of one subscription: these rows, and their cost."""
         if len(rows) == self.count:
             whole = MessageBatch.__new__(MessageBatch)
             whole.__dict__.update(self.batch.__dict__)

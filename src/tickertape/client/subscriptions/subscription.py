@@ -1,7 +1,4 @@
-"""Owns one subscription of a client: what was asked for, its credit, and how it stands on the connection.
-
-Must never hold messages, or decide what becomes of others: that is the business of subscriptions.py.
-"""
+"""Subscription of a client: its request, its credit, and its state on the connection."""
 
 from __future__ import annotations
 
@@ -37,25 +34,25 @@ class Subscription:
     """State of one subscription of the client machine."""
 
     __slots__ = (
-        "asked",
+        "abandoned",
+        "accepted",
         "bound",
+        "command_id",
         "consumed",
         "context",
         "deadline",
         "delivered",
         "hold",
-        "left",
         "order",
         "overdue",
         "placed",
         "replay",
         "request",
         "sink",
-        "stood",
         "successor",
         "terms",
-        "told",
         "unconsumed",
+        "unsubscribe_sent",
         "window",
     )  # fmt: skip
 
@@ -66,40 +63,40 @@ class Subscription:
         """None for one that only has what comes."""
         self.terms = ServerTerms(request.options)
         self.sink = sink
-        self.asked = 0
+        self.command_id = 0
         """The number of the command that asked for it on this connection."""
         self.order = order
-        """Those that are placed again keep the order in which they were placed first."""
+        """Rank in the order of the first placement, which a new placement keeps."""
         self.window = request.depth_bytes
         self.bound = self.window
-        """How much may be outstanding on this connection: unconsumed, or consumed and not given back."""
+        """Cost that may be outstanding on this connection: unconsumed, or consumed and not given back."""
         self.unconsumed = 0
         self.consumed = 0
         self.deadline = 0.0
         self.delivered = 0.0
         self.overdue = False
         self.successor: Subscription | None = None
-        """What was asked to replace it, until the server has answered."""
-        self.left = False
-        """Nobody holds its stream any more, and the server is still to be told."""
-        self.told = False
-        """Nobody holds its stream any more, and the server was told."""
+        """The subscription that is to replace it, until the server has answered."""
+        self.abandoned = False
+        """Its stream has no reader any more, and the unsubscribe is still to be sent."""
+        self.unsubscribe_sent = False
+        """Its stream has no reader any more, and the unsubscribe was sent."""
         self.placed = True
         """The server of this connection was asked for it."""
-        self.stood = False
+        self.accepted = False
         """A server has taken it."""
         self.hold = Hold()
-        """What leases on messages of queues depend on: this connection."""
+        """Ends with this connection, and the leases on queue messages with it."""
 
     @property
     def tracker(self) -> BookmarkTracker | None:
-        """Who keeps account of what it was delivered."""
+        """The tracker of its deliveries."""
         return None if self.replay is None else self.replay.tracker
 
     def command(self, call_id: int) -> Subscribe:
-        """What asks the server for it, for the first time."""
+        """Return the command that places it for the first time."""
         request = self.request
-        self.asked = call_id
+        self.command_id = call_id
         return Subscribe(
             id=call_id,
             sub_id=request.context.sub_id,
@@ -117,9 +114,9 @@ class Subscription:
         )
 
     def command_again(self, call_id: int) -> Subscribe:
-        """What asks another connection for it. What lies unconsumed here is still of its window."""
+        """Return the command that places it on another connection. Unconsumed messages fill its window."""
         request, replay, terms = self.request, self.replay, self.terms
-        self.asked, self.consumed = call_id, 0
+        self.command_id, self.consumed = call_id, 0
         credit = max(message_cost_bytes, self.window - self.unconsumed)
         self.bound = self.unconsumed + credit
         return Subscribe(
@@ -150,7 +147,7 @@ class Subscription:
         self.hold = Hold()
 
     def end_leases(self) -> None:
-        """Whatever messages of queues it holds have gone back."""
+        """End its leases: the messages have gone back to their queues."""
         self.hold.over = True
 
     def leased(self, command: Deliver, leases: Leases) -> SubscriptionContext:

@@ -29,7 +29,6 @@ from tickertape.base.errors import (
 from tickertape.base.limits import publish_messages_max, transaction_parts_max
 from tickertape.batch import MessageBatch
 from tickertape.batch.builders.columns import OutColumns, batches_from_columns
-from tickertape.client.blocking.transactions import call_transaction
 from tickertape.client.limits import stage_frame_bytes
 from tickertape.client.protocol.transactions import ConnectionPin, aborting, staging
 from tickertape.spark.sink.options import SinkOptions
@@ -121,8 +120,9 @@ def _stage(outgoing: SinkOptions, space: str, name: str, rows: Iterator[Any]) ->
         with suppress(StopIteration):
             while True:
                 make, batch = steps.send(answer)
-                call = partial(call_transaction, client, make, batch, outgoing.timeout_seconds, same)
-                answer = _once_free(outgoing, call)
+                answer = _once_free(
+                    outgoing, partial(client.ask, make, batch, outgoing.timeout_seconds, same)
+                )
     return StagedTask(space, name, part)
 
 
@@ -170,8 +170,7 @@ def _commit(outgoing: SinkOptions, space: str, name: str, written: Sequence[Stag
         try:
             client, _ = connect(outgoing.servers, outgoing.timeout_seconds, until - time.monotonic())
             with client:
-                answer = call_transaction(
-                    client,
+                answer = client.ask(
                     lambda number: Commit(id=number, transaction=key, parts=parts),
                     None,
                     outgoing.timeout_seconds,
@@ -198,6 +197,6 @@ def _abort(outgoing: SinkOptions, written: Sequence[StagedTask]) -> None:
         try:
             client, _ = connect(outgoing.servers, outgoing.timeout_seconds)
             with client:
-                call_transaction(client, aborting(key), None, outgoing.timeout_seconds)
+                client.ask(aborting(key), None, outgoing.timeout_seconds)
         except TickertapeError:
             return  # the error that ended the batch is the one to tell

@@ -99,7 +99,7 @@ def test_one_deadline_holds_for_all_that_close_waits_for() -> None:
         connecting = asyncio.create_task(client.connect_and_logon())
         await asyncio.wait_for(begun.wait(), SECONDS)
         handled = asyncio.Event()
-        client._spawn(stubborn(until, handled))
+        client._driver._spawn(stubborn(until, handled))
         await handled.wait()
         assert 0.9 < await seconds_of(client.close(timeout=1.0)) < 1.9
         until.set()

@@ -158,8 +158,8 @@ def test_the_task_that_connects_may_be_cancelled_with_all_others() -> None:
         client = tt.AsyncHAClient("pricing-1", server_chooser=chooser, reconnect_delay=0.001)
         waiting = asyncio.create_task(client.connect_and_logon())
         await asyncio.sleep(0.005)
-        assert client._keeper is not None
-        client._keeper.cancel()
+        assert client._driver._reconnecting is not None
+        client._driver._reconnecting.cancel()
         with pytest.raises(tt.Disconnected, match="the task that connects was cancelled"):
             await waiting
         with pytest.raises(tt.Disconnected, match="the task that connects was cancelled"):
@@ -236,7 +236,9 @@ def test_the_task_that_connects_may_be_cancelled_before_its_first_step() -> None
         with socket_server() as server:
             client = tt.AsyncHAClient("pricing-1", servers=server.uri)
             waiting = asyncio.create_task(client.connect_and_logon())
-            asyncio.get_running_loop().call_soon(lambda: client._keeper and client._keeper.cancel())
+            asyncio.get_running_loop().call_soon(
+                lambda: client._driver._reconnecting and client._driver._reconnecting.cancel()
+            )
             with pytest.raises(tt.Disconnected, match="the task that connects was cancelled"):
                 await asyncio.wait_for(waiting, SECONDS)
             await client.connect_and_logon(SECONDS)

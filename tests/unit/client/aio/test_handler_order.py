@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+from tests.unit.client.stream_owner import Owner, asked
 from tickertape.batch import MessageBatch, batch_from_bodies
 from tickertape.batch.message_batch import Message
 from tickertape.client.aio.handler_order import HandlerOrder
@@ -21,7 +22,7 @@ class Fed:
     """Streams with handlers that are fed by hand, as the client feeds them."""
 
     def __init__(self, handle: Handle, *sub_ids: str) -> None:
-        self.consumed: dict[str, int] = dict.fromkeys(sub_ids, 0)
+        self.costs: dict[str, list[int]] = {sub_id: [] for sub_id in sub_ids}
         self.streams = {sub_id: self._stream(sub_id, handle) for sub_id in sub_ids}
         self.order = HandlerOrder()
         self.order.over = False
@@ -30,12 +31,12 @@ class Fed:
         self.next = 0
 
     def _stream(self, sub_id: str, handle: Handle) -> AsyncHandledStream:
-        def consumed(sub_id: str, cost: int) -> None:
-            self.consumed[sub_id] += cost
+        owner = Owner(self.costs[sub_id])
+        return AsyncHandledStream(asked(sub_id), owner, handler=handle, handlers=HandlerRunner())
 
-        return AsyncHandledStream(
-            sub_id, consumed=consumed, unsubscribe=lambda _: None, handler=handle, handlers=HandlerRunner()
-        )
+    @property
+    def consumed(self) -> dict[str, int]:
+        return {sub_id: sum(costs) for sub_id, costs in self.costs.items()}
 
     def batch(self, count: int, sub_id: str) -> MessageBatch:
         self.next += count

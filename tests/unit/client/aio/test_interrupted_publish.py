@@ -31,31 +31,31 @@ class LoopWorld(World):
 
     def make(self) -> None:
         self.target = AsyncClient("pricing-1", "tcp://127.0.0.1:1", publish_store=self.store)
-        self.target._loop = self.runner.get_loop()
+        self.target._driver._loop = self.runner.get_loop()
 
     def open(self) -> None:
         async def begin() -> None:
-            self.target._core.receive(ConnectionOpened(AsyncioWaiter()), START)
+            self.target._driver.core.receive(ConnectionOpened(AsyncioWaiter()), START)
 
-        self.target._link = cast(AsyncioConnection, self)
+        self.target._driver.connection = cast(AsyncioConnection, self)
         self.runner.run(begin())
         self.drive()
 
     def drive(self) -> None:
-        self.target._drive()
+        self.target._driver.drive()
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """As a link in a forked child; other tests fork while this world is not collected yet."""
 
     def core(self) -> ClientProtocol:
-        return self.target._core
+        return self.target._driver.core
 
     def call(self, topic: str, data: object, **extra: Any) -> int | None:
         return self.runner.run(self.target.publish(topic, data, **extra))
 
     def lose_if_ended(self) -> None:
         if self.link.hung_up:
-            self.target.lost(cast(AsyncioConnection, self), Disconnected("the event loop ended"))
+            self.target._driver.lost(cast(AsyncioConnection, self), Disconnected("the event loop ended"))
             self.connect()
 
     # -- what a link does ---

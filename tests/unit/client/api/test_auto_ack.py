@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.unit.client.queue_peer import QueuePeer, Settled
+from tests.unit.client.stream_owner import Owner, asked
 from tickertape.base.errors import TimedOut
 from tickertape.batch.message_batch import Message, MessageBatch
 from tickertape.client.aio.streams import AsyncHandledStream, AsyncMessageStream
@@ -29,13 +30,11 @@ class Shop:
         self.peer.connect()
         self.peer.consume(backlog=100)
         self.peer.core.acks.automatic = automatic
-        common: dict[str, Any] = {"consumed": lambda *_: None, "unsubscribe": lambda *_: None}
-        self.stream = MessageStream("s", **common)
-        self.astream = AsyncMessageStream("s", **common)
+        self.stream = MessageStream(asked(), Owner())
+        self.astream = AsyncMessageStream(asked(), Owner())
         self.told: list[BaseException] = []
         self.handlers = HandlerRunner()
         self.handlers.listener = self.told.append
-        self.common = common
 
     def deliver(self, messages: int = 1, **how: Any) -> MessageBatch:
         """Something comes out of the queue."""
@@ -46,7 +45,7 @@ class Shop:
 
     def handled(self, handler: Any) -> HandledStream:
         """A stream whose messages go to `handler`."""
-        return HandledStream("s", handler=handler, handlers=self.handlers, **self.common)
+        return HandledStream(asked(), Owner(), handler=handler, handlers=self.handlers)
 
     def said(self) -> list[tuple[str, int, int]]:
         """What was settled since the last call: action, first sequence, count."""
@@ -362,7 +361,7 @@ def test_async_handlers_settle_by_themselves() -> None:
             if message.sequence == 3:
                 message.cancel()
 
-        stream = AsyncHandledStream("s", handler=handle, handlers=shop.handlers, **shop.common)
+        stream = AsyncHandledStream(asked(), Owner(), handler=handle, handlers=shop.handlers)
         stream.push(shop.peer.deliver(4))
         stream.end("complete", None)
         await stream.hand_on()
@@ -381,7 +380,7 @@ def test_an_async_handler_is_given_nothing_that_has_gone_back() -> None:
             seen.append(message.sequence)
             shop.peer.lose()
 
-        stream = AsyncHandledStream("s", handler=handle, handlers=shop.handlers, **shop.common)
+        stream = AsyncHandledStream(asked(), Owner(), handler=handle, handlers=shop.handlers)
         stream.push(shop.peer.deliver(2))
         stream.push(shop.peer.deliver(1, once=True))
         stream.end("complete", None)
@@ -400,7 +399,7 @@ def test_a_handler_that_is_cancelled_gives_its_message_back() -> None:
             begun.set()
             await asyncio.Event().wait()
 
-        stream = AsyncHandledStream("s", handler=handle, handlers=shop.handlers, **shop.common)
+        stream = AsyncHandledStream(asked(), Owner(), handler=handle, handlers=shop.handlers)
         stream.push(shop.peer.deliver(1))
         task = asyncio.ensure_future(stream.hand_on())
         await begun.wait()

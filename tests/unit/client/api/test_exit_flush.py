@@ -35,16 +35,16 @@ def publish_all(client: tt.Client) -> None:
 def test_client_that_nobody_closed_is_flushed(server: SocketServer, store: type | None) -> None:
     client = tt.Client("a", server.uri, publish_store=None if store is None else store())
     publish_all(client)
-    assert client.end_with_program(20) == ProgramEnd("a", 0)
+    assert client._driver.end_with_program(20) == ProgramEnd("a", 0)
     assert server.bodies() == MESSAGES
-    assert client.end_with_program(20) is None, "it is closed"
+    assert client._driver.end_with_program(20) is None, "it is closed"
 
 
 def test_ha_client_that_nobody_closed_is_flushed(server: SocketServer) -> None:
     client = tt.HAClient("a", servers=server.uri)
     client.connect_and_logon()
     publish_all(client)
-    assert client.end_with_program(20) == ProgramEnd("a", 0)
+    assert client._driver.end_with_program(20) == ProgramEnd("a", 0)
     assert server.bodies() == MESSAGES
 
 
@@ -60,7 +60,7 @@ def test_messages_that_cannot_be_sent_are_counted_and_the_listener_hears_why(
         server.drop()
         with pytest.raises(tt.Disconnected):
             client.publish_flush()
-        assert client.end_with_program(20) == ProgramEnd("a", 500)
+        assert client._driver.end_with_program(20) == ProgramEnd("a", 500)
         assert capsys.readouterr().err == ""
     assert ["500 message(s)" in str(error) for error in told] == [True]
 
@@ -82,7 +82,7 @@ def test_clients_are_flushed_though_the_store_of_another_one_raises(server: Sock
         warnings.simplefilter("ignore", ResourceWarning)
         with pytest.raises(RuntimeError, match="of the application"):
             exits.close_all()
-    assert [client._core.closed for client in clients] == [True] * 3
+    assert [client._driver.core.closed for client in clients] == [True] * 3
     broken._publishing.unanswered_count = lambda: 0  # type: ignore[method-assign]
     broken.close()
 
@@ -98,12 +98,12 @@ def test_unanswered_messages_are_counted_under_the_lock(
         client.publish("orders", b"1")
 
         def count(client: tt.Client = client) -> int:
-            owned.append(client._owns_lock())
+            owned.append(client._driver.owns_lock())
             return 1
 
         monkeypatch.setattr(client._publishing, "unanswered_count", count)
         if at_end:
-            client.end_with_program(0.1)
+            client._driver.end_with_program(0.1)
         else:
             client.close(timeout=0.1)
         server.mute = False
@@ -118,28 +118,28 @@ def test_lock_that_nobody_gives_back_does_not_keep_the_program(server: SocketSer
     held, end = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with client._lock:
+        with client._driver.lock:
             held.set()
             end.wait(20)
 
     holder = threading.Thread(target=hold)
     holder.start()
     held.wait()
-    assert client.end_with_program(0.01) == ProgramEnd("a", 1)
+    assert client._driver.end_with_program(0.01) == ProgramEnd("a", 1)
     end.set()
     holder.join()
     client.close()
 
 
 def test_client_that_did_nothing_is_not_reported() -> None:
-    assert tt.HAClient("a", servers="tcp://127.0.0.1:1").end_with_program(1) is None
+    assert tt.HAClient("a", servers="tcp://127.0.0.1:1")._driver.end_with_program(1) is None
 
 
 def test_store_that_keeps_messages_in_memory_and_files_is_closed(tmp_path: Path) -> None:
     store = HybridPublishStore(tmp_path / "store")
     client = tt.HAClient("a", servers="tcp://127.0.0.1:1", publish_store=store)
     publish_all(client)
-    assert client.end_with_program(20) == ProgramEnd("a", 0)
+    assert client._driver.end_with_program(20) == ProgramEnd("a", 0)
     with FilePublishStore(tmp_path / "store") as reopened:
         assert reopened.unpersisted_count() == len(MESSAGES)
 
@@ -161,8 +161,8 @@ def test_asyncio_client_that_nobody_closed_is_flushed_when_its_loop_ends(
     asyncio.run(run())
     assert server.bodies() == MESSAGES
     client = ended.pop()
-    assert client.end_with_program(20) == ProgramEnd("a", 0)
-    assert client.end_with_program(20) is None, "it was reported"
+    assert client._driver.end_with_program(20) == ProgramEnd("a", 0)
+    assert client._driver.end_with_program(20) is None, "it was reported"
     del client
     gc.collect()  # what the loop left is complained of here
 
@@ -188,9 +188,9 @@ def _publish_on_loop_that_is_left(server: SocketServer, *, closed: bool) -> None
     loop.run_until_complete(run())
     if closed:
         loop.close()
-        assert client.end_with_program(20) == ProgramEnd("a", 500)
+        assert client._driver.end_with_program(20) == ProgramEnd("a", 500)
     else:
-        assert client.end_with_program(20) == ProgramEnd("a", 0)
+        assert client._driver.end_with_program(20) == ProgramEnd("a", 0)
         assert server.bodies() == MESSAGES
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
@@ -208,7 +208,7 @@ def test_asyncio_client_on_a_loop_that_runs_on_another_thread(server: SocketServ
             await client.publish("orders", body)
 
     asyncio.run_coroutine_threadsafe(run(), loop).result(20)
-    assert client.end_with_program(20) == ProgramEnd("a", 0)
+    assert client._driver.end_with_program(20) == ProgramEnd("a", 0)
     assert server.bodies() == MESSAGES
     loop.call_soon_threadsafe(loop.stop)
     thread.join()

@@ -238,7 +238,7 @@ def test_a_thread_hands_what_it_says_to_the_event_loop_while_the_connection_is_b
     threads: list[int] = []
     try:
         client = make(front, server, "ha")
-        acks = client._core.acks
+        acks = client._driver.core.acks
         stream = client.subscribe(WORK, max_backlog=10)
         produce(server, 2)
         first, second = stream.get(timeout=10), stream.get(timeout=10)

@@ -83,11 +83,18 @@ class Asked(tt.Client):
 
     outcome: object = None
 
-    def publish_flush(self, *arguments: Any, **options: Any) -> None:
-        thread = threading.Thread(target=self._publish_late)
-        thread.start()
-        thread.join()
-        super().publish_flush(*arguments, **options)
+    def flush_late(self, monkeypatch: pytest.MonkeyPatch, server: SocketServer) -> None:
+        flush = self._driver.flush
+        server.lock.acquire()  # until then it answers nothing
+
+        def late(timeout: Any, level: str) -> None:
+            thread = threading.Thread(target=self._publish_late)
+            thread.start()
+            thread.join()
+            server.lock.release()
+            flush(timeout, level)
+
+        monkeypatch.setattr(self._driver, "flush", late)
 
     def _publish_late(self) -> None:
         try:
@@ -96,8 +103,11 @@ class Asked(tt.Client):
             self.outcome = error
 
 
-def test_close_refuses_what_other_threads_publish_before_it_flushes(server: SocketServer) -> None:
+def test_close_refuses_what_other_threads_publish_before_it_flushes(
+    server: SocketServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     client = Asked("pricing-1", server.uri, publish_store=MemoryPublishStore())
+    client.flush_late(monkeypatch, server)
     client.publish("orders", b"1")
     client.publish("orders", b"2")
     client.close()
@@ -164,13 +174,13 @@ def test_publish_that_begins_to_wait_for_room_behind_close_raises_closed(
     client = tt.Client("a", server.uri, publish_store=MemoryPublishStore(1000), timeout=None)
     while client.unpersisted_count() < 2:
         client.publish("orders", b"x" * 300)
-    wait = client._wait_for_store
+    wait = client._driver._wait_for_store
 
     def close_first(full: StoreFull, seconds: float | None, deadline: float | None) -> None:
         client.close(timeout=0.05)
         wait(full, seconds, deadline)
 
-    monkeypatch.setattr(client, "_wait_for_store", close_first)
+    monkeypatch.setattr(client._driver, "_wait_for_store", close_first)
     with pytest.raises(Closed):
         client.publish("orders", b"x" * 300)
 
@@ -207,36 +217,42 @@ def test_close_on_the_receive_thread_reports_what_nobody_waited_for(server: Sock
     assert ["message(s) have no answer" in str(error) for error in told] == [True]
 
 
-def test_async_close_refuses_what_other_tasks_publish_before_it_flushes(server: SocketServer) -> None:
+def test_async_close_refuses_what_other_tasks_publish_before_it_flushes(
+    server: SocketServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     outcome: list[object] = []
 
-    class Late(tt.AsyncClient):
-        async def publish_flush(self, *arguments: Any, **options: Any) -> None:
-            try:
-                outcome.append(await self.publish("orders", b"late"))
-            except tt.TickertapeError as error:
-                outcome.append(error)
-            await super().publish_flush(*arguments, **options)
-
     async def run() -> None:
-        async with Late("a", server.uri) as client:
+        async with tt.AsyncClient("a", server.uri) as client:
             await client.publish("orders", b"1")
             await client.publish("orders", b"2")
+            flush = client._driver.flush
+
+            async def late(timeout: Any, level: str) -> None:
+                try:
+                    outcome.append(await client.publish("orders", b"late"))
+                except tt.TickertapeError as error:
+                    outcome.append(error)
+                await flush(timeout, level)
+
+            monkeypatch.setattr(client._driver, "flush", late)
 
     asyncio.run(run())
     assert [type(error) for error in outcome] == [Closed]
     assert server.bodies() == [b"1", b"2"]
 
 
-def test_async_close_that_is_cancelled_reports_what_has_no_answer(server: SocketServer) -> None:
+def test_async_close_that_is_cancelled_reports_what_has_no_answer(
+    server: SocketServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told: list[BaseException] = []
 
-    class Slow(tt.AsyncClient):
-        async def publish_flush(self, *_arguments: Any, **_options: Any) -> None:
-            raise asyncio.CancelledError
+    async def cancelled(timeout: Any, level: str) -> None:
+        raise asyncio.CancelledError
 
     async def run() -> None:
-        client = Slow("a", server.uri)
+        client = tt.AsyncClient("a", server.uri)
+        monkeypatch.setattr(client._driver, "flush", cancelled)
         client.set_exception_listener(told.append)
         await client.connect()
         server.mute = True

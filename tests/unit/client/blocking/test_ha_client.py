@@ -88,7 +88,7 @@ def test_a_thread_that_fails_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPat
         def broken(uri: str, instance: str) -> None:
             raise RuntimeError("a bug")
 
-        monkeypatch.setattr(client._policies, "succeeded", broken)
+        monkeypatch.setattr(client._driver._policies, "succeeded", broken)
         monkeypatch.setattr(threading, "excepthook", lambda _: None)
         with pytest.raises(tt.Disconnected, match="the thread that connects failed: RuntimeError"):
             client.connect_and_logon(SECONDS)
@@ -125,15 +125,15 @@ def test_a_beginning_that_timed_out_while_resubscribing_may_be_repeated() -> Non
 def test_only_the_end_of_its_own_connection_concerns_an_attempt() -> None:
     client = tt.HAClient("pricing-1", servers="tcp://127.0.0.1:1")
     lost = tt.Disconnected("lost")
-    client._take_in(machine.Start())
-    client._take_in(machine.ServerChosen("tcp://127.0.0.1:1"))
-    assert client._concerns_session(ConnectionDown(lost, 1))
-    client._core.connections = 1  # it was made, and is still there when the next attempt begins
-    client._take_in(machine.AttemptFailed(1, lost))
-    client._take_in(machine.ServerChosen("tcp://127.0.0.1:2"))
-    client._take_in(machine.DelayChosen(0.0))
-    assert not client._concerns_session(ConnectionDown(lost, 1))
-    assert client._concerns_session(ConnectionDown(lost, 2))
+    client._driver._take_in(machine.Start())
+    client._driver._take_in(machine.ServerChosen("tcp://127.0.0.1:1"))
+    assert client._driver._concerns_machine(ConnectionDown(lost, 1))
+    client._driver.core.connections = 1  # it was made, and is still there when the next attempt begins
+    client._driver._take_in(machine.AttemptFailed(1, lost))
+    client._driver._take_in(machine.ServerChosen("tcp://127.0.0.1:2"))
+    client._driver._take_in(machine.DelayChosen(0.0))
+    assert not client._driver._concerns_machine(ConnectionDown(lost, 1))
+    assert client._driver._concerns_machine(ConnectionDown(lost, 2))
 
 
 def test_an_attempt_that_was_given_up_while_the_chooser_was_asked_is_not_made() -> None:
@@ -143,7 +143,7 @@ def test_an_attempt_that_was_given_up_while_the_chooser_was_asked_is_not_made() 
         with pytest.raises(tt.TimedOut):
             client.connect_and_logon(0.01)
         chooser.go.set()
-        wait_until(lambda: client._keeper is None)
+        wait_until(lambda: client._driver._reconnecting is None)
         assert server.logons == []
         assert not client.connected
         client.connect_and_logon(SECONDS)
@@ -196,7 +196,7 @@ def test_a_password_that_is_none_fails_the_attempt() -> None:
 def test_an_attempt_without_a_timeout_of_the_client_ends_all_the_same() -> None:
     with silent_server() as silent:
         client = tt.HAClient("pricing-1", servers=silent, timeout=None)
-        assert client._attempt_seconds == 10
+        assert client._driver._attempt_seconds == 10
         client.close()
 
 
@@ -261,7 +261,7 @@ def test_close_returns_behind_a_handler_that_ends_in_its_time(kind: type[tt.Clie
         assert inside.wait(SECONDS)
         closing = threading.Thread(target=close)
         closing.start()
-        wait_until(lambda: client._core.closed)
+        wait_until(lambda: client._driver.core.closed)
         go_on.set()
         closing.join(SECONDS)
         assert order == ["handled", "closed"]
@@ -281,7 +281,7 @@ def test_close_in_a_handler_does_not_wait_for_the_thread_that_resubscribes() -> 
         client.subscribe("orders", sub_id="b", on_message=lambda _: None)
         server.deaf = True
         server.drop()
-        wait_until(lambda: client._session.step is machine.ReconnectStep.RESUBSCRIBING)
+        wait_until(lambda: client._driver._machine.step is machine.ReconnectStep.RESUBSCRIBING)
         wait_until(lambda: server.sessions[1].subscribed)  # the first of the two, to which is delivered
         with tt.Client("other", server.uri, timeout=SECONDS) as other:
             other.publish("orders", b"1")
@@ -294,7 +294,7 @@ def test_a_handler_that_takes_long_while_the_others_are_placed_does_not_cost_the
     released = threading.Event()
 
     def handle(_message: tt.Message) -> None:
-        link = client._link
+        link = client._driver.connection
         if link is None or released.is_set():
             return
         time.sleep(4 * attempt_seconds)  # so long there is no answer to the second subscribe
@@ -308,14 +308,14 @@ def test_a_handler_that_takes_long_while_the_others_are_placed_does_not_cost_the
         client.subscribe("orders", sub_id="a", on_message=handle, timeout=SECONDS)
         client.subscribe("orders", sub_id="b", on_message=lambda _: None, timeout=SECONDS)
         server.deaf = True
-        client._link.hang_up()  # type: ignore[union-attr]
+        client._driver.connection.hang_up()  # type: ignore[union-attr]
         with tt.Client("other", server.uri, timeout=SECONDS) as other:
-            wait_until(lambda: client._session.step is machine.ReconnectStep.RESUBSCRIBING)
+            wait_until(lambda: client._driver._machine.step is machine.ReconnectStep.RESUBSCRIBING)
             while not released.wait(attempt_seconds / 2):  # it may just be on its way to the next connection
                 other.publish("orders", b"1")
         assert hung_up == [False]
         # Now nobody is busy, and the server still owes its answer: that does cost the connection.
-        wait_until(lambda: client._session.ready, SECONDS)
+        wait_until(lambda: client._driver._machine.ready, SECONDS)
         client.close(timeout=SECONDS)
 
 

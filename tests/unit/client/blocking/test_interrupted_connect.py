@@ -34,10 +34,12 @@ def test_a_connect_interrupted_at_any_bytecode_can_be_made_again(part: int) -> N
 
 
 def connect_again_and_publish(client: Client, server: SocketServer, body: bytes, where: str) -> None:
-    client._connecting.acquire(blocking=False)  # a real signal does not come while `with` lets go of a lock
-    client._connecting.release()
-    while client._owns_lock():
-        client._lock.release()
+    client._driver._connecting.acquire(
+        blocking=False
+    )  # a real signal does not come while `with` lets go of a lock
+    client._driver._connecting.release()
+    while client._driver.owns_lock():
+        client._driver.lock.release()
     try:
         with client:
             client.connect()
@@ -65,15 +67,15 @@ def test_a_connect_interrupted_while_the_server_says_nothing_can_be_made_again(i
                 client.connect()
             thread.join()  # the client has hung up
             assert not client.connected
-            assert client._link is None
+            assert client._driver.connection is None
         client.close()
 
 
 def test_a_connection_whose_logon_came_before_the_interrupt_is_kept(interrupts: None) -> None:
     with socket_server() as server, Client("pricing-1", server.uri) as client:
-        link = client._link
+        link = client._driver.connection
         assert link is not None
-        client._abandon(link, Interrupt)  # type: ignore[arg-type]  # it is not used
+        client._driver._abandon(link, Interrupt)  # type: ignore[arg-type]  # it is not used
         assert client.connected
         client.connect()
         client.publish("orders", b"1")

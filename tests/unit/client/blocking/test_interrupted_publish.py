@@ -21,7 +21,7 @@ from tickertape.base.errors import Disconnected, UsageError
 from tickertape.base.interfaces import Buffer
 from tickertape.client.blocking.client import Client
 from tickertape.client.blocking.connection import SocketConnection
-from tickertape.client.common.waiting import Waiter
+from tickertape.client.blocking.waiting import ThreadWaiter
 from tickertape.client.protocol.core import ClientProtocol, ConnectionEnded, ConnectionOpened
 from tickertape.client.publish_store import FilePublishStore, MemoryPublishStore, PublishStore
 from tickertape.wire.commands import LoggedOn, Persisted, Publish
@@ -50,7 +50,7 @@ class FakeLink:
     def hang_up(self, why: Disconnected | None = None) -> None:
         self.hung_up = True
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """A test that forks finds clients of earlier tests alive."""
 
 
@@ -81,16 +81,16 @@ class World:
         )
 
     def open(self) -> None:
-        self.client._link = cast(SocketConnection, self.link)
-        self.client._core.receive(ConnectionOpened(Waiter()), START)
+        self.client._driver.connection = cast(SocketConnection, self.link)
+        self.client._driver.core.receive(ConnectionOpened(ThreadWaiter()), START)
         self.drive()
 
     def drive(self) -> None:
         """Carry out what the machine asks for."""
-        self.client._carry_out(self.client._link, self.client._sends())
+        self.client._driver._carry_out(self.client._driver.connection, self.client._driver._take_sends())
 
     def core(self) -> ClientProtocol:
-        return self.client._core
+        return self.client._driver.core
 
     def say(self, command: LoggedOn | Persisted) -> None:
         self.core().receive(b"".join(self.server.send(command)), START)
@@ -124,8 +124,8 @@ class World:
     def lose_if_ended(self) -> None:
         """A connection that ended is followed by another one."""
         if self.link.hung_up:
-            self.client._core.receive(ConnectionEnded(Disconnected("hung up")), START)
-            self.client._sends()
+            self.client._driver.core.receive(ConnectionEnded(Disconnected("hung up")), START)
+            self.client._driver._take_sends()
             self.connect()
 
     def settle(self) -> None:
@@ -215,7 +215,7 @@ def test_a_publish_interrupted_at_any_bytecode_loses_and_repeats_no_number(scene
         world = World()
         prepare(world)
         hit = interrupted_at(step, lambda: act(world))  # noqa: B023 - called here
-        assert not world.client._owns_lock()
+        assert not world.client._driver.owns_lock()
         try:
             check(world, int(hit))
         except BaseException as error:
@@ -304,5 +304,5 @@ def test_a_handler_that_publishes_at_any_bytecode_of_a_publish_loses_and_repeats
 
 def test_a_publish_inside_an_interrupted_publish_is_refused_not_stuck() -> None:
     world = World()
-    with world.client._lock, pytest.raises(UsageError, match="signal handler"):
+    with world.client._driver.lock, pytest.raises(UsageError, match="signal handler"):
         world.client.publish("orders", b"from a handler")

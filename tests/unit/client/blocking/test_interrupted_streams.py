@@ -25,12 +25,17 @@ from tests.unit.client.peer import START
 from tickertape.base.errors import StreamEnded, TimedOut
 from tickertape.base.interfaces import Buffer
 from tickertape.client.blocking.streams import MessageStream
-from tickertape.client.common.request import SubscribeRequest, SubscriptionContext
-from tickertape.client.common.waiting import Waiter
+from tickertape.client.blocking.waiting import ThreadWaiter
+from tickertape.client.common.subscribe_arguments import make_request
 from tickertape.wire.commands import Ack, Credit
 from tickertape.wire.connection import Received
 
-READ = ("client/blocking/streams.py", "client/subscriptions/message_buffer.py", "threading.py")
+READ = (
+    "client/blocking/streams.py",
+    "client/api/streams.py",
+    "client/subscriptions/message_buffer.py",
+    "threading.py",
+)
 BODIES = [[b"a1", b"a2", b"a3"], [b"b1", b"b2 longer"]]
 
 
@@ -211,9 +216,9 @@ class Subscribed(World):
     def __init__(self) -> None:
         self.credit = 0
         super().__init__()
-        call, stream = Waiter(), MessageStream("s", consumed=self.client._consumed, unsubscribe=print)
-        self.client._core.subscribe(
-            call, SubscribeRequest(topic="orders", context=SubscriptionContext("s"), depth_bytes=1000), stream
+        self.request = make_request("orders", "s", depth=1000)
+        self.client._driver.core.subscribe(
+            ThreadWaiter(), self.request, MessageStream(self.request, self.client._driver)
         )
         self.drive()
         self.core().receive(b"".join(self.server.send(Ack(id=1, start=0))), START)
@@ -233,14 +238,15 @@ def test_a_report_interrupted_at_any_bytecode_said_nothing_or_ends_the_connectio
     step, hit, ended, returning = 0, True, 0, 0
     while hit:
         world = Subscribed()
-        hit = interrupted_at(step, lambda: world.client._consumed("s", 600), TRACED)  # noqa: B023
-        assert not world.client._owns_lock()
+        driver, request = world.client._driver, world.request
+        hit = interrupted_at(step, lambda: driver.consumed(request, 600), TRACED)  # noqa: B023
+        assert not driver.owns_lock()
         if world.link.hung_up:
             ended += 1
         elif hit and world.credit:
             returning += 1  # behind everything, where no signal handler runs
         elif hit:
-            world.client._consumed("s", 600)
+            driver.consumed(request, 600)
         assert world.credit == 600 or world.link.hung_up, f"step {step}"
         step += 1
     assert 0 < ended < step - 10

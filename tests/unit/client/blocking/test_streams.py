@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from tests.unit.client.stream_owner import Owner, asked
 from tickertape.base.errors import Disconnected, StreamEnded, TimedOut, UsageError
 from tickertape.batch.encode import batch_from_bodies
 from tickertape.batch.message_batch import Message, MessageBatch
@@ -18,14 +19,9 @@ class Fed:
     """A stream, and what it told its client."""
 
     def __init__(self, *, limited: bool = False) -> None:
-        self.consumed: list[int] = []
-        self.unsubscribed: list[str] = []
-        self.stream = MessageStream(
-            "sub",
-            consumed=lambda _, cost: self.consumed.append(cost),
-            unsubscribe=self.unsubscribed.append,
-            limited=limited,
-        )
+        owner = Owner()
+        self.consumed, self.unsubscribed = owner.costs, owner.left
+        self.stream = MessageStream(asked("sub"), owner, limited=limited)
 
     def push(self, *bodies: bytes) -> None:
         self.stream.push(batch(*bodies))
@@ -211,9 +207,8 @@ def handled(seen: list[bytes], told: list[BaseException]) -> tuple[HandledStream
     handlers = HandlerRunner()
     handlers.listener = told.append
     stream = HandledStream(
-        "sub",
-        consumed=lambda _, cost: consumed.append(cost),
-        unsubscribe=lambda _: None,
+        asked("sub"),
+        Owner(consumed),
         handler=handle,
         handlers=handlers,
     )

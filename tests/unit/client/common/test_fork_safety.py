@@ -23,7 +23,7 @@ def test_what_was_let_go_is_not_the_socket_any_more() -> None:
         reconnecting = socket.fromfd(ours.fileno(), socket.AF_UNIX, socket.SOCK_STREAM)
         with reconnecting:
             number = ours.fileno()
-            forks.let_go(number)
+            forks.detach(number)
             os.write(number, b"lost")
             reconnecting.sendall(b"kept")
             assert theirs.recv(100) == b"kept"
@@ -46,7 +46,7 @@ def test_a_child_does_not_append_to_the_open_run() -> None:
     for _ in range(5):
         client.publish("orders", b"1")
     assert client._publishing.run is not CLOSED
-    client.forked()
+    client._driver.forked()
     with pytest.raises(Forked):
         client.publish("orders", b"2")
 
@@ -58,7 +58,7 @@ def test_a_child_of_an_asyncio_client_does_not_append_to_the_open_run() -> None:
             client.publish("orders", b"1").send(None)
     assert client.unpersisted_count() == 5
     assert client._publishing.run is not CLOSED
-    client.forked()
+    client._driver.forked()
     with pytest.raises(Forked):
         client.publish("orders", b"2").send(None)
 
@@ -92,11 +92,11 @@ def test_a_socket_that_was_closed_just_before_the_fork_needs_no_letting_go() -> 
     with theirs:
         ours.close()
         before = os.listdir("/dev/fd")
-        forks.let_go(ours.fileno())
+        forks.detach(ours.fileno())
         assert len(os.listdir("/dev/fd")) == len(before)
 
 
 def test_what_cannot_be_let_go_leaves_nothing_open() -> None:
     before = os.listdir("/dev/fd")
-    forks.let_go(resource.getrlimit(resource.RLIMIT_NOFILE)[0])  # a number that no descriptor has
+    forks.detach(resource.getrlimit(resource.RLIMIT_NOFILE)[0])  # a number that no descriptor has
     assert len(os.listdir("/dev/fd")) == len(before)

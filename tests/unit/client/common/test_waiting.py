@@ -9,14 +9,15 @@ import pytest
 
 import tickertape as tt
 from tickertape.client.aio.waiting import AsyncioWaiter
-from tickertape.client.common.waiting import LOOKS, Waiter
+from tickertape.client.blocking.waiting import ThreadWaiter
+from tickertape.client.common.waiting import LOOKS
 
 SECONDS = 0.05
 
 
 def test_time_in_which_somebody_is_busy_does_not_count() -> None:
     busy = iter([True] * 3 * LOOKS)
-    call = Waiter()
+    call = ThreadWaiter()
     looks = 0
 
     def look() -> bool:
@@ -30,7 +31,7 @@ def test_time_in_which_somebody_is_busy_does_not_count() -> None:
 
 
 def test_an_answer_ends_the_waiting_and_an_error_is_raised() -> None:
-    call, failed = Waiter(), Waiter()
+    call, failed = ThreadWaiter(), ThreadWaiter()
     call.settle("done")
     failed.settle(tt.Disconnected("lost"))
     assert call.wait_idle(SECONDS, "a call", lambda: True) == "done"

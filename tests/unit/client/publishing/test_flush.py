@@ -27,7 +27,7 @@ def server() -> Iterator[SocketServer]:
 def dropped_in_the_middle(client: Any, server: SocketServer) -> None:
     """The server answers nothing that was published before the next logon, and its connections break as soon
     as a flush was sent."""
-    flush = client._core.flush
+    flush = client._driver.core.flush
     server.mute = True
 
     class Logons(list[Logon]):
@@ -37,11 +37,11 @@ def dropped_in_the_middle(client: Any, server: SocketServer) -> None:
 
     def flush_once(token: object, level: str) -> None:
         flush(token, level)
-        client._core.flush = flush
+        client._driver.core.flush = flush
         server.logons = Logons()
         threading.Thread(target=server.drop).start()
 
-    client._core.flush = flush_once
+    client._driver.core.flush = flush_once
 
 
 def test_flush_of_an_ha_client_goes_on_through_a_lost_connection(server: SocketServer) -> None:
@@ -98,17 +98,17 @@ def test_flush_of_an_asyncio_ha_client_goes_on_through_a_lost_connection(server:
 
 def filled(client: Any, server: SocketServer) -> None:
     """The store is full, a settlement waits for room, and room comes when somebody waits for it."""
-    acks, store, wait = client._core.acks, client._publishing.store, client._wait_for_store
+    acks, store, wait = client._driver.core.acks, client._publishing.store, client._driver._wait_for_store
     acks.settle("work", "ack", [(5, 1)])
     assert acks.waiting
 
     def wait_once(*arguments: Any) -> object:
         server.mute = False
         server.sessions[0].say(Persisted(frame=0, sequence=store.last_sequence))
-        client._wait_for_store = wait
+        client._driver._wait_for_store = wait
         return wait(*arguments)
 
-    client._wait_for_store = wait_once
+    client._driver._wait_for_store = wait_once
 
 
 def test_flush_waits_until_a_settlement_has_room(server: SocketServer) -> None:
@@ -143,7 +143,7 @@ def test_flush_that_waits_for_room_in_vain_times_out(server: SocketServer) -> No
     client = tt.Client("a", server.uri, publish_store=MemoryPublishStore(1000, when_full="raise"))
     with pytest.raises(tt.StoreFull):
         client.publish_batch("orders", [b"x" * 100] * 20)
-    client._core.acks.settle("work", "ack", [(5, 1)])
+    client._driver.core.acks.settle("work", "ack", [(5, 1)])
     with pytest.raises(tt.TimedOut, match="no room"):
         client.publish_flush(timeout=0.05)
     client.set_exception_listener(lambda _: None)

@@ -9,10 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from tests.unit.client.peer import START, Named
-from tests.unit.client.queue_peer import QueuePeer, read
+from tests.unit.client.queue_peer import LeasePort, QueuePeer, read
 from tickertape.base.errors import BadCommand, BadOption, BadTopic, Disconnected, StoreFull, UsageError
 from tickertape.batch import batch_from_bodies
-from tickertape.client.api.queue_calls import QueueCallsPort
 from tickertape.client.common.effects import EndConnection
 from tickertape.client.common.subscribe_arguments import make_request
 from tickertape.client.publish_store import MemoryPublishStore
@@ -24,7 +23,7 @@ def consumer(backlog: int = 10, batch_size: int = 1, store: MemoryPublishStore |
     peer = QueuePeer(store)
     peer.connect()
     peer.consume(backlog=backlog)
-    peer.core.acks.choose(batch_size=batch_size)
+    peer.core.acks.configure(batch_size=batch_size)
     return peer
 
 
@@ -208,7 +207,7 @@ def test_acknowledgements_by_bookmark_never_wait_for_more_than_the_smallest_back
 
 def test_what_is_gathered_is_sent_when_its_time_has_come() -> None:
     peer = consumer(batch_size=10)
-    peer.core.acks.choose(timeout="250ms")
+    peer.core.acks.configure(timeout="250ms")
     first, second, third = peer.deliver(3)
     assert peer.core.acks.next_deadline() is None
     first.ack()
@@ -228,15 +227,15 @@ def test_a_smaller_batch_size_sends_what_is_gathered() -> None:
     peer = consumer(batch_size=10)
     (message,) = peer.deliver()
     message.ack()
-    peer.core.acks.choose(batch_size=1)
+    peer.core.acks.configure(batch_size=1)
     peer.core.acks.flush()
     assert peer.settled() == [("work", "ack", [(5, 1, 1)])]
     for wrong in (0, -1, 10**9, "5", True):
         with pytest.raises(BadOption):
-            peer.core.acks.choose(batch_size=wrong)  # type: ignore[arg-type]
+            peer.core.acks.configure(batch_size=wrong)  # type: ignore[arg-type]
     for late in (0, -1.0, "soon"):
         with pytest.raises(BadOption):
-            peer.core.acks.choose(timeout=late)
+            peer.core.acks.configure(timeout=late)
     assert (peer.core.acks.batch_size, peer.core.acks.timeout) == (1, 1.0)
 
 
@@ -245,7 +244,7 @@ def test_what_is_gathered_goes_before_what_would_make_it_late(how: str) -> None:
     peer = QueuePeer()
     peer.connect()
     request = peer.consume()
-    peer.core.acks.choose(batch_size=10)
+    peer.core.acks.configure(batch_size=10)
     first, second = peer.deliver(2)
     first.cancel()
     second.ack()
@@ -358,7 +357,7 @@ def test_what_is_said_while_the_connection_is_being_lost_is_kept_or_refused(stor
         step()
 
     acks = peer.core.acks
-    acks.settling = QueueCallsPort(acks, lost_first, lambda: peer.now)
+    acks.attach(LeasePort(acks, lost_first, lambda: peer.now))
     (message,) = peer.deliver()
     if not stored:
         with pytest.raises(Disconnected):

@@ -12,7 +12,7 @@ def consumer(batch_size: int = 1, store: MemoryPublishStore | None = None) -> Qu
     peer = QueuePeer(store)
     peer.connect()
     peer.consume(backlog=10)
-    peer.core.acks.choose(batch_size=batch_size)
+    peer.core.acks.configure(batch_size=batch_size)
     return peer
 
 

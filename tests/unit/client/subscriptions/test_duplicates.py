@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
+from tests.unit.client.stream_owner import Owner, asked
 from tickertape.batch.encode import batch_from_bodies
 from tickertape.batch.message_batch import Message, MessageBatch
 from tickertape.client.aio.streams import AsyncHandledStream, AsyncMessageStream
@@ -102,14 +102,10 @@ def test_a_batch_that_is_passed_is_paid_and_counts_for_the_recovery_point() -> N
     assert not inbox.ready
 
 
-def options(reported: list[int]) -> dict[str, Any]:
-    return {"consumed": lambda _, cost: reported.append(cost), "unsubscribe": lambda _: None}
-
-
 def test_a_stream_passes_over_them_and_pays_for_all() -> None:
     store, first, again = twice()
     reported: list[int] = []
-    stream = MessageStream("s", **options(reported))
+    stream = MessageStream(asked(), Owner(reported))
     stream.push(again)
     stream.push(came(store, 5, 2))
     first.discard()
@@ -123,7 +119,7 @@ def test_an_asyncio_stream_passes_over_them_and_pays_for_all() -> None:
     async def run() -> None:
         store, first, again = twice()
         reported: list[int] = []
-        stream = AsyncMessageStream("s", **options(reported))
+        stream = AsyncMessageStream(asked(), Owner(reported))
         stream.push(again)
         stream.push(came(store, 5, 2))
         first.discard()
@@ -136,7 +132,7 @@ def test_an_asyncio_stream_passes_over_them_and_pays_for_all() -> None:
 def test_a_stream_passes_over_them_in_the_batch_at_hand() -> None:
     _, first, again = twice()
     earlier = list(first)
-    stream = MessageStream("s", **options([]))
+    stream = MessageStream(asked(), Owner())
     stream.push(again)
     taken = [next(stream)]
     earlier[1].discard()
@@ -150,7 +146,7 @@ def test_an_asyncio_stream_passes_over_them_in_the_batch_at_hand() -> None:
     async def run() -> list[int]:
         _, first, again = twice()
         earlier = list(first)
-        stream = AsyncMessageStream("s", **options([]))
+        stream = AsyncMessageStream(asked(), Owner())
         stream.push(again)
         taken = [await anext(stream)]
         earlier[1].discard()
@@ -185,7 +181,7 @@ def test_a_handler_is_not_called_for_what_it_discards_in_between() -> None:
         heard.append(int(message.data))
         first.discard()
 
-    stream = HandledStream("s", handler=hear, handlers=HandlerRunner(), **options(reported))
+    stream = HandledStream(asked(), Owner(reported), handler=hear, handlers=HandlerRunner())
     stream.push(again)
     stream.push(came(store, 5, 1))
     assert heard == [1, 5]
@@ -203,7 +199,7 @@ def test_a_handler_of_several_shares_is_not_called_either() -> None:
 
     assert isinstance(again.context, SubscriptionContext)
     share = SharedBatch(again).share([1, 2, 3], 100, again.context)
-    stream = HandledStream("s", handler=hear, handlers=HandlerRunner(), **options([]))
+    stream = HandledStream(asked(), Owner(), handler=hear, handlers=HandlerRunner())
     push_all(again.bodies_list(), [(stream, share, [1, 2, 3])], told.append)
     assert (heard, told) == ([2, 4], [])
 
@@ -220,7 +216,7 @@ def test_a_handler_that_is_awaited_is_not_called_either() -> None:
                 other.discard()
 
         reported: list[int] = []
-        stream = AsyncHandledStream("s", handler=hear, handlers=HandlerRunner(), **options(reported))
+        stream = AsyncHandledStream(asked(), Owner(reported), handler=hear, handlers=HandlerRunner())
         stream.push(first)
         stream.push(again)
         stream.push(came(store, 5, 1))

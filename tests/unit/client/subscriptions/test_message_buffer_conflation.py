@@ -8,11 +8,12 @@ from random import Random
 
 import pytest
 
+from tests.unit.client.stream_owner import Owner, asked
 from tickertape.base.errors import StoreFailed, UsageError
 from tickertape.batch.builders.builder import BatchBuilder
 from tickertape.batch.format import UInt64s
 from tickertape.batch.message_batch import MessageBatch
-from tickertape.client.blocking import streams
+from tickertape.client.api import streams
 from tickertape.client.blocking.streams import MessageStream
 from tickertape.client.bookmark_store import MemoryBookmarkStore
 from tickertape.client.bookmark_store.progress import Publishers
@@ -112,7 +113,7 @@ def test_every_cost_is_reported_once(seed: int) -> None:
 def test_a_store_is_told_what_nobody_will_be_given() -> None:
     store = MemoryBookmarkStore()
     reported: list[int] = []
-    stream = MessageStream("s", consumed=lambda _, cost: reported.append(cost), unsubscribe=lambda _: None)
+    stream = MessageStream(asked(), Owner(reported))
     stream.conflate()
     for first in range(1, 9, 2):
         batch = batch_of(first, ("a", "k", b"1"), ("a", "k", b"2"), store=store)
@@ -131,7 +132,7 @@ def test_a_store_that_fails_ends_the_stream() -> None:
         def discard_all(self, *_: object) -> int:
             raise OSError("broken")
 
-    stream = MessageStream("s", consumed=lambda *_: None, unsubscribe=lambda _: None)
+    stream = MessageStream(asked(), Owner())
     stream.conflate()
     stream.push(batch_of(1, ("a", "k", b"1"), ("a", "k", b"2"), store=Broken()))
     assert isinstance(stream.end_error, StoreFailed)
@@ -167,7 +168,7 @@ def test_conflate_on_another_thread_while_a_batch_is_pushed_discards_each_messag
             return super().discard_all(sub_id, publishers, sequences)
 
     store = Store()
-    stream = MessageStream("s", consumed=lambda *_: None, unsubscribe=lambda _: None)
+    stream = MessageStream(asked(), Owner())
     stream.conflate("topic")
     let_go: Callable[..., object] = streams.discard_superseded  # type: ignore[attr-defined]
     rest = ["conflate"]

@@ -32,7 +32,7 @@ class Server:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def _ask(self, make: Callable[[int], Command], batch: MessageBatch | None, *_: object) -> Any:
+    def ask(self, make: Callable[[int], Command], batch: MessageBatch | None, *_: object) -> Any:
         command = make(1)
         self.asked.append(type(command))
         refusals = self._refusals.get(type(command))

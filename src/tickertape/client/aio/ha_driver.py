@@ -1,0 +1,319 @@
+"""Driver of the asyncio HA client: one task performs the reconnect loop.
+
+Everything happens on one event loop, so nothing needs a lock. Whoever waits may be cancelled and leaves the
+client as it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from contextlib import closing, nullcontext, suppress
+from typing import Any
+
+from tickertape.base.errors import Closed, Disconnected, TickertapeError, TimedOut, UsageError
+from tickertape.client.aio.driver import AsyncioDriver
+from tickertape.client.aio.streams import AsyncMessageStream
+from tickertape.client.aio.waiting import AsyncioWaiter, Notifier, remaining
+from tickertape.client.api.ha_driver import GetPassword, HADriver, Hangup, LogOn, Place, Step, Steps
+from tickertape.client.common.connection_state import ConnectionState
+from tickertape.client.common.credentials import Credentials
+from tickertape.client.common.effects import ConnectionDown, Waiter
+from tickertape.client.common.handlers import Handler, HandlerRunner
+from tickertape.client.common.request import SubscribeRequest
+from tickertape.client.common.waiting import Timeout, now
+from tickertape.client.ha import reconnect as machine
+from tickertape.client.ha.policies import ApplicationPolicies, stored_of
+from tickertape.client.protocol.core import ClientProtocol
+
+
+class AsyncioHADriver(HADriver, AsyncioDriver):
+    """Keeps a connection for an `AsyncHAClient`."""
+
+    lock = nullcontext()
+    _managing = nullcontext()
+
+    def __init__(
+        self,
+        core: ClientProtocol,
+        handlers: HandlerRunner,
+        policies: ApplicationPolicies,
+        credentials: Credentials,
+        timeout: float | str | None,
+    ) -> None:
+        self._home: asyncio.AbstractEventLoop | None = None
+        """The loop on which it was told to connect."""
+        self._reconnecting: asyncio.Task[None] | None = None
+        self._changed = Notifier()
+        """The machine has something to do, or has come where calls may be made, or nowhere."""
+        super().__init__(core, handlers, policies, credentials, timeout)
+
+    # -- calls ------------------------------------------------------------------------------------------
+
+    async def connect(self, timeout: Timeout) -> None:
+        """See `AsyncHAClient.connect_and_logon`."""
+        seconds = self.seconds(timeout)
+        self.check_not_forked()
+        self._check_not_in_task("connect_and_logon")
+        if self.core.closed:
+            raise Closed("the client was closed")
+        self._move_to_loop()
+        if self._machine.ready:
+            return
+        call = AsyncioWaiter()
+        self.feed(machine.Start())
+        self._connect_waiters[call] = self._machine.begun
+        try:
+            await call.wait(seconds, "connect_and_logon")
+        except TimedOut:
+            late = self._not_in_time(seconds)
+            self._stop_waiting(call, late)
+            raise late from None
+        except asyncio.CancelledError:
+            self._stop_waiting(call, Disconnected("connecting was cancelled"))
+            raise
+
+    async def flush(self, timeout: Timeout, level: str) -> None:
+        """See `AsyncHAClient.publish_flush`."""
+        seconds = self.seconds(timeout)
+        deadline = None if seconds is None else asyncio.get_running_loop().time() + seconds
+        while True:
+            try:
+                await super().flush(remaining(deadline), level)
+            except Disconnected:
+                if not self._flushes_again():
+                    raise
+                await self._until_lost(deadline)
+            else:
+                return
+
+    async def _until_lost(self, deadline: float | None) -> None:
+        """Wait while a connection is over whose loss was not told yet."""
+        connection = self.connection
+        if connection is not None and self.core.ending is not None:
+            await connection.changed.wait_for(lambda: connection.gone, remaining(deadline))
+
+    async def close(self, timeout: Timeout) -> None:
+        """See `AsyncHAClient.close`."""
+        if not self.is_open:
+            return
+        loop, seconds = asyncio.get_running_loop(), self.seconds(timeout)
+        deadline = None if seconds is None else loop.time() + seconds
+        self._take_in(machine.CloseRequested())
+        task = self._end_task()
+        self._act_at_once()
+        try:
+            await super().close(seconds)
+            if task is not None and task.get_loop() is loop:
+                await asyncio.wait((task,), timeout=remaining(deadline))
+        finally:
+            self._close_own()
+
+    async def open_stream(
+        self,
+        request: SubscribeRequest,
+        timeout: Timeout,
+        on_message: Handler | None = None,
+        *,
+        limited: bool = False,
+    ) -> AsyncMessageStream:
+        """Send a subscribe; the subscription manager remembers one with a handler."""
+        stream = await super().open_stream(request, timeout, on_message, limited=limited)
+        if on_message is not None and not limited:
+            self._remember(stored_of(request), stream)
+        return stream
+
+    async def name_subscriptions(
+        self,
+        begin: Callable[[Waiter, tuple[str, ...]], None],
+        sub_ids: tuple[str, ...],
+        timeout: Timeout,
+        what: str,
+    ) -> None:
+        """Send a command that names subscriptions; no server is needed where they only wait for one."""
+        if self._drops_kept(what, sub_ids):
+            begin(AsyncioWaiter(), sub_ids)
+            self.drive()
+        else:
+            await super().name_subscriptions(begin, sub_ids, timeout, what)
+
+    def _stop_waiting(self, call: AsyncioWaiter, error: TickertapeError) -> None:
+        """End the waiting of `call`, because of `error`."""
+        self._connect_waiters.pop(call, None)
+        if self._connect_waiters:
+            return
+        self._take_in(machine.Cancelled(error))
+        if not self._machine.trying:
+            self._end_task()
+            if self.connection is not None:
+                self.connection.discard(Disconnected(str(error)))
+            self._act_at_once()
+
+    def _end_task(self) -> asyncio.Task[None] | None:
+        """Cancel the task that connects, and return it, unless it is the one that asks for it."""
+        task, self._reconnecting = self._reconnecting, None
+        if task is None or task is asyncio.current_task() or task.get_loop().is_closed():
+            return None
+        task.cancel()
+        return task
+
+    def _move_to_loop(self) -> None:
+        """Begin anew when the event loop of the connection has ended."""
+        running = asyncio.get_running_loop()
+        before = self._home if self.connection is None else self._loop
+        if before is None or before is running:
+            self._home = running
+            return
+        if before.is_running():
+            raise UsageError("this client is connected on another event loop: use it there")
+        self._reconnecting = None
+        self._connect_waiters.clear()
+        ended = Disconnected("the event loop of the connection ended")
+        if self._machine.trying:
+            self._take_in(machine.DriverFailed(ended))
+            self._machine.effects()
+        if self.connection is not None:
+            self.connection.discard(ended)
+        self._home = running
+
+    async def _until_ready(self, deadline: float | None, seconds: float | None, what: str) -> None:
+        while self._must_wait() and self._reconnecting is not asyncio.current_task():
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._changed.wait()
+            except TimeoutError:
+                raise self._not_in_time(seconds, f" for {what}") from None
+
+    def _check_not_in_task(self, what: str) -> None:
+        if self._reconnecting is not None and self._reconnecting is asyncio.current_task():
+            raise UsageError(f"{what} would wait for the task that connects, which it was called in")
+
+    def _connection_lost(self, lost: ConnectionDown) -> None:
+        if self._concerns_machine(lost):
+            self.feed(machine.ConnectionLost(lost.error))
+        super()._connection_lost(lost)
+
+    # -- the task that connects -------------------------------------------------------------------------
+
+    def feed(self, happened: machine.Event) -> None:
+        """Give an event to the reconnect machine, and have its actions performed."""
+        self._take_in(happened)
+        if self._reconnecting is None and self._machine.trying:
+            self._reconnecting = asyncio.get_running_loop().create_task(self._keep())
+            self._reconnecting.add_done_callback(self._task_ended)
+        self._changed.wake()
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        # A task that is cancelled before its first step runs none of its code.
+        if self._reconnecting is task:
+            self._reconnecting = None
+            if self._machine.trying:
+                self._task_was_cancelled()
+
+    async def _keep(self) -> None:
+        state, task = self._machine, asyncio.current_task()
+        try:
+            while True:
+                for effect in state.effects():
+                    await self._perform_steps(self._steps(effect))
+                if state.due:
+                    continue
+                if not state.trying:
+                    break
+                deadline = state.next_deadline()
+                left = None if deadline is None else max(0.0, deadline - now().mono)
+                await self._changed.wait_for(lambda: state.due, left)
+                self._wake_machine()
+        except asyncio.CancelledError:
+            if self._reconnecting is task and not state.ready:
+                self._task_was_cancelled()
+            raise
+        except GeneratorExit:  # its loop was closed without ending it: nothing can be done there
+            raise
+        except BaseException as error:
+            # Nothing should come here; if it does, nobody is left waiting.
+            failure = Disconnected(f"the task that connects failed: {error!r}")
+            self._take_in(machine.DriverFailed(failure))
+            if self.connection is not None:
+                self.connection.discard(failure)
+            self._act_at_once()
+            raise
+        finally:
+            if self._reconnecting is task:
+                self._reconnecting = None
+
+    def _task_was_cancelled(self) -> None:
+        """By somebody else, who may be about to end the loop: nothing is begun that takes time."""
+        self._take_in(machine.DriverFailed(Disconnected("the task that connects was cancelled")))
+        for effect in self._machine.effects():
+            if isinstance(effect, machine.Stopped):
+                self._act(effect)
+
+    def _act_at_once(self) -> None:
+        """Carry out what is left when the machine has stopped: none of that has to be awaited."""
+        for effect in self._machine.effects():
+            self._act(effect)
+
+    async def _perform_steps(self, steps: Steps) -> None:
+        with closing(steps), suppress(StopIteration):
+            step = next(steps)
+            while True:
+                try:
+                    answer = await self._take(step)
+                except Exception as error:  # noqa: BLE001 - the steps say what becomes of it
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(answer)
+
+    async def _take(self, step: Step) -> object:
+        """Perform one step, and return its answer."""
+        seconds = self._attempt_seconds
+        if isinstance(step, Hangup):
+            self._end_connection(step.why)
+            return None
+        if isinstance(step, GetPassword):
+            given = step.given
+            return await _given(given, seconds) if inspect.isawaitable(given) else given
+        if isinstance(step, LogOn):
+            self._loop = asyncio.get_running_loop()
+            return await self._log_on(seconds)
+        if isinstance(step, Place):
+            return await super().open_stream(step.request, seconds, step.handler)
+        call = AsyncioWaiter()
+        self.core.resubscribe(call)
+        self.drive()
+        return await call.wait_idle(seconds, "resubscribing")
+
+    def _end_connection(self, error: Disconnected) -> None:
+        if self.connection is not None:
+            self.connection.discard(error)
+
+    def _tell_state(self, state: ConnectionState) -> None:
+        self._report_state(state)
+
+    def _wake_callers(self) -> None:
+        self._changed.wake()
+
+
+async def _given(password: Awaitable[str | None], seconds: float) -> str | None:
+    task = asyncio.current_task()
+    try:
+        async with asyncio.timeout(seconds):
+            return await password
+    except asyncio.CancelledError as error:
+        if task is None or task.cancelling():
+            raise
+        # What the authenticator waits for was cancelled, not the client.
+        raise UsageError("the authenticator gave no password: what it waited for was cancelled") from error
+    except GeneratorExit as error:
+        if not _is_running(task):
+            raise  # the task was thrown away with its loop
+        raise UsageError("the authenticator gave no password: it raised GeneratorExit") from error
+
+
+def _is_running(task: asyncio.Task[Any] | None) -> bool:
+    try:
+        return asyncio.current_task() is task
+    except RuntimeError:
+        return False

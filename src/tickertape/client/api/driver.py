@@ -1,0 +1,338 @@
+"""Client driver: performs the effects of the protocol that need no connection, for both fronts.
+
+A driver runs one `ClientProtocol`: it connects, waits and performs effects. Nothing here waits, locks or
+touches a connection.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import count
+from typing import Protocol
+
+from tickertape.base.errors import Closed, Disconnected, NameInUse, StoreFull, TickertapeError, UsageError
+from tickertape.batch.message_batch import MessageBatch
+from tickertape.batch.queue_lease import AckAccumulator, Action, Marks
+from tickertape.client.bookmark_store.protocol import BookmarkStore
+from tickertape.client.common import fork_safety as forks
+from tickertape.client.common.address import Address
+from tickertape.client.common.connection_state import ConnectionState, StateListeners
+from tickertape.client.common.credentials import Credentials
+from tickertape.client.common.effects import (
+    CaughtUp,
+    ConnectionDown,
+    DeliverBatch,
+    DeliverShared,
+    DuplicatesDropped,
+    Effect,
+    End,
+    EndConnection,
+    FailedWrite,
+    Notice,
+    OrderTogether,
+    ReportError,
+    ResolveCall,
+    Sink,
+    SinkEffect,
+    Started,
+    State,
+    StoreHasRoom,
+)
+from tickertape.client.common.handlers import Handler, HandlerRunner
+from tickertape.client.common.request import SubscribeRequest
+from tickertape.client.common.subscribe_arguments import MadeUpId
+from tickertape.client.common.waiting import DEFAULT, Timeout, now, seconds_of
+from tickertape.client.protocol.core import ClientProtocol
+from tickertape.client.protocol.heartbeat import Interval
+from tickertape.client.publish_store.protocol import PublishStore
+
+FailedWriteHandler = Callable[[TickertapeError, MessageBatch | None], object]
+Step = Callable[[], None]
+
+
+class OpenConnection(Protocol):
+    """The connection on which effects are performed."""
+
+    def hang_up(self) -> None:
+        """End it."""
+
+
+class ClientDriver(ABC):
+    """Base of the drivers of both fronts."""
+
+    def __init__(
+        self,
+        core: ClientProtocol,
+        handlers: HandlerRunner,
+        address: Address,
+        credentials: Credentials,
+        timeout: float | str | None,
+    ) -> None:
+        self.core = core
+        self.publishing = core.publishing
+        self.publish: Callable[..., int | None] = core.publishing.publish
+        self.acks = core.acks
+        self.subscriptions = core.subscriptions
+        self.handlers = handlers
+        self.states = StateListeners()
+        self.timeout = seconds_of(timeout)
+        self.effects = core.waiting
+        self._address = address
+        self._credentials = credentials
+        self._failed_write_handler: FailedWriteHandler | None = None
+        self._duplicate_handler: Handler | None = None
+        self._disconnect_handler: Callable[[], object] | None = None
+        self._made_ids: Iterator[int] = count(1)
+        self._forked = False
+        self._unsent = 0
+        """Messages without an answer when the client closed, without those that a file keeps."""
+        self.acks.attach(self)
+
+    def set_duplicate_handler(self, handler: Handler | None) -> None:
+        """Give each message that duplicate detection drops to `handler`."""
+        self._duplicate_handler = handler
+        self.subscriptions.report_duplicates(enabled=handler is not None)
+
+    def set_disconnect_handler(self, handler: Callable[[], object] | None) -> None:
+        """Call `handler` once for each connection that is lost."""
+        self._disconnect_handler = handler
+
+    def set_failed_write_handler(self, handler: FailedWriteHandler | None) -> None:
+        """Give rejected publishes to `handler`; without one the next flush raises."""
+        self._failed_write_handler = handler
+        self.publishing.report_rejections(enabled=handler is None)
+
+    def check_not_forked(self) -> None:
+        """Raise `Forked` in a forked child."""
+        if self._forked:
+            raise forks.forked_error()
+
+    @abstractmethod
+    def set_heartbeat(self, interval: Interval | None, idle: Interval | None) -> None:
+        """Use this heartbeat from now on. Raises `BadOption`, `UsageError`."""
+
+    @abstractmethod
+    def set_publish_store(self, store: PublishStore | None) -> None:
+        """Keep published messages in `store`. Raises `UsageError` while the present one holds some."""
+
+    @abstractmethod
+    def set_bookmark_store(self, store: BookmarkStore | None) -> None:
+        """Remember in `store` what is delivered. Raises `UsageError` while a bookmark subscription runs."""
+
+    @abstractmethod
+    def unpersisted_count(self) -> int:
+        """Return how many messages of the publish store are not known to be persisted."""
+
+    @abstractmethod
+    def drive(self) -> None:
+        """Send what the protocol wants to be sent, and perform its other effects."""
+
+    @abstractmethod
+    def leave(self, request: SubscribeRequest) -> None:
+        """End a subscription whose stream nobody reads any more."""
+
+    def new_sub_id(self) -> str:
+        """Make up an id for a subscription."""
+        while True:
+            made = MadeUpId(f"{self.core.name}-{next(self._made_ids)}")
+            if made not in self.subscriptions:  # a subscription manager may have brought it back
+                return made
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the client was not closed, and this is not a forked child."""
+        return not (self.core.closed or self._forked)
+
+    def forked(self) -> None:
+        """Refuse every call: this is a forked child."""
+        self._forked = True
+        self.core.forked()
+        self.publish = forks.refuse
+
+    # -- leases -----------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def settle_now(self, step: Step) -> None:
+        """Take a step of the acknowledgements, and send what it wants to be sent. Any thread may call it."""
+
+    def acknowledged(self, gathering: AckAccumulator) -> None:
+        """See `Settling`."""
+        self.settle_now(partial(self.acks.acknowledged, gathering, now()))
+
+    def settled(self, queue: str, action: Action, marks: Marks, extend_ms: int = 0) -> None:
+        """See `Settling`."""
+        self.settle_now(partial(self.acks.settle, queue, action, marks, extend_ms))
+
+    # -- effects ----------------------------------------------------------------------------------------
+
+    def _perform(self, effects: Iterable[Effect], connection: OpenConnection | None) -> None:
+        """Perform effects, all but `Send`, in order."""
+        for effect in effects:
+            if isinstance(effect, DeliverBatch):
+                effect.sink.push(effect.batch)
+            elif isinstance(effect, DeliverShared):
+                self._deliver_shared(effect)
+            elif isinstance(effect, ResolveCall):
+                effect.token.settle(effect.outcome)
+            elif isinstance(effect, SinkEffect):
+                self._inform_sink(effect)
+            elif isinstance(effect, OrderTogether):
+                self._order_together(effect.sinks)
+            elif isinstance(effect, ReportError):
+                self.handlers.tell(effect.error)
+            elif isinstance(effect, FailedWrite | DuplicatesDropped):
+                self._inform_handler(effect)
+            elif isinstance(effect, StoreHasRoom):
+                self._wake_publishers()
+            elif isinstance(effect, EndConnection):
+                if connection is not None:
+                    connection.hang_up()
+            elif isinstance(effect, ConnectionDown):
+                self._connection_lost(effect)
+            elif isinstance(effect, State):
+                self._report_state(effect.state)
+
+    def _inform_handler(self, effect: FailedWrite | DuplicatesDropped) -> None:
+        if isinstance(effect, DuplicatesDropped):
+            if self._duplicate_handler is not None:
+                self._handle_each(self._duplicate_handler, effect.batch)
+        elif self._failed_write_handler is not None:
+            self._handle(self._failed_write_handler, effect.error, effect.batch)
+
+    def _inform_sink(self, effect: SinkEffect) -> None:
+        sink = effect.sink
+        if isinstance(effect, Started):
+            sink.started(effect.after, effect.found)
+        elif isinstance(effect, CaughtUp):
+            sink.caught_up()
+        elif isinstance(effect, Notice):
+            sink.noticed(effect.bookmark)
+        elif isinstance(effect, End):
+            sink.end(effect.reason, effect.error)
+        else:
+            sink.again()
+
+    def _report_state(self, state: ConnectionState) -> None:
+        for listener in self.states.listeners:
+            self._handle(listener, state)
+
+    @abstractmethod
+    def _deliver_shared(self, effect: DeliverShared) -> None:
+        """Give each sink its share of a batch; handlers are called in the order of the batch."""
+
+    @abstractmethod
+    def _order_together(self, sinks: Sequence[Sink]) -> None:
+        """Call the handlers of these sinks in one order from now on: they were resumed together."""
+
+    @abstractmethod
+    def _handle(self, handler: Callable[..., object], *arguments: object) -> None:
+        """Run a handler of the application; its exceptions go to the exception listener."""
+
+    @abstractmethod
+    def _handle_each(self, handler: Handler, batch: MessageBatch) -> None:
+        """Run a handler of the application for each message, in order."""
+
+    @abstractmethod
+    def _wake_publishers(self) -> None:
+        """Let publishers that wait for room in the publish store try again."""
+
+    @abstractmethod
+    def _connection_lost(self, lost: ConnectionDown) -> None:
+        """Handle the loss of a connection that the application did not close."""
+
+    # -- decisions --------------------------------------------------------------------------------------
+
+    @property
+    def _heartbeat_is_fixed(self) -> bool:
+        """Whether it is too late to choose another heartbeat."""
+        return False
+
+    def _check_heartbeat(self) -> None:
+        if self._heartbeat_is_fixed:
+            raise UsageError(
+                "the heartbeat of an HA client is chosen before it connects: heartbeat=, or set_heartbeat "
+                "before connect_and_logon()"
+            )
+
+    def reconnects(self, seconds: float | None) -> bool:
+        """Whether a disconnect handler may connect again while a call waits for that long.
+
+        Without a deadline, waiting lasts as long as the connection.
+        """
+        return self._disconnect_handler is not None and seconds is not None
+
+    def seconds(self, timeout: Timeout) -> float | None:
+        """Return the timeout of a call in seconds. Raises `BadOption`."""
+        if timeout is DEFAULT:
+            return self.timeout
+        return seconds_of(timeout)
+
+    def _check_worth_waiting(self, full: StoreFull, *, reconnects: bool) -> None:
+        """Raise unless room may be made. `reconnects`: a handler may connect again in time."""
+        if self.core.closed:
+            raise Closed("the client was closed") from full
+        if self.core.logged_on is None and not reconnects:
+            lost = self.core.loss
+            why = "" if lost is None else f" ({lost.__cause__})"
+            raise Disconnected(f"there is no connection{why}, and {full}") from full
+
+    def _report_unanswered(self) -> None:
+        """Report how many published messages have no answer while the client closes."""
+        count = self._unsent = self._unanswered_count()
+        if count:
+            self.handlers.tell(
+                Disconnected(
+                    f"Cannot send everything before client {self.core.name!r} closes: {count} message(s) "
+                    "have no answer from a server. Call publish_flush() first, give close() more time, or "
+                    "use a FilePublishStore"
+                )
+            )
+
+    def _unanswered_count(self) -> int:
+        return self.publishing.unanswered_count()
+
+    def _may_end(self) -> bool:
+        """Whether the end of the program, or of the loop, finds something to be closed."""
+        if self.core.closed or self._forked:
+            return False
+        publishing = self.publishing
+        waits = publishing.unanswered_count() or publishing.unpersisted_count()
+        return self.core.logged_on is not None or waits > 0
+
+    def _at_most(self, seconds: float) -> float:
+        """Return the client's own timeout, or `seconds` if that is less."""
+        return seconds if self.timeout is None else min(seconds, self.timeout)
+
+    @contextmanager
+    def _ending(self) -> Iterator[None]:
+        """Close at the end of the program: only a listener of the application hears each error.
+
+        A publish store writes what it has in memory to its files.
+        """
+        listener, errors = self.handlers.listener, list[BaseException]()
+        self.handlers.set_listener(errors.append)
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - the program ends: there is nobody left to raise it to
+            errors.append(error)
+        finally:
+            self.handlers.set_listener(listener)
+        store = self.publishing.store
+        if store is not None:
+            with suppress(Exception):
+                store.close()
+        if listener is not None:
+            for failure in errors:
+                self.handlers.tell(failure)
+
+    def _check_no_takeover(self, *, handling_loss: bool) -> None:
+        # Two clients of one name whose handlers connect again would throw each other out for ever.
+        if handling_loss and self.core.displaced is not None:
+            raise NameInUse(
+                f"another process took over the client name {self.core.name!r}, and would be thrown out in "
+                "turn: give each process a name of its own, or call connect() outside of the disconnect "
+                "handler"
+            ) from self.core.displaced

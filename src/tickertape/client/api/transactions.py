@@ -1,0 +1,83 @@
+"""Transactions of both clients, as far as nothing waits: the public call, and a commit as steps.
+
+Invariant: a commit is reported only when the server has confirmed it. When the connection was lost
+meanwhile, all of it is sent again, which commits it once.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator
+from typing import Generic, TypeAlias, TypeVar
+
+from tickertape.base.errors import Disconnected
+from tickertape.batch import MessageBatch
+from tickertape.client.api.driver import ClientDriver
+from tickertape.client.protocol.transactions import (
+    CommittedTransaction,
+    ConnectionPin,
+    Make,
+    TransactionBuffer,
+    before_retry,
+    refused_for_good,
+)
+
+CommitSteps: TypeAlias = Generator[tuple[Make, MessageBatch | None] | float, object, CommittedTransaction]
+"""Commands to send, each answered by what is sent in, and seconds to wait."""
+Made = TypeVar("Made", bound="TransactionBase")
+
+
+class TransactionBase(TransactionBuffer):
+    """A transaction of one client; its fronts perform the steps of a commit."""
+
+    def __init__(
+        self, driver: ClientDriver, publisher: str, name: str | None, space: str, bytes_max: int | str | None
+    ) -> None:
+        super().__init__(publisher, name, space, bytes_max)
+        self._driver = driver
+        self._pin = ConnectionPin()
+        """Keeps one attempt on one connection."""
+
+    def _commit_steps(self, seconds: float | None, deadline: float | None) -> CommitSteps:
+        while True:
+            self._pin = ConnectionPin()
+            try:
+                answer = yield from self.committing()
+            except Disconnected as lost:
+                if refused_for_good(lost) or not self._driver.reconnects(seconds):
+                    raise
+                # The loss itself may not be reported yet: asking at once would keep it from being reported.
+                yield before_retry(deadline, seconds, lost)
+            else:
+                return self.committed(answer)
+
+
+class TransactionCalls(ABC, Generic[Made]):
+    """The part of `Client` and of `AsyncClient` that begins transactions."""
+
+    _driver: ClientDriver
+
+    def transaction(
+        self,
+        name: str | None = None,
+        *,
+        publisher: str | None = None,
+        space: str = "",
+        bytes_max: int | str | None = None,
+    ) -> Made:
+        """Begin a transaction: what is published to it is in the log all at once, or never.
+
+        `name`: text of at most 255 bytes; what is committed under a name that was committed before is not
+        published again (the last 16,384 names of a publisher are known; None: a name of its own).
+        `publisher`: the client name under whose derived publisher id the messages come, this client's by
+        default; names are its own. `space`: with one, names are numbers that rise, such as the batches of a
+        query, and a number at or below the highest one committed is known for good. `bytes_max`: what it
+        gathers in memory, bytes or text, 64 MB by default. Raises `BadOption`, `BadName`."""
+        publisher = self._driver.core.name if publisher is None else publisher
+        return self._make_transaction(publisher, name, space, bytes_max)
+
+    @abstractmethod
+    def _make_transaction(
+        self, publisher: str, name: str | None, space: str, bytes_max: int | str | None
+    ) -> Made:
+        """Make the transaction of this front."""

@@ -1,0 +1,314 @@
+"""Driver of the blocking HA client: one thread performs the reconnect loop.
+
+Invariant: the lock of the client is not held while that thread asks the application's objects, connects, or
+waits for a server.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
+from threading import current_thread, get_ident
+from typing import Any
+
+from tickertape.base.errors import Closed, Disconnected, TickertapeError, TimedOut, UsageError
+from tickertape.client.api.ha_driver import GetPassword, HADriver, Hangup, LogOn, Place, Step, Steps
+from tickertape.client.blocking.connection import SocketConnection
+from tickertape.client.blocking.driver import ThreadDriver
+from tickertape.client.blocking.streams import MessageStream
+from tickertape.client.blocking.waiting import ThreadWaiter
+from tickertape.client.common import fork_safety as forks
+from tickertape.client.common.connection_state import ConnectionState
+from tickertape.client.common.credentials import Credentials
+from tickertape.client.common.effects import ConnectionDown, Effect, Waiter
+from tickertape.client.common.handlers import Handler, HandlerRunner
+from tickertape.client.common.request import SubscribeRequest
+from tickertape.client.common.waiting import Timeout, remaining
+from tickertape.client.ha import reconnect as machine
+from tickertape.client.ha.policies import ApplicationPolicies, stored_of
+from tickertape.client.ha.reconnect import Action
+from tickertape.client.protocol.core import ClientProtocol
+from tickertape.client.publishing.send_buffer import NOBODY
+
+
+class HAThreadDriver(HADriver, ThreadDriver):
+    """Keeps a connection for an `HAClient`."""
+
+    lock: threading.RLock
+
+    def __init__(
+        self,
+        core: ClientProtocol,
+        handlers: HandlerRunner,
+        policies: ApplicationPolicies,
+        credentials: Credentials,
+        timeout: float | str | None,
+    ) -> None:
+        self._managing = threading.Lock()
+        self._reconnecting: threading.Thread | None = None
+        self._resubscribing: ThreadWaiter | None = None
+        """The call that resubscribes, while it is awaited; None once the client is closed."""
+        self._loss_told_on = NOBODY
+        """The thread on which the application is being told of a loss."""
+        super().__init__(core, handlers, policies, credentials, timeout)
+        self._changed = threading.Condition(self.lock)
+        """The machine has something to do, or has come where calls may be made, or nowhere."""
+
+    # -- calls ------------------------------------------------------------------------------------------
+
+    def connect(self, timeout: Timeout) -> None:
+        """See `HAClient.connect_and_logon`."""
+        seconds = self.seconds(timeout)
+        self.check_may_wait("connect_and_logon")
+        call = ThreadWaiter()
+        with self.lock:
+            if self.core.closed:
+                raise Closed("the client was closed")
+            if self._machine.ready:
+                return
+            self.feed(machine.Start())
+            self._connect_waiters[call] = self._machine.begun
+        try:
+            call.wait(seconds, "connect_and_logon")
+        except BaseException as error:
+            if call.settled:
+                raise
+            if not isinstance(error, TimedOut):
+                self._stop_waiting(call, Disconnected("connecting was interrupted"))
+                raise
+            late = self._not_in_time(seconds)
+            self._stop_waiting(call, late)
+            raise late from None
+
+    def flush(self, timeout: Timeout, level: str) -> None:
+        """See `HAClient.publish_flush`."""
+        seconds = self.seconds(timeout)
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while True:
+            try:
+                super().flush(remaining(deadline), level)
+            except Disconnected:
+                if not self._flushes_again():
+                    raise
+                self._wait_for_loss(remaining(deadline))
+            else:
+                return
+
+    def close(self, timeout: Timeout) -> None:
+        """See `HAClient.close`."""
+        if not self.is_open:
+            return
+        seconds = self.seconds(timeout)
+        deadline = None if seconds is None else time.monotonic() + seconds
+        apart = not self._on_receive_thread()
+        with self.lock:
+            thread = self._reconnecting
+            self.feed(machine.CloseRequested())
+        super().close(seconds)
+        if (resubscribing := self._resubscribing) is not None:
+            # Its answer would have to wait for the handler that keeps the receive thread.
+            resubscribing.settle(Closed("the client was closed"))
+        # It may be waiting for a connection or an object of the application, which nobody can cut short.
+        if thread is not None and apart and not self._dialling:
+            thread.join(remaining(deadline))
+        self._close_own()
+
+    def forked(self) -> None:
+        """Refuse every call: in a forked child the thread that connects does not exist."""
+        super().forked()
+        refusing: Any = forks.ForkedLock()
+        self._changed = self._managing = refusing
+
+    def open_stream(
+        self,
+        request: SubscribeRequest,
+        timeout: Timeout,
+        on_message: Handler | None = None,
+        *,
+        limited: bool = False,
+    ) -> MessageStream:
+        """Send a subscribe; the subscription manager remembers one with a handler."""
+        stream = super().open_stream(request, timeout, on_message, limited=limited)
+        if on_message is not None and not limited:
+            self._remember(stored_of(request), stream)
+        return stream
+
+    def name_subscriptions(
+        self,
+        begin: Callable[[Waiter, tuple[str, ...]], None],
+        sub_ids: tuple[str, ...],
+        timeout: Timeout,
+        what: str,
+    ) -> None:
+        """Send a command that names subscriptions; no server is needed where they only wait for one."""
+        if self._drops_kept(what, sub_ids):
+            self.send_only(lambda call: begin(call, sub_ids))
+        else:
+            super().name_subscriptions(begin, sub_ids, timeout, what)
+
+    def _stop_waiting(self, call: ThreadWaiter, error: TickertapeError) -> None:
+        """End the waiting of `call`, because of `error`."""
+        with self.lock:
+            self._connect_waiters.pop(call, None)
+            if not self._connect_waiters:
+                self.feed(machine.Cancelled(error))
+            connection = None if self._machine.trying else self.connection
+        if connection is not None:
+            connection.hang_up(Disconnected(str(error)))
+
+    def _until_ready(self, deadline: float | None, seconds: float | None, what: str) -> None:
+        while self._must_wait() and self._reconnecting is not current_thread():
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                raise self._not_in_time(seconds, f" for {what}")
+            self._changed.wait(left)
+
+    def _on_receive_thread(self) -> bool:
+        # These are the threads without which nobody would connect again.
+        return (
+            self._reconnecting is current_thread()
+            or self._loss_told_on == get_ident()
+            or super()._on_receive_thread()
+        )
+
+    def check_may_wait(self, what: str) -> None:
+        if self._reconnecting is current_thread():
+            if self._restoring:
+                return
+            raise UsageError(f"{what} would wait for the thread that connects, which it was called on")
+        super().check_may_wait(what)
+
+    def _begin_telling_loss(self, effects: Sequence[Effect]) -> None:
+        # Before anybody hears of the loss: whoever calls because of it then waits for the next connection.
+        self._loss_told_on = get_ident()
+        for effect in effects:
+            if isinstance(effect, ConnectionDown) and self._concerns_machine(effect):
+                self.feed(machine.ConnectionLost(effect.error))
+
+    def _end_telling_loss(self) -> None:
+        with self.lock:
+            if self._loss_told_on == get_ident():
+                self._loss_told_on = NOBODY
+                self._changed.notify_all()
+
+    def _connection_lost(self, lost: ConnectionDown) -> None:
+        self._end_telling_loss()
+        super()._connection_lost(lost)
+
+    # -- the thread that connects -----------------------------------------------------------------------
+
+    def feed(self, happened: machine.Event) -> None:
+        """Give an event to the reconnect machine, under the lock, and have its actions performed."""
+        with self.lock:
+            self._take_in(happened)
+            if self._reconnecting is None and self._machine.trying:
+                name = f"tickertape {self.core.name}"
+                self._reconnecting = threading.Thread(target=self._keep, name=name, daemon=True)
+                self._reconnecting.start()
+            self._changed.notify_all()
+
+    def _keep(self) -> None:
+        try:
+            while effects := self._next_effects():
+                for effect in effects:
+                    self._perform_steps(self._steps(effect))
+        except BaseException as error:
+            # Nothing should come here; if it does, nobody is left waiting.
+            failure = Disconnected(f"the thread that connects failed: {error!r}")
+            with self.lock:
+                self._take_in(machine.DriverFailed(failure))
+                self._reconnecting = None
+                connection = self.connection
+            if connection is not None:
+                connection.hang_up(failure)
+            for effect in self._machine.effects():
+                self._act(effect)
+            raise
+
+    def _next_effects(self) -> Sequence[Action]:
+        """Wait for the next actions and return them; none when the reconnect machine has stopped."""
+        state = self._machine
+        with self.lock:
+            while True:
+                # What a sink is told of a loss must not come between messages of the next connection.
+                while state.trying and self._loss_told_on != NOBODY:
+                    self._changed.wait()
+                effects = state.effects()
+                if effects:
+                    return effects
+                if not state.trying:
+                    self._reconnecting = None
+                    return ()
+                deadline = state.next_deadline()
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is None or left > 0:
+                    self._changed.wait(left)
+                self._wake_machine()
+
+    def _perform_steps(self, steps: Steps) -> None:
+        with closing(steps), suppress(StopIteration):
+            step = next(steps)
+            while True:
+                try:
+                    answer = self._take(step)
+                except Exception as error:  # noqa: BLE001 - the steps say what becomes of it
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(answer)
+
+    def _take(self, step: Step) -> object:
+        """Perform one step, and return its answer."""
+        connection, seconds = self.connection, self._attempt_seconds
+        if isinstance(step, Hangup):
+            if connection is not None:
+                self._abandon(connection, step.why)
+            return None
+        if isinstance(step, GetPassword):
+            given = step.given
+            if not (given is None or isinstance(given, str)):
+                raise UsageError(f"an authenticator gives a password, not {type(given).__name__}")
+            return given
+        if isinstance(step, LogOn):
+            return self._log_on(seconds)
+        if isinstance(step, Place):
+            return super().open_stream(step.request, seconds, step.handler)
+        call = ThreadWaiter()
+        with self.lock:
+            self.core.resubscribe(call)
+        self.drive()
+        return self._answer(call, None, seconds, "resubscribing")
+
+    def _end_connection(self, error: Disconnected) -> None:
+        connection = self.connection
+        if connection is not None:
+            connection.hang_up(error)
+
+    def _tell_state(self, state: ConnectionState) -> None:
+        self._due_states.append(state)
+        self._tell_states()
+
+    def _wake_callers(self) -> None:
+        with self.lock:
+            self._changed.notify_all()
+
+    def _dial(self, seconds: float | None) -> SocketConnection:
+        try:
+            return super()._dial(seconds)
+        finally:
+            self._dialling = False
+
+    def _answer(self, call: ThreadWaiter, deadline: float | None, seconds: float | None, what: str) -> object:
+        if self._reconnecting is not current_thread() or seconds is None:
+            return super()._answer(call, deadline, seconds, what)
+        # Subscriptions that were placed already have their handlers called before the next answer is read.
+        with self.lock:
+            connection = self.connection
+            self._resubscribing = None if self.core.closed else call
+        try:
+            if self._resubscribing is None:
+                raise Closed("the client was closed")
+            return call.wait_idle(seconds, what, lambda: connection is not None and connection.busy)
+        finally:
+            self._resubscribing = None
