@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 Wrote = Callable[[int], object]
-"""Told how many more rows were written."""
+"""Callback with the number of rows written since the last call."""
 
 _READ_ROWS: Final = 64 * 1024
 
 
 class StoredFile(NamedTuple):
-    """A file of the archive, as Delta's log tells of it."""
+    """A file of the archive, as the table's log describes it."""
 
     day: str
     topic: str
@@ -54,7 +54,7 @@ class StoredFile(NamedTuple):
 
 
 class Compacted(msgspec.Struct):
-    """What a compaction did."""
+    """Result of a compaction."""
 
     files_before: int = 0
     files_after: int = 0
@@ -196,7 +196,7 @@ def _zeros(count: int) -> pa.Array:
 
 
 def _replace(archive: ArchiveWriter, run: Sequence[StoredFile], added: Sequence[Added]) -> bool:
-    """Put the new files in the place of the old ones; False when somebody else has replaced one of these."""
+    """Replace old files by new ones; False when another process has replaced one of these."""
     from deltalake.transaction import RemoveAction
 
     for _ in range(commit_attempts_max):

@@ -33,9 +33,9 @@ class ArchiveTable:
         """The directory; None in an object store."""
         self._files: Any = None
         self.files_opened = 0
-        """Parquet files opened so far."""
+        """Number of Parquet files opened."""
         self.groups_read = 0
-        """Row groups begun so far."""
+        """Number of row groups started."""
 
     def has_table(self) -> bool:
         """Whether there is a table now. Raises `ArchiveFailed`."""
@@ -94,7 +94,7 @@ class ArchiveTable:
     def rows(
         self, file: pq.ParquetFile, path: str, group: int, columns: Sequence[str], rows_max: int
     ) -> Iterator[pa.RecordBatch]:
-        """A row group, all of it, so many rows at a time. Raises `ArchiveFailed`."""
+        """Read a row group in batches of this many rows. Raises `ArchiveFailed`."""
         self.groups_read += 1
         left = file.metadata.row_group(group).num_rows
         with self.failing(path):
@@ -128,7 +128,7 @@ class ArchiveTable:
 
 
 def _stored_bytes(group: pq.RowGroupMetaData) -> int:
-    """What a row group takes in its file."""
+    """Size of a row group in its file."""
     return sum(int(group.column(number).total_compressed_size) for number in range(group.num_columns))
 
 

@@ -31,7 +31,7 @@ class ArchiveLocation(msgspec.Struct, frozen=True):
     location: str
     """An absolute path, or the URI of an object store."""
     options: dict[str, str] = msgspec.field(default_factory=dict)
-    """What delta-rs is told of the store, such as `AWS_REGION`; may hold secrets."""
+    """Options of delta-rs for the store, such as `AWS_REGION`; may hold secrets."""
 
     @property
     def is_directory(self) -> bool:

@@ -50,9 +50,10 @@ def find_bookmark(store: ArchiveTable, manifest: Manifest, bookmark: Bookmark, e
 
 
 def find_time(store: ArchiveTable, manifest: Manifest, micros: int, begin: int, end: int) -> int | None:
-    """The least position in `[begin, end)` of a message stamped at `micros` or later; None: there is none.
+    """Return the lowest position in `[begin, end)` of a message with the time `micros` or later, or None.
 
-    Log time never goes back, so within a file the rest is later too."""
+    Log time never goes back, so within a file the rest is later too.
+    """
     best: int | None = None
     since = _moment(micros)
     wanted = (manifest.until >= micros) & (manifest.low < end) & (manifest.high >= begin)
@@ -124,7 +125,7 @@ def _columns(
     columns: tuple[str, ...],
     may_hold: Callable[[pq.ParquetFile, int], bool],
 ) -> Iterator[pa.RecordBatch]:
-    """Columns of the row groups of a file that may hold what is sought. Raises `ArchiveFailed`."""
+    """Yield columns of the row groups of a file that may hold the result. Raises `ArchiveFailed`."""
     opened = store.open_file(file.path)
     for group in range(opened.metadata.num_row_groups):
         if may_hold(opened, group):

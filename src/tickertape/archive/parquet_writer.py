@@ -51,7 +51,7 @@ Int64s = npt.NDArray[np.int64]
 
 
 class Added(msgspec.Struct, frozen=True):
-    """A file that was written, as Delta's log is told of it."""
+    """A written file, as the table's log describes it."""
 
     path: str
     bytes: int
@@ -62,7 +62,7 @@ class Added(msgspec.Struct, frozen=True):
 
 
 class _Group(NamedTuple):
-    """A day and a topic: what a file is of."""
+    """Partition of a file: a day and a topic."""
 
     day: int
     """Days since 1970."""
@@ -86,7 +86,7 @@ class PartitionFile:
 
     @property
     def bytes(self) -> int:
-        """What was written so far."""
+        """The written file."""
         return int(self._file.tell())
 
     def write(self, table: pa.Table) -> None:
@@ -130,11 +130,11 @@ class _WaitingRows:
 
     @property
     def cost(self) -> int:
-        """What they take in memory, about."""
+        """Approximate memory of the rows."""
         return self.body_bytes + self.rows * message_cost_bytes
 
     def fits(self, rows: int, body_bytes: int) -> bool:
-        """Whether so much more makes one row group with what is there."""
+        """Return whether these rows and the waiting ones make a row group."""
         return (
             self.rows + rows <= row_group_rows_max
             and self.body_bytes + body_bytes <= archive_row_group_bytes_max
@@ -219,9 +219,9 @@ class FileWriter:
 def write_files(
     place: ArchiveLocation, batches: Iterable[pa.RecordBatch], wrote: Callable[[int], object] | None = None
 ) -> list[Added]:
-    """Write all of `batches`, of all columns of the table but `date`, whose rows rise by position; `wrote` is
-    told of rows as they go. Raises `OSError`, `ArchiveFailed`, and what `batches` raises: then nothing of it
-    is of use."""
+    """Write all of `batches`, with all columns of the table except `date` and with rising positions. `wrote`
+    is called with the number of rows written since the last call. Raises `OSError`, `ArchiveFailed`, and
+    errors of `batches`: then no file is usable."""
     writer = FileWriter(place)
     try:
         for batch in batches:

@@ -37,11 +37,11 @@ class ArchiveExtent(NamedTuple):
     """Messages that follow one another in the archive."""
 
     batch: MessageBatch | None
-    """None: nothing of what was asked for lies below `end`."""
+    """None: no matching message is below `end`."""
     positions: Int64s
     """Of each message."""
     end: int
-    """Everything that was asked for below this position was given."""
+    """All matching messages below this position were returned."""
 
 
 class ArchiveReader:
@@ -61,10 +61,11 @@ class ArchiveReader:
         self._lock = Lock()
 
     def refresh(self, *, anew: bool = False) -> Coverage | None:
-        """Look at the newest version of the table: what it covers; None when there is no table yet.
+        """Read the newest version of the table and return its extent; None without a table.
 
         Now and then, and with `anew`, it is opened anew: it may be another one at the same place, whose
-        changes say nothing of that. Raises `ArchiveFailed`, `WrongJournal`."""
+        changes say nothing of that. Raises `ArchiveFailed`, `WrongJournal`.
+        """
         with self._lock:
             table = self._newest(anew=anew)
             if table is None:
@@ -103,7 +104,7 @@ class ArchiveReader:
 
     @property
     def coverage(self) -> Coverage | None:
-        """What it covered when it was looked at last; None before that, and while there is no table."""
+        """Extent at the last refresh; None before that, and without a table."""
         manifest = self._manifest
         return None if manifest is None else manifest.coverage
 

@@ -81,7 +81,7 @@ class Rows(NamedTuple):
 
 
 def rows_of(batch: pa.RecordBatch, topic: str) -> Rows:
-    """What was read of a file of a topic, with the columns of `FILE_COLUMNS`. Raises `ArchiveFailed` when
+    """Return rows of a file of a topic, with the columns of `FILE_COLUMNS`. Raises `ArchiveFailed` when
     values are missing, too large, or out of order."""
     import pyarrow as pa
 

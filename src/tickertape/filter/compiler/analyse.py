@@ -46,7 +46,7 @@ from tickertape.filter.language.diagnostics import bad_filter
 from tickertape.filter.limits import filter_text_scans_max, pattern_states_max, pattern_steps_max
 
 _PATTERN_STEPS: Final = 150
-"""What a pattern takes beside its steps."""
+"""Cost of a pattern beside its steps."""
 _PER_MESSAGE: Final = MESSAGE_FUNCTIONS.keys() | SUBSCRIBER_FUNCTIONS.keys()
 
 
@@ -98,7 +98,7 @@ class _Resolver:
     def __init__(self, text: str) -> None:
         self._text = text
         self._steps = 0
-        """That its patterns took so far."""
+        """Steps of its patterns."""
 
     def _refuse(self, at: int, reason: str) -> BadFilter:
         return bad_filter(self._text, at, reason)

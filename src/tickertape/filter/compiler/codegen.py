@@ -56,7 +56,7 @@ from tickertape.payload.paths import Path
 
 _TEXTUAL: Final = ODD | {str}
 _EXACT: Final = 1 << 63
-"""Numbers below this compare alike with any integer, and with the float that stands for a larger one."""
+"""Numbers below this compare alike with any integer and with the float of a larger one."""
 _MIRRORED: Final = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _PYTHON: Final = {"=": "==", "!=": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 
@@ -104,14 +104,14 @@ def searching(pattern: Pattern) -> Callable[[Any, Arrays], Truth]:
 
 
 class CodeGenerator:
-    """Makes expressions over `m`, what a body was decoded to, `i`, its index, and `arrays`."""
+    """Generates expressions over `m`, a decoded body, `i`, its index, and `arrays`."""
 
     def __init__(self, access: Mapping[Path, str]) -> None:
         self._access = access
         self._index = {path: at for at, path in enumerate(access)}
         self._values = 0
         self.names: dict[str, Any] = dict(_GENERAL)
-        """What the expressions refer to by name."""
+        """Objects that the expressions name."""
 
     def _named(self, value: Any) -> str:
         name = f"k{len(self.names)}"

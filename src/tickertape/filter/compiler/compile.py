@@ -65,9 +65,9 @@ class Filter:
     def __init__(self, text: str, tree: Node, written: Node, type: MessageType) -> None:
         self.text: str = text
         self.tree: Node = tree
-        """What it says, constants worked out."""
+        """The tree with constants folded."""
         self.written: Node = written
-        """What it says, as it was written."""
+        """The tree as it was written."""
         self.paths: tuple[Path, ...] = fields(tree)
         """The fields that it reads."""
         self.type: MessageType = type
@@ -76,8 +76,8 @@ class Filter:
         self.work: int = sum(1 for _ in walk(tree)) + _SCAN_WORK * len(scans(tree))
         """An upper estimate of the steps for one message, beside decoding it."""
         self.unreadable: int = 0
-        """Bodies so far that it could not read: not of the type, with arrays too long for it, or such that it
-        raised (see `defects`)."""
+        """Number of unreadable bodies: not of the type, with too long arrays, or such that the filter raised.
+        """
         self._reader: FieldReader | None = type.reader(self.paths) if self.paths else None
         self._arrays = Arrays()
 
@@ -135,7 +135,7 @@ class Filter:
 
 
 def compile_filter(text: str, type: MessageType, *, bytes_max: int = filter_bytes_max) -> Filter:
-    """The filter `text` on messages of `type`.
+    """Compile the filter `text` for messages of `type`.
 
     Raises `BadFilter`, with the position, for a text that is no filter, is above a limit, or could take too
     long for a message; and when it reads fields that the type does not have.
@@ -168,8 +168,8 @@ def _code(source: str) -> CodeType:
 
 @lru_cache(maxsize=_TREES_KEPT)
 def trees(text: str, bytes_max: int = filter_bytes_max) -> tuple[Node, Node]:
-    """What a filter says as it was written, and with constants worked out; the same for all types, and for
-    all topics that somebody asks for with one filter."""
+    """Return a filter as it was written, and with constants folded. Both are the same for all types, and
+    cached."""
     written = parse(text, bytes_max)
     return written, analyse(written, text)
 
@@ -181,7 +181,7 @@ def inputs_of(text: str, bytes_max: int = filter_bytes_max) -> frozenset[str]:
 
 
 def prepare() -> None:
-    """Do what the first filter would have to wait for: import the parser and the search, read the grammar."""
+    """Prepare the first filter: import the parser and the search, read the grammar."""
     compile_filter("/a LIKE '^b' AND /c > 1", message_type("json")).select([b"{}"])
 
 

@@ -49,7 +49,7 @@ class Extremes(NamedTuple):
 
 
 class TooCostly(Exception):
-    """The arrays of a message are so long that this filter would take too long for it."""
+    """The arrays of a message are too long for this filter."""
 
 
 class Arrays(dict[int, tuple[list[Any], "ArrayView"]]):
@@ -141,7 +141,7 @@ class ArrayView:
 
     @property
     def texts(self) -> set[str]:
-        """The texts that are no numbers."""
+        """Texts that are not numbers."""
         return self._divided[2]
 
     @cached_property
@@ -156,7 +156,7 @@ class ArrayView:
 
     @cached_property
     def text_extremes(self) -> Extremes | None:
-        """Of the texts that are no numbers."""
+        """Extremes of the texts that are not numbers."""
         return _extremes(self.texts)
 
     # -- what costs more --
@@ -172,7 +172,7 @@ class ArrayView:
 
     @cached_property
     def written(self) -> list[str]:
-        """All elements with a value as texts, as they stand and as often as they occur."""
+        """All elements with a value as texts, with repetitions."""
         found = self._raw
         if {str}.issuperset(map(type, found)):
             return list(filter(None, found))
@@ -187,7 +187,7 @@ class ArrayView:
 
     @cached_property
     def texts_in_order(self) -> list[str]:
-        """The texts that are no numbers, sorted."""
+        """Texts that are not numbers, sorted."""
         self._arrays.charge(len(self.texts))
         return sorted(self.texts)
 
@@ -239,7 +239,7 @@ class ArrayView:
         return sorted({v if v.__class__ is str else number_text(v) for v in self.values})
 
     def searchable_texts(self) -> list[str]:
-        """All elements with a value as texts, each time charged for being searched through."""
+        """All elements with a value as texts, each time charged for a search."""
         texts = sum(1 for v in self.values if v.__class__ is str)
         self._arrays.charge(
             array_search_work * len(self.values) + array_text_work * (len(self.values) - texts)
@@ -333,7 +333,7 @@ def _extreme(value: Any, arrays: Arrays, at: int) -> Scalar:
 
 
 def array_min(value: Any, arrays: Arrays) -> Scalar:
-    """The lowest element; as texts when one is no number. Elements without a value do not count."""
+    """Return the lowest element, compared as texts if one is not a number. NULL elements do not count."""
     return _extreme(value, arrays, 0)
 
 
@@ -343,7 +343,7 @@ def array_max(value: Any, arrays: Arrays) -> Scalar:
 
 
 def array_length(value: Any, _: Arrays) -> int | None:
-    """How many elements there are, NULL ones too; 1 for what is no array, NULL for an empty one."""
+    """Return the number of elements, NULL ones too; 1 for a scalar, NULL for an empty array."""
     if value.__class__ is list:
         return len(value) or None
     return None if scalar(value) is None else 1

@@ -58,7 +58,7 @@ def unequal(left: Any, right: Any, arrays: Arrays) -> Truth:
 
 
 def _keys(found: ArrayView) -> set[Any]:
-    """Of its different keys, one or two: more are not asked for."""
+    """Up to two of its different keys; no more are needed."""
     if len(found.numbers) + len(found.texts) > 1:
         return {0, 1}
     return found.numbers | found.texts

@@ -29,7 +29,7 @@ class Function(NamedTuple):
     """Takes scalars (arrays as they are), gives a scalar, or True, False or None as a condition."""
     doc: str
     scan: bool = False
-    """Whether it reads its texts from begin to end, of which a filter may do only so much."""
+    """Whether it scans its texts; a filter may do that only a few times."""
     strict: bool = True
     """Whether NULL in any argument makes the result NULL."""
 

@@ -82,7 +82,7 @@ def replace(text: str, part: str, by: str) -> str | None:
 
 
 def _unless_long(text: str, count: int, part: str, by: str) -> str | None:
-    """`text`, unless replacing so many parts of it makes it too long."""
+    """Return `text` unless this many replacements make it too long."""
     return None if len(text) + count * (len(by) - len(part)) > text_result_characters_max else text
 
 

@@ -21,9 +21,9 @@ Number: TypeAlias = int | float
 Truth: TypeAlias = bool | None
 
 NUMERIC: Final = frozenset({int, float, bool})
-"""Classes of values that are numbers as they stand."""
+"""Classes of numeric values."""
 ODD: Final = frozenset({list, bytes})
-"""Classes of values that an operator cannot take as they stand, though they may have a value."""
+"""Classes of values that an operator must convert, though they may have a value."""
 NUMBER_FORM: Final = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 """Texts that are numbers, as a regular expression of Python's."""
 
@@ -32,7 +32,7 @@ _FIRST: Final = frozenset("0123456789+-.")
 
 
 def scalar(value: Any) -> Scalar:
-    """The scalar that a value of a body is: of an array its first element; None for what has none.
+    """Return the scalar of a value of a body: of an array its first element; None if it has none.
 
     None, an empty text and an empty array are NULL. An object, an array in an array and bytes that are not
     UTF-8 are no scalars: they count as NULL everywhere but in `IS NULL`.
@@ -64,7 +64,8 @@ def _decoded(value: bytes) -> str | None:
 
 
 def is_null(value: Any) -> bool:
-    """`value IS NULL`, of any value of a body: an object or bytes are not NULL, though they are no scalar."""
+    """Return `value IS NULL` for any value of a body: an object or bytes are not NULL, though they have no
+    scalar."""
     if value.__class__ is list:
         return not value or (value[0].__class__ is not list and is_null(value[0]))
     return value is None or value in {"", b""} if value.__class__ is not dict else False
@@ -116,7 +117,8 @@ def _float_text(value: float) -> str:
 
 
 def key(value: Scalar) -> Scalar:
-    """What stands for a scalar in `=`: two are equal when their keys are. A number for what can be one."""
+    """Return the key of a scalar for `=`: two scalars are equal when their keys are. It is a number where
+    possible."""
     if isinstance(value, str):
         found = text_number(value)
         return value if found is None else found

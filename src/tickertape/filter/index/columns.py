@@ -30,7 +30,7 @@ _TAKING_STEPS: Final = 1 << 11
 _READER_STEPS: Final = 1 << 15
 """What making a reader counts."""
 _STEPS: Final = 1 << 12
-"""So many are taken before others may have their turn."""
+"""Steps before other work has its turn."""
 _NUMBERS: Final = frozenset({int, float, bool, type(None)})
 
 
@@ -106,7 +106,7 @@ class ColumnReading:
         return ValueColumns(columns, readable)
 
     def _settle(self) -> Iterator[int]:
-        """Give those paths a reader that have none, together with what the last one reads if it has room."""
+        """Add readers for the paths without one, extending the last one if it is not full."""
         if self._readers and self._readers[-1].wanted < paths_per_reader_max:
             self._dissolve(self._readers[-1])
         paths = tuple(self._new)
@@ -134,7 +134,7 @@ class _ColumnReader:
     def __init__(self, type: MessageType, paths: tuple[Path, ...]) -> None:
         self.paths = paths
         self.wanted = len(paths)
-        """How many of them somebody wants."""
+        """Number of paths in use."""
         self.fields = type.reader(paths)
         self._place = dict(zip(paths, self.fields.access, strict=True))
         self._take: dict[str, Callable[[Sequence[Any]], list[Any]]] = {}
@@ -199,7 +199,7 @@ class CostShare(Arrays):
 
 
 def _within_limits(type: MessageType, paths: tuple[Path, ...]) -> Iterable[tuple[Path, ...]]:
-    """`paths` in parts each of which one reader can read."""
+    """Split `paths` into parts for one reader each."""
     if not paths:
         return
     try:
@@ -214,7 +214,7 @@ def _within_limits(type: MessageType, paths: tuple[Path, ...]) -> Iterable[tuple
 
 
 def _decoded(reader: FieldReader, bodies: Sequence[bytes]) -> list[Any]:
-    """What the reader makes of each body, None where it cannot."""
+    """Return the decoded bodies, None for unreadable ones."""
     try:
         return [*map(reader.quick, bodies)]
     except Exception:  # noqa: BLE001 - of one body; the others are read

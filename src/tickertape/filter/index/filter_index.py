@@ -29,7 +29,7 @@ from tickertape.payload.types import MessageType
 K = TypeVar("K")
 
 OF_SUBSCRIBER = frozenset({"user", "client_name", "client_version"})
-"""What of a `FilterInputs` differs between subscribers: a filter that needs it cannot be in an index."""
+"""Inputs that differ between subscribers: a filter that needs them cannot be in an index."""
 
 
 class FilterIndex(Generic[K]):
@@ -143,7 +143,7 @@ class FilterIndex(Generic[K]):
         return len(self._paths) + sum(path not in self._paths for path in filter.paths) > index_paths_max
 
     def _find(self, entry: FilterSlot[K]) -> None:
-        """Decide by what it is found, and what is left to ask then."""
+        """Choose the structure for a filter, and the part that is evaluated after the lookup."""
         found, terms, slot = self._found, entry.terms, entry.slot
         best = min(terms.choices, key=found.crowd, default=None)
         others = [choice[0] for choice in terms.choices if choice is not best and len(choice) == 1]

@@ -18,7 +18,7 @@ K = TypeVar("K")
 
 
 class Structures(Generic[K]):
-    """What is searched."""
+    """The lookup structures."""
 
     def __init__(self) -> None:
         self.slots = Slots[K]()

@@ -23,7 +23,7 @@ class Table(Protocol):
 
     @property
     def remembered_bytes(self) -> int:
-        """What it could give back."""
+        """Bytes that it can release."""
 
     def forget(self) -> None:
         """Give it back."""
@@ -44,7 +44,7 @@ class ValueCache:
         self._numbers = count(1)
 
     def enter(self, table: Table) -> int:
-        """`table` counts too for as long as it lives; returns what tells its texts from those of others."""
+        """Count `table` for as long as it lives; return the tag of its texts."""
         self._tables.add(table)
         return next(self._numbers) * _SPREAD % _SALT_MAX
 
@@ -70,7 +70,7 @@ class ValueCache:
 
     @property
     def bytes(self) -> int:
-        """What is remembered."""
+        """Bytes of the cached values."""
         return sum(table.remembered_bytes for table in self._tables)
 
 

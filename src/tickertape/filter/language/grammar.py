@@ -123,7 +123,7 @@ def _negatable(node: Node, negation: Token | None) -> Node:
 
 
 class _Builder(Transformer[Token, Node]):
-    """Makes nodes of what the grammar finds; each method is a rule."""
+    """Builds nodes; each method is a rule of the grammar."""
 
     def start(self, parts: list[Node]) -> Node:
         return parts[0]

@@ -33,7 +33,7 @@ FILE_SCHEMA: Final = (
     "position long, publisher string, sequence long, timestamp timestamp, data binary, "
     "expiration_ms long, correlation_id string, key string"
 )
-"""What a file has; the topic is known to Delta's log alone."""
+"""Columns of a file; only the table's log has the topic."""
 
 _PATTERN: Final = re.compile(r"[][{}*?\\^]")
 """The characters with a meaning in a path pattern, and their escaped form."""
@@ -70,7 +70,7 @@ def read_archive(spark: SparkSession, uri: str) -> ArchiveFrame:
 
 
 def positions_of(archived: ArchiveFrame, start: str) -> tuple[int, int]:
-    """The positions (first, and first not included) that a start point or range means in the archive.
+    """Return the positions (start, and end not included) of a start point or range in the archive.
 
     Raises `BadBookmark` for what is none, `BookmarkUnknown` for a bookmark that is not in the archive.
     """

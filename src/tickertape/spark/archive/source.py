@@ -35,7 +35,7 @@ ORDER: Final = "archiveSecret"
 a name."""
 
 SCHEMA: Final = "start long, end long, files string"
-"""What a task did: the positions it read, and the files that it wrote, as JSON."""
+"""Result of a task: the positions it read and its files, as JSON."""
 _ARROW: Final = pa.schema([("start", pa.int64()), ("end", pa.int64()), ("files", pa.string())])
 
 _READ: Final = ColumnSelection(
@@ -100,7 +100,7 @@ class ArchiveStreamReader(TickertapeStreamReader):
         return Offset(self._order.journal, self._order.begin).written()
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Write a part and tell the files. Raises what `pieces` raises, `ArchiveFailed`, `OSError`."""
+        """Write a partition and return its files. Raises errors of `pieces`, `ArchiveFailed`, `OSError`."""
         assert isinstance(partition, LogPartition)
         files = write_files(self._order.place, archive_batches(pieces(partition)))
         told = msgspec.json.encode(files).decode()
@@ -160,7 +160,7 @@ def archive_batches(found: Iterable[ColumnBlock]) -> Iterator[pa.RecordBatch]:
 
 
 def archive_batch(gathered: list[ColumnBlock]) -> pa.RecordBatch:
-    """One record batch. Raises `BadBatch` for a piece that does not hold what it says."""
+    """Return one record batch. Raises `BadBatch` for an inconsistent block."""
     batch = record_batch(gathered, _READ)
     sequences = np.ascontiguousarray(ColumnBlocks(gathered).sequences)
     bits = pa.Array.from_buffers(pa.int64(), len(sequences), [None, pa.py_buffer(sequences)])

@@ -29,7 +29,7 @@ Row = dict[str, Any]
 
 
 class LogRange(msgspec.Struct, frozen=True):
-    """Which part of which log was audited: positions `start` to below `end`."""
+    """Audited part of a log: positions `start` to below `end`."""
 
     name: str
     journal: str
@@ -49,7 +49,7 @@ class EqualityCheck(msgspec.Struct, frozen=True):
 
 
 class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What an audit found."""
+    """Findings of an audit."""
 
     logs: list[LogRange]
     topic: str | None

@@ -91,6 +91,6 @@ def _stretch() -> Column:
 
 
 def _message_hash() -> Column:
-    """64 bits of a message. A hash passes over what is null, so that is told apart beside it."""
+    """Return a 64-bit hash of messages. The hash skips nulls, so they are hashed as flags."""
     nulls = [f.col(part).isNull() for part in _PARTS]
     return f.xxhash64("sequence", *nulls, *_PARTS)

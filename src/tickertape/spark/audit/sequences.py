@@ -37,7 +37,7 @@ _NUMBERS_A_MICROSECOND: Final = 1000
 """A numbering begins at the nanoseconds of a microsecond clock, plus one (client/publishing/sequences.py)."""
 _CLOCK_BEHIND_MICROS: Final = 1_000_000
 _CLOCK_AHEAD_MICROS: Final = 86_400_000_000
-"""A publisher's clock may be so far from the server's."""
+"""Assumed difference between the clocks of publisher and server."""
 
 
 def number_runs(messages: DataFrame) -> DataFrame:
@@ -71,8 +71,8 @@ def publisher_table(runs: DataFrame) -> DataFrame:
 
 
 def findings(runs: DataFrame) -> DataFrame:
-    """What is to be told of `runs`, a row each: `publisher`, `kind`, the numbers `first` to `last`, their
-    `count`, and the `position` where it shows.
+    """Return the findings in `runs`, one a row: `publisher`, `kind`, the numbers `first` to `last`, their
+    `count`, and the `position` where the finding is.
 
     `missing`: numbers that no message has. `duplicate`: numbers that more messages have than one; `count` is
     how many messages are too many. `order`: the message with the number `first` stands behind one with a

@@ -37,7 +37,7 @@ Array = Any
 """An Arrow array; pyarrow ships no types."""
 
 _ONE_BY_ONE: Final = 64
-"""After so many bodies that cannot be read, those that follow are read one by one: they will be like them."""
+"""Unreadable bodies after which the following ones are read one by one, because they are probably alike."""
 _WRONG: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -81,7 +81,7 @@ class JsonField(NamedTuple):
 
 
 def json_field(field: StructField) -> JsonField:
-    """What a column of the schema asks for. Raises `UsageError` for a type that no field can have."""
+    """Return the field that a column of the schema names. Raises `UsageError` for an unsupported type."""
     if type(field.dataType) not in _TYPES:
         known = ", ".join(kind().simpleString() for kind in _TYPES)
         raise UsageError(
@@ -96,7 +96,7 @@ def json_field(field: StructField) -> JsonField:
 
 
 class _JsonReader:
-    """Reads a body into an object of which `paths` lead to the fields, in their order."""
+    """Decodes a body into an object in which `paths` lead to the fields, in order."""
 
     def __init__(self, fields: Sequence[JsonField]) -> None:
         tree: dict[str, Any] = {}
@@ -175,7 +175,7 @@ class JsonColumns:
         return found
 
     def _one(self, body: bytes) -> list[Any]:
-        """The fields of a body of which one at least cannot be read: the others are there all the same."""
+        """Return the fields of a body with at least one unreadable field; the others are returned."""
         found: list[Any] = []
         for reader in self._each:
             try:

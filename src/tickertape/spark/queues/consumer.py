@@ -53,8 +53,8 @@ class _Connection:
 
 
 class QueueConsumer:
-    """One consumer of a queue, connected when it is first asked for something. `take`, `acknowledge`,
-    `has_more` and `close` are for one thread."""
+    """A consumer of a queue that connects at its first use. `take`, `acknowledge`, `has_more` and `close` are
+    for one thread."""
 
     def __init__(self, wanted: QueueSourceOptions) -> None:
         self._wanted = wanted
@@ -151,7 +151,7 @@ class QueueConsumer:
         return self._connection
 
     def _leave(self) -> None:
-        """Forget the connection, and with it all messages that were not handed out."""
+        """Drop the connection and all messages that were not taken."""
         connection, self._connection = self._connection, None
         client, self._client = self._client, None
         with self._changed:

@@ -55,7 +55,7 @@ _ROWS_MAX: Final = queue_backlog_max // 2
 
 
 class QueueSourceOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a user asked to read from a queue."""
+    """Options of a queue source."""
 
     servers: tuple[str, ...]
     """As `server_text` gives them, tried in this order."""
@@ -78,7 +78,7 @@ def names_queue(given: Mapping[str, str]) -> bool:
 
 
 def queue_options(given: Mapping[str, str], query: Query = Query.STREAM) -> QueueSourceOptions:
-    """What `given` (the options of `spark.readStream`) asks for. Raises `BadOption`, `BadTopic`."""
+    """Parse `given`, the options of `spark.readStream`. Raises `BadOption`, `BadTopic`."""
     if query is Query.BATCH:
         raise BadOption(
             "Cannot read a queue as a batch: its messages are leased. Use spark.readStream with "

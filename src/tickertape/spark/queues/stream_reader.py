@@ -71,7 +71,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._consumer: QueueConsumer | None = None
         self._batch: _Batch | None = None
         self._target: int | None = None
-        """Where the log ended when a query that reads what is there, and stops, began."""
+        """End of the log when a query started that reads the existing messages and stops."""
         self._finished = False
 
     # -- what Spark asks the driver -----------------------------------------------------------------------

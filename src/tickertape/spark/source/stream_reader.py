@@ -46,7 +46,7 @@ class TickertapeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._columns = columns
         self._connected: tuple[Client, str] | None = None
         self._target: int | None = None
-        """Where the log ended when a query that reads what is there, and stops, began."""
+        """End of the log when a query started that reads the existing messages and stops."""
         self._planned = 0
         """Up to where the query has planned to read."""
 
@@ -65,14 +65,14 @@ class TickertapeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return Offset(answer.journal, answer.start).written()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """What the options say of the size of a micro-batch; where both do, `latestOffset` keeps both."""
+        """Limits of a micro-batch from the options; `latestOffset` applies both."""
         rows, size = self._wanted.rows_per_trigger_max, self._wanted.bytes_per_trigger_max
         if rows is not None:
             return ReadMaxRows(rows)
         return ReadAllAvailable() if size is None else ReadMaxBytes(size)
 
     def latestOffset(self, start: Written, limit: ReadLimit) -> Written:
-        """Where the micro-batch ends that begins at `start`.
+        """Return the end of the micro-batch that starts at `start`.
 
         Raises `WrongJournal`, `BookmarkExpired` (retention has removed what was not read yet), `JournalError`
         (the log ends before `start`), `Disconnected`.
@@ -94,8 +94,8 @@ class TickertapeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return Offset(answer.journal, answer.end).written()
 
     def _bounds(self, limit: ReadLimit) -> tuple[int, int]:
-        """Rows and bytes of a micro-batch at most, 0 for any number. Only what is Spark's own wish, to read
-        everything, sets the options aside."""
+        """Return the most rows and bytes of a micro-batch, 0 for no limit. Only Spark's request to read
+        everything overrides the options."""
         rows, size = self._wanted.rows_per_trigger_max or 0, self._wanted.bytes_per_trigger_max or 0
         if isinstance(limit, ReadMaxRows):
             return limit.max_rows, size
@@ -110,7 +110,7 @@ class TickertapeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return Offset(answer.journal, answer.end).written() | {"behind": behind}
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """What is persisted from now on is not read by this run."""
+        """Fix the end of this run: messages persisted from now on are not read by it."""
         self._target = self._locate(EPOCH).end
 
     # -- reading ----------------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ class TickertapeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         yield from record_batches(pieces(partition), self._columns)
 
     def commit(self, end: Written) -> None:
-        """Nothing: where a query stands is in its checkpoint."""
+        """Do nothing: the checkpoint has the state of a query."""
 
     def stop(self) -> None:
         """Close the connection."""
@@ -151,9 +151,10 @@ class TickertapeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     # -- inside -----------------------------------------------------------------------------------------
 
     def _look(self, offset: Offset, planned: Offset) -> Resolved:
-        """All of the log, when it is that of `offset` and has what comes after it, up to `planned`.
+        """Return the state of the log if it is that of `offset` and has the messages up to `planned`.
 
-        A read that goes beyond the end of a log waits for what is published there: other messages."""
+        A read that goes beyond the end of a log waits for what is published there: other messages.
+        """
         answer = self._locate(EPOCH)
         for place in (offset, planned):
             check_journal(place, answer.journal)
