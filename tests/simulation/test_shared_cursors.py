@@ -13,9 +13,7 @@ import pytest
 
 from tests.simulation.engine_peer import Heard, Peer
 from tests.simulation.engine_world import EngineWorld
-from tickertape.engine.delivery import fanout as dispatcher
-from tickertape.engine.delivery import log_delivery as delivery
-from tickertape.engine.delivery import shared_cursor as cohorts
+from tickertape.engine.delivery import fanout, log_delivery, shared_cursor
 from tickertape.engine.limits import cohorts_max
 from tickertape.engine.subscriptions.log_feed import Phase
 
@@ -133,11 +131,11 @@ def _count(world: EngineWorld, counts: Counter[str]) -> None:
 def _small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Bounds so small that each is met."""
     with monkeypatch.context() as patch:
-        patch.setattr(cohorts, "cohorts_max", 3)
-        patch.setattr(cohorts, "cohort_reach_messages", 200)
-        for module in (cohorts, delivery):
+        patch.setattr(shared_cursor, "cohorts_max", 3)
+        patch.setattr(shared_cursor, "cohort_reach_messages", 200)
+        for module in (shared_cursor, log_delivery):
             patch.setattr(module, "cohort_moves_max", 2)
-        patch.setattr(dispatcher, "outbox_bytes_max", 4000)
+        patch.setattr(fanout, "outbox_bytes_max", 4000)
         yield
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
-from tickertape.archive import lookup as finding
+from tickertape.archive import lookup
 from tickertape.archive.delta_table import ArchiveTable
 from tickertape.archive.limits import archive_looks_max
 from tickertape.archive.location import check_files, location_of
@@ -146,16 +146,16 @@ class ArchiveReader:
 
     def find_bookmark(self, bookmark: Bookmark, end: int) -> int | None:
         """Position, below `end`, of the message of a bookmark; None: it has none. Raises `ArchiveFailed`."""
-        return self._again(lambda manifest: finding.find_bookmark(self.store, manifest, bookmark, end))
+        return self._again(lambda manifest: lookup.find_bookmark(self.store, manifest, bookmark, end))
 
     def find_time(self, micros: int, begin: int, end: int) -> int | None:
         """The least position in `[begin, end)` of a message stamped at `micros` (microseconds since 1970) or
         later; None when there is none. Raises `ArchiveFailed`."""
-        return self._again(lambda manifest: finding.find_time(self.store, manifest, micros, begin, end))
+        return self._again(lambda manifest: lookup.find_time(self.store, manifest, micros, begin, end))
 
-    def last_before(self, position: int) -> finding.Last | None:
+    def last_before(self, position: int) -> lookup.Last | None:
         """The last message before `position`; None: it has none. Raises `ArchiveFailed`."""
-        return self._again(lambda manifest: finding.last_before(self.store, manifest, position))
+        return self._again(lambda manifest: lookup.last_before(self.store, manifest, position))
 
     def check(self, begin: int, end: int) -> None:
         """Check that the files with positions in `[begin, end)` exist with the sizes that the newest version
