@@ -563,8 +563,8 @@ class Message(msgspec.Struct, frozen=True, eq=False):
     def discard(self) -> bool:
         """Discard the message: the bookmark store does not let it be redelivered.
 
-        False when it was discarded before, and where there is nothing to do: the subscription has no
-        bookmark, or its client no bookmark store. Raises what the store raises (`StoreFailed`, `Closed`).
+        Return False if it was discarded before, and without a bookmark subscription or a bookmark store.
+        Raises the errors of the store (`StoreFailed`, `Closed`).
         """
         return self.batch.discard_one(self.index)
 
@@ -580,11 +580,11 @@ class Message(msgspec.Struct, frozen=True, eq=False):
     def ack(self) -> None:
         """Acknowledge the message: it is processed and leaves its queue.
 
-        Any thread may say so, a handler too. It is sent at once, or gathered as `ack_batch_size` and
-        `ack_timeout` of the client say, and never waits for an answer; saying it twice changes nothing. With
-        a publish store it is kept and sent again like a publish; without one it is lost with the connection,
-        and the message comes again. Raises `UsageError` for a message that did not come out of a queue,
-        `Disconnected` (without a publish store), `StoreError`, `Closed`, `PublisherTakenOver`.
+        Any thread may call this, also a handler. The acknowledgement is sent at once, or gathered up to
+        `ack_batch_size` and `ack_timeout` of the client, and does not wait for an answer; a second call has
+        no effect. With a publish store it is kept and resent like a publish; without one it is lost with the
+        connection, and the message is redelivered. Raises `UsageError` for a message that is not from a
+        queue, `Disconnected` (without a publish store), `StoreError`, `Closed`, `PublisherTakenOver`.
         """
         batch = self.batch
         context = batch.context

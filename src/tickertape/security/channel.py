@@ -71,7 +71,7 @@ class Channel:
     def shake(self) -> bool:
         """Continue the handshake and return whether it is complete. Call `take` afterwards in any case.
 
-        Raises `TlsFailed`: then what there is to send tells the other side.
+        Raises `TlsFailed`: then `take` returns the alert for the peer.
         """
         try:
             with self._lock:

@@ -127,7 +127,7 @@ class StrictDisk:
         """Damage a file, whatever of it was synced, in one of `HARMS`: it reads as `zeros`, is `empty`, or
         the bytes from `start` up to `stop` are `unreadable` until all of them are written.
 
-        Counted when somebody meets it.
+        Counted when it is read.
         """
         if how not in HARMS:
             raise ValueError(f"no harm {how!r}; there are {', '.join(HARMS)}")

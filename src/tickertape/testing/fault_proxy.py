@@ -56,9 +56,9 @@ class Way:
     def after(self, count: int, fault: Fault) -> threading.Event:
         """Pass `count` more bytes, then inject `fault` into their connection, once.
 
-        The rest of what came with them waits (`stall`) or is lost. With 0 it strikes when the next byte
-        comes. What is returned is set when it has struck. Raises `ValueError` for a fault that there is not,
-        and a negative count.
+        Bytes received with them wait (`stall`) or are lost. With 0 the fault is injected when the next byte
+        arrives. The returned event is set after that. Raises `ValueError` for an unknown fault and a negative
+        count.
         """
         if fault not in _FAULTS:
             raise ValueError(f"fault={fault!r}: there are {', '.join(map(repr, _FAULTS))}")

@@ -90,7 +90,7 @@ With None for the size, which has not arrived: whether the frame may have a batc
 class FrameReader:
     """Splits a stream of bytes into frames. It does not raise for invalid input: see `error`.
 
-    Use: read into `buffer()`, tell `received(n)` how much came, take the frames before the next `buffer()`.
+    Use: read into `buffer()`, call `received(n)`, take the frames before the next `buffer()`.
     Bytes are parsed where they were read, and each batch is copied once into memory of its own. A frame above
     `frame_in_place_bytes_max` that is not yet complete gets that memory with the next `buffer()` and is read
     straight into it. Memory held between two reads is at most one frame.

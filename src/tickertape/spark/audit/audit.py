@@ -101,7 +101,7 @@ def examine(
 ) -> AuditReport:
     """Audit the log called `name` from `start` on, and compare it with the one called `against`.
 
-    `show`: at most so many publishers, findings and differences are listed. `access`: the files with which
+    `show`: most publishers, findings and differences to list. `access`: the files with which
     servers are reached, as options of the source (`servers.ACCESS`). Raises what `open_log` raises,
     and `BadOption` for two logs that cannot be compared.
     """

@@ -70,7 +70,7 @@ class QueueConsumer:
     # -- for the reader -----------------------------------------------------------------------------------
 
     def take(self, wait_seconds: float = 0.0) -> list[MessageBatch]:
-        """Take messages for a micro-batch, as many as the options allow; none when none have arrived within
+        """Take messages for a micro-batch, as many as the options allow; none if none have arrived within
         `wait_seconds`.
 
         Raises `Disconnected` when no server answers, `BadOption` when there is no such queue, and the error
