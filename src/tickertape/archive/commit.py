@@ -48,7 +48,7 @@ class ArchiveWriter:
 
     @classmethod
     def exists(cls, place: ArchiveLocation) -> bool:
-        """Whether there is a Delta table. Raises `ArchiveFailed`."""
+        """Return whether there is a Delta table. Raises `ArchiveFailed`."""
         from deltalake import DeltaTable
 
         try:
@@ -135,10 +135,11 @@ class ArchiveWriter:
         metadata: dict[str, str],
         transactions: list[Any],
     ) -> bool:
-        """One commit on top of the version that was loaded; False when there is another one by now. Either
-        way the latest version is loaded then. `files` are the new files that `actions` add.
+        """Commit on top of the loaded version; return False if there is another version by now.
+        Either way the latest version is loaded then. `files` are the new files that `actions` add.
 
-        Raises `ArchiveFailed`, also when one of `files` does not exist or has another size by now."""
+        Raises `ArchiveFailed`, also when one of `files` does not exist or has another size by now.
+        """
         from deltalake import CommitProperties
         from deltalake.exceptions import CommitFailedError
 

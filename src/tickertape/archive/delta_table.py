@@ -38,22 +38,22 @@ class ArchiveTable:
         """Number of row groups started."""
 
     def has_table(self) -> bool:
-        """Whether there is a table now. Raises `ArchiveFailed`."""
+        """Return whether there is a table now. Raises `ArchiveFailed`."""
         from deltalake import DeltaTable
 
         with self.failing("the table"):
             return bool(DeltaTable.is_deltatable(self.location, self.options or None))
 
     def open_table(self) -> DeltaTable:
-        """The newest version of the table. Raises `ArchiveFailed`."""
+        """Return the newest version of the table. Raises `ArchiveFailed`."""
         from deltalake import DeltaTable
 
         with self.failing("the table"):
             return DeltaTable(self.location, storage_options=self.options or None)
 
     def open_file(self, path: str) -> pq.ParquetFile:
-        """One of its files; checksums of pages are checked where there are any. In an object store a row
-        group is fetched as a whole. Raises `ArchiveFailed`."""
+        """Open one of its files; checksums of pages are checked where there are any. In an object store a
+        row group is fetched as a whole. Raises `ArchiveFailed`."""
         with self.failing(path):
             if self.root is None:
                 return self._parquet(self._open_remote(path), pre_buffer=True)
@@ -133,7 +133,7 @@ def _stored_bytes(group: pq.RowGroupMetaData) -> int:
 
 
 def local_path(location: str) -> Path | None:
-    """The directory that `location` names; None when it is the URI of something else."""
+    """Return the directory that `location` names; None when it is the URI of something else."""
     if "://" not in location:
         return Path(location)
     parts = urlsplit(location)

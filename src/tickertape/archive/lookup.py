@@ -87,7 +87,7 @@ class Last(NamedTuple):
 
 
 def last_before(store: ArchiveTable, manifest: Manifest, position: int) -> Last | None:
-    """The last message before `position`; None when the archive has none there."""
+    """Return the last message before `position`; None when the archive has none there."""
     best, found = -1, None
     candidates = manifest.files(manifest.low < position)
     for file in sorted(candidates, key=lambda file: file.high, reverse=True):
@@ -107,7 +107,7 @@ def last_before(store: ArchiveTable, manifest: Manifest, position: int) -> Last 
 def _last_row(
     store: ArchiveTable, opened: pq.ParquetFile, path: str, group: int, position: int
 ) -> Last | None:
-    """The last row of a row group below `position`."""
+    """Return the last row of a row group below `position`."""
     found = None
     for batch in store.rows(opened, path, group, _LAST_COLUMNS, _ROWS_MAX):
         positions = _integers(batch, "position")
@@ -133,13 +133,13 @@ def _columns(
 
 
 def _publisher(batch: pa.RecordBatch, row: int) -> str:
-    """The publisher of a row, as the table has it."""
+    """Return the publisher of a row, as the table has it."""
     value = batch.column("publisher")[row].as_py()
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def _integers(batch: pa.RecordBatch, name: str) -> Int64s:
-    """A column of whole numbers or of times, as numbers of 64 bits."""
+    """Return a column of whole numbers or of times, as numbers of 64 bits."""
     import pyarrow as pa
 
     column = batch.column(name)

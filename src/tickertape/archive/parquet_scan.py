@@ -69,7 +69,7 @@ class ParquetScan:
         self._open: list[_Stream] = []
 
     def __iter__(self) -> Iterator[ParquetPiece]:
-        """All pieces, in order; the last one ends at the end. Raises `ArchiveFailed`."""
+        """Yield all pieces, in order; the last one ends at the end. Raises `ArchiveFailed`."""
         while (piece := self._next()) is not None:
             yield piece
         yield ParquetPiece(None, self._end)
@@ -82,7 +82,7 @@ class ParquetScan:
         self._open = []
 
     def _next(self) -> ParquetPiece | None:
-        """The rows below the position up to which all of them are known; None at the end."""
+        """Return the rows below the position up to which all of them are known; None at the end."""
         self._begin_files()
         if not self._open:
             return None
@@ -191,7 +191,7 @@ class _Stream:
         return int(self._rows.positions[-1]) + 1 if self._left else _END
 
     def take_below(self, position: int) -> Rows | None:
-        """The rows below `position`, which do not wait any more."""
+        """Return the rows below `position`, which do not wait any more."""
         rows = self._rows
         if rows is None:
             return None  # they were put back: none is below
@@ -268,7 +268,7 @@ class _Stream:
 
 
 def groups_between(file: pq.ParquetFile, begin: int, end: int) -> list[int]:
-    """The row groups that may hold positions of `[begin, end)`."""
+    """Return the row groups that may hold positions of `[begin, end)`."""
     return [
         group
         for group in range(file.metadata.num_row_groups)
@@ -277,8 +277,8 @@ def groups_between(file: pq.ParquetFile, begin: int, end: int) -> list[int]:
 
 
 def outside(file: pq.ParquetFile, group: int, column: str, low: object, high: object) -> bool:
-    """Whether nothing of a column of a row group lies in `[low, high]`, as its statistics say; False when
-    they say nothing."""
+    """Return whether nothing of a column of a row group lies in `[low, high]`, as its statistics say; False
+    when they say nothing."""
     number = file.schema_arrow.get_field_index(column)
     if number < 0:
         raise ArchiveFailed(f"there is no column {column}")

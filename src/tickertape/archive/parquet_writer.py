@@ -104,7 +104,7 @@ class PartitionFile:
         self._writer.write_table(table, row_group_size=table.num_rows)
 
     def close(self) -> Added:
-        """The end of the file: it is durable now. Raises `OSError`."""
+        """Return the end of the file: it is durable now. Raises `OSError`."""
         self._writer.close()
         size = self.bytes
         self._stack.close()
@@ -238,7 +238,7 @@ def write_files(
 
 
 def numbers(column: pa.Array) -> Int64s:
-    """A column of 64-bit values without nulls, times as microseconds, as they lie."""
+    """Return a column of 64-bit values without nulls, times as microseconds, as they lie."""
     import pyarrow as pa
 
     if isinstance(column, pa.ChunkedArray):
@@ -248,8 +248,8 @@ def numbers(column: pa.Array) -> Int64s:
 
 
 def _groups(batch: pa.RecordBatch) -> Iterator[tuple[_Group, pa.RecordBatch]]:
-    """The rows of each day and topic, in the columns of a file. Those of one group alone are not copied; else
-    each is a copy of its own, so that a rare one does not hold the whole batch."""
+    """Yield the rows of each day and topic, in the columns of a file. Those of one group alone are not
+    copied; else each is a copy of its own, so that a rare one does not hold the whole batch."""
     if not batch.num_rows:
         return
     topics = batch.column("topic").dictionary_encode()

@@ -79,7 +79,7 @@ class ArchiveReader:
             return known.coverage
 
     def _newest(self, *, anew: bool) -> DeltaTable | None:
-        """The table in its newest version; None when there never was one."""
+        """Return the table in its newest version; None when there never was one."""
         if not self.store.has_table():
             if self._manifest is None:
                 return None
@@ -109,8 +109,8 @@ class ArchiveReader:
         return None if manifest is None else manifest.coverage
 
     def scan(self, begin: int, end: int, topic: str | None = None) -> ParquetScan:
-        """The rows with positions in `[begin, end)` of a topic, of the topics that a pattern fits, or (None)
-        of all. Raises `ArchiveFailed` when it does not cover them."""
+        """Return the rows with positions in `[begin, end)` of a topic, of the topics that a pattern fits, or
+        (None) of all. Raises `ArchiveFailed` when it does not cover them."""
         manifest = self._covering(begin, end)
         files = manifest.overlapping(begin, end, None if topic is None else fits(topic))
         return ParquetScan(self.store, files, begin, end)
@@ -124,11 +124,13 @@ class ArchiveReader:
         filter: Filter | None = None,
         bytes_max: int = archive_answer_bytes_max,
     ) -> Iterator[ArchiveExtent]:
-        """The messages with positions in `[begin, end)`, as they were published, in the order of the log.
+        """Yield the messages with positions in `[begin, end)`, as they were published, in the order of the
+        log.
 
         `topic` is a name, a pattern, or None for all; with `filter`, one that needs no context, only those
         that pass. A batch has bodies of `bytes_max` at most, or one message. The last one ends at `end`.
-        Raises `ArchiveFailed`; when the table was compacted meanwhile it goes on in the newer version."""
+        Raises `ArchiveFailed`; when the table was compacted meanwhile it goes on in the newer version.
+        """
         at = begin
         while True:
             scan = self.scan(at, end, topic)
@@ -149,12 +151,12 @@ class ArchiveReader:
         return self._again(lambda manifest: lookup.find_bookmark(self.store, manifest, bookmark, end))
 
     def find_time(self, micros: int, begin: int, end: int) -> int | None:
-        """The least position in `[begin, end)` of a message stamped at `micros` (microseconds since 1970) or
-        later; None when there is none. Raises `ArchiveFailed`."""
+        """Return the least position in `[begin, end)` of a message stamped at `micros` (microseconds since
+        1970) or later; None when there is none. Raises `ArchiveFailed`."""
         return self._again(lambda manifest: lookup.find_time(self.store, manifest, micros, begin, end))
 
     def last_before(self, position: int) -> lookup.Last | None:
-        """The last message before `position`; None: it has none. Raises `ArchiveFailed`."""
+        """Return the last message before `position`; None: it has none. Raises `ArchiveFailed`."""
         return self._again(lambda manifest: lookup.last_before(self.store, manifest, position))
 
     def check(self, begin: int, end: int) -> None:
@@ -170,8 +172,8 @@ class ArchiveReader:
         self._again(check)
 
     def moved(self, error: ArchiveFailed) -> bool:
-        """Whether the error may be over with the newest version of the table: a file is gone, because others
-        took its place. Raises what `refresh` raises."""
+        """Return whether the error may be over with the newest version of the table: a file is gone, because
+        others took its place. Raises what `refresh` raises."""
         before = self._manifest
         if not error.missing:
             return False
@@ -197,7 +199,7 @@ class ArchiveReader:
         return manifest
 
     def _covering(self, begin: int, end: int) -> Manifest:
-        """A version that covers `[begin, end)`."""
+        """Return a version that covers `[begin, end)`."""
         if self._manifest is None or self._manifest.coverage.end < end:
             self.refresh()
         manifest = self._known()
@@ -210,7 +212,7 @@ class ArchiveReader:
 
 
 def fits(topic: str) -> Callable[[str], bool]:
-    """Whether a topic is `topic`, or fits it when that is a pattern."""
+    """Return whether a topic is `topic`, or fits it when that is a pattern."""
     if is_pattern(topic):
         return compile_topic_pattern(topic).search
     return topic.__eq__

@@ -56,7 +56,7 @@ class Coverage(NamedTuple):
 
 
 def arrow_schema() -> pa.Schema:
-    """The columns of the table, in order, as Arrow types."""
+    """Return the columns of the table, in order, as Arrow types."""
     import pyarrow as pa
 
     types = {
@@ -75,14 +75,14 @@ def arrow_schema() -> pa.Schema:
 
 
 def file_schema() -> pa.Schema:
-    """The columns of one of its Parquet files."""
+    """Return the columns of one of its Parquet files."""
     import pyarrow as pa
 
     return pa.schema([field for field in arrow_schema() if field.name not in PARTITION_COLUMNS])
 
 
 def app_id(journal: str) -> str:
-    """The application of the transactions whose version says where the coverage of `journal` ends."""
+    """Return the application of the transactions whose version says where the coverage of `journal` ends."""
     return f"tickertape/{journal}"
 
 
@@ -130,12 +130,12 @@ def coverage_of(table: DeltaTable, journal: str | None = None) -> Coverage:
 
 
 def sequence_bits(sequence: int) -> int:
-    """A sequence, 0 to 2**64 - 1, as the table has it."""
+    """Return a sequence, 0 to 2**64 - 1, as the table has it."""
     return sequence - (1 << 64) if sequence >= 1 << 63 else sequence
 
 
 def holds_topic(topics: str, wanted: str) -> bool:
-    """Whether all messages to `wanted`, a name or a pattern, are in an archive of `topics`."""
+    """Return whether all messages to `wanted`, a name or a pattern, are in an archive of `topics`."""
     if not topics or topics == wanted:
         return True
     if not is_pattern(topics) or is_pattern(wanted):
@@ -160,7 +160,7 @@ def partition_values(day: date, topic: str) -> dict[str, str | None]:
 
 
 def day_of(timestamp: int) -> date:
-    """The UTC day of a timestamp in microseconds."""
+    """Return the UTC day of a timestamp in microseconds."""
     return (_EPOCH + timedelta(days=timestamp // _DAY)).date()
 
 

@@ -105,7 +105,8 @@ class Channel:
         return filled
 
     def encrypted(self, data: Buffer) -> bytes:
-        """The cipher text of `data`, with whatever else is to be sent before it. Raises `TlsFailed`."""
+        """Return the cipher text of `data`, with whatever else is to be sent before it. Raises
+        `TlsFailed`."""
         rest = memoryview(data)
         while rest:
             with self._lock:

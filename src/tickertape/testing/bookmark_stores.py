@@ -68,7 +68,7 @@ class _Restarts:
         self._before: list[BookmarkStore] = []
 
     def again(self) -> BookmarkStore:
-        """The store, by another object."""
+        """Return the store, by another object."""
         self._end(self.store)
         self._before.append(self.store)
         self.store = self._open(self._name)

@@ -88,12 +88,14 @@ class StrictDisk:
     # -- the future -----------------------------------------------------------------------------------
 
     def crash_clone(self, rng: Random) -> StrictDisk:
-        """A disk as it could look after power loss now, all of it durable. This one goes on unharmed."""
+        """Return a disk as it could look after power loss now, all of it durable. This one goes on
+        unharmed."""
         self.counts["crash"] += 1
         return self._clone(self._names.crash_clone(rng, self.counts), rng)
 
     def kill_clone(self, rng: Random | None = None) -> StrictDisk:
-        """The disk that the next process finds after SIGKILL: everything written is there, still unsynced."""
+        """Return the disk that the next process finds after SIGKILL: everything written is there, still
+        unsynced."""
         self.counts["kill"] += 1
         return self._clone(self._names.kill_clone(), rng or Random(self._rng.getrandbits(64)))
 
@@ -373,7 +375,7 @@ class StrictDisk:
         return file.view.read(offset, size)
 
     def map(self, handle: int) -> memoryview:
-        """The whole file as it is now. Raises `BusError` where a page of it cannot be read."""
+        """Return the whole file as it is now. Raises `BusError` where a page of it cannot be read."""
         harm = self._file(handle).harm
         if harm is not None and harm.how == "unreadable":
             self.counts[HARMS["unreadable"]] += 1
@@ -458,5 +460,5 @@ def _entry(path: str) -> tuple[str, ...]:
 
 
 def _error(number: int, what: str) -> OSError:
-    """The error as the system raises it: `OSError` picks the subclass by its number."""
+    """Return the error as the system raises it: `OSError` picks the subclass by its number."""
     return OSError(number, os.strerror(number), what)

@@ -30,7 +30,7 @@ class DiskPages:
         self._shared = False
 
     def fork(self) -> DiskPages:
-        """An independent copy that shares memory until either side changes."""
+        """Return an independent copy that shares memory until either side changes."""
         twin = DiskPages()
         twin.size = self.size
         twin._pages = self._pages
@@ -38,7 +38,7 @@ class DiskPages:
         return twin
 
     def read(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes; fewer only at the end."""
+        """Return up to `size` bytes; fewer only at the end."""
         stop = min(offset + size, self.size)
         if stop <= offset:
             return b""
@@ -98,7 +98,7 @@ class DiskPages:
         self._pages.update(enumerate(images, index))
 
     def sector(self, number: int) -> bytes:
-        """The 512 bytes of a sector, whatever the size says."""
+        """Return the 512 bytes of a sector, whatever the size says."""
         page = self._pages.get(number * SECTOR_BYTES // PAGE_BYTES)
         if page is None:
             return _ZERO_SECTOR
@@ -164,7 +164,7 @@ class FileState:
         self.changes, self.dropped = list(other.changes), dict(other.dropped)
 
     def kill_clone(self) -> FileState:
-        """The same file for the next process: everything is there, and as unsynced as it was."""
+        """Return the same file for the next process: everything is there, and as unsynced as it was."""
         twin = FileState(self.durable.fork())
         twin.view = self.view.fork()
         twin.changes = list(self.changes)
@@ -226,7 +226,7 @@ class FileState:
         return len(self.dropped) - before
 
     def crash(self, rng: Random, counts: Counter[str]) -> DiskPages:
-        """The contents as power loss could leave them; this file stays as it is."""
+        """Return the contents as power loss could leave them; this file stays as it is."""
         pages = self.durable.fork()
         if self.dropped:
             chance = _chance(rng)

@@ -57,7 +57,7 @@ class ReservedPort:
 
 
 def _chosen_by_the_system() -> int:
-    """The first port the system gives away by itself."""
+    """Return the first port the system gives away by itself."""
     try:
         first = int(_RANGE_FILE.read_text().split()[0])
     except (OSError, ValueError, IndexError):

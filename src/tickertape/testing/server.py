@@ -170,7 +170,7 @@ def running_server(
 
 
 def _environment() -> dict[str, str]:
-    """The environment, with the package importable for the child as it is for us."""
+    """Return the environment, with the package importable for the child as it is for us."""
     source = str(Path(__file__).parents[2])
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))}
 

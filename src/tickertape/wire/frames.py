@@ -55,7 +55,7 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
 def encode_frame(
     command: Command, batch: MessageBatch | None = None, *, batch_crc: int | None = None
 ) -> list[Buffer]:
-    """The frame as buffers to write one after the other; bodies of `batch` are not copied.
+    """Return the frame as buffers to write one after the other; bodies of `batch` are not copied.
 
     `batch_crc` is CRC32C of the encoded batch where the caller knows it (one batch for many subscribers);
     otherwise it is computed. Raises `FrameTooLarge` when no receiver would take the frame.
@@ -143,7 +143,7 @@ class FrameReader:
         self._filled = 0  # how much of _own has come
 
     def buffer(self) -> memoryview:
-        """Where to read to; never empty."""
+        """Return where to read to; never empty."""
         if self._own is not None:
             return self._own[self._filled :]
         if self._large_bytes:
@@ -154,7 +154,7 @@ class FrameReader:
         return self._scratch
 
     def received(self, size: int) -> list[Frame]:
-        """The frames that became complete with the `size` bytes just read into `buffer()`."""
+        """Return the frames that became complete with the `size` bytes just read into `buffer()`."""
         if self.error is not None:
             return []
         frames: list[Frame] = []

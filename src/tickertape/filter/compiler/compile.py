@@ -82,7 +82,7 @@ class Filter:
         self._arrays = Arrays()
 
     def select(self, bodies: Sequence[bytes], context: FilterInputs | None = None) -> list[int]:
-        """The indexes of the bodies that match, rising.
+        """Return the indexes of the bodies that match, rising.
 
         When the filter reads any field, a body that is not of the type, or whose arrays would cost too much,
         does not match and is counted in `unreadable`. So is any body for which the filter raises. `context`
@@ -99,7 +99,7 @@ class Filter:
         return found
 
     def matches(self, body: bytes, context: FilterInputs | None = None) -> bool:
-        """Whether one body matches; the columns of `context` have one value each."""
+        """Return whether one body matches; the columns of `context` have one value each."""
         return bool(self.select((body,), context))
 
     @cached_property
@@ -175,7 +175,7 @@ def trees(text: str, bytes_max: int = filter_bytes_max) -> tuple[Node, Node]:
 
 
 def inputs_of(text: str, bytes_max: int = filter_bytes_max) -> frozenset[str]:
-    """The fields of a `FilterInputs` that a filter reads, for any message type. Raises `BadFilter`."""
+    """Return the fields of a `FilterInputs` that a filter reads, for any message type. Raises `BadFilter`."""
     with refusing_defects():
         return needs_of(trees(text, bytes_max)[1])
 
@@ -197,7 +197,7 @@ def bad_path(text: str, tree: Node, type: MessageType, error: BadPath) -> BadFil
 
 
 def needs_of(tree: Node) -> frozenset[str]:
-    """The fields of a `FilterInputs` that `tree` reads."""
+    """Return the fields of a `FilterInputs` that `tree` reads."""
     places = MESSAGE_FUNCTIONS | SUBSCRIBER_FUNCTIONS
     return frozenset(places[n.name] for n in walk(tree) if isinstance(n, Call) and n.name in places)
 
@@ -215,8 +215,8 @@ def _function(filter: Filter, condition: str) -> str:
 
 
 def over_bodies(*lines: str, decoded: bool) -> list[str]:
-    """The end of a generated function: `lines` for each body, of number `i` and, if `decoded`, content `m`.
-    A body is counted in `unreadable` when it is too costly, or when anything is raised. Its names are
+    """Return the end of a generated function: `lines` for each body, of number `i` and, if `decoded`, content
+    `m`. A body is counted in `unreadable` when it is too costly, or when anything is raised. Its names are
     `GUARDS`."""
     if decoded:
         head = ["    for i, body in enumerate(bodies):", *_DECODING]

@@ -51,7 +51,7 @@ class Explanation(NamedTuple):
 
 
 def explain(filter: Filter) -> Explanation:
-    """The account of `filter`."""
+    """Return the account of `filter`."""
     tree = filter.tree
     always = None
     if isinstance(tree, Literal):

@@ -64,13 +64,13 @@ class Pattern:
         """Instructions of its program: what each byte may cost a search for several patterns at once."""
 
     def search(self, text: str) -> bool:
-        """Whether a match begins anywhere in `text`."""
+        """Return whether a match begins anywhere in `text`."""
         return self._match(text.encode()) is not None
 
 
 @lru_cache(maxsize=_CACHED)
 def compile_pattern(text: str) -> Pattern:
-    """The expression `text`. Raises `BadPattern`."""
+    """Return the expression `text`. Raises `BadPattern`."""
     import re2  # late: most servers start without a pattern
 
     options = re2.Options()
@@ -188,7 +188,7 @@ def _letters(shape: RegexShape) -> list[int]:
 
 
 def compile_topic_pattern(text: str) -> Pattern:
-    """The pattern of topics `text`; it is searched for anywhere in a name. Raises `BadTopic`."""
+    """Return the pattern of topics `text`; it is searched for anywhere in a name. Raises `BadTopic`."""
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > topic_bytes_max:
         raise BadTopic(f"a pattern of topics of {size:,} bytes: at most {topic_bytes_max:,} are allowed")
@@ -208,7 +208,7 @@ class PatternSet:
         self._match = _together(self._patterns)
 
     def found(self, text: str) -> list[int]:
-        """Which of them, by their place, begin a match anywhere in `text`; in any order."""
+        """Return which of them, by their place, begin a match anywhere in `text`; in any order."""
         if self._match is not None:
             numbers: list[int] = self._match(text.encode()) or []
             if len(self._patterns) in numbers:

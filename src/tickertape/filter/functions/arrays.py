@@ -104,7 +104,7 @@ class ArrayView:
 
     @classmethod
     def of(cls, value: Scalar, arrays: Arrays) -> ArrayView:
-        """A scalar as an array of one."""
+        """Return a scalar as an array of one."""
         made = cls.__new__(cls)
         one = number(value)
         made._arrays = arrays
@@ -239,7 +239,7 @@ class ArrayView:
         return sorted({v if v.__class__ is str else number_text(v) for v in self.values})
 
     def searchable_texts(self) -> list[str]:
-        """All elements with a value as texts, each time charged for a search."""
+        """Return all elements with a value as texts, each time charged for a search."""
         texts = sum(1 for v in self.values if v.__class__ is str)
         self._arrays.charge(
             array_search_work * len(self.values) + array_text_work * (len(self.values) - texts)
@@ -257,7 +257,8 @@ _SPENT: Final[tuple[list[Any], Any]] = ([], None)
 
 
 def elements(value: Any, arrays: Arrays) -> ArrayView:
-    """The summary of an array, from `arrays` when it is there; anything else counts as an array of one."""
+    """Return the summary of an array, from `arrays` when it is there; anything else counts as an array of
+    one."""
     if value.__class__ is not list:
         return ArrayView.of(scalar(value), arrays)
     known = arrays.get(id(value))
@@ -271,7 +272,7 @@ def _extremes(values: Collection[Any]) -> Extremes | None:
 
 
 def _has_big(values: list[Any], kinds: set[type]) -> bool:
-    """Whether an integer is beyond 64 bits: a sender could choose many of those with one hash."""
+    """Return whether an integer is beyond 64 bits: a sender could choose many of those with one hash."""
     if int not in kinds:
         return False
     integers = values if len(kinds) == 1 else [value for value in values if value.__class__ is int]
@@ -293,12 +294,12 @@ def _distinct(values: list[Any], kinds: set[type]) -> set[Any]:
 
 
 def _element(value: Any) -> Scalar:
-    """The scalar that an element is: an array in an array has none."""
+    """Return the scalar that an element is: an array in an array has none."""
     return None if value.__class__ is list else scalar(value)
 
 
 def _numeric(texts: set[str]) -> dict[str, Number]:
-    """Those of `texts` that are numbers, and which."""
+    """Return those of `texts` that are numbers, and which."""
     if len(texts) <= _FEW:
         return {t: n for t in texts if (n := text_number(t)) is not None}
     # One search over all of them; a text with a line end in it is no number.
@@ -314,7 +315,7 @@ def _numeric(texts: set[str]) -> dict[str, Number]:
 
 
 def number_text(value: Scalar) -> str:
-    """A number as a text."""
+    """Return a number as a text."""
     found = text(value)
     assert found is not None
     return found
@@ -338,7 +339,7 @@ def array_min(value: Any, arrays: Arrays) -> Scalar:
 
 
 def array_max(value: Any, arrays: Arrays) -> Scalar:
-    """The highest element, as `array_min`."""
+    """Return the highest element, as `array_min`."""
     return _extreme(value, arrays, 1)
 
 
@@ -350,12 +351,12 @@ def array_length(value: Any, _: Arrays) -> int | None:
 
 
 def array_sum(value: Any, arrays: Arrays) -> Number | None:
-    """The sum of the elements that are numbers; NULL when there is none."""
+    """Return the sum of the elements that are numbers; NULL when there is none."""
     return elements(value, arrays).total
 
 
 def array_to_string(value: Any, arrays: Arrays, separator: str = ",") -> str | None:
-    """The elements with a value as texts, with a separator between."""
+    """Return the elements with a value as texts, with a separator between."""
     written = elements(value, arrays).written
     if sum(map(len, written)) + len(separator) * len(written) > text_result_characters_max:
         return None

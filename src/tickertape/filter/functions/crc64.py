@@ -36,7 +36,7 @@ _TABLE: Final = _first_table()
 
 
 def crc64(text: str) -> int:
-    """The CRC-64 of its bytes in UTF-8."""
+    """Return the CRC-64 of its bytes in UTF-8."""
     data = text.encode()
     state = _ONES
     at = 0
@@ -49,7 +49,7 @@ def crc64(text: str) -> int:
 
 
 def _of_many(data: bytes, state: int) -> int:
-    """The state after `data`, of more than eight bytes."""
+    """Return the state after `data`, of more than eight bytes."""
     rows = 1 << ((len(data) - 1) // _ROW).bit_length()
     padded = np.zeros(rows * _ROW, np.uint8)  # zeros in front of a message whose state is 0 change nothing
     padded[-len(data) :] = np.frombuffer(data, np.uint8)

@@ -31,8 +31,8 @@ Replace = Callable[[Any, Any, Arrays], Scalar]
 
 @lru_cache(maxsize=_CACHED)
 def replacing(pattern: str) -> Replace:
-    """A function of a text, what replaces each match, and the arrays of the message, which are charged.
-    `pattern` is one that `compile_pattern` accepts."""
+    """Return a function of a text, what replaces each match, and the arrays of the message, which are
+    charged. `pattern` is one that `compile_pattern` accepts."""
     import re2  # late: most servers start without a pattern
 
     options = re2.Options()
@@ -67,7 +67,8 @@ def replacing(pattern: str) -> Replace:
 
 
 def refers_to_group(by: str) -> int | None:
-    """Where a replacement refers to a group of the match, as other languages write it; None when nowhere."""
+    """Return where a replacement refers to a group of the match, as other languages write it; None when
+    nowhere."""
     found = _GROUP.search(by)
     return None if found is None else found.start()
 

@@ -40,7 +40,7 @@ class Function(NamedTuple):
         return len(self.signature.split("?")[0].rstrip("*")), 1000 if "*" in self.signature else len(letters)
 
     def letter(self, at: int) -> str:
-        """The letter of the argument `at`."""
+        """Return the letter of the argument `at`."""
         letters = self.signature.replace("?", "").rstrip("*")
         return letters[min(at, len(letters) - 1)]
 

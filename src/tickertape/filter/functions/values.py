@@ -80,7 +80,7 @@ def is_nan(value: Scalar) -> Truth:
 
 
 def number(value: Scalar) -> Number | None:
-    """The number that a scalar is or can be converted to; None when there is none.
+    """Return the number that a scalar is or can be converted to; None when there is none.
 
     A text is a number when all of it has the form of one: sign, digits, point, exponent; no blanks.
     """
@@ -90,7 +90,7 @@ def number(value: Scalar) -> Number | None:
 
 
 def text_number(text: str) -> Number | None:
-    """The number that `text` is, or None."""
+    """Return the number that `text` is, or None."""
     if text[:1] not in _FIRST or len(text) > number_characters_max or _number(text) is None:
         return None
     try:
@@ -102,7 +102,7 @@ def text_number(text: str) -> Number | None:
 
 
 def text(value: Scalar) -> str | None:
-    """The text that a scalar is or can be converted to; whole floats have no point: 2.0 is `2`."""
+    """Return the text that a scalar is or can be converted to; whole floats have no point: 2.0 is `2`."""
     if value is None or isinstance(value, str):
         return value
     return _float_text(value) if isinstance(value, float) else str(int(value))
@@ -126,7 +126,7 @@ def key(value: Scalar) -> Scalar:
 
 
 def truth(value: Scalar) -> Truth:
-    """A scalar as a condition: a number is true unless it is 0; NaN and other texts are unknown."""
+    """Return a scalar as a condition: a number is true unless it is 0; NaN and other texts are unknown."""
     found = number(value)
     return None if found is None or found != found else found != 0
 
@@ -176,7 +176,7 @@ def less_or_equal(left: Scalar, right: Scalar) -> Truth:
 
 
 def comparable_as_text(value: Number | None) -> bool:
-    """Whether a scalar that is the number `value`, or none, has a text that can be ordered."""
+    """Return whether a scalar that is the number `value`, or none, has a text that can be ordered."""
     return value is None or -inf < value < inf
 
 

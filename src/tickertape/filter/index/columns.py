@@ -78,14 +78,14 @@ class ColumnReading:
         self._alone.pop(paths, None)
 
     def can_read(self, paths: tuple[Path, ...], body: bytes) -> bool:
-        """Whether a filter that reads just these can read a body."""
+        """Return whether a filter that reads just these can read a body."""
         reader = self._alone.get(paths)
         if reader is None:
             reader = self._alone[paths] = self._type.reader(paths)
         return _document(reader, body) is not None
 
     def columns(self, bodies: Sequence[bytes]) -> Generator[int, None, ValueColumns]:
-        """The values in `bodies`; yields steps, beside reading the bodies once."""
+        """Yield the values in `bodies`; yields steps, beside reading the bodies once."""
         if self._new:
             yield from self._settle()
         characters = sum(map(len, bodies))
@@ -178,11 +178,11 @@ class ValueColumns:
         """Places of bodies whose arrays may cost some filter too much."""
 
     def values(self, path: Path) -> list[Any]:
-        """The values of a field."""
+        """Return the values of a field."""
         return self._columns[path]
 
     def numbers(self, path: Path) -> Numbers:
-        """The values of a field as numbers."""
+        """Return the values of a field as numbers."""
         found = self._numbers.get(path)
         if found is None:
             found = self._numbers[path] = _numbers(self._columns[path])

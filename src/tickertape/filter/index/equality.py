@@ -36,7 +36,7 @@ class EqualityIndex:
         return bool(self._slots)
 
     def crowd(self, keys: Iterable[Scalar]) -> int:
-        """How many ask for the same, at most."""
+        """Return how many ask for the same, at most."""
         return max(len(self._slots.get(one, _NOBODY)) for one in keys)
 
     def add(self, keys: Iterable[Scalar], slot: int) -> None:

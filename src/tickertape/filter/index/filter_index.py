@@ -77,8 +77,8 @@ class FilterIndex(Generic[K]):
             self._change(key)
 
     def match(self, bodies: Sequence[bytes], context: FilterInputs | None = None) -> Matches[K]:
-        """Which bodies each filter matches. `context` must have what `needs` names, a value for each body in
-        its columns."""
+        """Return which bodies each filter matches. `context` must have what `needs` names, a value for each
+        body in its columns."""
         with self.search() as search:
             for low in range(0, len(bodies), index_piece_messages_max):
                 piece = range(low, min(low + index_piece_messages_max, len(bodies)))
@@ -139,7 +139,8 @@ class FilterIndex(Generic[K]):
         return entry
 
     def _is_too_much(self, filter: Filter) -> bool:
-        """Whether more fields would be read with it than an index reads: then it is asked of each body."""
+        """Return whether more fields would be read with it than an index reads: then it is asked of each
+        body."""
         return len(self._paths) + sum(path not in self._paths for path in filter.paths) > index_paths_max
 
     def _find(self, entry: FilterSlot[K]) -> None:

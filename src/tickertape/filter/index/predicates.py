@@ -81,7 +81,7 @@ class PredicateCache:
     # -- conditions -----------------------------------------------------------------------------------
 
     def add(self, condition: Single | EqualityTerm) -> int:
-        """The row of a condition; equal ones share it."""
+        """Return the row of a condition; equal ones share it."""
         row = self._rows.get(condition.node)
         if row is not None:
             self._uses[row] += 1
@@ -149,7 +149,7 @@ class PredicateCache:
         return met
 
     def _column_of(self, value: Any) -> int:
-        """The column of a value that is remembered, or is from now on; -1 for others."""
+        """Return the column of a value that is remembered, or is from now on; -1 for others."""
         if value.__class__ is not str or len(value) > index_value_characters_max:
             return -1
         column = self._columns.get(value, -1)

@@ -34,7 +34,7 @@ Side: TypeAlias = tuple[Path, bool]
 
 
 def sides_of(intervals: Sequence[Interval]) -> tuple[Side, ...]:
-    """The ends at which `intervals` are closed."""
+    """Return the ends at which `intervals` are closed."""
     found = {(one.path, True) for one in intervals if one.low > -inf}
     found |= {(one.path, False) for one in intervals if one.high < inf}
     return tuple(sorted(found, key=str))
@@ -56,7 +56,7 @@ class RangeIndex:
         return len(self._conditions) - len(self._free)
 
     def add(self, intervals: Sequence[Interval], slot: int) -> int:
-        """The row of the filter in `slot`."""
+        """Return the row of the filter in `slot`."""
         if self._free:
             row = self._free.pop()
             self._conditions[row] = tuple(intervals)
@@ -124,7 +124,7 @@ class RangeIndex:
         return inside
 
     def _odd(self, columns: ValueColumns) -> list[int]:
-        """Where some value is neither a number nor NULL."""
+        """Return where some value is neither a number nor NULL."""
         return sorted({at for path in self._paths for at in columns.numbers(path).others})
 
     def _settle_odd(
@@ -151,7 +151,7 @@ class RangeIndex:
 
 
 def _holds(node: Node, value: Any) -> bool:
-    """A condition with an interval, of any value."""
+    """Return a condition with an interval, of any value."""
     arrays = CostShare()
     if isinstance(node, Between):
         assert isinstance(node.low, Literal)

@@ -201,7 +201,7 @@ class FilterSearch(Generic[K]):
         return slots, at
 
     def _within(self, pairs: Pairs, columns: ValueColumns) -> Generator[int, None, Pairs]:
-        """Those pairs whose intervals hold as well."""
+        """Yield those pairs whose intervals hold as well."""
         slots, at = pairs
         asked = self._slots.family[slots]
         keep = np.ones(len(slots), np.bool_)
@@ -312,7 +312,7 @@ class FilterSearch(Generic[K]):
     def _selected(
         self, one: Filter, at: list[int], bodies: Sequence[bytes], context: FilterInputs | None
     ) -> list[int]:
-        """Which of the bodies at these places a filter matches, as indexes in `at`."""
+        """Return which of the bodies at these places a filter matches, as indexes in `at`."""
         part = part_of(context, at) if context is not None and one.needs else None
         before = one.unreadable
         passed = one.select([bodies[place] for place in at], part)
@@ -326,7 +326,7 @@ class FilterSearch(Generic[K]):
 
 
 def _different(numbers: AnyArray) -> list[int]:
-    """The different numbers, small ones, without -1."""
+    """Return the different numbers, small ones, without -1."""
     return np.flatnonzero(np.bincount(numbers + 1)[1:]).tolist() if len(numbers) else []
 
 

@@ -68,7 +68,7 @@ class Slots(Generic[K]):
         self.rows: list[Int32s] = []
 
     def add(self, entry: FilterSlot[K]) -> int:
-        """A slot for it, with nothing left to ask."""
+        """Return a slot for it, with nothing left to ask."""
         if self._free:
             slot = self._free.pop()
             self.entries[slot] = entry

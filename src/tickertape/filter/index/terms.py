@@ -73,7 +73,7 @@ class Terms:
 
 
 def terms_of(tree: Node) -> Terms:
-    """The terms of the filter `tree`."""
+    """Return the terms of the filter `tree`."""
     parts = tree.terms if isinstance(tree, And) else (tree,)
     if len(parts) > index_terms_max:
         return Terms(tuple(filter(None, map(_choice, parts)))[:1])
@@ -98,7 +98,7 @@ def terms_of(tree: Node) -> Terms:
 
 
 def is_single(node: Node) -> bool:
-    """Whether it is decided by the value of one field."""
+    """Return whether it is decided by the value of one field."""
     return len(fields(node)) == 1 and not any(
         isinstance(part, Call) and part.name in _OF_CONTEXT for part in walk(node)
     )

@@ -223,5 +223,5 @@ def walk(node: Node) -> Iterator[Node]:
 
 
 def fields(node: Node) -> tuple[Path, ...]:
-    """The different paths in `node`, in the order in which they first occur."""
+    """Return the different paths in `node`, in the order in which they first occur."""
     return tuple(dict.fromkeys(found.path for found in walk(node) if isinstance(found, Field)))

@@ -53,7 +53,7 @@ def place(text: str, at: int) -> tuple[int, int]:
 
 
 def caret_lines(text: str, at: int) -> tuple[str, str]:
-    """The line of `text` with character `at`, and a line with a caret below it; for a terminal."""
+    """Return the line of `text` with character `at`, and a line with a caret below it; for a terminal."""
     begin = text.rfind("\n", 0, at) + 1
     end = text.find("\n", at)
     line = text[begin : len(text) if end < 0 else end]

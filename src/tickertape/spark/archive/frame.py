@@ -49,7 +49,7 @@ class ArchiveFrame(NamedTuple):
 
 
 def read_archive(spark: SparkSession, uri: str) -> ArchiveFrame:
-    """The archive at `uri`, a local path or what Delta and this Spark both read.
+    """Return the archive at `uri`, a local path or what Delta and this Spark both read.
 
     Raises `ArchiveFailed` when there is none, `BadOption`.
     """
@@ -84,7 +84,7 @@ def positions_of(archived: ArchiveFrame, start: str) -> tuple[int, int]:
 
 
 def _place(archived: ArchiveFrame, point: StartPoint | EndPoint, *, later: bool, at_end: bool) -> int:
-    """The position of the message at `point`, or behind it when `later`."""
+    """Return the position of the message at `point`, or behind it when `later`."""
     frame, coverage = archived
     if isinstance(point, Epoch):
         return coverage.begin
@@ -122,7 +122,7 @@ def _one(frame: DataFrame, value: Column) -> Any:
 
 
 def _paths(table: DeltaTable, place: ArchiveLocation) -> list[str]:
-    """The table's files, as Spark takes them: it decodes nothing, and takes a path for a pattern."""
+    """Return the table's files, as Spark takes them: it decodes nothing, and takes a path for a pattern."""
     if not place.is_directory:
         return table.file_uris()
     paths = pa.table(table.get_add_actions(flatten=True)).column("path").to_pylist()

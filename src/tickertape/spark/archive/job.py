@@ -47,7 +47,7 @@ class Stop(Protocol):
     """What says that archiving is to end: a `threading.Event`, for example."""
 
     def is_set(self) -> bool:
-        """Whether it is."""
+        """Return whether it is."""
 
 
 class ArchiveJobOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -235,8 +235,8 @@ class Commits:
 
 
 def whole(parts: Sequence[tuple[int, int, str]]) -> tuple[int, int, list[Added]]:
-    """The positions that all tasks of a batch have read together, and the files that they wrote. Raises
-    `ArchiveFailed` when something is missing between them, or twice there."""
+    """Return the positions that all tasks of a batch have read together, and the files that they wrote.
+    Raises `ArchiveFailed` when something is missing between them, or twice there."""
     ordered = sorted(parts)
     files: list[Added] = []
     end = ordered[0][0]

@@ -73,15 +73,15 @@ class ArchiveSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The short name."""
+        """Return the short name."""
         return FORMAT
 
     def schema(self) -> str:
-        """A row for each part of the log."""
+        """Return a row for each part of the log."""
         return SCHEMA
 
     def streamReader(self, schema: StructType) -> ArchiveStreamReader:  # noqa: ARG002 - there is one schema
-        """A reader that writes. Raises what `read_options` raises."""
+        """Return a reader that writes. Raises what `read_options` raises."""
         given = {name: value for name, value in self.options.items() if name.lower() != ORDER.lower()}
         order = msgspec.json.decode(self.options[ORDER], type=ArchiveScanOptions)
         wanted = read_options(given, Query.STREAM)
@@ -96,7 +96,7 @@ class ArchiveStreamReader(TickertapeStreamReader):
         self._order = order
 
     def initialOffset(self) -> Written:
-        """Where the archive ends."""
+        """Return where the archive ends."""
         return Offset(self._order.journal, self._order.begin).written()
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -109,7 +109,7 @@ class ArchiveStreamReader(TickertapeStreamReader):
         )
 
     def partitions(self, start: Written, end: Written) -> list[InputPartition]:
-        """The parts of a batch: few, because each makes files of its own. Raises as `latestOffset`."""
+        """Return the parts of a batch: few, because each makes files of its own. Raises as `latestOffset`."""
         size = read_offset(end).position - read_offset(start).position
         worth = max(1, min(self._order.tasks, -(-size // ROWS_WORTH_A_TASK)))
         self._wanted = msgspec.structs.replace(
@@ -136,7 +136,7 @@ def gap(place: ArchiveLocation, archived: int, first: int) -> ArchiveFailed:
 
 
 def shortened(place: ArchiveLocation, archived: int, end: int) -> ArchiveFailed:
-    """The log has lost its end, and will give the positions again."""
+    """Return the log has lost its end, and will give the positions again."""
     return ArchiveFailed(
         f"{place.location} ends at position {archived}, and the log ends at {end}: it has lost messages "
         "that were archived, perhaps it was restored from a copy. Nothing was added; begin a new archive "
@@ -145,7 +145,7 @@ def shortened(place: ArchiveLocation, archived: int, end: int) -> ArchiveFailed:
 
 
 def archive_batches(found: Iterable[ColumnBlock]) -> Iterator[pa.RecordBatch]:
-    """The messages of pieces as record batches with all columns of the archive but `date`."""
+    """Yield the messages of pieces as record batches with all columns of the archive but `date`."""
     gathered: list[ColumnBlock] = []
     rows = text_bytes = 0
     for piece in found:

@@ -54,7 +54,7 @@ class Opening(NamedTuple):
 
 
 def open_log(spark: SparkSession, name: str, columns: Sequence[str], opening: Opening) -> OpenedLog:
-    """The log called `name`, servers' URIs with commas between or where an archive is.
+    """Return the log called `name`, servers' URIs with commas between or where an archive is.
 
     Raises what connecting and resolving raise, `ArchiveFailed`, `BadBookmark`, `BookmarkUnknown`.
     """
@@ -92,7 +92,7 @@ def _of_server(spark: SparkSession, servers: str, columns: Sequence[str], openin
 
 
 def of_topic(messages: DataFrame, topic: str) -> DataFrame:
-    """The messages to `topic`, a name or a pattern."""
+    """Return the messages to `topic`, a name or a pattern."""
     return messages.where(f.col("topic").rlike(topic) if is_pattern(topic) else f.col("topic") == topic)
 
 

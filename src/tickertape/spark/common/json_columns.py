@@ -111,7 +111,7 @@ class _JsonReader:
         self.paths: Final = [self._found[field.name] for field in fields]
 
     def _struct(self, tree: dict[str, Any], prefix: str, path: tuple[str, ...]) -> Any:
-        """A struct whose members are those of `tree`, whatever Python thinks of their names."""
+        """Return a struct whose members are those of `tree`, whatever Python thinks of their names."""
         members: list[tuple[str, Any, Any]] = []
         for number, (name, kind) in enumerate(tree.items()):
             attribute, whole = f"f{number}", prefix + name
@@ -149,7 +149,8 @@ class JsonColumns:
         return [_JsonReader([field]) for field in self._fields]
 
     def columns(self, rows: ColumnBlocks) -> dict[str, Array]:
-        """The columns by name. Raises `BadMessage` for a body that cannot be read, when that is an error."""
+        """Return the columns by name. Raises `BadMessage` for a body that cannot be read, when that is an
+        error."""
         bodies = _bodies(rows)
         read: list[Any] = []
         wrong: dict[int, list[Any]] = {}

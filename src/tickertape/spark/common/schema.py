@@ -140,14 +140,14 @@ def _publisher(rows: ColumnBlocks) -> Array:
 
 
 def _repeated(texts: Array, indexes: npt.NDArray[Any], counts: npt.NDArray[Any]) -> Array:
-    """A string array: text number `indexes[i]`, `counts[i]` times."""
+    """Return a string array: text number `indexes[i]`, `counts[i]` times."""
     if len(texts) > 1:
         return texts.take(_plain(pa.int32(), np.repeat(indexes.astype(np.int32), counts)))
     return _one(texts[0].as_py(), int(counts.sum()))
 
 
 def _one(text: str, count: int) -> Array:
-    """A string array: `text`, `count` times."""
+    """Return a string array: `text`, `count` times."""
     encoded = text.encode()
     offsets = np.arange(count + 1, dtype=np.int32) * np.int32(len(encoded))
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(encoded * count)]
@@ -155,7 +155,8 @@ def _one(text: str, count: int) -> Array:
 
 
 def _plain(kind: Any, values: npt.NDArray[Any]) -> Array:
-    """An array of fixed-width values as they lie; `pa.array` imports pandas first, 0.3 s in every worker."""
+    """Return an array of fixed-width values as they lie; `pa.array` imports pandas first, 0.3 s in every
+    worker."""
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
 
 
@@ -204,7 +205,7 @@ def _bookmarks_of_one(begin: bytes, sequences: npt.NDArray[np.uint64], digits: i
 
 @cache
 def _digits() -> npt.NDArray[np.uint8]:
-    """The four digits of each number below 10,000."""
+    """Return the four digits of each number below 10,000."""
     powers = np.array([1000, 100, 10, 1])
     digits: npt.NDArray[np.uint8] = (np.arange(10_000)[:, None] // powers % 10 + ord("0")).astype(np.uint8)
     return digits

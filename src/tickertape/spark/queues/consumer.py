@@ -107,18 +107,19 @@ class QueueConsumer:
         self._under_way = []
 
     def has_more(self) -> bool:
-        """Whether the queue has messages that no consumer holds, and this one may have. Raises as `take`."""
+        """Return whether the queue has messages that no consumer holds, and this one may have. Raises as
+        `take`."""
         wanted = self._wanted
         with self._connected().subscribe(wanted.queue, filter=wanted.filter, browse=True) as stream:
             return next(iter(stream.batches(timeout=wanted.timeout_seconds)), None) is not None
 
     def end_of_log(self) -> int:
-        """The position behind the last message that is persisted. Raises `Disconnected`."""
+        """Return the position behind the last message that is persisted. Raises `Disconnected`."""
         _, _, end = self._connected().resolve(_EVERY_TOPIC, "0")
         return end
 
     def position_of_oldest(self, batches: Sequence[MessageBatch]) -> int:
-        """The position of the message that was accepted first. Raises `Disconnected`."""
+        """Return the position of the message that was accepted first. Raises `Disconnected`."""
         oldest = min(batches, key=lambda batch: int(batch.timestamps.min()))
         at = int(oldest.timestamps.argmin())
         bookmark = f"{oldest.publisher(at)}|{oldest.sequence(at)}|"

@@ -73,7 +73,7 @@ class QueueSourceOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def names_queue(given: Mapping[str, str]) -> bool:
-    """Whether the options ask for a queue rather than for the log."""
+    """Return whether the options ask for a queue rather than for the log."""
     return any(name.lower() == QUEUE for name in given)
 
 
@@ -104,7 +104,7 @@ def queue_options(given: Mapping[str, str], query: Query = Query.STREAM) -> Queu
 
 
 def _named(given: Mapping[str, str]) -> dict[str, str]:
-    """The options under their names as written above."""
+    """Return the options under their names as written above."""
     known = {name.lower(): name for name in (*_NAMES, *_OF_THE_LOG)}
     found = {}
     for name, value in given.items():

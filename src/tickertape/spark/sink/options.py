@@ -81,7 +81,7 @@ def sink_options(given: Mapping[str, str], schema: StructType, *, stream: bool) 
 
 
 def _named(given: Mapping[str, str], *, stream: bool) -> dict[str, str]:
-    """The options under their names as written above."""
+    """Return the options under their names as written above."""
     names = (*OF_BOTH, *(OF_STREAM if stream else OF_BATCH))
     known = {name.lower(): name for name in names}
     found = {}

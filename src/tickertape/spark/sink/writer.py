@@ -127,8 +127,8 @@ def _stage(outgoing: SinkOptions, space: str, name: str, rows: Iterator[Any]) ->
 
 
 def _once_free(outgoing: SinkOptions, ask: Callable[[], object]) -> object:
-    """The answer, once no other attempt of the same batch is being committed. Raises `TransactionBusy` when
-    that takes longer than the time limit."""
+    """Return the answer, once no other attempt of the same batch is being committed. Raises `TransactionBusy`
+    when that takes longer than the time limit."""
     until = time.monotonic() + outgoing.timeout_seconds
     while True:
         try:

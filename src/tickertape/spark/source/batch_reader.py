@@ -48,7 +48,7 @@ class TickertapeReader(DataSourceReader):
         return [*parts_of(wanted, ResolvedRange(uri, answer), answer.start, answer.end, self._columns)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The record batches of a part.
+        """Yield the record batches of a part.
 
         Raises what `pieces` raises.
         """

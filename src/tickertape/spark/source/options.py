@@ -101,7 +101,7 @@ def read_options(given: Mapping[str, str], query: Query = Query.BATCH) -> Source
 
 
 def _named(given: Mapping[str, str], query: Query) -> dict[str, str]:
-    """The options under their names as written above."""
+    """Return the options under their names as written above."""
     names = (*OF_BOTH, *OF_BATCH, *OF_STREAM)
     known = {name.lower(): name for name in names}
     found = {}
@@ -116,7 +116,7 @@ def _named(given: Mapping[str, str], query: Query) -> dict[str, str]:
 
 
 def read_servers(options: Mapping[str, str]) -> tuple[str, ...]:
-    """The servers that options name, each with how it is reached. Raises `BadOption`."""
+    """Return the servers that options name, each with how it is reached. Raises `BadOption`."""
     servers = tuple(uri for uri in map(str.strip, options.get("servers", "").split(",")) if uri)
     if not servers:
         raise BadOption(
@@ -175,7 +175,7 @@ def _flag(name: str, value: str) -> bool:
 
 
 def read_mode(value: str) -> bool:
-    """Whether bodies that do not fit the schema are errors. Raises `BadOption`."""
+    """Return whether bodies that do not fit the schema are errors. Raises `BadOption`."""
     if value.upper() not in ("PERMISSIVE", "FAILFAST"):
         raise BadOption(f"option mode is PERMISSIVE or FAILFAST, not {value!r}")
     return value.upper() == "FAILFAST"

@@ -81,7 +81,7 @@ def parts_of(
     *,
     connect_seconds: float = 0.0,
 ) -> list[LogPartition]:
-    """The parts of the positions `start` to `end` (not included) of the log found, in order.
+    """Return the parts of the positions `start` to `end` (not included) of the log found, in order.
 
     Tasks ask the server that answered the driver first. Raises `BadOption` for too many parts.
     """

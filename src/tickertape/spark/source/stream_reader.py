@@ -53,7 +53,8 @@ class TickertapeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     # -- where to begin and to end ----------------------------------------------------------------------
 
     def initialOffset(self) -> Written:
-        """Where a new query begins: `startingBookmark` or `startingTimestamp`. Raises as a batch does."""
+        """Return where a new query begins: `startingBookmark` or `startingTimestamp`. Raises as a batch
+        does."""
         wanted = self._wanted
         try:
             answer = self._locate(wanted.log_range.whole)
@@ -104,7 +105,7 @@ class TickertapeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return 0, 0
 
     def reportLatestOffset(self) -> Written | None:
-        """The end of the log now, and how much of it is not planned yet: `behind`, in positions."""
+        """Return the end of the log now, and how much of it is not planned yet: `behind`, in positions."""
         answer = self._locate(EPOCH)
         behind = max(answer.end - max(self._planned, answer.start), 0)
         return Offset(answer.journal, answer.end).written() | {"behind": behind}
@@ -116,7 +117,7 @@ class TickertapeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     # -- reading ----------------------------------------------------------------------------------------
 
     def partitions(self, start: Written, end: Written) -> list[InputPartition]:
-        """The parts of a micro-batch. Raises as `latestOffset`."""
+        """Return the parts of a micro-batch. Raises as `latestOffset`."""
         first, after = read_offset(start), read_offset(end)
         if first.position == after.position:
             return []
@@ -135,7 +136,7 @@ class TickertapeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return [*parts]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The record batches of a part. Raises what `pieces` raises."""
+        """Yield the record batches of a part. Raises what `pieces` raises."""
         assert isinstance(partition, LogPartition)
         yield from record_batches(pieces(partition), self._columns)
 
@@ -180,7 +181,7 @@ class TickertapeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return self._ask(lambda client: client.locate(wanted.topic, bookmark, filter=wanted.filter))
 
     def _ask(self, question: Callable[[Client], T]) -> T:
-        """The answer of the server, or of the next one to which it can be put before the timeout."""
+        """Return the answer of the server, or of the next one to which it can be put before the timeout."""
         until = time.monotonic() + self._wanted.timeout_seconds
         while True:
             if self._connected is None:

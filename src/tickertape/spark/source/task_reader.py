@@ -125,7 +125,7 @@ def _from_files(part: LogPartition, directory: str) -> Iterator[ColumnBlock]:
 def connect(
     servers: tuple[str, ...], timeout_seconds: float, connect_seconds: float = 0.0
 ) -> tuple[Client, str]:
-    """A client of the first server that answers, and its URI. Its name is its own: tasks never clash.
+    """Return a client of the first server that answers, and its URI. Its name is its own: tasks never clash.
 
     All are asked once more until `connect_seconds` are over. Raises `Disconnected` with the reason of each
     when none answers, `AuthenticationFailed` when all refuse the token.
