@@ -104,7 +104,7 @@ class PartitionFile:
         self._writer.write_table(table, row_group_size=table.num_rows)
 
     def close(self) -> Added:
-        """Return the end of the file: it is durable now. Raises `OSError`."""
+        """Close the file durably and return its statistics. Raises `OSError`."""
         self._writer.close()
         size = self.bytes
         self._stack.close()

@@ -49,7 +49,7 @@ class ValueCache:
         return next(self._numbers) * _SPREAD % _SALT_MAX
 
     def is_met_again(self, salt: int, text: str) -> bool:
-        """Return whether a text was met before, as far as is known. Now it was."""
+        """Return whether a text is known to be met before, and record it."""
         mark = hash(text) ^ salt
         marks, place = self._marks, mark % _MARKS & ~1
         latest = marks[place]
