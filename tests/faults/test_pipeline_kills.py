@@ -24,7 +24,7 @@ from random import Random
 import pytest
 
 import tickertape as tt
-from tests.faults.victim import Victim
+from tests.faults.killed_server import Victim
 from tests.helpers.java import short_lived_java
 from tests.helpers.processes import source_environment
 

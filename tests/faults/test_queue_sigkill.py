@@ -20,6 +20,7 @@ from typing import NamedTuple
 import pytest
 
 import tickertape as tt
+from tests.faults.killed_server import Victim
 from tests.faults.queue_processes import (
     LEASE_SECONDS,
     LEASED,
@@ -31,7 +32,6 @@ from tests.faults.queue_processes import (
     publisher,
     worker,
 )
-from tests.faults.victim import Victim
 from tests.helpers.queues import queue
 from tickertape.testing import wait_until
 

@@ -18,8 +18,8 @@ from random import Random
 import pytest
 
 from tests.faults.clients import SECONDS, TOPIC, Publisher, Subscriber
+from tests.faults.killed_server import Victim
 from tests.faults.log_on_disk import Stored, read_log
-from tests.faults.victim import Victim
 from tests.helpers.processes import run_tickertape
 from tickertape.testing import wait_until
 

@@ -15,8 +15,7 @@ from random import Random
 
 import pytest
 
-from tests.faults.log_on_disk import Stored, read_log
-from tests.faults.resilient import (
+from tests.faults.killed_publisher import (
     TOPIC,
     Connect,
     Publisher,
@@ -25,7 +24,8 @@ from tests.faults.resilient import (
     read_witness,
     reconnecting,
 )
-from tests.faults.victim import Victim
+from tests.faults.killed_server import Victim
+from tests.faults.log_on_disk import Stored, read_log
 from tickertape.testing import wait_until
 
 CYCLES = 10

@@ -18,8 +18,8 @@ import pytest
 
 import tickertape as tt
 from tests.faults.clients import SECONDS, TOPIC, Publisher
+from tests.faults.killed_server import Victim
 from tests.faults.log_on_disk import Stored, read_log
-from tests.faults.victim import Victim
 from tests.helpers.processes import run_tickertape
 
 CYCLES = 6

@@ -15,8 +15,7 @@ from typing import Final
 
 from tests.fuzz.mutations import mended_frames, mended_segment
 from tests.fuzz.stores import mended_log, mended_publish_segments, mended_ring
-from tickertape.client.bookmark_store import log_format as records
-from tickertape.client.bookmark_store import ring_format as cells
+from tickertape.client.bookmark_store import log_format, ring_format
 from tickertape.client.publish_store.format import HEADER_BYTES as PUBLISH_HEADER_BYTES
 from tickertape.client.publish_store.format import MARK_AT, NEXT_AT, WORD, marked
 from tickertape.journal.limits import commit_header_bytes, segment_header_bytes
@@ -352,28 +351,28 @@ def _bookmark_logs(good: Sequence[bytes]) -> Named:
 
 def _records(data: bytes) -> list[int]:
     """Where the records of a logged bookmark store begin, and where they end."""
-    places = [records.HEADER_BYTES]
+    places = [log_format.HEADER_BYTES]
     while places[-1] < len(data):
-        _, what, value = records.RECORD.unpack_from(data, places[-1])
-        length = 0 if what & 0xFF == records.RecordKind.DISCARD else value + -value % 8
-        places.append(places[-1] + records.RECORD_BYTES + length)
+        _, what, value = log_format.RECORD.unpack_from(data, places[-1])
+        length = 0 if what & 0xFF == log_format.RecordKind.DISCARD else value + -value % 8
+        places.append(places[-1] + log_format.RECORD_BYTES + length)
     return places
 
 
 def _bookmark_rings(good: Sequence[bytes]) -> Named:
     here = good[1]
-    place = cells.HEADER_BYTES
-    slots = place + cells.NAME_BYTES
+    place = ring_format.HEADER_BYTES
+    slots = place + ring_format.NAME_BYTES
     yield "nothing", b""
     yield "and-more", here + b"\xff" * 40
-    yield from _cut(here, (8, place, slots, slots + cells.SLOT_BYTES))
+    yield from _cut(here, (8, place, slots, slots + ring_format.SLOT_BYTES))
     yield from _most(here, (8, 16, 20, place + 4, place + 12), mended_ring)
     yield from _more(here, (16, 20, place + 4), mended_ring)
-    yield from _most(here, range(slots + 12, slots + cells.SLOT_BYTES + 16, 8), mended_ring)
-    yield from _wrong(here, (40, place, slots, slots + cells.SLOT_BYTES))
+    yield from _most(here, range(slots + 12, slots + ring_format.SLOT_BYTES + 16, 8), mended_ring)
+    yield from _wrong(here, (40, place, slots, slots + ring_format.SLOT_BYTES))
     both = bytearray(here)
     both[slots] ^= 1
-    both[slots + 2 * cells.SLOT_BYTES] ^= 1
+    both[slots + 2 * ring_format.SLOT_BYTES] ^= 1
     yield "bits-in-two-slots", bytes(both)
     yield "name-not-utf-8", mended_ring(here[: place + 16] + b"\xff" + here[place + 17 :])
     yield "no-room", mended_ring(here[:16] + bytes(8) + here[24:64])

@@ -20,9 +20,7 @@ from tests.fuzz.target import Target, taken
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import NotAStore, StoreCorrupt, StoreVersion
 from tickertape.batch import batch_from_bodies
-from tickertape.client.bookmark_store import LoggedBookmarkStore, RingBookmarkStore
-from tickertape.client.bookmark_store import log_format as records
-from tickertape.client.bookmark_store import ring_format as cells
+from tickertape.client.bookmark_store import LoggedBookmarkStore, RingBookmarkStore, log_format, ring_format
 from tickertape.client.bookmark_store.store_file import boot_id
 from tickertape.client.publish_store import FilePublishStore, Stored
 from tickertape.client.publish_store.format import (
@@ -207,15 +205,15 @@ def _of_this_run(kind: str, data: bytes) -> bytes:
 def mended_log(data: bytes) -> bytes:
     """A logged bookmark store whose header and records have the checksums of what they hold."""
     out = bytearray(data)
-    salt, at = _mended_header(out, _BOOT_AT["log"]), records.HEADER_BYTES
-    while salt is not None and at + records.RECORD_BYTES <= len(out):
-        _, what, value = records.RECORD.unpack_from(out, at)
-        if not 1 <= what & 0xFF <= max(records.RecordKind):
+    salt, at = _mended_header(out, _BOOT_AT["log"]), log_format.HEADER_BYTES
+    while salt is not None and at + log_format.RECORD_BYTES <= len(out):
+        _, what, value = log_format.RECORD.unpack_from(out, at)
+        if not 1 <= what & 0xFF <= max(log_format.RecordKind):
             break
         end = (
             at
-            + records.RECORD_BYTES
-            + (0 if what & 0xFF == records.RecordKind.DISCARD else value + -value % 8)
+            + log_format.RECORD_BYTES
+            + (0 if what & 0xFF == log_format.RecordKind.DISCARD else value + -value % 8)
         )
         if end > len(out):
             break
@@ -231,25 +229,30 @@ def mended_ring(data: bytes) -> bytes:
     if salt is None:
         return bytes(out)
     subscriptions, publishers = struct.unpack_from("<II", out, 16)
-    if len(out) != cells.place_at(subscriptions, publishers) or subscriptions * (publishers + 1) > 1 << 10:
+    if (
+        len(out) != ring_format.place_at(subscriptions, publishers)
+        or subscriptions * (publishers + 1) > 1 << 10
+    ):
         return bytes(out)
     for number in range(subscriptions):
-        at = cells.place_at(number, publishers)
-        _, length, epoch = cells.NAME.unpack_from(out, at)
-        if length <= cells.NAME_LENGTH_MAX and any(out[at : at + cells.NAME_BYTES]):
-            text = bytes(out[at + cells.NAME.size : at + cells.NAME.size + length])
-            out[at : at + 4] = cells.name(text, epoch, at, salt)[:4]
-        place = cells.RingSlot(number, publishers, epoch, salt)
+        at = ring_format.place_at(number, publishers)
+        _, length, epoch = ring_format.NAME.unpack_from(out, at)
+        if length <= ring_format.NAME_LENGTH_MAX and any(out[at : at + ring_format.NAME_BYTES]):
+            text = bytes(out[at + ring_format.NAME.size : at + ring_format.NAME.size + length])
+            out[at : at + 4] = ring_format.name(text, epoch, at, salt)[:4]
+        place = ring_format.RingSlot(number, publishers, epoch, salt)
         for cell in (place.base, *place.spare):
             for slot, seed in ((cell.at, cell.seed), (cell.other, cell.other_seed)):
-                if any(out[slot : slot + cells.SLOT_BYTES]):
-                    CRC.pack_into(out, slot, crc32c(bytes(out[slot + 4 : slot + cells.SLOT_BYTES]), seed))
+                if any(out[slot : slot + ring_format.SLOT_BYTES]):
+                    CRC.pack_into(
+                        out, slot, crc32c(bytes(out[slot + 4 : slot + ring_format.SLOT_BYTES]), seed)
+                    )
     return bytes(out)
 
 
 def _mended_header(out: bytearray, boot_at: int) -> int | None:
     """Its salt; None when there is no whole header."""
-    if len(out) < records.HEADER_BYTES:
+    if len(out) < log_format.HEADER_BYTES:
         return None
     CRC.pack_into(out, boot_at + 16, crc32c(bytes(out[: boot_at + 16])))
     return int(struct.unpack_from("<I", out, 12)[0])
@@ -259,7 +262,7 @@ def bookmark_stores(kind: str) -> Sequence[bytes]:
     """A store with records of each kind, as another run of the machine left it and as this one did."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "bookmarks"
-        head = records.header(9, bytes(16)) if kind == "log" else _empty_ring()
+        head = log_format.header(9, bytes(16)) if kind == "log" else _empty_ring()
         path.write_bytes(head)
         with LoggedBookmarkStore(path) if kind == "log" else RingBookmarkStore(path) as store:
             store.started("s", [Bookmark(1, 2)])
@@ -279,7 +282,7 @@ def bookmark_stores(kind: str) -> Sequence[bytes]:
 
 
 def _empty_ring() -> bytes:
-    return cells.header(9, 2, 1, bytes(16)).ljust(cells.place_at(2, 1), b"\0")
+    return ring_format.header(9, 2, 1, bytes(16)).ljust(ring_format.place_at(2, 1), b"\0")
 
 
 STORE_TARGETS: Final[dict[str, Target]] = {

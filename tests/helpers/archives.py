@@ -18,7 +18,7 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.transaction import AddAction
 
 from tests.helpers.logs import Commit
-from tickertape.archive import schema as table
+from tickertape.archive import schema
 from tickertape.batch import MessageBatch, slice_batch
 from tickertape.batch.format import Int64s
 from tickertape.journal.disk import SystemDisk
@@ -37,9 +37,9 @@ class ArchiveWriter:
         self.journal = journal
         self.table = DeltaTable.create(
             str(location),
-            Schema.from_arrow(table.arrow_schema()),
-            partition_by=list(table.PARTITION_COLUMNS),
-            configuration=table.table_properties(journal, begin, topics),
+            Schema.from_arrow(schema.arrow_schema()),
+            partition_by=list(schema.PARTITION_COLUMNS),
+            configuration=schema.table_properties(journal, begin, topics),
             raise_if_key_not_exists=False,
         )
 
@@ -65,12 +65,12 @@ class ArchiveWriter:
 
     def commit(self, actions: list[Any], end: int | None) -> None:
         """Change the files of the table; with `end` they come with the transaction of that end."""
-        transactions = [] if end is None else [Transaction(table.app_id(self.journal), end)]
+        transactions = [] if end is None else [Transaction(schema.app_id(self.journal), end)]
         self.table.create_write_transaction(
             actions,
             "append",
             self.table.schema(),
-            list(table.PARTITION_COLUMNS),
+            list(schema.PARTITION_COLUMNS),
             commit_properties=CommitProperties(app_transactions=transactions),
         )
         self.table.update_incremental()
@@ -78,11 +78,11 @@ class ArchiveWriter:
     def _write(
         self, day: date, topic: str, rows: pa.Table, rows_per_group: int, statistics: bool
     ) -> AddAction:
-        path = table.file_path(day, uuid4().hex)
+        path = schema.file_path(day, uuid4().hex)
         target = self.location / path
         target.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(
-            rows.select(table.FILE_COLUMNS),
+            rows.select(schema.FILE_COLUMNS),
             target,
             row_group_size=rows_per_group,
             write_page_checksum=True,
@@ -91,7 +91,7 @@ class ArchiveWriter:
         )
         numbers = {name: rows.column(name).cast(pa.int64()).to_numpy() for name in ("position", "sequence")}
         stamps = rows.column("timestamp").cast(pa.int64()).to_numpy()
-        text = table.file_statistics(
+        text = schema.file_statistics(
             rows.num_rows,
             (int(numbers["position"].min()), int(numbers["position"].max())),
             (int(stamps.min()), int(stamps.max())),
@@ -100,7 +100,7 @@ class ArchiveWriter:
         return AddAction(
             path,
             target.stat().st_size,
-            table.partition_values(day, topic),
+            schema.partition_values(day, topic),
             0,
             True,
             text if statistics else "{}",
@@ -126,7 +126,7 @@ def rows_of(parts: Parts) -> pa.Table:
     bits = columns["sequence"].to_numpy().view(np.int64)
     columns["sequence"] = pa.chunked_array([bits])
     columns["date"] = columns["timestamp"].cast(pa.date32())
-    return pa.table({name: columns[name] for name in table.COLUMNS}).cast(table.arrow_schema())
+    return pa.table({name: columns[name] for name in schema.COLUMNS}).cast(schema.arrow_schema())
 
 
 def split(rows: pa.Table) -> list[tuple[date, str, pa.Table]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tickertape.filter.functions import registry as functions
+from tickertape.filter.functions import registry
 from tickertape.testing import RunningServer
 
 
@@ -45,5 +45,5 @@ class PlantedServer(RunningServer):
 if __name__ == "__main__":
     from tickertape.cli import main
 
-    plant(functions._CALLS)
+    plant(registry._CALLS)
     main()

@@ -24,7 +24,7 @@ from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER, Publisher
 from tickertape.engine.transactions.records import CommittedTransactions, record_batch
 from tickertape.journal.commit.active_segment import commit_bytes_of
 from tickertape.journal.disk import SystemDisk
-from tickertape.server import startup as opening
+from tickertape.server import startup
 from tickertape.server.clock import clock
 from tickertape.server.config.config import Config, InstanceConfig, JournalConfig
 from tickertape.server.startup import OpenedInstance, open_instance
@@ -33,7 +33,7 @@ from tickertape.wire.commands import Transaction
 STEPS: Final = ("recover_journal", "load_publishers", "first_message", "Broker", "open_staged")
 """What a start goes through, by the names that opening.py calls them."""
 BODY: Final = bytes(200)
-_PACKAGE: Final = f"{Path(opening.__file__).parents[1]}/"
+_PACKAGE: Final = f"{Path(startup.__file__).parents[1]}/"
 
 
 class Work:
@@ -176,7 +176,7 @@ def start_work(config: Config) -> dict[str, Work]:
 
     with pytest.MonkeyPatch.context() as patch:
         for name in STEPS:
-            patch.setattr(opening, name, named(name, getattr(opening, name)))
+            patch.setattr(startup, name, named(name, getattr(startup, name)))
         patch.setattr(SystemDisk, "read", counted)
         before = sys.getprofile()
         sys.setprofile(profile)

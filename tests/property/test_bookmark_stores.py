@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import tickertape as tt
-from tickertape.client.bookmark_store import log_format as records
+from tickertape.client.bookmark_store import log_format
 
 Entry = tuple[int, int]
 SUB = "s"
@@ -220,8 +220,8 @@ class Logged(Machine):
         """The file ends anywhere: in the middle of a record, or of all of them."""
         content = self.path.read_bytes().rstrip(b"\0")
         self.store.close()
-        end = data.draw(st.integers(min(records.HEADER_BYTES, len(content)), len(content)))
-        self.path.write_bytes(content[:end].ljust(records.HEADER_BYTES, b"\0"))
+        end = data.draw(st.integers(min(log_format.HEADER_BYTES, len(content)), len(content)))
+        self.path.write_bytes(content[:end].ljust(log_format.HEADER_BYTES, b"\0"))
         self.store = self.opened()
         self.may_repeat |= self.discarded
         self.was_cut = True

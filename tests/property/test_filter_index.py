@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from tickertape.base.errors import BadFilter
 from tickertape.filter import Filter, FilterInputs, compile_filter
-from tickertape.filter.index import columns, search
+from tickertape.filter.index import columns, predicates, search
 from tickertape.filter.index import filter_index as index_module
-from tickertape.filter.index import predicates as verdicts
 from tickertape.filter.index.filter_index import FilterIndex
 from tickertape.filter.limits import index_cells_max
 from tickertape.payload import message_type
@@ -155,8 +154,8 @@ def test_an_index_finds_what_its_filters_find(kind: str, seed: int) -> None:
 
 
 def test_so_it_does_when_it_forgets_its_answers_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verdicts, "index_cells_max", 64)
-    monkeypatch.setattr(verdicts, "index_piece_messages_max", 8)
+    monkeypatch.setattr(predicates, "index_cells_max", 64)
+    monkeypatch.setattr(predicates, "index_piece_messages_max", 8)
     assert index_cells_max > 64
     for seed in range(25):
         _live(seed, "json")

@@ -19,8 +19,7 @@ import pytest
 import tickertape as tt
 from tests.simulation.bookmark_disk import Sheet, StrictFile
 from tests.simulation.store_disk import PowerLoss
-from tickertape.client.bookmark_store import logged, ring
-from tickertape.client.bookmark_store import store_file as filed
+from tickertape.client.bookmark_store import logged, ring, store_file
 
 WORLDS = 15
 WORLDS_FULL = 2_000
@@ -78,7 +77,7 @@ class World:
             self.patch.setattr(module, "boot_id", lambda: number.to_bytes(16, "big"))
         self.patch.setattr(logged, "bookmark_log_bytes_first", 8_192)
         sheet = Sheet(self.path, self.rng.randrange(OPERATIONS))
-        self.patch.setattr(filed, "StoreFile", partial(StrictFile, sheet=sheet))
+        self.patch.setattr(store_file, "StoreFile", partial(StrictFile, sheet=sheet))
         store: Store | None = None
         with suppress(PowerLoss):
             store = self.opened()

@@ -31,9 +31,9 @@ from tickertape.batch import MessageBatch
 from tickertape.client.aio.driver import AsyncioDriver
 from tickertape.client.common.waiting import Timeout
 from tickertape.client.limits import republish_bytes_max
-from tickertape.client.protocol import transactions as transaction
+from tickertape.client.protocol import transactions
 from tickertape.client.publish_store import file
-from tickertape.client.publishing import resend as backlog
+from tickertape.client.publishing import resend
 from tickertape.testing.clock import VirtualClock, VirtualLoop
 from tickertape.wire.connection import Connection, Event, Received
 
@@ -148,9 +148,9 @@ class World:
             with (
                 self.clock.installed(),
                 patch.object(file, "publish_segment_bytes", SEGMENT_BYTES),
-                patch.object(backlog, "republish_bytes_max", self._republished),
-                patch.object(transaction, "uuid4", self._uuid4),
-                patch.object(transaction, "stage_frame_bytes", STAGE_FRAME_BYTES),
+                patch.object(resend, "republish_bytes_max", self._republished),
+                patch.object(transactions, "uuid4", self._uuid4),
+                patch.object(transactions, "stage_frame_bytes", STAGE_FRAME_BYTES),
                 patch.object(AsyncioDriver, "ask", self._dawdling(AsyncioDriver.ask)),
                 patch.object(Connection, "received", self._counting(Connection.received)),
             ):
@@ -178,10 +178,10 @@ class World:
 
         async def asked(
             client: AsyncioDriver,
-            make: transaction.Make,
+            make: transactions.Make,
             batch: MessageBatch | None,
             timeout: Timeout,
-            same: transaction.ConnectionPin | None = None,
+            same: transactions.ConnectionPin | None = None,
         ) -> object:
             later = same is not None and same._first is not None
             if later:

@@ -34,10 +34,11 @@ _GUARD: Final = {"delta.appendOnly": "true"}
 
 
 class ArchiveWriter:
-    """The table at a place as of one version, and what may be done to it by who writes.
+    """Writer for one version of the table at a location.
 
     Raises `ArchiveFailed` for what is no archive or cannot be reached, `WrongJournal` when it is of another
-    journal."""
+    journal.
+    """
 
     def __init__(self, place: ArchiveLocation, journal: str | None = None) -> None:
         self.place = place
@@ -47,7 +48,7 @@ class ArchiveWriter:
 
     @classmethod
     def exists(cls, place: ArchiveLocation) -> bool:
-        """Whether there is a Delta table. Raises `ArchiveFailed`."""
+        """Return whether there is a Delta table. Raises `ArchiveFailed`."""
         from deltalake import DeltaTable
 
         try:
@@ -57,7 +58,7 @@ class ArchiveWriter:
 
     @classmethod
     def create(cls, place: ArchiveLocation, journal: str, begin: int, topics: str) -> ArchiveWriter:
-        """A new archive, empty, or the one that somebody has created meanwhile."""
+        """Create an empty archive, or open the one that another process created meanwhile."""
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
 
@@ -97,8 +98,8 @@ class ArchiveWriter:
         self.coverage = coverage_of(self.table, self._journal)
 
     def add(self, begin: int, end: int, files: Sequence[Added]) -> bool:
-        """Add what the log has at the positions `begin` to `end` (not included); False when it is there
-        already. Raises `ArchiveFailed` when it does not begin where the archive ends or a file is missing."""
+        """Add the messages at the positions `begin` to `end` (not included); False if they are archived
+        already. Raises `ArchiveFailed` when they do not start where the archive ends or a file is missing."""
         from deltalake import Transaction
 
         for _ in range(commit_attempts_max):
@@ -134,10 +135,11 @@ class ArchiveWriter:
         metadata: dict[str, str],
         transactions: list[Any],
     ) -> bool:
-        """One commit on top of the version that was loaded; False when there is another one by now. Either
-        way the latest version is loaded then. `files` are the new files that `actions` add.
+        """Commit on top of the loaded version; return False if there is another version by now.
+        Either way the latest version is loaded then. `files` are the new files that `actions` add.
 
-        Raises `ArchiveFailed`, also when one of `files` does not exist or has another size by now."""
+        Raises `ArchiveFailed`, also when one of `files` does not exist or has another size by now.
+        """
         from deltalake import CommitProperties
         from deltalake.exceptions import CommitFailedError
 
@@ -166,7 +168,7 @@ class ArchiveWriter:
         return True
 
     def _sync_log(self, version: int) -> None:
-        """What was committed outlives a power cut: delta-rs itself syncs nothing, and stores need no such."""
+        """Sync the commit to disk: delta-rs syncs nothing, and object stores do not need it."""
         if not self.place.is_directory:
             return
         log = Path(self.place.path("_delta_log"))

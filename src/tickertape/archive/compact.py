@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 Wrote = Callable[[int], object]
-"""Told how many more rows were written."""
+"""Callback with the number of rows written since the last call."""
 
 _READ_ROWS: Final = 64 * 1024
 
 
 class StoredFile(NamedTuple):
-    """A file of the archive, as Delta's log tells of it."""
+    """A file of the archive, as the table's log describes it."""
 
     day: str
     topic: str
@@ -54,7 +54,7 @@ class StoredFile(NamedTuple):
 
 
 class Compacted(msgspec.Struct):
-    """What a compaction did."""
+    """Result of a compaction."""
 
     files_before: int = 0
     files_after: int = 0
@@ -64,8 +64,8 @@ class Compacted(msgspec.Struct):
 
 
 def stored_files(archive: ArchiveWriter) -> list[StoredFile]:
-    """The files of the version that is loaded, by day, topic and position. Files that do not say where their
-    rows lie are left out."""
+    """Return the files of the version that is loaded, by day, topic and position. Files that do not say where
+    their rows lie are left out."""
     import pyarrow as pa
 
     table = pa.table(archive.table.get_add_actions(flatten=True))
@@ -85,11 +85,12 @@ def stored_files(archive: ArchiveWriter) -> list[StoredFile]:
 def plan(
     files: Iterable[StoredFile], *, meanwhile: bool = False, target: int = file_bytes_target
 ) -> list[list[StoredFile]]:
-    """Which files are merged into one each: neighbours of a day and topic that together have about `target`
-    bytes at most. Those that overlap, which ours never do, stay as they are.
+    """Return which files are merged into one each: neighbours of a day and topic that together have about
+    `target` bytes at most. Those that overlap, which ours never do, stay as they are.
 
     `meanwhile`: the archive is being written. Then `compact_files_min` or more are merged, and none that is
-    larger than the others together: a row is rewritten a few times, however many files come."""
+    larger than the others together: a row is rewritten a few times, however many files come.
+    """
     plans: list[list[StoredFile]] = []
     for _, group in groupby(sorted(files), key=attrgetter("day", "topic")):
         run: list[StoredFile] = []
@@ -108,7 +109,7 @@ def plan(
 
 
 def _alike(run: list[StoredFile]) -> list[StoredFile]:
-    """The end of `run` in which no file is larger than the others together."""
+    """Return the end of `run` in which no file is larger than the others together."""
     while run:
         largest = max(range(len(run)), key=lambda at: run[at].bytes)
         if 2 * run[largest].bytes <= sum(file.bytes for file in run):
@@ -170,7 +171,7 @@ def _vacuumed(archive: ArchiveWriter, keep_seconds: float, *, full: bool) -> lis
 
 
 def _rows_of(place: ArchiveLocation, run: Sequence[StoredFile]) -> Iterator[pa.RecordBatch]:
-    """The rows of files one after the other, with the topic as a column."""
+    """Yield the rows of files one after the other, with the topic as a column."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -184,7 +185,8 @@ def _rows_of(place: ArchiveLocation, run: Sequence[StoredFile]) -> Iterator[pa.R
 
 
 def batches_of(file: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
-    """The rows of a file, one row group after the other: rows of several would have bodies without bound."""
+    """Yield the rows of a file, one row group after the other: rows of several would have bodies without
+    bound."""
     for group in range(file.metadata.num_row_groups):
         yield from file.iter_batches(_READ_ROWS, [group], list(FILE_COLUMNS), use_threads=False)
 
@@ -196,7 +198,7 @@ def _zeros(count: int) -> pa.Array:
 
 
 def _replace(archive: ArchiveWriter, run: Sequence[StoredFile], added: Sequence[Added]) -> bool:
-    """Put the new files in the place of the old ones; False when somebody else has replaced one of these."""
+    """Replace old files by new ones; False when another process has replaced one of these."""
     from deltalake.transaction import RemoveAction
 
     for _ in range(commit_attempts_max):

@@ -33,27 +33,27 @@ class ArchiveTable:
         """The directory; None in an object store."""
         self._files: Any = None
         self.files_opened = 0
-        """Parquet files opened so far."""
+        """Number of Parquet files opened."""
         self.groups_read = 0
-        """Row groups begun so far."""
+        """Number of row groups started."""
 
     def has_table(self) -> bool:
-        """Whether there is a table now. Raises `ArchiveFailed`."""
+        """Return whether there is a table now. Raises `ArchiveFailed`."""
         from deltalake import DeltaTable
 
         with self.failing("the table"):
             return bool(DeltaTable.is_deltatable(self.location, self.options or None))
 
     def open_table(self) -> DeltaTable:
-        """The newest version of the table. Raises `ArchiveFailed`."""
+        """Return the newest version of the table. Raises `ArchiveFailed`."""
         from deltalake import DeltaTable
 
         with self.failing("the table"):
             return DeltaTable(self.location, storage_options=self.options or None)
 
     def open_file(self, path: str) -> pq.ParquetFile:
-        """One of its files; checksums of pages are checked where there are any. In an object store a row
-        group is fetched as a whole. Raises `ArchiveFailed`."""
+        """Open one of its files; checksums of pages are checked where there are any. In an object store a
+        row group is fetched as a whole. Raises `ArchiveFailed`."""
         with self.failing(path):
             if self.root is None:
                 return self._parquet(self._open_remote(path), pre_buffer=True)
@@ -94,7 +94,7 @@ class ArchiveTable:
     def rows(
         self, file: pq.ParquetFile, path: str, group: int, columns: Sequence[str], rows_max: int
     ) -> Iterator[pa.RecordBatch]:
-        """A row group, all of it, so many rows at a time. Raises `ArchiveFailed`."""
+        """Read a row group in batches of this many rows. Raises `ArchiveFailed`."""
         self.groups_read += 1
         left = file.metadata.row_group(group).num_rows
         with self.failing(path):
@@ -128,12 +128,12 @@ class ArchiveTable:
 
 
 def _stored_bytes(group: pq.RowGroupMetaData) -> int:
-    """What a row group takes in its file."""
+    """Size of a row group in its file."""
     return sum(int(group.column(number).total_compressed_size) for number in range(group.num_columns))
 
 
 def local_path(location: str) -> Path | None:
-    """The directory that `location` names; None when it is the URI of something else."""
+    """Return the directory that `location` names; None when it is the URI of something else."""
     if "://" not in location:
         return Path(location)
     parts = urlsplit(location)

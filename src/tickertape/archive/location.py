@@ -31,7 +31,7 @@ class ArchiveLocation(msgspec.Struct, frozen=True):
     location: str
     """An absolute path, or the URI of an object store."""
     options: dict[str, str] = msgspec.field(default_factory=dict)
-    """What delta-rs is told of the store, such as `AWS_REGION`; may hold secrets."""
+    """Options of delta-rs for the store, such as `AWS_REGION`; may hold secrets."""
 
     @property
     def is_directory(self) -> bool:
@@ -39,11 +39,11 @@ class ArchiveLocation(msgspec.Struct, frozen=True):
         return _SCHEME.match(self.location) is None
 
     def path(self, name: str) -> str:
-        """The path of a file below a directory."""
+        """Return the path of a file below a directory."""
         return os.path.join(self.location, name)
 
     def file_system(self) -> Any:
-        """The place as a pyarrow file system; names are relative to it."""
+        """Return the place as a pyarrow file system; names are relative to it."""
         import pyarrow.fs as fs
 
         if self.is_directory:
@@ -54,8 +54,8 @@ class ArchiveLocation(msgspec.Struct, frozen=True):
 
 
 def location_of(location: str, options: Mapping[str, str] | None = None) -> ArchiveLocation:
-    """The place that a user names: a path (relative to the working directory), `file://PATH`, or a URI such
-    as `s3://bucket/archive`. Raises `BadOption`."""
+    """Return the place that a user names: a path (relative to the working directory), `file://PATH`, or a URI
+    such as `s3://bucket/archive`. Raises `BadOption`."""
     given = dict(options or {})
     if any(
         key.lower() == _UNSAFE and value.lower() not in ("", "0", "false") for key, value in given.items()

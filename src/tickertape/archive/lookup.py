@@ -50,9 +50,10 @@ def find_bookmark(store: ArchiveTable, manifest: Manifest, bookmark: Bookmark, e
 
 
 def find_time(store: ArchiveTable, manifest: Manifest, micros: int, begin: int, end: int) -> int | None:
-    """The least position in `[begin, end)` of a message stamped at `micros` or later; None: there is none.
+    """Return the lowest position in `[begin, end)` of a message with the time `micros` or later, or None.
 
-    Log time never goes back, so within a file the rest is later too."""
+    Log time never goes back, so within a file the rest is later too.
+    """
     best: int | None = None
     since = _moment(micros)
     wanted = (manifest.until >= micros) & (manifest.low < end) & (manifest.high >= begin)
@@ -86,7 +87,7 @@ class Last(NamedTuple):
 
 
 def last_before(store: ArchiveTable, manifest: Manifest, position: int) -> Last | None:
-    """The last message before `position`; None when the archive has none there."""
+    """Return the last message before `position`; None when the archive has none there."""
     best, found = -1, None
     candidates = manifest.files(manifest.low < position)
     for file in sorted(candidates, key=lambda file: file.high, reverse=True):
@@ -106,7 +107,7 @@ def last_before(store: ArchiveTable, manifest: Manifest, position: int) -> Last 
 def _last_row(
     store: ArchiveTable, opened: pq.ParquetFile, path: str, group: int, position: int
 ) -> Last | None:
-    """The last row of a row group below `position`."""
+    """Return the last row of a row group below `position`."""
     found = None
     for batch in store.rows(opened, path, group, _LAST_COLUMNS, _ROWS_MAX):
         positions = _integers(batch, "position")
@@ -124,7 +125,7 @@ def _columns(
     columns: tuple[str, ...],
     may_hold: Callable[[pq.ParquetFile, int], bool],
 ) -> Iterator[pa.RecordBatch]:
-    """Columns of the row groups of a file that may hold what is sought. Raises `ArchiveFailed`."""
+    """Yield columns of the row groups of a file that may hold the result. Raises `ArchiveFailed`."""
     opened = store.open_file(file.path)
     for group in range(opened.metadata.num_row_groups):
         if may_hold(opened, group):
@@ -132,13 +133,13 @@ def _columns(
 
 
 def _publisher(batch: pa.RecordBatch, row: int) -> str:
-    """The publisher of a row, as the table has it."""
+    """Return the publisher of a row, as the table has it."""
     value = batch.column("publisher")[row].as_py()
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def _integers(batch: pa.RecordBatch, name: str) -> Int64s:
-    """A column of whole numbers or of times, as numbers of 64 bits."""
+    """Return a column of whole numbers or of times, as numbers of 64 bits."""
     import pyarrow as pa
 
     column = batch.column(name)

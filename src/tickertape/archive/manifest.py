@@ -84,23 +84,23 @@ class Manifest:
     def overlapping(
         self, begin: int, end: int, fits: Callable[[str], bool] | None = None
     ) -> list[ArchiveFile]:
-        """Those that may hold positions of `[begin, end)` of the topics that `fits` (None: all)."""
+        """Return those that may hold positions of `[begin, end)` of the topics that `fits` (None: all)."""
         mask = (self.low < end) & (self.high >= begin)
         if fits is not None:
             mask &= np.array([fits(topic) for topic in self.topics], np.bool_)[self._topic]
         return self.files(mask)
 
     def with_sequence(self, bits: int, end: int) -> list[ArchiveFile]:
-        """Those that may hold a sequence, given as in the table, below the position `end`."""
+        """Return those that may hold a sequence, given as in the table, below the position `end`."""
         return self.files((self.low < end) & (self.first_sequence <= bits) & (self.last_sequence >= bits))
 
     def files(self, mask: npt.NDArray[np.bool_]) -> list[ArchiveFile]:
-        """Those of a mask, by their least position."""
+        """Return those of a mask, by their least position."""
         return [self.file(number) for number in mask.nonzero()[0].tolist()]
 
 
 def _column(actions: pa.Table, name: str, missing: int) -> Int64s:
-    """A column of numbers, `missing` where the table says nothing."""
+    """Return a column of numbers, `missing` where the table says nothing."""
     import pyarrow as pa
 
     if name not in actions.column_names:

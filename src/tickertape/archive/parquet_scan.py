@@ -34,14 +34,14 @@ _END: Final = (1 << 63) - 1
 _NOTHING: Final = -1
 _CHUNK_ROWS_MAX: Final = 1 << 16
 _ROW_BYTES: Final = 64
-"""What the numbers and offsets of a row take in memory; in a file it may be nearly nothing."""
+"""Memory of the numbers and offsets of a row; in a file they may take nearly nothing."""
 
 
 class ParquetPiece(NamedTuple):
-    """What was read next."""
+    """The next rows."""
 
     rows: Rows | None
-    """None: nothing of what is wanted lies below `end`."""
+    """None: no matching row is below `end`."""
     end: int
     """Everything that is wanted below this position was given."""
 
@@ -69,7 +69,7 @@ class ParquetScan:
         self._open: list[_Stream] = []
 
     def __iter__(self) -> Iterator[ParquetPiece]:
-        """All pieces, in order; the last one ends at the end. Raises `ArchiveFailed`."""
+        """Yield all pieces, in order; the last one ends at the end. Raises `ArchiveFailed`."""
         while (piece := self._next()) is not None:
             yield piece
         yield ParquetPiece(None, self._end)
@@ -82,7 +82,7 @@ class ParquetScan:
         self._open = []
 
     def _next(self) -> ParquetPiece | None:
-        """The rows below the position up to which all of them are known; None at the end."""
+        """Return the rows below the position up to which all of them are known; None at the end."""
         self._begin_files()
         if not self._open:
             return None
@@ -108,7 +108,7 @@ class ParquetScan:
             self._fill()
 
     def _fill(self) -> None:
-        """Read on where all that was read is given; drop what is read to its end."""
+        """Read more where all buffered rows were returned; drop files that were read to their end."""
         held = sum(stream.held_bytes for stream in self._open)
         for stream in self._open:
             if not stream.waits:
@@ -119,7 +119,7 @@ class ParquetScan:
         self._open = [stream for stream in self._open if stream.waits]
 
     def _fetch_first(self) -> None:
-        """Read again what was put back and comes next."""
+        """Read again the next rows among those put back."""
         first = min(stream.first for stream in self._open)
         for stream in self._open:
             if stream.first == first and not stream.held_bytes:
@@ -127,7 +127,7 @@ class ParquetScan:
                 self._put_back(sum(other.held_bytes for other in self._open))
 
     def _put_back(self, held: int) -> int:
-        """Let go of what is given last, until little enough waits; returns how much does."""
+        """Drop the rows that are returned last until few enough are buffered; return their bytes."""
         while held > self._memory:
             holding = [stream for stream in self._open if stream.held_bytes]
             last = max(holding, key=lambda stream: stream.first)
@@ -160,7 +160,7 @@ class _Stream:
         self._rows: Rows | None = None
         self._at = 0
         self.held_bytes = 0
-        """What the rows that wait take."""
+        """Bytes of the buffered rows."""
         self.fetched_bytes = 0
         """What may be fetched of its file and not be rows yet."""
         self._back: int | None = None
@@ -191,7 +191,7 @@ class _Stream:
         return int(self._rows.positions[-1]) + 1 if self._left else _END
 
     def take_below(self, position: int) -> Rows | None:
-        """The rows below `position`, which do not wait any more."""
+        """Return the rows below `position`, which do not wait any more."""
         rows = self._rows
         if rows is None:
             return None  # they were put back: none is below
@@ -205,7 +205,7 @@ class _Stream:
         return taken
 
     def put_back(self) -> None:
-        """Let go of the rows that wait: `fill` reads them again."""
+        """Drop the buffered rows: `fill` reads them again."""
         self._begin = self._back = self.first
         self._rows, self.held_bytes, self._left = None, 0, None
         self.close()
@@ -239,11 +239,11 @@ class _Stream:
             self.close()
 
     def close(self) -> None:
-        """Close the file; it is opened again for what is still to be read."""
+        """Close the file; it is opened again for the remaining rows."""
         self._chunks, self.fetched_bytes = None, 0
 
     def _read(self, chunk_bytes: int, fetched_bytes: int) -> Iterator[Rows]:
-        """The rows in `[begin, end)`, in chunks of about so many bytes."""
+        """Yield the rows in `[begin, end)` in chunks of about this many bytes."""
         file, self.fetched_bytes = self._store.open_within(self._file.path, fetched_bytes)
         expected = self._file.rows
         if expected not in (None, file.metadata.num_rows):
@@ -268,7 +268,7 @@ class _Stream:
 
 
 def groups_between(file: pq.ParquetFile, begin: int, end: int) -> list[int]:
-    """The row groups that may hold positions of `[begin, end)`."""
+    """Return the row groups that may hold positions of `[begin, end)`."""
     return [
         group
         for group in range(file.metadata.num_row_groups)
@@ -277,8 +277,8 @@ def groups_between(file: pq.ParquetFile, begin: int, end: int) -> list[int]:
 
 
 def outside(file: pq.ParquetFile, group: int, column: str, low: object, high: object) -> bool:
-    """Whether nothing of a column of a row group lies in `[low, high]`, as its statistics say; False when
-    they say nothing."""
+    """Return whether nothing of a column of a row group lies in `[low, high]`, as its statistics say; False
+    when they say nothing."""
     number = file.schema_arrow.get_field_index(column)
     if number < 0:
         raise ArchiveFailed(f"there is no column {column}")

@@ -51,7 +51,7 @@ Int64s = npt.NDArray[np.int64]
 
 
 class Added(msgspec.Struct, frozen=True):
-    """A file that was written, as Delta's log is told of it."""
+    """A written file, as the table's log describes it."""
 
     path: str
     bytes: int
@@ -62,7 +62,7 @@ class Added(msgspec.Struct, frozen=True):
 
 
 class _Group(NamedTuple):
-    """A day and a topic: what a file is of."""
+    """Partition of a file: a day and a topic."""
 
     day: int
     """Days since 1970."""
@@ -86,7 +86,7 @@ class PartitionFile:
 
     @property
     def bytes(self) -> int:
-        """What was written so far."""
+        """The written file."""
         return int(self._file.tell())
 
     def write(self, table: pa.Table) -> None:
@@ -104,7 +104,7 @@ class PartitionFile:
         self._writer.write_table(table, row_group_size=table.num_rows)
 
     def close(self) -> Added:
-        """The end of the file: it is durable now. Raises `OSError`."""
+        """Close the file durably and return its statistics. Raises `OSError`."""
         self._writer.close()
         size = self.bytes
         self._stack.close()
@@ -130,11 +130,11 @@ class _WaitingRows:
 
     @property
     def cost(self) -> int:
-        """What they take in memory, about."""
+        """Approximate memory of the rows."""
         return self.body_bytes + self.rows * message_cost_bytes
 
     def fits(self, rows: int, body_bytes: int) -> bool:
-        """Whether so much more makes one row group with what is there."""
+        """Return whether these rows and the waiting ones make a row group."""
         return (
             self.rows + rows <= row_group_rows_max
             and self.body_bytes + body_bytes <= archive_row_group_bytes_max
@@ -219,9 +219,9 @@ class FileWriter:
 def write_files(
     place: ArchiveLocation, batches: Iterable[pa.RecordBatch], wrote: Callable[[int], object] | None = None
 ) -> list[Added]:
-    """Write all of `batches`, of all columns of the table but `date`, whose rows rise by position; `wrote` is
-    told of rows as they go. Raises `OSError`, `ArchiveFailed`, and what `batches` raises: then nothing of it
-    is of use."""
+    """Write all of `batches`, with all columns of the table except `date` and with rising positions. `wrote`
+    is called with the number of rows written since the last call. Raises `OSError`, `ArchiveFailed`, and
+    errors of `batches`: then no file is usable."""
     writer = FileWriter(place)
     try:
         for batch in batches:
@@ -238,7 +238,7 @@ def write_files(
 
 
 def numbers(column: pa.Array) -> Int64s:
-    """A column of 64-bit values without nulls, times as microseconds, as they lie."""
+    """Return a column of 64-bit values without nulls, times as microseconds, as they lie."""
     import pyarrow as pa
 
     if isinstance(column, pa.ChunkedArray):
@@ -248,8 +248,8 @@ def numbers(column: pa.Array) -> Int64s:
 
 
 def _groups(batch: pa.RecordBatch) -> Iterator[tuple[_Group, pa.RecordBatch]]:
-    """The rows of each day and topic, in the columns of a file. Those of one group alone are not copied; else
-    each is a copy of its own, so that a rare one does not hold the whole batch."""
+    """Yield the rows of each day and topic, in the columns of a file. Those of one group alone are not
+    copied; else each is a copy of its own, so that a rare one does not hold the whole batch."""
     if not batch.num_rows:
         return
     topics = batch.column("topic").dictionary_encode()

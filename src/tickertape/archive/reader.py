@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
-from tickertape.archive import lookup as finding
+from tickertape.archive import lookup
 from tickertape.archive.delta_table import ArchiveTable
 from tickertape.archive.limits import archive_looks_max
 from tickertape.archive.location import check_files, location_of
@@ -37,11 +37,11 @@ class ArchiveExtent(NamedTuple):
     """Messages that follow one another in the archive."""
 
     batch: MessageBatch | None
-    """None: nothing of what was asked for lies below `end`."""
+    """None: no matching message is below `end`."""
     positions: Int64s
     """Of each message."""
     end: int
-    """Everything that was asked for below this position was given."""
+    """All matching messages below this position were returned."""
 
 
 class ArchiveReader:
@@ -61,10 +61,11 @@ class ArchiveReader:
         self._lock = Lock()
 
     def refresh(self, *, anew: bool = False) -> Coverage | None:
-        """Look at the newest version of the table: what it covers; None when there is no table yet.
+        """Read the newest version of the table and return its extent; None without a table.
 
         Now and then, and with `anew`, it is opened anew: it may be another one at the same place, whose
-        changes say nothing of that. Raises `ArchiveFailed`, `WrongJournal`."""
+        changes say nothing of that. Raises `ArchiveFailed`, `WrongJournal`.
+        """
         with self._lock:
             table = self._newest(anew=anew)
             if table is None:
@@ -78,7 +79,7 @@ class ArchiveReader:
             return known.coverage
 
     def _newest(self, *, anew: bool) -> DeltaTable | None:
-        """The table in its newest version; None when there never was one."""
+        """Return the table in its newest version; None when there never was one."""
         if not self.store.has_table():
             if self._manifest is None:
                 return None
@@ -103,13 +104,13 @@ class ArchiveReader:
 
     @property
     def coverage(self) -> Coverage | None:
-        """What it covered when it was looked at last; None before that, and while there is no table."""
+        """Extent at the last refresh; None before that, and without a table."""
         manifest = self._manifest
         return None if manifest is None else manifest.coverage
 
     def scan(self, begin: int, end: int, topic: str | None = None) -> ParquetScan:
-        """The rows with positions in `[begin, end)` of a topic, of the topics that a pattern fits, or (None)
-        of all. Raises `ArchiveFailed` when it does not cover them."""
+        """Return the rows with positions in `[begin, end)` of a topic, of the topics that a pattern fits, or
+        (None) of all. Raises `ArchiveFailed` when it does not cover them."""
         manifest = self._covering(begin, end)
         files = manifest.overlapping(begin, end, None if topic is None else fits(topic))
         return ParquetScan(self.store, files, begin, end)
@@ -123,11 +124,13 @@ class ArchiveReader:
         filter: Filter | None = None,
         bytes_max: int = archive_answer_bytes_max,
     ) -> Iterator[ArchiveExtent]:
-        """The messages with positions in `[begin, end)`, as they were published, in the order of the log.
+        """Yield the messages with positions in `[begin, end)`, as they were published, in the order of the
+        log.
 
         `topic` is a name, a pattern, or None for all; with `filter`, one that needs no context, only those
         that pass. A batch has bodies of `bytes_max` at most, or one message. The last one ends at `end`.
-        Raises `ArchiveFailed`; when the table was compacted meanwhile it goes on in the newer version."""
+        Raises `ArchiveFailed`; when the table was compacted meanwhile it goes on in the newer version.
+        """
         at = begin
         while True:
             scan = self.scan(at, end, topic)
@@ -145,16 +148,16 @@ class ArchiveReader:
 
     def find_bookmark(self, bookmark: Bookmark, end: int) -> int | None:
         """Position, below `end`, of the message of a bookmark; None: it has none. Raises `ArchiveFailed`."""
-        return self._again(lambda manifest: finding.find_bookmark(self.store, manifest, bookmark, end))
+        return self._again(lambda manifest: lookup.find_bookmark(self.store, manifest, bookmark, end))
 
     def find_time(self, micros: int, begin: int, end: int) -> int | None:
-        """The least position in `[begin, end)` of a message stamped at `micros` (microseconds since 1970) or
-        later; None when there is none. Raises `ArchiveFailed`."""
-        return self._again(lambda manifest: finding.find_time(self.store, manifest, micros, begin, end))
+        """Return the least position in `[begin, end)` of a message stamped at `micros` (microseconds since
+        1970) or later; None when there is none. Raises `ArchiveFailed`."""
+        return self._again(lambda manifest: lookup.find_time(self.store, manifest, micros, begin, end))
 
-    def last_before(self, position: int) -> finding.Last | None:
-        """The last message before `position`; None: it has none. Raises `ArchiveFailed`."""
-        return self._again(lambda manifest: finding.last_before(self.store, manifest, position))
+    def last_before(self, position: int) -> lookup.Last | None:
+        """Return the last message before `position`; None: it has none. Raises `ArchiveFailed`."""
+        return self._again(lambda manifest: lookup.last_before(self.store, manifest, position))
 
     def check(self, begin: int, end: int) -> None:
         """Check that the files with positions in `[begin, end)` exist with the sizes that the newest version
@@ -169,8 +172,8 @@ class ArchiveReader:
         self._again(check)
 
     def moved(self, error: ArchiveFailed) -> bool:
-        """Whether the error may be over with the newest version of the table: a file is gone, because others
-        took its place. Raises what `refresh` raises."""
+        """Return whether the error may be over with the newest version of the table: a file is gone, because
+        others took its place. Raises what `refresh` raises."""
         before = self._manifest
         if not error.missing:
             return False
@@ -196,7 +199,7 @@ class ArchiveReader:
         return manifest
 
     def _covering(self, begin: int, end: int) -> Manifest:
-        """A version that covers `[begin, end)`."""
+        """Return a version that covers `[begin, end)`."""
         if self._manifest is None or self._manifest.coverage.end < end:
             self.refresh()
         manifest = self._known()
@@ -209,7 +212,7 @@ class ArchiveReader:
 
 
 def fits(topic: str) -> Callable[[str], bool]:
-    """Whether a topic is `topic`, or fits it when that is a pattern."""
+    """Return whether a topic is `topic`, or fits it when that is a pattern."""
     if is_pattern(topic):
         return compile_topic_pattern(topic).search
     return topic.__eq__

@@ -40,24 +40,24 @@ class Rows(NamedTuple):
         return body_offsets(self.table)
 
     def bodies(self) -> list[bytes]:
-        """All bodies."""
+        """Return all bodies."""
         bodies: list[bytes] = self.table.column("data").to_pylist()
         return bodies
 
     def slice(self, low: int, high: int) -> Rows:
-        """The rows `[low, high)`, not copied."""
+        """Return the rows `[low, high)`, not copied."""
         if high - low == len(self.positions):
             return self
         index = None if self.topic_index is None else self.topic_index[low:high]
         return Rows(self.table.slice(low, high - low), self.positions[low:high], self.topics, index)
 
     def take(self, indices: Int64s) -> Rows:
-        """The rows `indices`, in their order."""
+        """Return the rows `indices`, in their order."""
         index = None if self.topic_index is None else self.topic_index[indices]
         return Rows(self.table.take(_arrow(indices)), self.positions[indices], self.topics, index)
 
     def batch(self) -> MessageBatch:
-        """The messages; there must be one."""
+        """Return the messages; there must be one."""
         column = self.table.column
         data = column("data")
         offsets = body_offsets(self.table)
@@ -81,7 +81,7 @@ class Rows(NamedTuple):
 
 
 def rows_of(batch: pa.RecordBatch, topic: str) -> Rows:
-    """What was read of a file of a topic, with the columns of `FILE_COLUMNS`. Raises `ArchiveFailed` when
+    """Return rows of a file of a topic, with the columns of `FILE_COLUMNS`. Raises `ArchiveFailed` when
     values are missing, too large, or out of order."""
     import pyarrow as pa
 
@@ -102,7 +102,7 @@ def rows_of(batch: pa.RecordBatch, topic: str) -> Rows:
 
 
 def merged(pieces: Sequence[Rows]) -> Rows:
-    """All rows of `pieces`, by position."""
+    """Return all rows of `pieces`, by position."""
     import pyarrow as pa
 
     if len(pieces) == 1:
@@ -129,14 +129,14 @@ def merged(pieces: Sequence[Rows]) -> Rows:
 
 
 def body_offsets(table: pa.RecordBatch) -> Int32s:
-    """The offsets of the bodies in their buffer, one more than there are rows."""
+    """Return the offsets of the bodies in their buffer, one more than there are rows."""
     data = table.column("data")
     offsets = np.frombuffer(data.buffers()[1], I4)
     return offsets[data.offset : data.offset + len(data) + 1]
 
 
 def _typed(array: pa.Array, name: str) -> pa.Array:
-    """A column with the type that the rest of this module expects."""
+    """Return a column with the type that the rest of this module expects."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -160,7 +160,7 @@ def _arrow(indices: Int64s) -> pa.Array:
 
 
 def _numbers(array: pa.Array) -> Any:
-    """A column of 64 bits without nulls, as it lies."""
+    """Return a column of 64 bits without nulls, as it lies."""
     return np.frombuffer(array.buffers()[1], I8)[array.offset : array.offset + len(array)]
 
 
@@ -178,7 +178,7 @@ def _labels(array: pa.Array) -> Labels | None:
 
 
 def _used(topics: tuple[str, ...], index: Int32s | None) -> tuple[tuple[str, ...], Int32s | None]:
-    """The topics that some row has, and the index into them."""
+    """Return the topics that some row has, and the index into them."""
     if index is None:
         return topics, None
     counts = np.bincount(index, minlength=len(topics))

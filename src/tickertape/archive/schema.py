@@ -26,7 +26,7 @@ COLUMNS: Final = (
 )  # fmt: skip
 """In the order of the table."""
 FILE_COLUMNS: Final = tuple(name for name in COLUMNS if name not in PARTITION_COLUMNS)
-"""What a Parquet file has: Delta keeps the values of partition columns in its log."""
+"""Columns of a Parquet file; Delta keeps partition columns in its log."""
 
 JOURNAL_PROPERTY: Final = "tickertape.journal"
 FORMAT_PROPERTY: Final = "tickertape.format"
@@ -39,7 +39,7 @@ _DAY: Final = 86_400_000_000
 
 
 class Coverage(NamedTuple):
-    """What of a journal the archive has."""
+    """Part of a journal that the archive has."""
 
     journal: str
     """32 hexadecimal digits."""
@@ -56,7 +56,7 @@ class Coverage(NamedTuple):
 
 
 def arrow_schema() -> pa.Schema:
-    """The columns of the table, in order, as Arrow types."""
+    """Return the columns of the table, in order, as Arrow types."""
     import pyarrow as pa
 
     types = {
@@ -75,20 +75,20 @@ def arrow_schema() -> pa.Schema:
 
 
 def file_schema() -> pa.Schema:
-    """The columns of one of its Parquet files."""
+    """Return the columns of one of its Parquet files."""
     import pyarrow as pa
 
     return pa.schema([field for field in arrow_schema() if field.name not in PARTITION_COLUMNS])
 
 
 def app_id(journal: str) -> str:
-    """The application of the transactions whose version says where the coverage of `journal` ends."""
+    """Return the application of the transactions whose version says where the coverage of `journal` ends."""
     return f"tickertape/{journal}"
 
 
 def table_properties(journal: str, begin: int, topics: str = "") -> dict[str, str]:
-    """What a new table is created with (`raise_if_key_not_exists=False`): it begins at the position `begin`,
-    and until its first transaction ends there too."""
+    """Return the properties of a new table (`raise_if_key_not_exists=False`): it starts at the position
+    `begin`, and until its first transaction ends there."""
     return {
         JOURNAL_PROPERTY: journal,
         FORMAT_PROPERTY: FORMAT,
@@ -98,10 +98,11 @@ def table_properties(journal: str, begin: int, topics: str = "") -> dict[str, st
 
 
 def coverage_of(table: DeltaTable, journal: str | None = None) -> Coverage:
-    """What `table` covers, as of the version that was loaded.
+    """Return the coverage of the loaded version of `table`.
 
     Raises `ArchiveFailed` when it is no archive or of a newer format, `WrongJournal` when it is of another
-    journal than `journal`."""
+    journal than `journal`.
+    """
     properties: Mapping[str, str | None] = table.metadata().configuration
     found, form = properties.get(JOURNAL_PROPERTY), properties.get(FORMAT_PROPERTY)
     begin = properties.get(BEGIN_PROPERTY)
@@ -129,12 +130,12 @@ def coverage_of(table: DeltaTable, journal: str | None = None) -> Coverage:
 
 
 def sequence_bits(sequence: int) -> int:
-    """A sequence, 0 to 2**64 - 1, as the table has it."""
+    """Return a sequence, 0 to 2**64 - 1, as the table has it."""
     return sequence - (1 << 64) if sequence >= 1 << 63 else sequence
 
 
 def holds_topic(topics: str, wanted: str) -> bool:
-    """Whether all messages to `wanted`, a name or a pattern, are in an archive of `topics`."""
+    """Return whether all messages to `wanted`, a name or a pattern, are in an archive of `topics`."""
     if not topics or topics == wanted:
         return True
     if not is_pattern(topics) or is_pattern(wanted):
@@ -148,18 +149,18 @@ def holds_topic(topics: str, wanted: str) -> bool:
 
 
 def file_path(day: date, name: str) -> str:
-    """Where a file lies below the table; `name` is unique and has neither slash, space nor percent sign. The
-    topic is no part of it: it may be longer than a file system takes, and have any character."""
+    """Return the path of a file below the table. `name` is unique, without slash, space and percent sign. The
+    topic is not part of it, because it may be too long for a file system and have any character."""
     return f"date={day.isoformat()}/{name}.parquet"
 
 
 def partition_values(day: date, topic: str) -> dict[str, str | None]:
-    """What Delta is told of a file's partition columns."""
+    """Return the partition values of a file."""
     return {"date": day.isoformat(), "topic": topic}
 
 
 def day_of(timestamp: int) -> date:
-    """The UTC day of a timestamp in microseconds."""
+    """Return the UTC day of a timestamp in microseconds."""
     return (_EPOCH + timedelta(days=timestamp // _DAY)).date()
 
 
@@ -169,8 +170,8 @@ def file_statistics(
     timestamps: tuple[int, int],
     sequences: tuple[int, int],
 ) -> str:
-    """What Delta is told of a file: the least and the greatest position, timestamp (microseconds) and
-    sequence (the bits of a u64 as a signed number, as in the table)."""
+    """Return the statistics of a file: the lowest and highest position, timestamp (microseconds) and sequence
+    (the bits of a u64 as a signed number, as in the table)."""
     low = {"position": positions[0], "sequence": sequences[0], "timestamp": _text(timestamps[0])}
     # whole milliseconds, which every reader understands, and never less than there is
     high = {

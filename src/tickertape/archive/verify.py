@@ -33,12 +33,12 @@ class Sums(NamedTuple):
 
     messages: int = 0
     numbers: tuple[int, ...] = (0,) * _NUMBERS
-    """Of each column, what the messages have there, each times its place, modulo 2**64."""
+    """For each column the sum of its values, each multiplied by its position, modulo 2**64."""
     texts: tuple[int, ...] = (0,) * _TEXTS
     """All bytes of the bodies, the correlation ids and the keys, added."""
 
     def plus(self, positions: Int64s, batch: MessageBatch) -> Sums:
-        """These and the messages of `batch`, which stand at `positions`."""
+        """Return these sums with the messages of `batch`, at `positions`, added."""
         places = positions.astype(U8) * U8.type(2) + U8.type(1)
         found = [int((places * column).sum(dtype=U8)) for column in _columns(batch)]
         labels = [b"" if one is None else one.text for one in (batch.correlation_ids, batch.keys)]
@@ -51,7 +51,7 @@ class Sums(NamedTuple):
 
 
 def _columns(batch: MessageBatch) -> list[UInt64s]:
-    """What a message is, in numbers: `_NUMBERS` columns."""
+    """Return the numbers of messages: `_NUMBERS` columns."""
     topics = np.array([crc32(topic.encode()) for topic in batch.topics], U8)
     expirations = batch.expirations
     return [
@@ -71,8 +71,8 @@ def _lengths(labels: Labels | None, count: int) -> UInt64s:
 
 
 def sums_of(archive: ArchiveWriter, begin: int, end: int) -> Sums:
-    """The sums of what the archive holds at the positions `begin` to `end` (not included), all columns read.
-    Raises `ArchiveFailed` for a file that is missing or damaged."""
+    """Return the sums of the archived messages at the positions `begin` to `end` (not included), reading all
+    columns. Raises `ArchiveFailed` for a missing or damaged file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

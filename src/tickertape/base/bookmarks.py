@@ -237,7 +237,8 @@ def _parse_one(text: str, at: int) -> StartPoint:
 
 
 def _parse_list(text: str, at: int) -> tuple[tuple[Bookmark, ...], bool, bool, bool]:
-    """The known bookmarks in the order given, each once; and whether there were unknown ones, EPOCH, NOW."""
+    """Return the known bookmarks in the order given, each once; and whether there were unknown ones, EPOCH,
+    NOW."""
     known: dict[Bookmark, None] = {}
     unknown = epoch = now = False
     start = 0

@@ -32,12 +32,12 @@ MOST: Final = DEFAULT._replace(filter_bytes_max=filter_bytes_most)
 
 
 def message_too_large(size: int, most: int) -> MessageTooLarge:
-    """The error for a body of `size` bytes."""
+    """Return the error for a body of `size` bytes."""
     return MessageTooLarge(f"a message of {size:,} bytes: at most {most:,} are allowed (message_bytes_max)")
 
 
 def filter_too_long(size: int, most: int) -> BadFilter:
-    """The error for a filter of `size` bytes."""
+    """Return the error for a filter of `size` bytes."""
     return BadFilter(f"a filter of {size:,} bytes: at most {most:,} are read (filter_bytes_max)", most)
 
 

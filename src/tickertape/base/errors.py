@@ -484,8 +484,8 @@ _BY_CODE: dict[str, type[TickertapeError]] = {c.code: c for c in _all_subclasses
 
 
 def error_from_code(code: str, text: str, *, available: str = "") -> TickertapeError:
-    """The error that `code` names, with `text`; an unknown code gives the base class. `available` is for
-    `BookmarkExpired`."""
+    """Return the error that `code` names, with `text`; an unknown code gives the base class. `available` is
+    for `BookmarkExpired`."""
     if code == BookmarkExpired.code:
         return BookmarkExpired(text, available=available)
     return _BY_CODE.get(code, TickertapeError)(text)

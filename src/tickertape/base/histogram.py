@@ -37,8 +37,8 @@ class Histogram:
         return sum(self.counts)
 
     def percentile(self, share: float) -> float | None:
-        """An upper bound of what `share` (0 to 1) of the durations took: the end of the bucket in which that
-        one lies, and never more than the longest; None when there was none."""
+        """Return an upper bound of what `share` (0 to 1) of the durations took: the end of the bucket in
+        which that one lies, and never more than the longest; None when there was none."""
         counts = self.counts[:]
         wanted = share * sum(counts)
         reached = 0

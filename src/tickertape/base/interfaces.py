@@ -62,11 +62,11 @@ class Disk(Protocol):
         """Make the file's data and size durable."""
 
     def read(self, handle: int, offset: int, size: int) -> bytes:
-        """Up to `size` bytes; fewer only at the end of the file."""
+        """Return up to `size` bytes; fewer only at the end of the file."""
 
     def map(self, handle: int) -> memoryview:
-        """The whole file, not empty, to be read in place for as long as the view is kept, whatever becomes of
-        its name and handle; the file is neither written nor cut meanwhile."""
+        """Return the whole file, not empty, to be read in place for as long as the view is kept, whatever
+        becomes of its name and handle; the file is neither written nor cut meanwhile."""
 
     def rename(self, old: str, new: str) -> None:
         """Rename, replacing a file called `new`; durable after `sync_directory` of both directories."""

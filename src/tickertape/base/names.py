@@ -23,12 +23,13 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def publisher_id(client_name: str) -> int:
-    """The publisher id of `client_name`, 1 to 2**64 - 1, for messages with the client's own sequences."""
+    """Return the publisher id of `client_name`, 1 to 2**64 - 1, for messages with the client's own
+    sequences."""
     return _hash(client_name.encode("utf-8"))
 
 
 def derived_publisher_id(client_name: str, instance: str) -> int:
-    """The publisher id, 1 to 2**64 - 1, for messages of `client_name` that `instance` numbers.
+    """Return the publisher id, 1 to 2**64 - 1, for messages of `client_name` that `instance` numbers.
 
     Other than `publisher_id`, because two instances number them apart from each other and from the client.
     """
@@ -36,7 +37,7 @@ def derived_publisher_id(client_name: str, instance: str) -> int:
 
 
 def is_pattern(topic: str) -> bool:
-    """Whether `topic` is a regular expression rather than a literal name."""
+    """Return whether `topic` is a regular expression rather than a literal name."""
     return _PATTERN.search(topic) is not None
 
 

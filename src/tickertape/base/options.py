@@ -68,7 +68,7 @@ def _parsed(text: str) -> dict[str, str | None]:
 
 
 def format_options(options: Mapping[str, str | None]) -> str:
-    """The option string of `options`; `parse_options` reads it back to equal values."""
+    """Return the option string of `options`; `parse_options` reads it back to equal values."""
     return ",".join(name if value is None else f"{name}={value}" for name, value in options.items())
 
 
@@ -113,7 +113,7 @@ def _split(text: str, *, in_list: bool = False) -> Iterator[tuple[int, str]]:
 
 
 def _is_one_bracket(value: str) -> bool:
-    """Whether the bracket that opens `value` closes at its very end."""
+    """Return whether the bracket that opens `value` closes at its very end."""
     depth = 0
     quote = ""
     for at, character in enumerate(value):

@@ -20,7 +20,7 @@ number_bits_max: Final = 256
 
 
 def shown_number(value: float) -> str:
-    """The digits of a number, or of a very large integer its size."""
+    """Return the digits of a number, or of a very large integer its size."""
     if isinstance(value, int) and value.bit_length() > number_bits_max:
         return f"an integer of {value.bit_length():,} bits"
     return str(value)

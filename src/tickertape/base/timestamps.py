@@ -64,7 +64,7 @@ def to_micros(moment: datetime) -> int:
 
 
 def to_datetime(micros: int) -> datetime:
-    """The aware UTC `datetime` of `micros`. Raises `BadBookmark` outside the years 1 to 9999."""
+    """Return the aware UTC `datetime` of `micros`. Raises `BadBookmark` outside the years 1 to 9999."""
     if not timestamp_micros_min <= micros <= timestamp_micros_max:
         raise BadBookmark(f"{micros} microseconds is outside the years 1 to 9999, which have a timestamp")
     return _EPOCH + timedelta(microseconds=micros)

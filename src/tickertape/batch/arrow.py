@@ -65,7 +65,7 @@ class _Kit:
         self.uint8 = pa.uint8()
 
     def fixed(self, kind: pa.DataType, values: AnyArray) -> pa.Array:
-        """An array of `values` as they lie."""
+        """Return an array of `values` as they lie."""
         return self.from_buffers(kind, len(values), [None, self.buffer(values)], 0)
 
 
@@ -154,7 +154,7 @@ def check_columns(columns: Sequence[str] | None) -> None:
 
 
 def table_of(batches: Iterable[MessageBatch], columns: Sequence[str] | None = None) -> pa.Table:
-    """All of `batches` as one Arrow table that keeps their memory; `columns` as in `to_arrow`.
+    """Return all of `batches` as one Arrow table that keeps their memory; `columns` as in `to_arrow`.
 
     Each batch is a chunk with a dictionary of topics of its own; `unify_dictionaries()` makes it one.
     """
@@ -229,7 +229,8 @@ def _check_bodies(array: pa.Array) -> None:
 
 
 def _checked(array: pa.Array) -> tuple[pa.Array, Int64s]:
-    """A binary or string `array`, cast if it is one of views, and its offsets, one more than it has values.
+    """Return a binary or string `array`, cast if it is one of views, and its offsets, one more than it has
+    values.
 
     Arrow itself checks them only when it is asked to: an array that comes from a file, another library or
     another process may have offsets that fall, or that point behind its data.
@@ -268,7 +269,8 @@ def _checked(array: pa.Array) -> tuple[pa.Array, Int64s]:
 def batch_from_arrow(
     topic: str, array: pa.Array, *, publisher: int = 0, first_sequence: int = 0, timestamp: int = 0
 ) -> MessageBatch:
-    """A batch of one run whose bodies are the values of a binary or string `array` as they lie, not copied.
+    """Return a batch of one run whose bodies are the values of a binary or string `array` as they lie, not
+    copied.
 
     View variants are cast. Raises `BadMessage` for other types, for nulls and for invalid offsets,
     `MessageTooLarge`, `BadTopic`, and `UsageError` for an empty array.
@@ -280,7 +282,7 @@ def batch_from_arrow(
 
 
 def encode_array(array: pa.Array) -> EncodedBodies:
-    """The values of a binary or string `array` as the bodies of one run, as they lie, and summed.
+    """Return the values of a binary or string `array` as the bodies of one run, as they lie, and summed.
 
     View variants are cast. Raises `BadMessage` for other types, for nulls and for invalid offsets,
     `MessageTooLarge`, and `UsageError` for an empty array.

@@ -37,7 +37,7 @@ class BatchHead:
         return self._batch.body_bytes
 
     def runs_with(self, topic: str) -> Int64s:
-        """The runs that hold a message of `topic`, by number, rising."""
+        """Return the runs that hold a message of `topic`, by number, rising."""
         batch = self._batch
         if topic not in batch.topics:
             return np.empty(0, I8)
@@ -48,8 +48,8 @@ class BatchHead:
         return runs
 
     def ranges(self, runs: Int64s) -> list[tuple[int, int]]:
-        """Where the bodies of `runs` are among all bodies: first byte, and the first after; neighbours are
-        one."""
+        """Return where the bodies of `runs` are among all bodies: first byte, and the first after; neighbours
+        are one."""
         starts, offsets = self._batch.run_starts, self._batch.offsets
         found: list[tuple[int, int]] = []
         firsts, lasts = offsets[starts[runs]].tolist(), offsets[starts[runs + 1]].tolist()
@@ -61,8 +61,8 @@ class BatchHead:
         return found
 
     def take(self, runs: Int64s, bodies: Buffer) -> tuple[MessageBatch, Int64s]:
-        """The messages of `runs`, whose `bodies` are given one after the other, and their indexes in the
-        batch.
+        """Return the messages of `runs`, whose `bodies` are given one after the other, and their indexes in
+        the batch.
 
         Raises `BadBatch` when there are more or fewer bytes, `CorruptBatch` when a checksum does not match.
         """

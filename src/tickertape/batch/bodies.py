@@ -24,8 +24,8 @@ from tickertape.batch.message_batch import MessageBatch
 
 
 def with_bodies(batch: MessageBatch, bodies: Sequence[bytes], kinds: Bytes8 | None = None) -> MessageBatch:
-    """The messages of `batch` with other bodies, one for each; every run is flagged as the server's. With
-    `kinds` they have these instead of their own.
+    """Return the messages of `batch` with other bodies, one for each; every run is flagged as the server's.
+    With `kinds` they have these instead of their own.
 
     Raises `UsageError` when there are not as many, `MessageTooLarge` when all have 2 GiB or more.
     """
@@ -56,7 +56,7 @@ def with_bodies(batch: MessageBatch, bodies: Sequence[bytes], kinds: Bytes8 | No
 
 
 def with_topics(batch: MessageBatch, names: Mapping[str, str]) -> MessageBatch:
-    """The messages of `batch`, those to a topic in `names` to the one that it gives."""
+    """Return the messages of `batch`, those to a topic in `names` to the one that it gives."""
     renamed = [names.get(topic, topic) for topic in batch.topics]
     topics = tuple(dict.fromkeys(renamed))
     index = batch.topic_index

@@ -60,7 +60,8 @@ def check(buffer: Buffer) -> Checked:
 
 
 def check_head(head: Buffer, nbytes: int) -> Checked:
-    """The parts of a batch of `nbytes` whose head, and nothing more, fills `head`. Raises `BadBatch`."""
+    """Return the parts of a batch of `nbytes` whose head, and nothing more, fills `head`. Raises
+    `BadBatch`."""
     source = _settled(head)
     checked = _check(source, nbytes)
     if checked[3] != len(source):
@@ -211,7 +212,7 @@ def _text_table(
 def _places(
     source: memoryview, at: int, head_bytes: int, n: int, topic_count: int, columns: int
 ) -> tuple[Places, int]:
-    """Where the optional sections lie, and the end of the last one; labels are checked on the way."""
+    """Return where the optional sections lie, and the end of the last one; labels are checked on the way."""
     begins = [0, 0, 0, 0, 0, 0]
     end = at
     fixed = ((topic_count > 1, 4), (columns & SEQUENCES, 8), (columns & EXPIRATIONS, 8))

@@ -82,7 +82,8 @@ def assemble(
     topics: tuple[str, ...],
     optional: Columns | None = None,
 ) -> MessageBatch:
-    """A batch of the given columns. `runs` and `offsets` are encoded; several topics need a topic index.
+    """Return a batch of the given columns. `runs` and `offsets` are encoded; several topics need a topic
+    index.
 
     `bodies` is kept, not copied. Raises `MessageTooLarge` when the encoding would pass the format's sizes.
     """
@@ -164,7 +165,8 @@ class EncodedBodies(NamedTuple):
     def batch(
         self, topic: str, *, publisher: int = 0, first_sequence: int = 0, timestamp: int = 0
     ) -> MessageBatch:
-        """The batch of these bodies. Raises `BadTopic`, and `UsageError` for numbers that do not fit."""
+        """Return the batch of these bodies. Raises `BadTopic`, and `UsageError` for numbers that do not
+        fit."""
         if topic not in _topics_checked:
             topic_bytes(topic)
             if len(_topics_checked) >= _TOPICS_REMEMBERED:
@@ -175,7 +177,7 @@ class EncodedBodies(NamedTuple):
 
 
 def lengths_in(bodies: Sequence[bytes]) -> Int32s:
-    """The lengths of `bodies`. Raises `MessageTooLarge` for one that has no place in a batch."""
+    """Return the lengths of `bodies`. Raises `MessageTooLarge` for one that has no place in a batch."""
     try:
         return np.frombuffer(pack(f"<{len(bodies)}i", *map(len, bodies)), I4)
     except struct_error:
@@ -210,14 +212,16 @@ def encode_bodies(bodies: Sequence[bytes], lengths: Int32s | None = None) -> Enc
 def batch_from_bodies(
     topic: str, bodies: Sequence[bytes], *, publisher: int = 0, first_sequence: int = 0, timestamp: int = 0
 ) -> MessageBatch:
-    """A batch of one run and one topic. Raises `UsageError` without bodies, `BadTopic`, `MessageTooLarge`."""
+    """Return a batch of one run and one topic. Raises `UsageError` without bodies, `BadTopic`,
+    `MessageTooLarge`."""
     return encode_bodies(bodies).batch(
         topic, publisher=publisher, first_sequence=first_sequence, timestamp=timestamp
     )
 
 
 def new_run(publisher: int, first_sequence: int, timestamp: int, count: int, crc: int) -> bytes:
-    """The encoded run of `count` messages. Raises `UsageError` when a number does not fit or `count` is 0."""
+    """Return the encoded run of `count` messages. Raises `UsageError` when a number does not fit or `count`
+    is 0."""
     if not count:
         raise UsageError("a batch has at least one message")
     if not (0 <= publisher < SEQUENCE_END and 0 <= first_sequence <= SEQUENCE_END - count):

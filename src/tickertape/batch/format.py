@@ -122,12 +122,12 @@ def pad8(size: int) -> int:
 
 
 def run_crc(lengths: Buffer, bodies: Buffer) -> int:
-    """The checksum of a run: CRC32C over its body lengths (i32 each), continued over its bodies."""
+    """Return the checksum of a run: CRC32C over its body lengths (i32 each), continued over its bodies."""
     return crc32c(bodies, crc32c(lengths))
 
 
 def lengths_of(offsets: _Ints) -> _Ints:
-    """The lengths between `offsets`, n of n + 1."""
+    """Return the lengths between `offsets`, n of n + 1."""
     return offsets[1:] - offsets[:-1]
 
 
@@ -140,7 +140,7 @@ def offsets_from(lengths: AnyArray) -> Int32s:
 
 
 def numbered(runs: Runs) -> UInt64s:
-    """The sequences of all messages of `runs` when none has gaps."""
+    """Return the sequences of all messages of `runs` when none has gaps."""
     counts = runs["count"]
     starts = counts.cumsum(dtype=U8) - counts
     sequences = np.arange(int(counts.sum(dtype=U8)), dtype=U8)

@@ -90,7 +90,8 @@ def merge(batches: Sequence[MessageBatch], stamps: Sequence[Stamp] | None = None
 
 
 def _stamped(batch: MessageBatch, stamp: Stamp) -> MessageBatch | None:
-    """The batch with `stamp` in its one run and all else as it is; None when its sequences cannot stay."""
+    """Return the batch with `stamp` in its one run and all else as it is; None when its sequences cannot
+    stay."""
     if batch.run_count != 1:
         return None
     if batch.has_sequences and batch.run(0)[:2] != stamp[:2]:
@@ -105,7 +106,7 @@ def _stamped(batch: MessageBatch, stamp: Stamp) -> MessageBatch | None:
 
 
 def _runs(batches: Sequence[MessageBatch], stamps: Sequence[Stamp] | None) -> bytes:
-    """The encoded run table, stamped."""
+    """Return the encoded run table, stamped."""
     if stamps is None:
         return b"".join([b._table[HEADER_BYTES : HEADER_BYTES + RUN_BYTES * b.run_count] for b in batches])
     if len(stamps) != len(batches):
@@ -122,7 +123,7 @@ def _runs(batches: Sequence[MessageBatch], stamps: Sequence[Stamp] | None) -> by
 
 
 def _offsets(batches: Sequence[MessageBatch], counts: list[int]) -> bytes:
-    """The encoded offsets of all messages."""
+    """Return the encoded offsets of all messages."""
     if len(batches) == 1:
         return batches[0].offsets.tobytes()
     if len(batches) == sum(counts):
@@ -145,7 +146,7 @@ def _continued(offsets: Int32s, counts: list[int]) -> Int32s:
 
 
 def _topics(batches: Sequence[MessageBatch], counts: list[int]) -> tuple[tuple[str, ...], Int32s | None]:
-    """All topics, in order of first appearance, and the topic index unless there is one topic."""
+    """Return all topics, in order of first appearance, and the topic index unless there is one topic."""
     tables = dict.fromkeys([batch.topics for batch in batches])
     numbers: dict[str, int] = {}
     for names in tables:
@@ -167,7 +168,7 @@ def _topics(batches: Sequence[MessageBatch], counts: list[int]) -> tuple[tuple[s
 def _sequences(
     batches: Sequence[MessageBatch], counts: list[int], runs: bytes, stamps: Sequence[Stamp] | None
 ) -> UInt64s | None:
-    """The sequence column, None when no batch keeps one."""
+    """Return the sequence column, None when no batch keeps one."""
     column: UInt64s | None = None
     end = 0
     for i, batch in enumerate(batches):

@@ -157,14 +157,14 @@ class MessageBatch:
         return self._table if self._source is None else self._source[: self.head_bytes]
 
     def buffers(self) -> list[Buffer]:
-        """The encoded batch as buffers to write one after the other; bodies are not copied."""
+        """Return the encoded batch as buffers to write one after the other; bodies are not copied."""
         if self._source is not None:
             return [self._source]
         padding = self.nbytes - self.head_bytes - self.body_bytes
         return [self.head, self.bodies, PADDING[padding]] if padding else [self.head, self.bodies]
 
     def encode(self) -> bytes:
-        """The encoded batch as one `bytes` object."""
+        """Return the encoded batch as one `bytes` object."""
         return b"".join(self.buffers())
 
     def crc(self) -> int:
@@ -393,11 +393,11 @@ class MessageBatch:
         return f"<MessageBatch {self.count} messages, {self.run_count} runs, {self.body_bytes} B, {topics}>"
 
     def bodies_list(self) -> list[bytes]:
-        """All bodies as `bytes` objects, in order."""
+        """Return all bodies as `bytes` objects, in order."""
         return self.bodies_between(0, self.count)
 
     def bodies_between(self, low: int, high: int) -> list[bytes]:
-        """The bodies of the messages `[low, high)`, at least one, as `bytes` objects."""
+        """Return the bodies of the messages `[low, high)`, at least one, as `bytes` objects."""
         offsets = self.offsets[low : high + 1]
         bodies: memoryview = memoryview(self.bodies)[int(offsets[0]) : int(offsets[-1])]
         if high - low == 1:
@@ -476,7 +476,7 @@ class MessageBatch:
         return [0] * self.count if self.expirations is None else self.expirations.tolist()
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.RecordBatch:
-        """The messages as an Arrow record batch; see `tickertape.batch.arrow.to_arrow`."""
+        """Return the messages as an Arrow record batch; see `tickertape.batch.arrow.to_arrow`."""
         from tickertape.batch.arrow import to_arrow
 
         return to_arrow(self, columns)
@@ -563,8 +563,8 @@ class Message(msgspec.Struct, frozen=True, eq=False):
     def discard(self) -> bool:
         """Discard the message: the bookmark store does not let it be redelivered.
 
-        False when it was discarded before, and where there is nothing to do: the subscription has no
-        bookmark, or its client no bookmark store. Raises what the store raises (`StoreFailed`, `Closed`).
+        Return False if it was discarded before, and without a bookmark subscription or a bookmark store.
+        Raises the errors of the store (`StoreFailed`, `Closed`).
         """
         return self.batch.discard_one(self.index)
 
@@ -580,11 +580,11 @@ class Message(msgspec.Struct, frozen=True, eq=False):
     def ack(self) -> None:
         """Acknowledge the message: it is processed and leaves its queue.
 
-        Any thread may say so, a handler too. It is sent at once, or gathered as `ack_batch_size` and
-        `ack_timeout` of the client say, and never waits for an answer; saying it twice changes nothing. With
-        a publish store it is kept and sent again like a publish; without one it is lost with the connection,
-        and the message comes again. Raises `UsageError` for a message that did not come out of a queue,
-        `Disconnected` (without a publish store), `StoreError`, `Closed`, `PublisherTakenOver`.
+        Any thread may call this, also a handler. The acknowledgement is sent at once, or gathered up to
+        `ack_batch_size` and `ack_timeout` of the client, and does not wait for an answer; a second call has
+        no effect. With a publish store it is kept and resent like a publish; without one it is lost with the
+        connection, and the message is redelivered. Raises `UsageError` for a message that is not from a
+        queue, `Disconnected` (without a publish store), `StoreError`, `Closed`, `PublisherTakenOver`.
         """
         batch = self.batch
         context = batch.context
@@ -621,7 +621,7 @@ class Message(msgspec.Struct, frozen=True, eq=False):
         _lease_of(batch, action).settle(action, (mark,), extend_ms)
 
     def json(self) -> Any:
-        """The body, read as JSON. Raises `BadMessage` when it is not."""
+        """Return the body, read as JSON. Raises `BadMessage` when it is not."""
         return decode(self.data)
 
     def __copy__(self) -> Message:
@@ -640,7 +640,8 @@ class Message(msgspec.Struct, frozen=True, eq=False):
 
 
 def _lease_of(batch: MessageBatch, what: str) -> Lease:
-    """The lease on the messages of `batch`. Raises `UsageError` where they did not come out of a queue."""
+    """Return the lease on the messages of `batch`. Raises `UsageError` where they did not come out of a
+    queue."""
     context = batch.context
     lease = None if context is None else context.lease
     if lease is None:

@@ -75,7 +75,7 @@ def reduced_message(message: Message) -> tuple[Callable[..., Message], tuple[Any
 
 
 def batch_of(encoded: bytes, context: CopiedContext | None, positions: Any) -> MessageBatch:
-    """The copy of a batch. Raises `BadBatch`."""
+    """Return the copy of a batch. Raises `BadBatch`."""
     batch = MessageBatch.parse(encoded)
     # Protocols ask for what settles; a copy has what refuses to.
     batch.context = context  # type: ignore[assignment]
@@ -85,7 +85,7 @@ def batch_of(encoded: bytes, context: CopiedContext | None, positions: Any) -> M
 
 
 def message_of(encoded: bytes, context: CopiedContext | None) -> Message:
-    """The copy of a message. Raises `BadBatch`."""
+    """Return the copy of a message. Raises `BadBatch`."""
     batch = batch_of(encoded, context, None)
     return Message(batch.body(0), batch, 0)
 

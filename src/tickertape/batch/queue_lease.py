@@ -127,7 +127,7 @@ class Lease:
                 self._settling.acknowledged(gathering)
 
     def untouched(self, marks: Marks) -> list[tuple[int, int]]:
-        """Which of these messages are still to be settled by themselves."""
+        """Return which of these messages are still to be settled by themselves."""
         touched = self.touched
         return [] if touched is None else [mark for mark in marks if mark not in touched]
 

@@ -105,7 +105,8 @@ def reorder(batch: MessageBatch, order: Int64s) -> MessageBatch:
 
 
 def select_topic(batch: MessageBatch, topic: str) -> MessageBatch | None:
-    """The messages published to `topic`: None when there are none, the batch itself when it has nothing else.
+    """Return the messages published to `topic`: None when there are none, the batch itself when it has
+    nothing else.
 
     Control records are never selected.
     """
@@ -168,7 +169,7 @@ def message_costs(batch: MessageBatch) -> Int64s:
 
 
 def _take(batch: MessageBatch, indices: Int64s, topics: tuple[str, ...] | None = None) -> MessageBatch:
-    """A batch of the messages `indices`; `topics` are theirs when the caller knows."""
+    """Return a batch of the messages `indices`; `topics` are theirs when the caller knows."""
     first, last = int(indices[0]), int(indices[-1])
     if last - first == len(indices) - 1:
         return slice_batch(batch, first, last + 1)
@@ -177,7 +178,8 @@ def _take(batch: MessageBatch, indices: Int64s, topics: tuple[str, ...] | None =
 
 
 def take_runs(batch: MessageBatch, indices: Int64s, offsets: Int32s, bodies: Buffer) -> MessageBatch:
-    """The messages `indices`, which are whole runs, with `bodies` that lie elsewhere, at `offsets` there."""
+    """Return the messages `indices`, which are whole runs, with `bodies` that lie elsewhere, at `offsets`
+    there."""
     return _part(batch, indices, offsets, bodies)
 
 
@@ -188,7 +190,7 @@ def _part(
     bodies: Buffer,
     topics: tuple[str, ...] | None = None,
 ) -> MessageBatch:
-    """A batch of the messages `which`, whose `offsets` and `bodies` have been taken already."""
+    """Return a batch of the messages `which`, whose `offsets` and `bodies` have been taken already."""
     part = _cut_one_run if batch.run_count == 1 else _cut_runs
     runs, sequences = part(batch, which, offsets, bodies)
     return _assembled(batch, which, offsets, bodies, topics, runs, sequences)
@@ -227,7 +229,7 @@ def _assembled(
 def _cut_one_run(
     batch: MessageBatch, which: slice | Int64s, offsets: Int32s, bodies: Buffer
 ) -> tuple[bytes, UInt64s | None]:
-    """The run that is left of the only one, and its sequence column if it has gaps."""
+    """Return the run that is left of the only one, and its sequence column if it has gaps."""
     run = batch.run(0)
     lengths = lengths_of(offsets)
     count = len(lengths)
@@ -249,7 +251,7 @@ def _cut_one_run(
 def _cut_runs(
     batch: MessageBatch, which: slice | Int64s, offsets: Int32s, bodies: Buffer
 ) -> tuple[bytes, UInt64s | None]:
-    """The runs that are left, and their sequence column if one of them has gaps."""
+    """Return the runs that are left, and their sequence column if one of them has gaps."""
     starts = batch.run_starts
     sequences: UInt64s | None = None
     if isinstance(which, slice):
@@ -281,7 +283,7 @@ def _cut_runs(
 
 
 def _crcs(offsets: Int32s, bodies: Buffer, begins: Int64s, counts: Int64s) -> list[int]:
-    """The checksums of runs that begin at messages `begins` and have `counts` messages."""
+    """Return the checksums of runs that begin at messages `begins` and have `counts` messages."""
     ends = begins + counts
     length_bytes, body_bytes = lengths_of(offsets).tobytes(), memoryview(bodies)
     edges = zip(begins.tolist(), ends.tolist(), offsets[begins].tolist(), offsets[ends].tolist(), strict=True)
@@ -289,7 +291,7 @@ def _crcs(offsets: Int32s, bodies: Buffer, begins: Int64s, counts: Int64s) -> li
 
 
 def _used_topics(topics: tuple[str, ...], index: Int32s) -> tuple[tuple[str, ...], Int32s | None]:
-    """The topics that `index` names, in their order, and the index into them unless there is one."""
+    """Return the topics that `index` names, in their order, and the index into them unless there is one."""
     used = np.zeros(len(topics), np.bool_)
     used[index] = True
     if used.all():

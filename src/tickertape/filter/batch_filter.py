@@ -7,8 +7,7 @@ nothing. Callers filter a batch in bounded pieces (`piece_end`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -24,12 +23,6 @@ SUBSCRIBER_INPUTS: Final = frozenset({"user", "client_name", "client_version"})
 """Fields of `FilterInputs` whose values depend on the subscriber."""
 _NOTHING: Final = "FALSE"
 _NO_INPUTS: Final = FilterInputs()
-_COLUMNS: Final[tuple[tuple[str, Callable[[MessageBatch, int], Any]], ...]] = (
-    ("topics", MessageBatch.topic),
-    ("bookmarks", MessageBatch.bookmark),
-    ("correlation_ids", MessageBatch.correlation_id),
-    ("sow_keys", MessageBatch.key),
-)
 
 
 class BatchFilter:
@@ -111,10 +104,16 @@ def filter_inputs(
     constants: FilterInputs, needs: frozenset[str], batch: MessageBatch, rows: list[int]
 ) -> FilterInputs:
     """Return `constants` with the columns that a filter needs for some rows of a batch."""
-    columns: dict[str, Any] = {
-        name: [value(batch, i) for i in rows] for name, value in _COLUMNS if name in needs
-    }
-    return replace(constants, **columns)
+    return FilterInputs(
+        topics=[batch.topic(i) for i in rows] if "topics" in needs else (),
+        bookmarks=[batch.bookmark(i) for i in rows] if "bookmarks" in needs else (),
+        correlation_ids=[batch.correlation_id(i) for i in rows] if "correlation_ids" in needs else (),
+        sow_keys=[batch.key(i) for i in rows] if "sow_keys" in needs else (),
+        user=constants.user,
+        client_name=constants.client_name,
+        client_version=constants.client_version,
+        now=constants.now,
+    )
 
 
 def rows_by_type(

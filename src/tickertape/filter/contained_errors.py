@@ -29,7 +29,7 @@ class ContainedErrors:
 
 
 def described(error: Exception) -> str:
-    """The type of `error` and a few words of its text."""
+    """Return the type of `error` and a few words of its text."""
     return f"{type(error).__name__}: {said(error, _CHARACTERS_MAX)}"
 
 

@@ -16,7 +16,7 @@ filter_members_max: Final = 1_000
 filter_text_scans_max: Final = 6
 """Operators and functions of one filter that read a text from its begin to its end (LIKE, INSTR, UPPER)."""
 number_characters_max: Final = 64
-"""A longer text is no number, whatever it looks like."""
+"""Longest text that is a number."""
 text_result_characters_max: Final = 64 * KIB
 """Longest text that a function of a filter may make; above it the result is NULL."""
 pattern_program_bytes_max: Final = 512 * KIB
@@ -31,10 +31,10 @@ pattern_steps_max: Final = 40_000
 """Work that is spent on finding this out, for all expressions of a filter together, before it is refused:
 about 10 ms."""
 array_work_max: Final = 8_000
-"""What the arrays of one message may cost one filter beyond sets and extremes, in elements sorted or turned
-into texts; a message above it counts as unreadable for this filter."""
+"""Cost that the arrays of one message may have for one filter beyond sets and extremes, in elements sorted or
+converted to texts; a message above it counts as unreadable for this filter."""
 array_search_work: Final = 4
-"""What a regular expression costs of it for each element."""
+"""Cost of a regular expression for each element."""
 array_text_work: Final = 6
 """What turning a number into a text costs of it."""
 index_piece_messages_max: Final = 1_024
@@ -49,15 +49,15 @@ index_cells_max: Final = 1 << 22
 """Answers that an index remembers for the conditions on one field, one byte each; for more than
 `index_cells_max / index_piece_messages_max` conditions, `index_piece_messages_max` for each of them."""
 index_memory_bytes_max: Final = 64 * MIB
-"""What the indexes of a process remember of texts and answers, all together; above it they start afresh."""
+"""Texts and results that the indexes of a process cache together; above it they are cleared."""
 index_value_characters_max: Final = 256
 """Longest text for which answers are remembered from one look to the next."""
 
 # topic sets
 recorded_patterns_max: Final = 64
-"""Patterns that say what is recorded: a topic that was not seen before may be searched for each of them."""
+"""Patterns of recorded topics: a new topic may be searched for each of them."""
 recorded_topics_kept_max: Final = 4096
-"""Topics of which it is remembered whether such a pattern fits them."""
+"""Topics with cached results of such patterns."""
 
 # pieces
 filter_piece_bytes_max: Final = 256 * KIB
@@ -65,4 +65,4 @@ filter_piece_bytes_max: Final = 256 * KIB
 filter_piece_steps_max: Final = 1 << 15
 """Steps of filters before others have their turn."""
 pattern_set_memory_bytes: Final = 1 * MIB
-"""What a search for them may remember of its way, and their program."""
+"""Memory of their search, beside their program."""

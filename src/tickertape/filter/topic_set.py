@@ -40,7 +40,8 @@ class TopicSet:
 
 
 def _joined(texts: list[str]) -> list[Pattern]:
-    """The patterns `texts`, as one where that is not too costly: a topic is searched once for all of them."""
+    """Return the patterns `texts`, as one where that is not too costly: a topic is searched once for all of
+    them."""
     if len(texts) > recorded_patterns_max:
         raise BadTopic(f"{len(texts):,} patterns of topics: at most {recorded_patterns_max} are read")
     patterns = [compile_topic_pattern(text) for text in texts]

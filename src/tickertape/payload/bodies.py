@@ -38,14 +38,14 @@ def encode(data: object) -> bytes:
 
 
 def encode_all(messages: Sequence[object]) -> list[bytes]:
-    """Each of `messages` as `encode` gives it; looks at them together when all are bytes."""
+    """Return each of `messages` as `encode` gives it; looks at them together when all are bytes."""
     if set(map(type, messages)) == _ONLY_BYTES:
         return list(messages)  # type: ignore[arg-type]
     return list(map(encode, messages))
 
 
 def decode(data: bytes) -> Any:
-    """A body, read as JSON. Raises `BadMessage` when it is not."""
+    """Return a body, read as JSON. Raises `BadMessage` when it is not."""
     try:
         return _from_json(data)
     except (

@@ -35,12 +35,12 @@ class Path:
     steps: tuple[str | int, ...]
 
     def __str__(self) -> str:
-        """The text that `parse_path` reads back to an equal path."""
+        """Return the text that `parse_path` reads back to an equal path."""
         return "".join(f"[{s}]" if isinstance(s, int) else f"/{s}" for s in self.steps) or "/"
 
 
 def parse_path(text: str) -> Path:
-    """The path that all of `text` is, `/a/b[0]/@attr`; it begins with a name.
+    """Return the path that all of `text` is, `/a/b[0]/@attr`; it begins with a name.
 
     Raises `BadPath`, with the position in `text`, for anything else, and above `path_characters_max` or
     `path_steps_max`.

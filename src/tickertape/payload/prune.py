@@ -16,19 +16,19 @@ class Documents(Protocol):
     """How one format takes a document apart and puts it together; its parts stay as they are written."""
 
     def opened(self, body: bytes) -> Any:
-        """A body as the document that it is; raises `Unreadable` when it is none."""
+        """Return a body as the document that it is; raises `Unreadable` when it is none."""
 
     def members(self, document: Any) -> Mapping[Any, Any] | None:
-        """The documents in an object by their names; None for anything else."""
+        """Return the documents in an object by their names; None for anything else."""
 
     def elements(self, document: Any) -> Sequence[Any] | None:
-        """The documents in an array; None for anything else."""
+        """Return the documents in an array; None for anything else."""
 
     def assemble(self, parts: Mapping[Any, Any] | Sequence[Any]) -> Any:
-        """An object or array of these documents."""
+        """Return an object or array of these documents."""
 
     def body(self, document: Any) -> bytes:
-        """A document as a body."""
+        """Return a document as a body."""
 
 
 _NOTHING: Final = object()
@@ -36,7 +36,7 @@ _NOTHING: Final = object()
 
 
 def projector(select: Select, documents: Documents) -> Callable[[bytes], bytes]:
-    """A function that applies `select` to a body (see `MessageType.projector`)."""
+    """Return a function that applies `select` to a body (see `MessageType.projector`)."""
     root = select.root
 
     def project(body: bytes) -> bytes:

@@ -18,7 +18,7 @@ MESSAGE_TYPE_ALIASES: Final = {"msgpack": "messagepack"}
 
 
 def message_type(name: str) -> MessageType:
-    """The message type called `name`, one of `MESSAGE_TYPES` or an alias; the same object each time.
+    """Return the message type called `name`, one of `MESSAGE_TYPES` or an alias; the same object each time.
 
     Raises `BadOption` for any other name, and for `bson` where its package is not installed.
     """
@@ -50,7 +50,7 @@ def _made(name: str) -> MessageType:
 
 
 def bson_type() -> MessageType:
-    """The type `bson`; raises `BadOption` where its package is not installed."""
+    """Return the type `bson`; raises `BadOption` where its package is not installed."""
     try:
         from tickertape.payload.formats.bson import Bson
     except ImportError as error:

@@ -34,7 +34,7 @@ class Select:
     root: Choice = field(compare=False, repr=False)
 
     def __str__(self) -> str:
-        """The text that `parse_select` reads back to an equal select list."""
+        """Return the text that `parse_select` reads back to an equal select list."""
         return "[" + ",".join(f"{'+' if keep else '-'}{path}" for keep, path in self.entries) + "]"
 
 
@@ -59,7 +59,8 @@ def parse_select(text: str) -> Select:
 
 
 def _items(text: str) -> Iterator[tuple[int, str]]:
-    """The parts between commas inside the brackets, without blanks around them, with their positions."""
+    """Yield the parts between commas inside the brackets, without blanks around them, with their
+    positions."""
     start = len(text) - len(text.lstrip(_BLANKS))
     end = len(text.rstrip(_BLANKS))
     if text[start:end].startswith("["):

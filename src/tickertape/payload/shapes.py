@@ -54,7 +54,7 @@ class PathShape(NamedTuple):
     """The same structure from the values of the paths, given in their order."""
 
     def values(self) -> Callable[[Any], tuple[Any, ...]]:
-        """A function that gives the values of all paths from the structure."""
+        """Return a function that gives the values of all paths from the structure."""
         source = "".join(f"it{access}," for access in self.access)
         made: Callable[[Any], tuple[Any, ...]] = eval(f"lambda it: ({source})")
         return made

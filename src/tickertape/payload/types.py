@@ -56,7 +56,8 @@ class MessageType(Protocol):
         """As in a configuration: `json`, `messagepack`, `nvfix`, `fix`, `bson`, `binary`."""
 
     def reader(self, paths: Sequence[Path]) -> FieldReader:
-        """A reader of `paths`, which may repeat. Raises `BadPath` for paths that this type cannot have."""
+        """Return a reader of `paths`, which may repeat. Raises `BadPath` for paths that this type cannot
+        have."""
 
     def check(self, body: bytes) -> None:
         """Raise `Unreadable`, with the reason, unless all of `body` is one document of this type."""

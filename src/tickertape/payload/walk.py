@@ -51,7 +51,7 @@ class Walker:
         self._paths = [tuple(steps) for steps in paths]
 
     def read(self, document: Any) -> list[Any]:
-        """The values found in `document`, None where there is none."""
+        """Return the values found in `document`, None where there is none."""
         found = self._one_by_one(document) if len(self._paths) <= FEW else self._together(document)
         return found if self._plain is None else [*map(self._plain, found)]
 
@@ -145,7 +145,7 @@ def _ask_elements(subscripts: dict[int, WalkedNode], arrays: list[list[Any]], fo
 
 
 def _spread(values: list[Any]) -> list[Any]:
-    """The values, with the elements of those that are arrays in their place."""
+    """Return the values, with the elements of those that are arrays in their place."""
     spread: list[Any] = []
     for value in values:
         if type(value) is list:

@@ -71,7 +71,7 @@ class Channel:
     def shake(self) -> bool:
         """Continue the handshake and return whether it is complete. Call `take` afterwards in any case.
 
-        Raises `TlsFailed`: then what there is to send tells the other side.
+        Raises `TlsFailed`: then `take` returns the alert for the peer.
         """
         try:
             with self._lock:
@@ -105,7 +105,8 @@ class Channel:
         return filled
 
     def encrypted(self, data: Buffer) -> bytes:
-        """The cipher text of `data`, with whatever else is to be sent before it. Raises `TlsFailed`."""
+        """Return the cipher text of `data`, with whatever else is to be sent before it. Raises
+        `TlsFailed`."""
         rest = memoryview(data)
         while rest:
             with self._lock:

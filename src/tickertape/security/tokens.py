@@ -37,7 +37,7 @@ class Token(NamedTuple):
 
 
 def new_token(name: str) -> Token:
-    """A token of that name. Raises `BadName`."""
+    """Return a token of that name. Raises `BadName`."""
     if not is_name(name):
         raise BadName(f"the name of a token is {NAME_FORM}")
     secret = b32encode(secrets.token_bytes(_SECRET_BYTES)).decode().rstrip("=").lower()
@@ -46,12 +46,12 @@ def new_token(name: str) -> Token:
 
 
 def is_name(name: str) -> bool:
-    """Whether a token may have this name."""
+    """Return whether a token may have this name."""
     return _NAME.fullmatch(name) is not None
 
 
 def name_in(text: str) -> str | None:
-    """The name in the text of a token; None when it has not the form of one."""
+    """Return the name in the text of a token; None when it has not the form of one."""
     form = _FORM.fullmatch(text)
     return None if form is None else form[1]
 
@@ -62,12 +62,13 @@ def hash_of(text: str) -> bytes:
 
 
 def fits(text: str, kept: bytes) -> bool:
-    """Whether `kept` is the hash of this token, in a time that does not depend on how much of it agrees."""
+    """Return whether `kept` is the hash of this token, in a time that does not depend on how much of it
+    agrees."""
     return hmac.compare_digest(hash_of(text), kept)
 
 
 def read_token(path: str | Path, refuse: type[UsageError]) -> str:
-    """The token that a file holds, and nothing else. Raises `refuse`."""
+    """Return the token that a file holds, and nothing else. Raises `refuse`."""
     text = read_private(path, "token file", refuse).strip().decode("ascii", "replace")
     if name_in(text) is None:
         raise refuse(f"token file {path} holds no token: `tickertape token new NAME` makes one")

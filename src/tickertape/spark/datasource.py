@@ -28,11 +28,11 @@ class TickertapeSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The short name."""
+        """Return the short name."""
         return "tickertape"
 
     def schema(self) -> str:
-        """All columns; give `spark.read.schema(...)` for fewer. Raises what `read_options` raises."""
+        """Return all columns; give `spark.read.schema(...)` for fewer. Raises what `read_options` raises."""
         if names_queue(self.options):
             queue_options(self.options, Query.ANY)
         else:
@@ -40,7 +40,7 @@ class TickertapeSource(DataSource):
         return DEFAULT_SCHEMA
 
     def reader(self, schema: StructType) -> TickertapeReader:
-        """A reader of the columns of `schema`. Raises what `read_options` and `columns_of` raise."""
+        """Return a reader of the columns of `schema`. Raises what `read_options` and `columns_of` raise."""
         from tickertape.spark.common.schema import columns_of
         from tickertape.spark.source.batch_reader import TickertapeReader
 
@@ -50,7 +50,7 @@ class TickertapeSource(DataSource):
         return TickertapeReader(wanted, columns_of(schema, strict=wanted.strict))
 
     def streamReader(self, schema: StructType) -> TickertapeStreamReader | QueueStreamReader:
-        """A reader of what comes, of the columns of `schema`. Raises as `reader`."""
+        """Return a reader of what comes, of the columns of `schema`. Raises as `reader`."""
         from tickertape.spark.common.schema import columns_of
 
         if names_queue(self.options):
@@ -65,8 +65,8 @@ class TickertapeSource(DataSource):
         return TickertapeStreamReader(wanted, columns_of(schema, strict=wanted.strict))
 
     def writer(self, schema: StructType, overwrite: bool) -> TickertapeWriter:
-        """A writer of rows of `schema`. Raises what `sink_options` raises, and `UsageError` for a mode that
-        would have to remove something."""
+        """Return a writer of rows of `schema`. Raises what `sink_options` raises, and `UsageError` for a mode
+        that would have to remove something."""
         from tickertape.spark.sink.options import sink_options
         from tickertape.spark.sink.writer import TickertapeWriter
 
@@ -75,7 +75,7 @@ class TickertapeSource(DataSource):
         return TickertapeWriter(sink_options(self.options, schema, stream=False))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> TickertapeStreamWriter:
-        """A writer of the batches of a query. Raises as `writer`."""
+        """Return a writer of the batches of a query. Raises as `writer`."""
         from tickertape.spark.sink.options import sink_options
         from tickertape.spark.sink.writer import TickertapeStreamWriter
 

@@ -22,7 +22,7 @@ _LIMIT = "tickertape_limit"
 
 
 def last_values(messages: DataFrame, *keys: Key, as_of: str | datetime | None = None) -> DataFrame:
-    """The last message of each key, as a frame with the columns of `messages`.
+    """Return the last message of each key, as a frame with the columns of `messages`.
 
     `messages` has the column `position` (name it in the schema of the source; an archive has it), and for a
     bookmark `publisher` and `sequence`, for a time `timestamp`. `keys`: one or more columns; messages in
@@ -52,7 +52,7 @@ def _up_to(messages: DataFrame, as_of: str | datetime) -> DataFrame:
 
 
 def _up_to_message(messages: DataFrame, bookmarks: tuple[Bookmark, ...]) -> DataFrame:
-    """Up to the last of the messages at `bookmarks`; one of them at least must be there."""
+    """Return up to the last of the messages at `bookmarks`; one of them at least must be there."""
     texts = ", ".join(f"{some.publisher}|{some.sequence}|" for some in bookmarks)
     wanted = reduce(
         Column.__or__,

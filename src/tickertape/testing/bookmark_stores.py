@@ -59,8 +59,8 @@ def check_bookmark_store(
 
 
 class _Restarts:
-    """One store that is opened, ended and opened again. What it was before is kept meanwhile: it must not
-    write when it is collected."""
+    """A store that is opened, ended and opened again. Earlier instances are kept, so that none writes when it
+    is collected."""
 
     def __init__(self, open_store: Open, name: str, how: str, end: End) -> None:
         self._open, self._name, self.how, self._end = open_store, name, how, end
@@ -68,7 +68,7 @@ class _Restarts:
         self._before: list[BookmarkStore] = []
 
     def again(self) -> BookmarkStore:
-        """The store, by another object."""
+        """Return the store, by another object."""
         self._end(self.store)
         self._before.append(self.store)
         self.store = self._open(self._name)

@@ -27,11 +27,11 @@ _OUTSIDE: Final = (
     *("sock_sendall", "sock_sendto", "sock_sendfile", "add_reader", "add_writer", "remove_reader"),
     *("remove_writer", "subprocess_exec", "subprocess_shell"),
 )
-"""What a loop is asked for that has to do with the outside world."""
+"""Methods of a loop that need the outside world."""
 
 
 class Standstill(RuntimeError):
-    """Everybody waits for something that nobody will do: no timer is set and nothing is ready."""
+    """All tasks wait forever: no timer is set and nothing is ready."""
 
 
 class VirtualClock:
@@ -93,7 +93,7 @@ def _with_time() -> list[Any]:
 
 
 class _Time:
-    """What stands for the module `time`."""
+    """Replacement of the module `time`."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self._clock = clock
@@ -115,7 +115,7 @@ class _Time:
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """An event loop that does not wait: when nothing is ready, its clock goes on to the next timer.
+    """An event loop that does not wait: when nothing is ready, its clock advances to the next timer.
 
     It has no sockets, processes or threads: while they work real time passes, and none here, so that every
     timeout would be over at once. Who asks for them gets `NotImplementedError`; `create_connection` and the
@@ -127,7 +127,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         super().__init__()
         self.clock = VirtualClock() if clock is None else clock
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
-        """A heap; what is due at one moment is due in the order in which it was asked for."""
+        """A heap; callbacks with the same time run in the order in which they were scheduled."""
         self._timers_made = 0
 
     def time(self) -> float:
@@ -149,16 +149,16 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return timer
 
     def handles(self) -> list[asyncio.Handle]:
-        """What is ready to run, and what waits for its moment."""
+        """Callbacks that are ready, and scheduled ones."""
         return [*self._ready, *(timer for _, _, timer in self._timers)]  # type: ignore[attr-defined]
 
     def close(self) -> None:
-        """End it; what was to be run is forgotten."""
+        """Close the loop; pending callbacks are dropped."""
         super().close()
         self._timers.clear()
 
     def _run_once(self) -> None:
-        """Called by the base class, over and over: let time pass if nothing is ready, and run what is."""
+        """Run ready callbacks, or let time advance if there are none; the base class calls it repeatedly."""
         ready, timers, clock = self._ready, self._timers, self.clock  # type: ignore[attr-defined]
         while timers and timers[0][2].cancelled():
             heapq.heappop(timers)
@@ -176,7 +176,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 handle._run()
 
     def _write_to_self(self) -> None:
-        """Nobody waits who would have to be woken."""
+        """Do nothing: no other thread waits for the loop."""
 
 
 def _refusal(text: str) -> Callable[..., Any]:

@@ -40,7 +40,7 @@ OPERATIONS: Final = (
 HARMS: Final = {"zeros": "read_as_zeros", "empty": "read_as_empty", "unreadable": "unreadable"}
 """What `StrictDisk.harm` may do to a file, and how it is counted."""
 _NOT_OPENED: Final = (errno.EMFILE, errno.ENFILE)
-"""No descriptor was left: what was to be done did not begin."""
+"""No descriptor was free: the operation did not start."""
 
 
 class BusError(BaseException):
@@ -88,12 +88,14 @@ class StrictDisk:
     # -- the future -----------------------------------------------------------------------------------
 
     def crash_clone(self, rng: Random) -> StrictDisk:
-        """A disk as it could look after power loss now, all of it durable. This one goes on unharmed."""
+        """Return a disk as it could look after power loss now, all of it durable. This one goes on
+        unharmed."""
         self.counts["crash"] += 1
         return self._clone(self._names.crash_clone(rng, self.counts), rng)
 
     def kill_clone(self, rng: Random | None = None) -> StrictDisk:
-        """The disk that the next process finds after SIGKILL: everything written is there, still unsynced."""
+        """Return the disk that the next process finds after SIGKILL: everything written is there, still
+        unsynced."""
         self.counts["kill"] += 1
         return self._clone(self._names.kill_clone(), rng or Random(self._rng.getrandbits(64)))
 
@@ -110,24 +112,25 @@ class StrictDisk:
         return other
 
     def move_away(self) -> StrictDisk:
-        """The directory is renamed, and an empty one made in its place: that is returned. Who has this one
-        goes on in it; counted (`directory_moved`) when it does."""
+        """Rename the directory and return an empty one in its place. Handles of this one stay valid; using it
+        is counted (`directory_moved`)."""
         self._moved = True
         return StrictDisk(Random(self._rng.getrandbits(64)), counts=self.counts)
 
     def lose(self, path: str) -> None:
-        """Somebody removes a file, at once and for good. Of a lock that is held it is counted (`lock_lost`)
-        when another process is refused all the same."""
+        """Remove a file from outside, durably. For a held lock it is counted (`lock_lost`) when another
+        process is still rejected."""
         parts = _entry(path)
         parent = self._directory(parts[:-1], path)
         self._names.unlink(parent, parts[-1])
         self._names.sync(parent)
 
     def harm(self, path: str, how: str, start: int = 0, stop: int = 1 << 62) -> None:
-        """Let the medium do to a file, whatever of it was synced, one of `HARMS`: it reads as `zeros`, is
-        `empty`, or the bytes from `start` up to `stop` are `unreadable` until all of them are written.
+        """Damage a file, whatever of it was synced, in one of `HARMS`: it reads as `zeros`, is `empty`, or
+        the bytes from `start` up to `stop` are `unreadable` until all of them are written.
 
-        Counted when somebody meets it."""
+        Counted when it is read.
+        """
         if how not in HARMS:
             raise ValueError(f"no harm {how!r}; there are {', '.join(HARMS)}")
         parts = _entry(path)
@@ -137,7 +140,7 @@ class StrictDisk:
         file.suffer(how, start, stop)
 
     def mend(self) -> None:
-        """Bring back what was harmed, as from a copy, unless it was written since."""
+        """Restore damaged files, as from a copy, unless they were written since."""
         for file in self._names.nodes():
             if file.harm is not None:
                 file.become(file.harm.before)
@@ -158,12 +161,12 @@ class StrictDisk:
         self._faults.setdefault(operation, []).append(fault)
 
     def forget_faults(self) -> None:
-        """Nothing that was asked for and has not happened will happen."""
+        """Cancel all faults that have not happened."""
         self._faults.clear()
 
     @property
     def faults_left(self) -> int:
-        """Faults that were asked for and have not happened."""
+        """Faults that have not happened yet."""
         return sum(map(len, self._faults.values()))
 
     @property
@@ -306,7 +309,7 @@ class StrictDisk:
         del self._handles[handle]
 
     def close_all(self) -> None:
-        """What the end of a process does: every handle closed, every lock free, nothing synced."""
+        """End of a process: every handle is closed, every lock is free, nothing is synced."""
         self._handles.clear()
         while self._mine:
             del self._locked[self._mine.pop()]
@@ -372,7 +375,7 @@ class StrictDisk:
         return file.view.read(offset, size)
 
     def map(self, handle: int) -> memoryview:
-        """The whole file as it is now. Raises `BusError` where a page of it cannot be read."""
+        """Return the whole file as it is now. Raises `BusError` where a page of it cannot be read."""
         harm = self._file(handle).harm
         if harm is not None and harm.how == "unreadable":
             self.counts[HARMS["unreadable"]] += 1
@@ -380,7 +383,7 @@ class StrictDisk:
         return memoryview(self.read(handle, 0, self.size(handle)))
 
     def _met(self, harm: Harm, offset: int, size: int) -> bool:
-        """Count what a read meets; whether it fails."""
+        """Count damage that a read meets; return whether the read fails."""
         if harm.how != "unreadable":
             self.counts[HARMS[harm.how]] += 1
             return False
@@ -457,5 +460,5 @@ def _entry(path: str) -> tuple[str, ...]:
 
 
 def _error(number: int, what: str) -> OSError:
-    """The error as the system raises it: `OSError` picks the subclass by its number."""
+    """Return the error as the system raises it: `OSError` picks the subclass by its number."""
     return OSError(number, os.strerror(number), what)

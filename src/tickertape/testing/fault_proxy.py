@@ -18,8 +18,8 @@ from tickertape.client.common.address import Address, parse_uri
 from tickertape.testing.ports import ReservedPort
 
 Fault = Literal["cut", "reset", "stall", "half_open"]
-"""`cut`: both ends are told that the other closed. `reset`: both get a reset. `stall`: nothing passes until
-`go()`. `half_open`: bytes of both sides vanish and neither is told."""
+"""`cut`: both ends see the other close. `reset`: both get a reset. `stall`: nothing passes until `go()`.
+`half_open`: bytes of both sides vanish and no side is notified."""
 
 _FAULTS: Final[tuple[str, ...]] = get_args(Fault)
 _PIECE_BYTES: Final = 65_536
@@ -44,7 +44,7 @@ class Way:
 
     @property
     def slice_bytes(self) -> int:
-        """Bytes are passed on in writes of at most so many. Raises `ValueError` for less than 1."""
+        """Pass bytes on in writes of at most this size. Raises `ValueError` for less than 1."""
         return self._slice_bytes
 
     @slice_bytes.setter
@@ -54,11 +54,12 @@ class Way:
         self._slice_bytes = count
 
     def after(self, count: int, fault: Fault) -> threading.Event:
-        """Pass `count` more bytes, then let `fault` strike the connection that they belong to, once.
+        """Pass `count` more bytes, then inject `fault` into their connection, once.
 
-        The rest of what came with them waits (`stall`) or is lost. With 0 it strikes when the next byte
-        comes. What is returned is set when it has struck. Raises `ValueError` for a fault that there is not,
-        and a negative count."""
+        Bytes received with them wait (`stall`) or are lost. With 0 the fault is injected when the next byte
+        arrives. The returned event is set after that. Raises `ValueError` for an unknown fault and a negative
+        count.
+        """
         if fault not in _FAULTS:
             raise ValueError(f"fault={fault!r}: there are {', '.join(map(repr, _FAULTS))}")
         if count < 0:
@@ -69,8 +70,8 @@ class Way:
         return self._struck
 
     def _admit(self, size: int) -> tuple[int, Fault | None]:
-        """How many of so many bytes pass, and the fault that strikes behind them. They are counted before
-        they are passed on: whoever gets them finds them counted."""
+        """Return how many of these bytes pass, and the fault after them. Bytes are counted before they are
+        passed on, so their receiver finds them counted."""
         fault: Fault | None = None
         if self._left is not None:
             size = min(size, self._left)
@@ -92,7 +93,7 @@ class FaultProxy:
         self.to_server = Way()
         """What clients send."""
         self.to_client = Way()
-        """What the server sends."""
+        """Bytes from the server."""
         self.accepted = 0
         """Connections since the start."""
         self._target = parse_uri(target)
@@ -129,11 +130,11 @@ class FaultProxy:
         return self._do(lambda: len(self._pairs))
 
     def cut(self) -> None:
-        """Both ends of every connection are told that the other one closed; what is under way is lost."""
+        """Close every connection at both ends; bytes under way are lost."""
         self._strike("cut")
 
     def reset(self) -> None:
-        """Both ends of every connection get a reset."""
+        """Reset every connection at both ends."""
         self._strike("reset")
 
     def half_open(self) -> None:
@@ -153,7 +154,7 @@ class FaultProxy:
         self._do(stall)
 
     def go(self) -> None:
-        """What is stalled goes on. A connection that has lost bytes is reset instead, at both ends."""
+        """Resume stalled connections. A connection that has lost bytes is reset at both ends."""
 
         def go() -> None:
             for pair in tuple(self._pairs):
@@ -162,7 +163,7 @@ class FaultProxy:
         self._do(go)
 
     def refuse(self) -> None:
-        """Nobody listens any more: who connects is refused. Open connections stay."""
+        """Stop listening: new connections are refused. Open connections stay."""
 
         def refuse() -> None:
             if self._accepting is not None and self._listener is not None:
@@ -173,7 +174,7 @@ class FaultProxy:
         self._do(refuse)
 
     def accept(self) -> None:
-        """Somebody listens again."""
+        """Listen again."""
 
         def accept() -> None:
             if self._accepting is None:
@@ -227,7 +228,7 @@ class _Pair:
         self.there = _Pump(self, client, server, proxy.to_server)
         self.back = _Pump(self, server, client, proxy.to_client)
         self.over = False
-        """Nothing passes any more, and both ends are told."""
+        """Close both ends."""
         self._task = self._loop.create_task(self._run())
 
     def strike(self, fault: Fault) -> None:

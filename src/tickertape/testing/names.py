@@ -91,15 +91,15 @@ class NameLog:
         self._changes = [change for change in self._changes if change not in done]
 
     def fail_sync(self, directory: DiskDirectory) -> int:
-        """A failed sync of `directory`: its changes count as clean and only a later change of the same name
-        makes them durable. Returns how many there were."""
+        """Return a failed sync of `directory`: its changes count as clean and only a later change of the same
+        name makes them durable. Returns how many there were."""
         hit = [change for change in self._changes if directory in change.waits]
         for change in hit:
             change.failed = True
         return len(hit)
 
     def kill_clone(self) -> NameLog:
-        """The same tree for the next process, names as unsynced as they were."""
+        """Return the same tree for the next process, names as unsynced as they were."""
         twins: dict[Node, Node] = {}
 
         def twin(node: Node) -> Node:
@@ -129,7 +129,7 @@ class NameLog:
         return clone
 
     def crash_clone(self, rng: Random, counts: Counter[str]) -> NameLog:
-        """The tree as power loss could leave it, all of it durable."""
+        """Return the tree as power loss could leave it, all of it durable."""
         names = self._crash_names(rng, counts)
         twins: dict[Node, Node] = {}
 

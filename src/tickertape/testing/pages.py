@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from tickertape.base.interfaces import Buffer
 
 SECTOR_BYTES: Final = 512
-"""What a disk writes whole or not at all."""
+"""Bytes that a disk writes atomically."""
 PAGE_BYTES: Final = 4096
 _ZERO_PAGE: Final = bytes(PAGE_BYTES)
 _ZERO_SECTOR: Final = bytes(SECTOR_BYTES)
@@ -30,7 +30,7 @@ class DiskPages:
         self._shared = False
 
     def fork(self) -> DiskPages:
-        """An independent copy that shares memory until either side changes."""
+        """Return an independent copy that shares memory until either side changes."""
         twin = DiskPages()
         twin.size = self.size
         twin._pages = self._pages
@@ -38,7 +38,7 @@ class DiskPages:
         return twin
 
     def read(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes; fewer only at the end."""
+        """Return up to `size` bytes; fewer only at the end."""
         stop = min(offset + size, self.size)
         if stop <= offset:
             return b""
@@ -98,7 +98,7 @@ class DiskPages:
         self._pages.update(enumerate(images, index))
 
     def sector(self, number: int) -> bytes:
-        """The 512 bytes of a sector, whatever the size says."""
+        """Return the 512 bytes of a sector, whatever the size says."""
         page = self._pages.get(number * SECTOR_BYTES // PAGE_BYTES)
         if page is None:
             return _ZERO_SECTOR
@@ -107,7 +107,7 @@ class DiskPages:
 
 
 class _Change(NamedTuple):
-    """One unsynced change. A write keeps its pages as it left them: what a sector may show later."""
+    """One unsynced change. A write keeps the pages it made, for sectors that survive a crash."""
 
     start: int
     stop: int
@@ -126,18 +126,18 @@ class _Change(NamedTuple):
 
 
 class Harm(NamedTuple):
-    """What the medium did to a file, whatever was synced."""
+    """Damage of a file, whatever was synced."""
 
     how: str
     start: int
     stop: int
-    """Bytes that cannot be read, when that is what it did."""
+    """The unreadable bytes, for damage of that kind."""
     before: FileState
     """The file without it: the copy that is brought back."""
 
 
 class FileState:
-    """One file: `view` is what reads see, `durable` what a sync promised, and the changes between them."""
+    """One file: reads see `view`, a sync guarantees `durable`, and the changes are between them."""
 
     __slots__ = ("allocated", "changes", "dropped", "durable", "harm", "view")
 
@@ -151,7 +151,7 @@ class FileState:
         self.harm: Harm | None = None
 
     def suffer(self, how: str, start: int, stop: int) -> None:
-        """Let the medium do it: `zeros` and `empty` replace what is there, `unreadable` leaves it."""
+        """Apply the damage: `zeros` and `empty` replace the contents, `unreadable` keeps them."""
         self.harm = Harm(how, start, stop, self.kill_clone())
         if how != "unreadable":
             pages = DiskPages()
@@ -164,7 +164,7 @@ class FileState:
         self.changes, self.dropped = list(other.changes), dict(other.dropped)
 
     def kill_clone(self) -> FileState:
-        """The same file for the next process: everything is there, and as unsynced as it was."""
+        """Return the same file for the next process: everything is there, and as unsynced as it was."""
         twin = FileState(self.durable.fork())
         twin.view = self.view.fork()
         twin.changes = list(self.changes)
@@ -214,7 +214,7 @@ class FileState:
         self.changes.clear()
 
     def fail_sync(self) -> int:
-        """What a kernel does when a write-back fails: pages count as clean. Returns the sectors dropped."""
+        """Behave as a kernel whose write-back fails: pages count as clean. Return the dropped sectors."""
         sizes = []
         before = len(self.dropped)
         for change in self.changes:
@@ -226,7 +226,7 @@ class FileState:
         return len(self.dropped) - before
 
     def crash(self, rng: Random, counts: Counter[str]) -> DiskPages:
-        """The contents as power loss could leave them; this file stays as it is."""
+        """Return the contents as power loss could leave them; this file stays as it is."""
         pages = self.durable.fork()
         if self.dropped:
             chance = _chance(rng)

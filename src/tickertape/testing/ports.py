@@ -22,7 +22,7 @@ _STEP: Final = 611
 
 
 _tried: Final = itertools.count()
-"""A port that was released is the last to be given again: somebody may still ask for who was there."""
+"""Released ports, reused last: a client may still try to reach the previous server."""
 
 
 class NoPort(RuntimeError):
@@ -57,7 +57,7 @@ class ReservedPort:
 
 
 def _chosen_by_the_system() -> int:
-    """The first port the system gives away by itself."""
+    """Return the first port the system gives away by itself."""
     try:
         first = int(_RANGE_FILE.read_text().split()[0])
     except (OSError, ValueError, IndexError):
@@ -66,7 +66,7 @@ def _chosen_by_the_system() -> int:
 
 
 def _hold(number: int) -> socket.socket | None:
-    """The holder of a port nobody listens on and no other test process holds; None when it is taken."""
+    """Return the holder of a free port that no other test process holds; None if it is taken."""
     holder = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         holder.bind(f"\0tickertape-test-port-{number}")

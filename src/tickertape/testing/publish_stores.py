@@ -19,7 +19,7 @@ from tickertape.testing.verdicts import must, same
 NAME: Final = "checked"
 FIRST: Final = 1_000
 ROOM_BYTES_MIN: Final = 4_096
-"""What the checks hold at once is less."""
+"""Bytes above the most that the checks hold at once."""
 FILLED_BYTES_MAX: Final = 65_536
 """A store with a larger bound is not filled up to it."""
 _BODY_BYTES: Final = 1_024
@@ -158,7 +158,7 @@ def _seals_what_was_appended(store: AppendingPublishStore) -> None:
 
 
 def _fills_up(store: PublishStore) -> None:
-    """As a client does: it puts what there is room for, by what the store says, and then waits or raises."""
+    """Put messages as a client does: as many as the store reports space for; then wait or raise."""
     messages: list[SampleMessage] = []
     taken, bound = 0, store.bytes_max
     while taken <= min(bound, FILLED_BYTES_MAX):
@@ -187,8 +187,8 @@ def _fills_up(store: PublishStore) -> None:
 
 
 def _three_batches(store: PublishStore) -> tuple[list[SampleMessage], list[SampleMessage]]:
-    """Put three batches, settle one in part, and let something take the place of part of another; all that
-    was put, and what is held now."""
+    """Put three batches, settle one in part and replace part of another; return all batches put, and those
+    held now."""
     first = store.last_sequence + 1
     one = [_plain(first, b"a"), _labelled(first + 1, b"b"), _plain(first + 2, b"c")]
     two = [_labelled(first + 3, b"d"), _plain(first + 4, b"e"), _labelled(first + 5, b"f")]

@@ -22,13 +22,11 @@ from tickertape.testing.ports import ReservedPort
 _START_SECONDS_MAX: Final = 30.0
 _STOP_SECONDS_MAX: Final = 30.0
 _END_SECONDS_MAX: Final = 2.0
-"""A start that failed has closed its output; so long it may take to end."""
+"""Seconds for a failed start to end after it has closed its output."""
 
 
 class ServerNotReady(RuntimeError):
-    """The server process ended, or did not say `ready` in time; the text has what it printed on standard
-    error.
-    """
+    """The server process ended, or did not print `ready` in time; the text has its standard error."""
 
 
 class RunningServer:
@@ -71,7 +69,7 @@ class RunningServer:
         self.admin_url = line.split()[-1]
 
     def _command(self) -> list[str]:
-        """What is started; other programs may be put before it."""
+        """Command to start; a wrapper program may be put before it."""
         command = [sys.executable, "-m", "tickertape", "serve"]
         if self.config is not None:
             command.append(str(self.config))
@@ -98,7 +96,7 @@ class RunningServer:
         return process.stdout.readline()
 
     def kill(self) -> None:
-        """SIGKILL: the process ends in the middle of whatever it does."""
+        """Kill the process with SIGKILL."""
         process = self._process
         if process is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -130,7 +128,7 @@ class RunningServer:
         self.start()
 
     def errors(self) -> str:
-        """What the process (all runs of it) printed on standard error."""
+        """Standard error of the process, of all its runs."""
         return self._errors.read_text() if self._errors.exists() else ""
 
     def _reap(self, seconds: float = _STOP_SECONDS_MAX) -> int:
@@ -172,7 +170,7 @@ def running_server(
 
 
 def _environment() -> dict[str, str]:
-    """The environment, with the package importable for the child as it is for us."""
+    """Return the environment, with the package importable for the child as it is for us."""
     source = str(Path(__file__).parents[2])
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))}
 

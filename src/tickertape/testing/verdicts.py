@@ -13,6 +13,6 @@ def must(holds: bool, text: str) -> None:
 
 
 def same(what: str, found: object, wanted: object) -> None:
-    """Raise `AssertionError` that tells what was found, unless it is what was wanted."""
+    """Raise `AssertionError` with the found value unless it is the expected one."""
     if found != wanted:
         raise AssertionError(f"{what}: {found!r} instead of {wanted!r}")

@@ -360,9 +360,9 @@ class Goodbye(Command, tag="bye", frozen=True, kw_only=True):
 class Heartbeat(Command, tag="hb", frozen=True, kw_only=True):
     """Heartbeat: proves that the sender is alive.
 
-    From a client with `interval_ms`: from now on each side sends a beat when it has sent nothing else for so
-    many milliseconds, and the server ends the connection when nothing came for two such intervals. 0: no
-    more beats, and nobody waits for any.
+    From a client with `interval_ms`: from now on each side sends a heartbeat when it has sent nothing else
+    for that many milliseconds, and the server closes the connection when nothing arrived for two intervals.
+    0 disables heartbeats.
     """
 
     interval_ms: Count | None = None

@@ -119,7 +119,7 @@ class Connection:
     def send(
         self, command: Command, batch: MessageBatch | None = None, *, batch_crc: int | None = None
     ) -> list[Buffer]:
-        """The buffers to write, in order. `batch_crc` saves computing it again for a batch sent twice.
+        """Return the buffers to write, in order. `batch_crc` saves computing it again for a batch sent twice.
 
         Raises `FrameTooLarge` when the receiver would refuse it for its size, and `BadCommand` when it would
         refuse the command with, or without, a batch.
@@ -136,7 +136,7 @@ class Connection:
         self._reader.frame_bytes_max = frame_bytes_max
 
     def buffer(self) -> memoryview:
-        """Where to read to, never empty; valid until `received`."""
+        """Return where to read to, never empty; valid until `received`."""
         if self._preface is not None:
             return self._preface[self._preface_filled :]
         if self._first is not None:
@@ -145,7 +145,7 @@ class Connection:
         return self._reader.buffer()
 
     def received(self, size: int) -> list[Event]:
-        """The events of the `size` bytes just read into `buffer()`."""
+        """Return the events of the `size` bytes just read into `buffer()`."""
         if self._broken:
             return []
         if self._preface is not None:

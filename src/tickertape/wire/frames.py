@@ -55,7 +55,7 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
 def encode_frame(
     command: Command, batch: MessageBatch | None = None, *, batch_crc: int | None = None
 ) -> list[Buffer]:
-    """The frame as buffers to write one after the other; bodies of `batch` are not copied.
+    """Return the frame as buffers to write one after the other; bodies of `batch` are not copied.
 
     `batch_crc` is CRC32C of the encoded batch where the caller knows it (one batch for many subscribers);
     otherwise it is computed. Raises `FrameTooLarge` when no receiver would take the frame.
@@ -90,7 +90,7 @@ With None for the size, which has not arrived: whether the frame may have a batc
 class FrameReader:
     """Splits a stream of bytes into frames. It does not raise for invalid input: see `error`.
 
-    Use: read into `buffer()`, tell `received(n)` how much came, take the frames before the next `buffer()`.
+    Use: read into `buffer()`, call `received(n)`, take the frames before the next `buffer()`.
     Bytes are parsed where they were read, and each batch is copied once into memory of its own. A frame above
     `frame_in_place_bytes_max` that is not yet complete gets that memory with the next `buffer()` and is read
     straight into it. Memory held between two reads is at most one frame.
@@ -143,7 +143,7 @@ class FrameReader:
         self._filled = 0  # how much of _own has come
 
     def buffer(self) -> memoryview:
-        """Where to read to; never empty."""
+        """Return where to read to; never empty."""
         if self._own is not None:
             return self._own[self._filled :]
         if self._large_bytes:
@@ -154,7 +154,7 @@ class FrameReader:
         return self._scratch
 
     def received(self, size: int) -> list[Frame]:
-        """The frames that became complete with the `size` bytes just read into `buffer()`."""
+        """Return the frames that became complete with the `size` bytes just read into `buffer()`."""
         if self.error is not None:
             return []
         frames: list[Frame] = []

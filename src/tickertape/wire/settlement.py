@@ -51,7 +51,7 @@ _DECODE: Final = msgspec.msgpack.Decoder(Settlement).decode
 
 
 def encode_settlement(settlement: Settlement) -> bytes:
-    """The body of a settlement."""
+    """Return the body of a settlement."""
     return _ENCODE(settlement)
 
 
@@ -78,7 +78,8 @@ def decode_settlement(body: bytes) -> tuple[Settlement, Runs]:
 
 
 def runs_of(publishers: Sequence[int] | npt.NDArray[np.uint64], sequences: npt.ArrayLike) -> bytes:
-    """The runs of bookmarks, in the order given: what follows one another of one publisher is one run."""
+    """Return the runs of bookmarks, in the order given: what follows one another of one publisher is one
+    run."""
     theirs, numbers = np.asarray(publishers, _U8), np.asarray(sequences, _U8)
     if not len(theirs):
         return b""
@@ -92,7 +93,7 @@ def runs_of(publishers: Sequence[int] | npt.NDArray[np.uint64], sequences: npt.A
 
 
 def runs_in(data: bytes) -> Runs:
-    """The runs of a settlement. Raises `BadCommand` for what are none, or are more than allowed."""
+    """Return the runs of a settlement. Raises `BadCommand` for what are none, or are more than allowed."""
     if len(data) % (_RUN * _U8.itemsize):
         raise BadCommand(f"{len(data)} bytes are no runs of bookmarks: each has 24")
     runs = np.frombuffer(data, _U8).reshape(-1, _RUN)

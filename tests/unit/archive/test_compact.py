@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.helpers.archive_rows import JOURNAL, archived, batch_of, check_files
-from tickertape.archive import compact as compacting
+from tickertape.archive import compact as compact_module
 from tickertape.archive.commit import ArchiveWriter
 from tickertape.archive.compact import StoredFile, compact, plan, stored_files, vacuum
 from tickertape.archive.limits import archive_row_group_bytes_max
@@ -64,7 +64,7 @@ def test_large_bodies_are_merged_a_row_group_at_a_time(place: ArchiveLocation) -
     for at in range(0, 120, 60):
         files = write_files(place, [batch_of(range(at, at + 60), body=b"x" * 1_000_000)])
         assert archive.add(at, at + 60, files)
-    sizes = [batch.nbytes for batch in compacting._rows_of(place, stored_files(archive))]
+    sizes = [batch.nbytes for batch in compact_module._rows_of(place, stored_files(archive))]
     assert max(sizes) < archive_row_group_bytes_max + 1_000_000
 
 
@@ -115,7 +115,7 @@ def test_what_is_added_meanwhile_stays(place: ArchiveLocation, monkeypatch: pyte
         add(other, other.coverage.end, other.coverage.end + 7)
         return real(*given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(compacting, "write_files", beside)
+    monkeypatch.setattr(compact_module, "write_files", beside)
     done = compact(archive)
     assert done.files_before == 18
     assert [row["position"] for row in archived(place.location)] == list(range(321))
@@ -130,11 +130,11 @@ def test_two_that_compact_the_same_do_not_double_rows(
 
     def beside(*given: object) -> object:
         with monkeypatch.context() as undone:
-            undone.setattr(compacting, "write_files", real)
+            undone.setattr(compact_module, "write_files", real)
             compact(ArchiveWriter(place, JOURNAL))
         return real(*given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(compacting, "write_files", beside)
+    monkeypatch.setattr(compact_module, "write_files", beside)
     done = compact(archive)
     assert done.files_before == 0
     assert [row["position"] for row in archived(place.location)] == list(range(300))
@@ -227,7 +227,7 @@ def test_compaction_names_no_file_that_is_gone(
         Path(place.path(added[0].path)).unlink()
         return added
 
-    monkeypatch.setattr(compacting, "write_files", lost)
+    monkeypatch.setattr(compact_module, "write_files", lost)
     version = archive.table.version()
     with pytest.raises(ArchiveFailed, match="is missing"):
         compact(archive)

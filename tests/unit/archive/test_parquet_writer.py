@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.helpers.archive_rows import JOURNAL, archived, batch_of, check_files, rows_of
-from tickertape.archive import parquet_writer as writing
+from tickertape.archive import parquet_writer
 from tickertape.archive.commit import ArchiveWriter
 from tickertape.archive.delta_table import local_path
 from tickertape.archive.limits import archive_page_bytes, archive_page_messages_max
@@ -52,8 +52,8 @@ def test_each_day_has_files_of_its_own(tmp_path: Path) -> None:
 def test_row_groups_are_bounded_by_rows_and_by_bodies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writing, "row_group_rows_max", 64)
-    monkeypatch.setattr(writing, "archive_row_group_bytes_max", 20_000)
+    monkeypatch.setattr(parquet_writer, "row_group_rows_max", 64)
+    monkeypatch.setattr(parquet_writer, "archive_row_group_bytes_max", 20_000)
     batches = [
         batch_of(range(100)),
         batch_of(range(100, 150), body=b"x" * 1000),
@@ -102,8 +102,8 @@ def test_row_groups_can_be_pruned_and_bodies_have_no_statistics(tmp_path: Path) 
 def test_what_waits_is_bounded_however_many_topics_there_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writing, "buffer_bytes_max", 30_000)
-    monkeypatch.setattr(writing, "files_open_max", 3)
+    monkeypatch.setattr(parquet_writer, "buffer_bytes_max", 30_000)
+    monkeypatch.setattr(parquet_writer, "files_open_max", 3)
     topics = [f"t{n}" for n in range(20)]
     batches = [batch_of(range(start, start + 100), topics, body=b"x" * 200) for start in range(0, 2000, 100)]
     place = location_of(str(tmp_path / "archive"))
@@ -122,8 +122,8 @@ def test_what_waits_is_bounded_however_many_topics_there_are(
 
 
 def test_a_file_that_is_large_enough_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "row_group_rows_max", 50)
-    monkeypatch.setattr(writing, "file_bytes_target", 4000)
+    monkeypatch.setattr(parquet_writer, "row_group_rows_max", 50)
+    monkeypatch.setattr(parquet_writer, "file_bytes_target", 4000)
     batches = [batch_of(range(1000))]
     files = written(tmp_path, batches, 1000)
     assert len(files) > 2

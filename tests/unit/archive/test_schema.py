@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tests.helpers.archives import ArchiveWriter
-from tickertape.archive import schema as table
+from tickertape.archive import schema
 from tickertape.base.errors import ArchiveFailed, WrongJournal
 
 JOURNAL = "0123456789abcdef" * 2
@@ -20,55 +20,55 @@ OTHER = "f" * 32
 
 def test_a_new_table_covers_nothing_from_where_it_begins(tmp_path: Path) -> None:
     ArchiveWriter(tmp_path, JOURNAL, begin=7, topics="^a")
-    covered = table.coverage_of(DeltaTable(tmp_path), JOURNAL)
-    assert covered == table.Coverage(JOURNAL, 7, 7, "^a")
+    covered = schema.coverage_of(DeltaTable(tmp_path), JOURNAL)
+    assert covered == schema.Coverage(JOURNAL, 7, 7, "^a")
 
 
 def test_coverage_ends_with_the_version_of_the_last_transaction(tmp_path: Path) -> None:
     writer = ArchiveWriter(tmp_path, JOURNAL)
     writer.commit([], 12)
     writer.commit([], None)  # as compaction: the end stays
-    assert table.coverage_of(DeltaTable(tmp_path)) == table.Coverage(JOURNAL, 0, 12, "")
+    assert schema.coverage_of(DeltaTable(tmp_path)) == schema.Coverage(JOURNAL, 0, 12, "")
 
 
 def test_the_table_of_another_journal_is_refused(tmp_path: Path) -> None:
     ArchiveWriter(tmp_path, JOURNAL)
     with pytest.raises(WrongJournal, match=f"journal {JOURNAL}, not of {OTHER}"):
-        table.coverage_of(DeltaTable(tmp_path), OTHER)
+        schema.coverage_of(DeltaTable(tmp_path), OTHER)
 
 
 def test_a_table_that_is_no_archive_is_refused(tmp_path: Path) -> None:
     write_deltalake(tmp_path, pa.table({"position": [1]}))
     with pytest.raises(ArchiveFailed, match="is no archive"):
-        table.coverage_of(DeltaTable(tmp_path))
+        schema.coverage_of(DeltaTable(tmp_path))
 
 
 @pytest.mark.parametrize(
     ("change", "expected"),
-    [({table.FORMAT_PROPERTY: "1"}, "has format 1"), ({table.BEGIN_PROPERTY: "-1"}, "is no archive")],
+    [({schema.FORMAT_PROPERTY: "1"}, "has format 1"), ({schema.BEGIN_PROPERTY: "-1"}, "is no archive")],
 )
 def test_a_newer_format_and_a_bad_begin_are_refused(
     tmp_path: Path, change: dict[str, str], expected: str
 ) -> None:
     DeltaTable.create(
         tmp_path,
-        table.arrow_schema(),
-        configuration=table.table_properties(JOURNAL, 0) | change,
+        schema.arrow_schema(),
+        configuration=schema.table_properties(JOURNAL, 0) | change,
         raise_if_key_not_exists=False,
     )
     with pytest.raises(ArchiveFailed, match=expected):
-        table.coverage_of(DeltaTable(tmp_path))
+        schema.coverage_of(DeltaTable(tmp_path))
 
 
 def test_a_table_without_a_column_is_refused(tmp_path: Path) -> None:
     DeltaTable.create(
         tmp_path,
         pa.schema([("position", pa.int64())]),
-        configuration=table.table_properties(JOURNAL, 0),
+        configuration=schema.table_properties(JOURNAL, 0),
         raise_if_key_not_exists=False,
     )
     with pytest.raises(ArchiveFailed, match="has no column 'topic'"):
-        table.coverage_of(DeltaTable(tmp_path))
+        schema.coverage_of(DeltaTable(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -86,11 +86,11 @@ def test_a_table_without_a_column_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_which_topics_an_archive_holds(archived: str, wanted: str, held: bool) -> None:
-    assert table.holds_topic(archived, wanted) is held
+    assert schema.holds_topic(archived, wanted) is held
 
 
 def test_statistics_are_whole_milliseconds_rounded_outwards() -> None:
-    text = table.file_statistics(3, (1, 9), (1_999, 2_001), (-5, 6))
+    text = schema.file_statistics(3, (1, 9), (1_999, 2_001), (-5, 6))
     assert json.loads(text) == {
         "numRecords": 3,
         "minValues": {"position": 1, "sequence": -5, "timestamp": "1970-01-01T00:00:00.001Z"},
@@ -100,7 +100,7 @@ def test_statistics_are_whole_milliseconds_rounded_outwards() -> None:
 
 
 def test_days_and_paths() -> None:
-    assert table.day_of(86_400_000_000 - 1) == date(1970, 1, 1)
-    assert table.day_of(86_400_000_000) == date(1970, 1, 2)
-    assert table.file_path(date(2013, 1, 2), "x") == "date=2013-01-02/x.parquet"
-    assert table.partition_values(date(2013, 1, 2), "a/b") == {"date": "2013-01-02", "topic": "a/b"}
+    assert schema.day_of(86_400_000_000 - 1) == date(1970, 1, 1)
+    assert schema.day_of(86_400_000_000) == date(1970, 1, 2)
+    assert schema.file_path(date(2013, 1, 2), "x") == "date=2013-01-02/x.parquet"
+    assert schema.partition_values(date(2013, 1, 2), "a/b") == {"date": "2013-01-02", "topic": "a/b"}

@@ -12,10 +12,10 @@ from tickertape.base.errors import BadFilter
 from tickertape.filter import FilterInputs, compile_filter, compile_value
 from tickertape.filter.compiler import compile as compiling
 from tickertape.filter.contained_errors import DEFECTS
-from tickertape.filter.functions import registry as functions
+from tickertape.filter.functions import registry
 from tickertape.filter.functions.strings import strptime
-from tickertape.filter.index import predicates as verdicts
-from tickertape.filter.index import range as intervals
+from tickertape.filter.index import predicates
+from tickertape.filter.index import range as range_module
 from tickertape.filter.index.columns import ColumnReading, ValueColumns
 from tickertape.filter.index.filter_index import FilterIndex
 from tickertape.payload import message_type
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.defects
 @pytest.fixture(autouse=True)
 def _planted(monkeypatch: pytest.MonkeyPatch) -> None:
     """`LENGTH('boom')` raises."""
-    monkeypatch.setitem(functions._CALLS, "LENGTH", defective(functions.call_of("LENGTH")))
+    monkeypatch.setitem(registry._CALLS, "LENGTH", defective(registry.call_of("LENGTH")))
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_an_index_finds_what_the_filters_find_when_a_condition_cannot_be_made(
     def raising(_: Any) -> Any:
         raise RuntimeError("a defect")
 
-    monkeypatch.setattr(verdicts, "test_of", raising)
+    monkeypatch.setattr(predicates, "test_of", raising)
     _check(index)
 
 
@@ -197,7 +197,7 @@ def test_an_index_finds_what_the_filters_find_when_an_interval_raises(
     def raising(*_: Any) -> Any:
         raise RuntimeError("a defect")
 
-    monkeypatch.setattr(intervals, "_holds", raising)
+    monkeypatch.setattr(range_module, "_holds", raising)
     bodies = [b'{"n":[1],"a":"abc"}', b'{"n":1}']
     assert {key: found.tolist() for key, found in index.match(bodies)} == {1: [0, 1], 2: [0]}
 

@@ -132,7 +132,7 @@ class BatchBuilder:
         return len(self._topics)
 
     def has_topic(self, topic: str) -> bool:
-        """Whether a message to this topic was gathered."""
+        """Return whether a message to this topic was gathered."""
         return topic in self._topics
 
     def add(

@@ -78,7 +78,7 @@ def _batch(columns: OutColumns, data: pa.Array, at: int) -> MessageBatch:
 
 
 def _label_bytes(columns: OutColumns) -> Int64s | None:
-    """How many bytes of labels each message has; None when there are none."""
+    """Return how many bytes of labels each message has; None when there are none."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -59,7 +59,7 @@ PlainRow: TypeAlias = tuple[int, int, int, str, Buffer, int, bytes, bytes]
 
 
 def batch_from_rows(rows: Sequence[PlainRow]) -> MessageBatch:
-    """A batch of `rows`, in their order; its runs have new checksums, flagged as the server's.
+    """Return a batch of `rows`, in their order; its runs have new checksums, flagged as the server's.
 
     Raises `UsageError` without rows, `MessageTooLarge` when a body or all of them have 2 GiB or more.
     """
@@ -99,8 +99,8 @@ def batch_from_columns(
     correlation_ids: Labels | None = None,
     keys: Labels | None = None,
 ) -> MessageBatch:
-    """A batch of the messages that the columns say, at least one; its runs have new checksums, flagged as the
-    server's.
+    """Return a batch of the messages that the columns say, at least one; its runs have new checksums, flagged
+    as the server's.
 
     `offsets` begin at 0 and end at the size of `bodies`, which are kept, not copied. Different `topics`, all
     of them used, need a `topic_index`. Raises `MessageTooLarge` when all bodies have 2 GiB or more.
@@ -129,7 +129,7 @@ def _one_row(publisher: int, sequence: int, timestamp: int, topic: str, body: Bu
 
 
 def _runs(publishers: UInt64s, sequences: UInt64s, timestamps: Int64s) -> Runs:
-    """The run table, without checksums."""
+    """Return the run table, without checksums."""
     begins = np.ones(len(sequences), np.bool_)
     begins[1:] = (
         (publishers[1:] != publishers[:-1])

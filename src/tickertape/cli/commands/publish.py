@@ -148,7 +148,7 @@ def _paced(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], object] = time.sleep,
 ) -> Iterator[bytes]:
-    """The messages, each no earlier than `rate` a second allows; lateness is not made up in a burst."""
+    """Yield the messages, each no earlier than `rate` a second allows; lateness is not made up in a burst."""
     if rate is None:
         yield from messages
         return

@@ -205,7 +205,7 @@ _OF_A_REPLAY: Final = ("rate", "rate_max_gap", "live", "pause", "bookmark_not_fo
 
 
 def _client_options(*, replays: bool, **options: str | int | None) -> dict[str, Any]:
-    """The keywords of the client's call. Raises `click.UsageError` for what only a replay has."""
+    """Return the keywords of the client's call. Raises `click.UsageError` for what only a replay has."""
     wanted = {name: value for name, value in options.items() if value is not None and value is not False}
     for name in _OF_A_REPLAY:
         if name in wanted and not replays:

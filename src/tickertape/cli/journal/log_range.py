@@ -76,7 +76,7 @@ class Point(ParamType):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> int | StartPoint | Range:
-        """An `int` is a position."""
+        """Return an `int` is a position."""
         if not isinstance(value, str):
             return value  # type: ignore[no-any-return]
         if _POSITION.fullmatch(value):
@@ -99,7 +99,7 @@ def _is_one(point: StartPoint | Range) -> bool:
 
 
 def extent_options(command: F) -> F:
-    """The options that say which part of the log is read."""
+    """Return the options that say which part of the log is read."""
     for option in (
         click.option(
             "--unsynced", is_flag=True, help="Also what was written but is not known to be on the disk."
@@ -134,7 +134,8 @@ class LogExtent(NamedTuple):
     unsynced: bool
 
     def selected(self, what: str) -> Iterator[SelectedMessages]:
-        """The messages, without the server's control records; with progress. Damage ends it with an error."""
+        """Yield the messages, without the server's control records; with progress. Damage ends it with an
+        error."""
         from tickertape.journal.disk import SystemDisk
         from tickertape.journal.offline.snapshot import SnapshotReader, take_snapshot
 
@@ -158,7 +159,7 @@ class LogExtent(NamedTuple):
             remark(f"not known to be on the disk yet: {behind} behind these (--unsynced)")
 
     def _positions(self, reader: SnapshotReader) -> tuple[int, int]:
-        """The first position, and the one after the last."""
+        """Return the first position, and the one after the last."""
         first, last = self.first, self.last
         end = reader.view.end_position
         _refuse_removed(reader, first.begin if isinstance(first, Range) else first)
@@ -172,7 +173,7 @@ class LogExtent(NamedTuple):
 
 
 def _position(reader: SnapshotReader, point: int | StartPoint, *, after: bool) -> int:
-    """Where `point` lies; `after`: where what follows it begins."""
+    """Return where `point` lies; `after`: where what follows it begins."""
     from tickertape.journal.reading.lookup import find_bookmark, find_time
 
     if isinstance(point, int):

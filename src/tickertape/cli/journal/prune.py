@@ -98,7 +98,7 @@ def prune(
 
 
 def _begin(plan: PrunePlan) -> int:
-    """Where the log begins without the segments of `plan`."""
+    """Return where the log begins without the segments of `plan`."""
     return plan.segments[-1].end_position if plan.segments else plan.first_position
 
 

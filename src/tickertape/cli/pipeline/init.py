@@ -69,7 +69,7 @@ def init(directory: Path, example: str, server: str) -> None:
 
 
 def _quoted(text: str) -> str:
-    """A text as YAML and Python both read it."""
+    """Return a text as YAML and Python both read it."""
     return '"' + "".join([_escaped(character) for character in text]) + '"'
 
 

@@ -101,7 +101,7 @@ def run(
 
 
 def find_project(directory: Path) -> Path:
-    """The file that describes the project of `directory`, or of the nearest directory above it. Raises
+    """Return the file that describes the project of `directory`, or of the nearest directory above it. Raises
     `UserMistake`."""
     if directory.is_file() and directory.name in SPEC_NAMES:
         return directory.resolve()
@@ -123,7 +123,8 @@ def find_project(directory: Path) -> Path:
 
 
 def require_runner() -> Path:
-    """The directory of Spark, with its runner. Raises `UserMistake` when a package or Java is missing."""
+    """Return the directory of Spark, with its runner. Raises `UserMistake` when a package or Java is
+    missing."""
     try:
         require_spark()
     except Failure as error:
@@ -144,7 +145,7 @@ def require_runner() -> Path:
 
 
 def missing_packages() -> list[str]:
-    """The packages that Spark's runner needs and this Python does not have."""
+    """Return the packages that Spark's runner needs and this Python does not have."""
     missing = []
     for requirement in metadata.requires("pyspark") or []:
         name = re.match(r"[A-Za-z0-9._-]+", requirement)
@@ -239,7 +240,7 @@ def _signals() -> Iterator[_Signals]:
 
 
 def reason(lines: Sequence[str], code: int) -> str:
-    """The line of the output that says why the runner failed."""
+    """Return the line of the output that says why the runner failed."""
     text = "\n".join(lines)
     if "tickertape.base.errors." in text:
         return error_line(text)

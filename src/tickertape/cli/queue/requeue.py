@@ -93,7 +93,7 @@ def requeue(
 
 
 def _waiting(client: Client, name: str, count: int | None) -> int:
-    """How many messages wait in the queue, up to `count`; nothing is taken."""
+    """Return how many messages wait in the queue, up to `count`; nothing is taken."""
     found = 0
     with client.subscribe(name, browse=True) as stream:
         for batch in stream.batches():
@@ -140,7 +140,7 @@ def _move(client: Client, name: str, to: str | None, wanted: int, idle: float) -
 
 
 def _publish(client: Client, message: Message, to: str | None) -> bool:
-    """Whether the message was published again; False when nothing says where it belongs."""
+    """Return whether the message was published again; False when nothing says where it belongs."""
     label = label_of(message.correlation_id)
     topic = to if to is not None else None if label is None else label.topic
     if topic is None:

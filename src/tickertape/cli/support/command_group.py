@@ -60,7 +60,7 @@ class LazyGroup(click.Group):
         return list(self._modules)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """The command, its module imported."""
+        """Return the command, its module imported."""
         module = self._modules.get(cmd_name)
         if module is None:
             return None

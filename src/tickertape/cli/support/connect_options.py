@@ -49,7 +49,7 @@ class Server(NamedTuple):
         return f"Server({self.uri!r})"
 
     def client(self, name: str, **options: Any) -> Client:
-        """A client of it that is logged on."""
+        """Return a client of it that is logged on."""
         from tickertape.client.blocking.client import Client
 
         ways: dict[str, Any] = {"token": self.token, "tls": self.tls}

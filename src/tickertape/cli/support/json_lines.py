@@ -27,7 +27,8 @@ _json_text = msgspec.json.Encoder().encode
 
 
 def json_lines(batch: MessageBatch) -> Iterator[bytes]:
-    """Each message as one JSON object; columns are read at once, because a message costs little then."""
+    """Yield each message as one JSON object; columns are read at once, because a message costs little
+    then."""
     publishers, sequences = batch.publishers.tolist(), batch.sequences.tolist()
     topics = [_topic(batch, topic) for topic in batch.topics]
     index = [0] * batch.count if batch.topic_index is None else batch.topic_index.tolist()
@@ -79,7 +80,7 @@ def _labels(batch: MessageBatch, i: int) -> bytes:
 
 
 def _body(data: bytes) -> tuple[bytes, bytes]:
-    """The field that a body is shown in, and its value."""
+    """Return the field that a body is shown in, and its value."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:

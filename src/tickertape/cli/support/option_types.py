@@ -71,5 +71,6 @@ def queue_name(ctx: click.Context, param: click.Parameter, value: str) -> str:  
 
 
 def client_name(command: str) -> str:
-    """A client name for one run of a command: two runs at a time must not push each other off the server."""
+    """Return a client name for one run of a command: two runs at a time must not push each other off the
+    server."""
     return f"tickertape-{command}-{socket.gethostname()}-{os.getpid()}"

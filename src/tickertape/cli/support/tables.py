@@ -18,7 +18,7 @@ def safe(text: str) -> str:
 
 
 def number(value: int | float | None) -> str:
-    """A count with separators, a rate with few digits; `-` for None."""
+    """Return a count with separators, a rate with few digits; `-` for None."""
     if value is None:
         return "-"
     if isinstance(value, float) and value < 100:

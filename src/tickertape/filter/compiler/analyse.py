@@ -46,7 +46,7 @@ from tickertape.filter.language.diagnostics import bad_filter
 from tickertape.filter.limits import filter_text_scans_max, pattern_states_max, pattern_steps_max
 
 _PATTERN_STEPS: Final = 150
-"""What a pattern takes beside its steps."""
+"""Cost of a pattern beside its steps."""
 _PER_MESSAGE: Final = MESSAGE_FUNCTIONS.keys() | SUBSCRIBER_FUNCTIONS.keys()
 
 
@@ -58,7 +58,7 @@ def analyse(tree: Node, text: str) -> Node:
 
 
 def scans(tree: Node) -> list[Node]:
-    """The parts that read a text from its begin to its end."""
+    """Return the parts that read a text from its begin to its end."""
     return [
         node
         for node in walk(tree)
@@ -80,7 +80,7 @@ def _check_costs(tree: Node, text: str) -> None:
 
 
 def patterns_of(tree: Node) -> list[tuple[str, int]]:
-    """The regular expressions in `tree`, each with its place in the filter."""
+    """Return the regular expressions in `tree`, each with its place in the filter."""
     found = []
     for node in walk(tree):
         if isinstance(node, Like):
@@ -98,7 +98,7 @@ class _Resolver:
     def __init__(self, text: str) -> None:
         self._text = text
         self._steps = 0
-        """That its patterns took so far."""
+        """Steps of its patterns."""
 
     def _refuse(self, at: int, reason: str) -> BadFilter:
         return bad_filter(self._text, at, reason)
@@ -194,7 +194,7 @@ class _Resolver:
             raise self._refuse(at, "the regular expressions are too costly together")
 
     def _inside(self, literal_at: int, offset: int) -> int:
-        """The place in the filter of character `offset` of a literal, whose quotes may be doubled."""
+        """Return the place in the filter of character `offset` of a literal, whose quotes may be doubled."""
         quote, at = self._text[literal_at], literal_at + 1
         if quote not in {"'", '"'}:
             return literal_at
@@ -205,7 +205,7 @@ class _Resolver:
     # -- constants --
 
     def _evaluated(self, node: Node, as_condition: bool = False) -> Any:
-        """The value of a part that reads nothing of a message."""
+        """Return the value of a part that reads nothing of a message."""
         generator = CodeGenerator({})
         source = generator.truth(node) if as_condition else generator.value(node)
         try:

@@ -56,7 +56,7 @@ from tickertape.payload.paths import Path
 
 _TEXTUAL: Final = ODD | {str}
 _EXACT: Final = 1 << 63
-"""Numbers below this compare alike with any integer, and with the float that stands for a larger one."""
+"""Numbers below this compare alike with any integer and with the float of a larger one."""
 _MIRRORED: Final = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _PYTHON: Final = {"=": "==", "!=": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 
@@ -104,14 +104,14 @@ def searching(pattern: Pattern) -> Callable[[Any, Arrays], Truth]:
 
 
 class CodeGenerator:
-    """Makes expressions over `m`, what a body was decoded to, `i`, its index, and `arrays`."""
+    """Generates expressions over `m`, a decoded body, `i`, its index, and `arrays`."""
 
     def __init__(self, access: Mapping[Path, str]) -> None:
         self._access = access
         self._index = {path: at for at, path in enumerate(access)}
         self._values = 0
         self.names: dict[str, Any] = dict(_GENERAL)
-        """What the expressions refer to by name."""
+        """Objects that the expressions name."""
 
     def _named(self, value: Any) -> str:
         name = f"k{len(self.names)}"
@@ -121,11 +121,11 @@ class CodeGenerator:
     # -- values --
 
     def raw(self, node: Node) -> str:
-        """The value of `node`, a field as the body has it."""
+        """Return the value of `node`, a field as the body has it."""
         return f"m{self._access[node.path]}" if isinstance(node, Field) else self.value(node)
 
     def value(self, node: Node) -> str:
-        """The scalar that `node` is."""
+        """Return the scalar that `node` is."""
         if isinstance(node, Literal):
             value = None if node.value == "" else node.value
             return repr(value) if value.__class__ in {int, bool, type(None)} else self._named(value)
@@ -207,7 +207,7 @@ class CodeGenerator:
     # -- conditions, with two --
 
     def yes(self, node: Node) -> str:
-        """Whether `node` is true."""
+        """Return whether `node` is true."""
         if isinstance(node, And | Or):
             word = " and " if isinstance(node, And) else " or "
             return f"({word.join(map(self.yes, node.terms))})"
@@ -216,7 +216,7 @@ class CodeGenerator:
         return self._direct(node, True) or f"({self.truth(node)} is True)"
 
     def no(self, node: Node) -> str:
-        """Whether `node` is false."""
+        """Return whether `node` is false."""
         if isinstance(node, And | Or):
             word = " or " if isinstance(node, And) else " and "
             return f"({word.join(map(self.no, node.terms))})"
@@ -225,7 +225,7 @@ class CodeGenerator:
         return self._direct(node, False) or f"({self.truth(node)} is False)"
 
     def _direct(self, node: Node, wanted: bool) -> str | None:
-        """A quicker way for a field or a worked out value against constants, where there is one."""
+        """Return a quicker way for a field or a worked out value against constants, where there is one."""
         operand = getattr(node, "operand", None) or getattr(node, "left", None)
         if isinstance(node, Comparison) and not isinstance(operand, Field) and isinstance(operand, Literal):
             node = Comparison(_MIRRORED[node.operator], node.right, node.left)
@@ -283,7 +283,7 @@ class CodeGenerator:
 
 
 def _has_direct(node: Node, wanted: bool) -> bool:
-    """Whether there is a quicker way for `node`, by its constants."""
+    """Return whether there is a quicker way for `node`, by its constants."""
     if isinstance(node, Comparison):
         comparable = key(node.right.value) if isinstance(node.right, Literal) else None
         return _is_simple(comparable) or comparable.__class__ is str
@@ -296,23 +296,23 @@ def _has_direct(node: Node, wanted: bool) -> bool:
 
 
 def _is_simple(value: Number | str | None) -> bool:
-    """A number that compares with raw values as with their scalars."""
+    """Return a number that compares with raw values as with their scalars."""
     return value.__class__ in NUMERIC and -_EXACT < value < _EXACT  # type: ignore[operator]
 
 
 def constant_keys(node: In) -> tuple[frozenset[Any], bool]:
-    """The keys of the constants of `node`, and whether one of them is NULL."""
+    """Return the keys of the constants of `node`, and whether one of them is NULL."""
     values = {member.value for member in node.members if isinstance(member, Literal)}
     keys = frozenset(key(value) for value in values if value is not None and value != "")
     return frozenset(k for k in keys if k == k), not values.isdisjoint({None, ""})
 
 
 def affixes(node: Affix) -> tuple[tuple[str, ...], bool]:
-    """The constants of `node` as texts, and whether one of them is NULL."""
+    """Return the constants of `node` as texts, and whether one of them is NULL."""
     texts = [text(member.value) for member in node.members if isinstance(member, Literal)]
     return tuple(dict.fromkeys(t for t in texts if t)), not all(texts)
 
 
 def is_condition(node: Node) -> bool:
-    """Whether `node` is true, false or unknown, and no other value."""
+    """Return whether `node` is true, false or unknown, and no other value."""
     return isinstance(node, CONDITIONS)

@@ -65,9 +65,9 @@ class Filter:
     def __init__(self, text: str, tree: Node, written: Node, type: MessageType) -> None:
         self.text: str = text
         self.tree: Node = tree
-        """What it says, constants worked out."""
+        """The tree with constants folded."""
         self.written: Node = written
-        """What it says, as it was written."""
+        """The tree as it was written."""
         self.paths: tuple[Path, ...] = fields(tree)
         """The fields that it reads."""
         self.type: MessageType = type
@@ -76,13 +76,13 @@ class Filter:
         self.work: int = sum(1 for _ in walk(tree)) + _SCAN_WORK * len(scans(tree))
         """An upper estimate of the steps for one message, beside decoding it."""
         self.unreadable: int = 0
-        """Bodies so far that it could not read: not of the type, with arrays too long for it, or such that it
-        raised (see `defects`)."""
+        """Number of unreadable bodies: not of the type, with too long arrays, or such that the filter raised.
+        """
         self._reader: FieldReader | None = type.reader(self.paths) if self.paths else None
         self._arrays = Arrays()
 
     def select(self, bodies: Sequence[bytes], context: FilterInputs | None = None) -> list[int]:
-        """The indexes of the bodies that match, rising.
+        """Return the indexes of the bodies that match, rising.
 
         When the filter reads any field, a body that is not of the type, or whose arrays would cost too much,
         does not match and is counted in `unreadable`. So is any body for which the filter raises. `context`
@@ -99,7 +99,7 @@ class Filter:
         return found
 
     def matches(self, body: bytes, context: FilterInputs | None = None) -> bool:
-        """Whether one body matches; the columns of `context` have one value each."""
+        """Return whether one body matches; the columns of `context` have one value each."""
         return bool(self.select((body,), context))
 
     @cached_property
@@ -135,7 +135,7 @@ class Filter:
 
 
 def compile_filter(text: str, type: MessageType, *, bytes_max: int = filter_bytes_max) -> Filter:
-    """The filter `text` on messages of `type`.
+    """Compile the filter `text` for messages of `type`.
 
     Raises `BadFilter`, with the position, for a text that is no filter, is above a limit, or could take too
     long for a message; and when it reads fields that the type does not have.
@@ -168,20 +168,20 @@ def _code(source: str) -> CodeType:
 
 @lru_cache(maxsize=_TREES_KEPT)
 def trees(text: str, bytes_max: int = filter_bytes_max) -> tuple[Node, Node]:
-    """What a filter says as it was written, and with constants worked out; the same for all types, and for
-    all topics that somebody asks for with one filter."""
+    """Return a filter as it was written, and with constants folded. Both are the same for all types, and
+    cached."""
     written = parse(text, bytes_max)
     return written, analyse(written, text)
 
 
 def inputs_of(text: str, bytes_max: int = filter_bytes_max) -> frozenset[str]:
-    """The fields of a `FilterInputs` that a filter reads, for any message type. Raises `BadFilter`."""
+    """Return the fields of a `FilterInputs` that a filter reads, for any message type. Raises `BadFilter`."""
     with refusing_defects():
         return needs_of(trees(text, bytes_max)[1])
 
 
 def prepare() -> None:
-    """Do what the first filter would have to wait for: import the parser and the search, read the grammar."""
+    """Prepare the first filter: import the parser and the search, read the grammar."""
     compile_filter("/a LIKE '^b' AND /c > 1", message_type("json")).select([b"{}"])
 
 
@@ -197,7 +197,7 @@ def bad_path(text: str, tree: Node, type: MessageType, error: BadPath) -> BadFil
 
 
 def needs_of(tree: Node) -> frozenset[str]:
-    """The fields of a `FilterInputs` that `tree` reads."""
+    """Return the fields of a `FilterInputs` that `tree` reads."""
     places = MESSAGE_FUNCTIONS | SUBSCRIBER_FUNCTIONS
     return frozenset(places[n.name] for n in walk(tree) if isinstance(n, Call) and n.name in places)
 
@@ -215,8 +215,8 @@ def _function(filter: Filter, condition: str) -> str:
 
 
 def over_bodies(*lines: str, decoded: bool) -> list[str]:
-    """The end of a generated function: `lines` for each body, of number `i` and, if `decoded`, content `m`.
-    A body is counted in `unreadable` when it is too costly, or when anything is raised. Its names are
+    """Return the end of a generated function: `lines` for each body, of number `i` and, if `decoded`, content
+    `m`. A body is counted in `unreadable` when it is too costly, or when anything is raised. Its names are
     `GUARDS`."""
     if decoded:
         head = ["    for i, body in enumerate(bodies):", *_DECODING]

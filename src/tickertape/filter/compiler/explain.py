@@ -14,7 +14,7 @@ from tickertape.filter.limits import filter_operations_max, filter_text_scans_ma
 
 
 class Explanation(NamedTuple):
-    """What is to be said of a filter."""
+    """Explanation of a filter."""
 
     text: str
     type: str
@@ -22,7 +22,7 @@ class Explanation(NamedTuple):
     """The filter with all brackets, as it was understood, constants worked out."""
     fields: tuple[str, ...]
     needs: tuple[str, ...]
-    """What it reads beside the body."""
+    """Inputs that it reads beside the body."""
     always: str | None
     """`true`, `false` or `unknown`, for a filter that answers every message alike."""
     keys: tuple[str, ...]
@@ -51,7 +51,7 @@ class Explanation(NamedTuple):
 
 
 def explain(filter: Filter) -> Explanation:
-    """The account of `filter`."""
+    """Return the account of `filter`."""
     tree = filter.tree
     always = None
     if isinstance(tree, Literal):

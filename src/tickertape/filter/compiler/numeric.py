@@ -36,15 +36,15 @@ class NumericExpression:
         """The fields that it reads."""
         self.type: MessageType = type
         self.unreadable: int = 0
-        """Bodies so far that it could not read: not of the type, with arrays too long for it, or such that it
-        raised (see `defects`)."""
+        """Number of unreadable bodies: not of the type, with too long arrays, or such that the expression
+        raised."""
         self._arrays = Arrays()
         self._values = _function(tree, self.paths, type)
 
     def __call__(self, bodies: Sequence[bytes]) -> list[int | None]:
-        """For each body an unsigned 64-bit integer: what is behind the point is cut off, what is too large is
-        `VALUE_MAX`. None where the expression gives no number, a negative one or NaN, and for a body that
-        cannot be read, which is counted in `unreadable`."""
+        """Return an unsigned 64-bit integer for each body: fractions are truncated, and too large values are
+        `VALUE_MAX`. None where the result is not a number, negative or NaN, and for unreadable bodies, which
+        are counted in `unreadable`."""
         found, unreadable = self._values(bodies, self._arrays)
         self.unreadable += unreadable
         return found
@@ -54,7 +54,7 @@ class NumericExpression:
 
 
 def compile_value(text: str, type: MessageType) -> NumericExpression:
-    """The expression `text`, of the language of filters, as a number of each message of `type`.
+    """Compile the expression `text`, in the filter language, to a number for each message of `type`.
 
     Raises `BadFilter`, with the position, for what is no expression, is above a limit, reads fields that the
     type does not have, or asks for more than the body: `BOOKMARK()`, `USER()`, `UNIX_TIMESTAMP()`.
@@ -77,7 +77,8 @@ def _compiled(text: str, type: MessageType) -> NumericExpression:
 
 
 def unsigned(value: Scalar) -> int | None:
-    """A scalar as an unsigned 64-bit integer, cut off and bounded; None for what is negative or no number."""
+    """Convert a scalar to an unsigned 64-bit integer, truncated and bounded; None for a negative or
+    non-numeric one."""
     found = number(value)
     if found is None or not found >= 0:  # NaN is not
         return None

@@ -57,20 +57,20 @@ class Pattern:
         self.text = text
         self._match = match
         self.states = costs.states
-        """How many states a search may need: what it costs when a text drives it through all of them."""
+        """States that a search may need: its cost when a text reaches all of them."""
         self.steps = costs.steps
-        """What finding that out took: about what it takes to compile the pattern."""
+        """Cost of computing that, about that of compiling the pattern."""
         self.size = size
         """Instructions of its program: what each byte may cost a search for several patterns at once."""
 
     def search(self, text: str) -> bool:
-        """Whether a match begins anywhere in `text`."""
+        """Return whether a match begins anywhere in `text`."""
         return self._match(text.encode()) is not None
 
 
 @lru_cache(maxsize=_CACHED)
 def compile_pattern(text: str) -> Pattern:
-    """The expression `text`. Raises `BadPattern`."""
+    """Return the expression `text`. Raises `BadPattern`."""
     import re2  # late: most servers start without a pattern
 
     options = re2.Options()
@@ -124,7 +124,7 @@ def _refused(text: str, error: Exception) -> BadPattern:
 
 
 class Costs(NamedTuple):
-    """What an expression needs."""
+    """Cost of an expression."""
 
     states: int
     """That a search goes through at most, over any texts."""
@@ -173,7 +173,7 @@ def _count_states(shape: RegexShape) -> int:
 
 
 def _letters(shape: RegexShape) -> list[int]:
-    """The kinds of characters that the expression tells apart: for each, the places it may stand at."""
+    """Return the character classes that the expression distinguishes, each with its positions."""
     edges = sorted({0, *(low for ranges in shape.classes for low, _ in ranges)}
                    | {high + 1 for ranges in shape.classes for _, high in ranges})  # fmt: skip
     index = {edge: at for at, edge in enumerate(edges)}
@@ -188,7 +188,7 @@ def _letters(shape: RegexShape) -> list[int]:
 
 
 def compile_topic_pattern(text: str) -> Pattern:
-    """The pattern of topics `text`; it is searched for anywhere in a name. Raises `BadTopic`."""
+    """Return the pattern of topics `text`; it is searched for anywhere in a name. Raises `BadTopic`."""
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > topic_bytes_max:
         raise BadTopic(f"a pattern of topics of {size:,} bytes: at most {topic_bytes_max:,} are allowed")
@@ -208,7 +208,7 @@ class PatternSet:
         self._match = _together(self._patterns)
 
     def found(self, text: str) -> list[int]:
-        """Which of them, by their place, begin a match anywhere in `text`; in any order."""
+        """Return which of them, by their place, begin a match anywhere in `text`; in any order."""
         if self._match is not None:
             numbers: list[int] = self._match(text.encode()) or []
             if len(self._patterns) in numbers:
@@ -218,7 +218,7 @@ class PatternSet:
 
 
 def _together(patterns: tuple[Pattern, ...]) -> Callable[[bytes], Any] | None:
-    """One search for all of them; None when there is no memory for one."""
+    """Return one search for all of them; None if it needs too much memory."""
     import re2  # late: most servers start without a pattern
 
     options = re2.Options()

@@ -49,7 +49,7 @@ class Extremes(NamedTuple):
 
 
 class TooCostly(Exception):
-    """The arrays of a message are so long that this filter would take too long for it."""
+    """The arrays of a message are too long for this filter."""
 
 
 class Arrays(dict[int, tuple[list[Any], "ArrayView"]]):
@@ -104,7 +104,7 @@ class ArrayView:
 
     @classmethod
     def of(cls, value: Scalar, arrays: Arrays) -> ArrayView:
-        """A scalar as an array of one."""
+        """Return a scalar as an array of one."""
         made = cls.__new__(cls)
         one = number(value)
         made._arrays = arrays
@@ -141,7 +141,7 @@ class ArrayView:
 
     @property
     def texts(self) -> set[str]:
-        """The texts that are no numbers."""
+        """Texts that are not numbers."""
         return self._divided[2]
 
     @cached_property
@@ -156,7 +156,7 @@ class ArrayView:
 
     @cached_property
     def text_extremes(self) -> Extremes | None:
-        """Of the texts that are no numbers."""
+        """Extremes of the texts that are not numbers."""
         return _extremes(self.texts)
 
     # -- what costs more --
@@ -172,7 +172,7 @@ class ArrayView:
 
     @cached_property
     def written(self) -> list[str]:
-        """All elements with a value as texts, as they stand and as often as they occur."""
+        """All elements with a value as texts, with repetitions."""
         found = self._raw
         if {str}.issuperset(map(type, found)):
             return list(filter(None, found))
@@ -187,7 +187,7 @@ class ArrayView:
 
     @cached_property
     def texts_in_order(self) -> list[str]:
-        """The texts that are no numbers, sorted."""
+        """Texts that are not numbers, sorted."""
         self._arrays.charge(len(self.texts))
         return sorted(self.texts)
 
@@ -239,7 +239,7 @@ class ArrayView:
         return sorted({v if v.__class__ is str else number_text(v) for v in self.values})
 
     def searchable_texts(self) -> list[str]:
-        """All elements with a value as texts, each time charged for being searched through."""
+        """Return all elements with a value as texts, each time charged for a search."""
         texts = sum(1 for v in self.values if v.__class__ is str)
         self._arrays.charge(
             array_search_work * len(self.values) + array_text_work * (len(self.values) - texts)
@@ -257,7 +257,8 @@ _SPENT: Final[tuple[list[Any], Any]] = ([], None)
 
 
 def elements(value: Any, arrays: Arrays) -> ArrayView:
-    """The summary of an array, from `arrays` when it is there; anything else counts as an array of one."""
+    """Return the summary of an array, from `arrays` when it is there; anything else counts as an array of
+    one."""
     if value.__class__ is not list:
         return ArrayView.of(scalar(value), arrays)
     known = arrays.get(id(value))
@@ -271,7 +272,7 @@ def _extremes(values: Collection[Any]) -> Extremes | None:
 
 
 def _has_big(values: list[Any], kinds: set[type]) -> bool:
-    """Whether an integer is beyond 64 bits: a sender could choose many of those with one hash."""
+    """Return whether an integer is beyond 64 bits: a sender could choose many of those with one hash."""
     if int not in kinds:
         return False
     integers = values if len(kinds) == 1 else [value for value in values if value.__class__ is int]
@@ -293,12 +294,12 @@ def _distinct(values: list[Any], kinds: set[type]) -> set[Any]:
 
 
 def _element(value: Any) -> Scalar:
-    """The scalar that an element is: an array in an array has none."""
+    """Return the scalar that an element is: an array in an array has none."""
     return None if value.__class__ is list else scalar(value)
 
 
 def _numeric(texts: set[str]) -> dict[str, Number]:
-    """Those of `texts` that are numbers, and which."""
+    """Return those of `texts` that are numbers, and which."""
     if len(texts) <= _FEW:
         return {t: n for t in texts if (n := text_number(t)) is not None}
     # One search over all of them; a text with a line end in it is no number.
@@ -314,7 +315,7 @@ def _numeric(texts: set[str]) -> dict[str, Number]:
 
 
 def number_text(value: Scalar) -> str:
-    """A number as a text."""
+    """Return a number as a text."""
     found = text(value)
     assert found is not None
     return found
@@ -333,29 +334,29 @@ def _extreme(value: Any, arrays: Arrays, at: int) -> Scalar:
 
 
 def array_min(value: Any, arrays: Arrays) -> Scalar:
-    """The lowest element; as texts when one is no number. Elements without a value do not count."""
+    """Return the lowest element, compared as texts if one is not a number. NULL elements do not count."""
     return _extreme(value, arrays, 0)
 
 
 def array_max(value: Any, arrays: Arrays) -> Scalar:
-    """The highest element, as `array_min`."""
+    """Return the highest element, as `array_min`."""
     return _extreme(value, arrays, 1)
 
 
 def array_length(value: Any, _: Arrays) -> int | None:
-    """How many elements there are, NULL ones too; 1 for what is no array, NULL for an empty one."""
+    """Return the number of elements, NULL ones too; 1 for a scalar, NULL for an empty array."""
     if value.__class__ is list:
         return len(value) or None
     return None if scalar(value) is None else 1
 
 
 def array_sum(value: Any, arrays: Arrays) -> Number | None:
-    """The sum of the elements that are numbers; NULL when there is none."""
+    """Return the sum of the elements that are numbers; NULL when there is none."""
     return elements(value, arrays).total
 
 
 def array_to_string(value: Any, arrays: Arrays, separator: str = ",") -> str | None:
-    """The elements with a value as texts, with a separator between."""
+    """Return the elements with a value as texts, with a separator between."""
     written = elements(value, arrays).written
     if sum(map(len, written)) + len(separator) * len(written) > text_result_characters_max:
         return None

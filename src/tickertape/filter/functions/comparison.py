@@ -58,7 +58,7 @@ def unequal(left: Any, right: Any, arrays: Arrays) -> Truth:
 
 
 def _keys(found: ArrayView) -> set[Any]:
-    """Of its different keys, one or two: more are not asked for."""
+    """Return up to two of its different keys; no more are needed."""
     if len(found.numbers) + len(found.texts) > 1:
         return {0, 1}
     return found.numbers | found.texts
@@ -126,7 +126,8 @@ def between(value: Any, low: Any, high: Any, arrays: Arrays) -> Truth:
 
 
 def _number_between(found: ArrayView, floor: Scalar, ceiling: Scalar) -> bool:
-    """Whether a number among the elements is; a bound compares as a number if it is one, else as a text."""
+    """Return whether a number among the elements is; a bound compares as a number if it is one, else as a
+    text."""
     if not found.numbers:
         return False
     low, high = number(floor), number(ceiling)

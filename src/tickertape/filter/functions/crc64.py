@@ -16,7 +16,7 @@ _ONES: Final = (1 << 64) - 1
 _ROW: Final = 64
 """Bytes of a row."""
 _SHORT: Final = 256
-"""Up to so many bytes are gone through one by one."""
+"""Bytes up to which a text is summed one by one."""
 _CHUNK: Final = 1 << 16
 """Bytes that are looked at together."""
 
@@ -36,7 +36,7 @@ _TABLE: Final = _first_table()
 
 
 def crc64(text: str) -> int:
-    """The CRC-64 of its bytes in UTF-8."""
+    """Return the CRC-64 of its bytes in UTF-8."""
     data = text.encode()
     state = _ONES
     at = 0
@@ -49,7 +49,7 @@ def crc64(text: str) -> int:
 
 
 def _of_many(data: bytes, state: int) -> int:
-    """The state after `data`, of more than eight bytes."""
+    """Return the state after `data`, of more than eight bytes."""
     rows = 1 << ((len(data) - 1) // _ROW).bit_length()
     padded = np.zeros(rows * _ROW, np.uint8)  # zeros in front of a message whose state is 0 change nothing
     padded[-len(data) :] = np.frombuffer(data, np.uint8)
@@ -70,7 +70,7 @@ def _row_begins() -> np.ndarray[Any, np.dtype[np.int64]]:
 
 @cache
 def _row_table() -> _Words:
-    """Of each place in a row, and each byte: what it makes of the state at the end of the row."""
+    """For each column of a row and each byte, its effect on the state at the end of the row."""
     tables = [np.array(_TABLE, np.uint64)]
     for _ in range(_ROW - 1):
         tables.append(_with_zero(tables[-1]))
@@ -85,7 +85,7 @@ def _with_zero(states: _Words) -> _Words:
 
 @cache
 def _tables_behind(level: int) -> tuple[_Words, ...]:
-    """Of each byte of a state: what it becomes by 2 to the power of `level` rows of zeros."""
+    """For each byte of a state, its value after 2 to the power of `level` rows of zeros."""
     each = [np.arange(256, dtype=np.uint64) << np.uint64(8 * number) for number in range(8)]
     if level:
         return tuple(_behind(_behind(states, level - 1), level - 1) for states in each)

@@ -108,18 +108,18 @@ def rounded(value: Number, digits: Number = 0) -> Number | None:
 
 
 def _whole_rounded(value: int, unit: int) -> int:
-    """The multiple of `unit` next to an integer, halves away from zero."""
+    """Return the multiple of `unit` next to an integer, halves away from zero."""
     size = (abs(value) + unit // 2) // unit * unit
     return size if value >= 0 else -size
 
 
 def ceiling(value: Number) -> Number:
-    """The next whole number, upwards."""
+    """Return the next whole number, upwards."""
     return math.ceil(value) if -math.inf < value < math.inf else value
 
 
 def floor(value: Number) -> Number:
-    """The next whole number, downwards."""
+    """Return the next whole number, downwards."""
     return math.floor(value) if -math.inf < value < math.inf else value
 
 
@@ -138,7 +138,8 @@ def power(base: Number, exponent: Number) -> Number | None:
 
 
 def width_bucket(value: Number, low: Number, high: Number, buckets: Number) -> Number | None:
-    """Which of `buckets` equal parts of low..high `value` is in: 1 to `buckets`, 0 below, one more above."""
+    """Return which of `buckets` equal parts of low..high `value` is in: 1 to `buckets`, 0 below, one more
+    above."""
     if not (low < high and 1 <= buckets <= 2**31) or value != value:
         return None
     if value < low:

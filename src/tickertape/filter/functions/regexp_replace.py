@@ -17,7 +17,7 @@ from tickertape.filter.language.regex_syntax import RegexShape
 from tickertape.filter.limits import text_result_characters_max
 
 _ASSERTION: Final = re.compile(r"\$|\\[AbBz]|(?<!\[)\^")
-"""What a place in a text has to fulfil: after it an expression may go on reading without a match."""
+"""Assertions: after one of them a search may read on without a match."""
 
 _GROUP: Final = re.compile(r"\\[0-9gk]")
 _CACHED: Final = 64
@@ -31,8 +31,8 @@ Replace = Callable[[Any, Any, Arrays], Scalar]
 
 @lru_cache(maxsize=_CACHED)
 def replacing(pattern: str) -> Replace:
-    """A function of a text, what replaces each match, and the arrays of the message, which are charged.
-    `pattern` is one that `compile_pattern` accepts."""
+    """Return a function of a text, what replaces each match, and the arrays of the message, which are
+    charged. `pattern` is one that `compile_pattern` accepts."""
     import re2  # late: most servers start without a pattern
 
     options = re2.Options()
@@ -67,13 +67,14 @@ def replacing(pattern: str) -> Replace:
 
 
 def refers_to_group(by: str) -> int | None:
-    """Where a replacement refers to a group of the match, as other languages write it; None when nowhere."""
+    """Return where a replacement refers to a group of the match, as other languages write it; None when
+    nowhere."""
     found = _GROUP.search(by)
     return None if found is None else found.start()
 
 
 def reads_ahead(pattern: str) -> int | None:
-    """How many characters behind a match a search for `pattern` may read at most; None without a bound.
+    """Return the most characters that a search for `pattern` reads behind a match; None without a bound.
 
     A search goes on behind a match while the expression may still match more. There is a bound when it cannot
     go round in characters none of which may be the last of a match.

@@ -29,7 +29,7 @@ class Function(NamedTuple):
     """Takes scalars (arrays as they are), gives a scalar, or True, False or None as a condition."""
     doc: str
     scan: bool = False
-    """Whether it reads its texts from begin to end, of which a filter may do only so much."""
+    """Whether it scans its texts; a filter may do that only a few times."""
     strict: bool = True
     """Whether NULL in any argument makes the result NULL."""
 
@@ -40,7 +40,7 @@ class Function(NamedTuple):
         return len(self.signature.split("?")[0].rstrip("*")), 1000 if "*" in self.signature else len(letters)
 
     def letter(self, at: int) -> str:
-        """The letter of the argument `at`."""
+        """Return the letter of the argument `at`."""
         letters = self.signature.replace("?", "").rstrip("*")
         return letters[min(at, len(letters) - 1)]
 

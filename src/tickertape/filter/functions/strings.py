@@ -29,7 +29,7 @@ def find(text: str, part: str) -> int:
 
 
 def instr(text: str, part: str) -> int:
-    """Where `part` first begins in `text`, from 1; 0 when it does not."""
+    """Return where `part` first begins in `text`, from 1; 0 when it does not."""
     return find(text, part) + 1
 
 
@@ -44,7 +44,8 @@ def instr_i(text: str, part: str) -> int:
 
 
 def _unfolded(text: str, at: int) -> int:
-    """The index in `text` of the character that the character `at` of the case-folded text comes from."""
+    """Return the index in `text` of the character that the character `at` of the case-folded text comes
+    from."""
     low, high, before = 0, len(text), 0
     while high - low > 1:
         middle = (low + high) // 2
@@ -57,7 +58,7 @@ def _unfolded(text: str, at: int) -> int:
 
 
 def streq(text: str, other: str) -> bool:
-    """Whether both are the same text, also where both are numbers."""
+    """Return whether both are the same text, also where both are numbers."""
     return text == other
 
 
@@ -67,7 +68,7 @@ def streq_i(text: str, other: str) -> bool:
 
 
 def concat(*texts: str) -> str | None:
-    """All of them, one after the other."""
+    """Return all of them, one after the other."""
     return None if sum(map(len, texts)) > text_result_characters_max else "".join(texts)
 
 
@@ -82,12 +83,13 @@ def replace(text: str, part: str, by: str) -> str | None:
 
 
 def _unless_long(text: str, count: int, part: str, by: str) -> str | None:
-    """`text`, unless replacing so many parts of it makes it too long."""
+    """Return `text` unless this many replacements make it too long."""
     return None if len(text) + count * (len(by) - len(part)) > text_result_characters_max else text
 
 
 def substr(text: str, start: Number, length: Number | None = None) -> str | None:
-    """The characters of the places `start`, `start` + 1, ..., counted from 1; `length` of them or all."""
+    """Return the characters of the places `start`, `start` + 1, ..., counted from 1; `length` of them or
+    all."""
     if start != start or length != length:
         return None
     first = max(-(2.0**53), min(start, 2.0**53))
@@ -100,12 +102,12 @@ def substr(text: str, start: Number, length: Number | None = None) -> str | None
 
 
 def left(text: str, length: Number) -> str | None:
-    """The first `length` characters."""
+    """Return the first `length` characters."""
     return substr(text, 1, length)
 
 
 def right(text: str, length: Number) -> str | None:
-    """The last `length` characters."""
+    """Return the last `length` characters."""
     if not length >= 0:
         return None
     return text[max(len(text) - int(min(length, 2.0**53)), 0) :]
@@ -127,12 +129,12 @@ def rtrim(text: str) -> str:
 
 
 def crc32(text: str) -> int:
-    """The CRC-32 (as of zip) of its bytes in UTF-8."""
+    """Return the CRC-32 (as of zip) of its bytes in UTF-8."""
     return zlib.crc32(text.encode())
 
 
 def char_value(code: Number) -> str | None:
-    """The character of a Unicode code point."""
+    """Return the character of a Unicode code point."""
     if not 0 < code < 0x110000 or 0xD800 <= code < 0xE000:
         return None
     return chr(int(code))
@@ -147,8 +149,8 @@ _TIME_FORM: Final = "a format has at most 64 characters, and %Y %y %m %d %H %M %
 
 
 def bad_time_format(pattern: str, *, once: bool) -> tuple[int, str] | None:
-    """The place of the first mistake in a time format, and the reason; None when there is none. With `once` a
-    repeated directive is one: a format that times are read with can have each directive once."""
+    """Return the place of the first mistake in a time format, and the reason; None when there is none. With
+    `once` a repeated directive is one: a format that times are read with can have each directive once."""
     at = 0
     seen = set()
     while (at := pattern.find("%", at)) >= 0:
@@ -163,7 +165,7 @@ def bad_time_format(pattern: str, *, once: bool) -> tuple[int, str] | None:
 
 
 def strptime(text: str, pattern: str) -> Number | None:
-    """The seconds since 1970, UTC, of a time written like `pattern`; NULL when it is not."""
+    """Return the seconds since 1970, UTC, of a time written like `pattern`; NULL when it is not."""
     if len(text) > _TIME_CHARACTERS_MAX:
         return None
     if "%d" in pattern and "%Y" not in pattern and "%y" not in pattern:
@@ -177,7 +179,7 @@ def strptime(text: str, pattern: str) -> Number | None:
 
 
 def strftime(seconds: Number, pattern: str) -> str | None:
-    """A time given in seconds since 1970, UTC, written like `pattern`."""
+    """Return a time given in seconds since 1970, UTC, written like `pattern`."""
     try:
         return datetime.fromtimestamp(seconds, UTC).strftime(pattern)
     except (ValueError, OverflowError, OSError):

@@ -21,9 +21,9 @@ Number: TypeAlias = int | float
 Truth: TypeAlias = bool | None
 
 NUMERIC: Final = frozenset({int, float, bool})
-"""Classes of values that are numbers as they stand."""
+"""Classes of numeric values."""
 ODD: Final = frozenset({list, bytes})
-"""Classes of values that an operator cannot take as they stand, though they may have a value."""
+"""Classes of values that an operator must convert, though they may have a value."""
 NUMBER_FORM: Final = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 """Texts that are numbers, as a regular expression of Python's."""
 
@@ -32,7 +32,7 @@ _FIRST: Final = frozenset("0123456789+-.")
 
 
 def scalar(value: Any) -> Scalar:
-    """The scalar that a value of a body is: of an array its first element; None for what has none.
+    """Return the scalar of a value of a body: of an array its first element; None if it has none.
 
     None, an empty text and an empty array are NULL. An object, an array in an array and bytes that are not
     UTF-8 are no scalars: they count as NULL everywhere but in `IS NULL`.
@@ -64,7 +64,8 @@ def _decoded(value: bytes) -> str | None:
 
 
 def is_null(value: Any) -> bool:
-    """`value IS NULL`, of any value of a body: an object or bytes are not NULL, though they are no scalar."""
+    """Return `value IS NULL` for any value of a body: an object or bytes are not NULL, though they have no
+    scalar."""
     if value.__class__ is list:
         return not value or (value[0].__class__ is not list and is_null(value[0]))
     return value is None or value in {"", b""} if value.__class__ is not dict else False
@@ -79,7 +80,7 @@ def is_nan(value: Scalar) -> Truth:
 
 
 def number(value: Scalar) -> Number | None:
-    """The number that a scalar is or can be converted to; None when there is none.
+    """Return the number that a scalar is or can be converted to; None when there is none.
 
     A text is a number when all of it has the form of one: sign, digits, point, exponent; no blanks.
     """
@@ -89,7 +90,7 @@ def number(value: Scalar) -> Number | None:
 
 
 def text_number(text: str) -> Number | None:
-    """The number that `text` is, or None."""
+    """Return the number that `text` is, or None."""
     if text[:1] not in _FIRST or len(text) > number_characters_max or _number(text) is None:
         return None
     try:
@@ -101,7 +102,7 @@ def text_number(text: str) -> Number | None:
 
 
 def text(value: Scalar) -> str | None:
-    """The text that a scalar is or can be converted to; whole floats have no point: 2.0 is `2`."""
+    """Return the text that a scalar is or can be converted to; whole floats have no point: 2.0 is `2`."""
     if value is None or isinstance(value, str):
         return value
     return _float_text(value) if isinstance(value, float) else str(int(value))
@@ -116,7 +117,8 @@ def _float_text(value: float) -> str:
 
 
 def key(value: Scalar) -> Scalar:
-    """What stands for a scalar in `=`: two are equal when their keys are. A number for what can be one."""
+    """Return the key of a scalar for `=`: two scalars are equal when their keys are. It is a number where
+    possible."""
     if isinstance(value, str):
         found = text_number(value)
         return value if found is None else found
@@ -124,7 +126,7 @@ def key(value: Scalar) -> Scalar:
 
 
 def truth(value: Scalar) -> Truth:
-    """A scalar as a condition: a number is true unless it is 0; NaN and other texts are unknown."""
+    """Return a scalar as a condition: a number is true unless it is 0; NaN and other texts are unknown."""
     found = number(value)
     return None if found is None or found != found else found != 0
 
@@ -174,7 +176,7 @@ def less_or_equal(left: Scalar, right: Scalar) -> Truth:
 
 
 def comparable_as_text(value: Number | None) -> bool:
-    """Whether a scalar that is the number `value`, or none, has a text that can be ordered."""
+    """Return whether a scalar that is the number `value`, or none, has a text that can be ordered."""
     return value is None or -inf < value < inf
 
 

@@ -30,7 +30,7 @@ _TAKING_STEPS: Final = 1 << 11
 _READER_STEPS: Final = 1 << 15
 """What making a reader counts."""
 _STEPS: Final = 1 << 12
-"""So many are taken before others may have their turn."""
+"""Steps before other work has its turn."""
 _NUMBERS: Final = frozenset({int, float, bool, type(None)})
 
 
@@ -78,14 +78,14 @@ class ColumnReading:
         self._alone.pop(paths, None)
 
     def can_read(self, paths: tuple[Path, ...], body: bytes) -> bool:
-        """Whether a filter that reads just these can read a body."""
+        """Return whether a filter that reads just these can read a body."""
         reader = self._alone.get(paths)
         if reader is None:
             reader = self._alone[paths] = self._type.reader(paths)
         return _document(reader, body) is not None
 
     def columns(self, bodies: Sequence[bytes]) -> Generator[int, None, ValueColumns]:
-        """The values in `bodies`; yields steps, beside reading the bodies once."""
+        """Yield the values in `bodies`; yields steps, beside reading the bodies once."""
         if self._new:
             yield from self._settle()
         characters = sum(map(len, bodies))
@@ -106,7 +106,7 @@ class ColumnReading:
         return ValueColumns(columns, readable)
 
     def _settle(self) -> Iterator[int]:
-        """Give those paths a reader that have none, together with what the last one reads if it has room."""
+        """Add readers for the paths without one, extending the last one if it is not full."""
         if self._readers and self._readers[-1].wanted < paths_per_reader_max:
             self._dissolve(self._readers[-1])
         paths = tuple(self._new)
@@ -134,7 +134,7 @@ class _ColumnReader:
     def __init__(self, type: MessageType, paths: tuple[Path, ...]) -> None:
         self.paths = paths
         self.wanted = len(paths)
-        """How many of them somebody wants."""
+        """Number of paths in use."""
         self.fields = type.reader(paths)
         self._place = dict(zip(paths, self.fields.access, strict=True))
         self._take: dict[str, Callable[[Sequence[Any]], list[Any]]] = {}
@@ -178,11 +178,11 @@ class ValueColumns:
         """Places of bodies whose arrays may cost some filter too much."""
 
     def values(self, path: Path) -> list[Any]:
-        """The values of a field."""
+        """Return the values of a field."""
         return self._columns[path]
 
     def numbers(self, path: Path) -> Numbers:
-        """The values of a field as numbers."""
+        """Return the values of a field as numbers."""
         found = self._numbers.get(path)
         if found is None:
             found = self._numbers[path] = _numbers(self._columns[path])
@@ -199,7 +199,7 @@ class CostShare(Arrays):
 
 
 def _within_limits(type: MessageType, paths: tuple[Path, ...]) -> Iterable[tuple[Path, ...]]:
-    """`paths` in parts each of which one reader can read."""
+    """Split `paths` into parts for one reader each."""
     if not paths:
         return
     try:
@@ -214,7 +214,7 @@ def _within_limits(type: MessageType, paths: tuple[Path, ...]) -> Iterable[tuple
 
 
 def _decoded(reader: FieldReader, bodies: Sequence[bytes]) -> list[Any]:
-    """What the reader makes of each body, None where it cannot."""
+    """Return the decoded bodies, None for unreadable ones."""
     try:
         return [*map(reader.quick, bodies)]
     except Exception:  # noqa: BLE001 - of one body; the others are read

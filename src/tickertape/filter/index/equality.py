@@ -28,7 +28,7 @@ class EqualityIndex:
     def __init__(self) -> None:
         self._slots: dict[Scalar, list[int]] = {}
         self._numbers = 0
-        """Keys that are no texts."""
+        """Keys that are not texts."""
         self._wide = 0
         """Those beyond integers of 64 bits."""
 
@@ -36,11 +36,11 @@ class EqualityIndex:
         return bool(self._slots)
 
     def crowd(self, keys: Iterable[Scalar]) -> int:
-        """How many ask for the same, at most."""
+        """Return how many ask for the same, at most."""
         return max(len(self._slots.get(one, _NOBODY)) for one in keys)
 
     def add(self, keys: Iterable[Scalar], slot: int) -> None:
-        """The filter in `slot` asks for these."""
+        """Add the values that the filter in `slot` requires."""
         for one in keys:
             slots = self._slots.get(one)
             if slots is None:
@@ -64,8 +64,8 @@ class EqualityIndex:
             self._wide += change * (one is not None and abs(one) >= _WIDE)
 
     def found(self, values: Sequence[Any], costly: set[int]) -> tuple[Int64s, Int64s]:
-        """Who asks for which of `values`: slots, and for each where its value is, rising. A place of a value
-        that costs too much goes to `costly`."""
+        """Return the slots that require one of `values`, and for each the place of its value, rising. The
+        place of a too costly value is added to `costly`."""
         get = self._slots.get
         kinds = set(map(type, values))
         found: list[Collection[int]]

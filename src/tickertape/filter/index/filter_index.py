@@ -29,7 +29,7 @@ from tickertape.payload.types import MessageType
 K = TypeVar("K")
 
 OF_SUBSCRIBER = frozenset({"user", "client_name", "client_version"})
-"""What of a `FilterInputs` differs between subscribers: a filter that needs it cannot be in an index."""
+"""Inputs that differ between subscribers: a filter that needs them cannot be in an index."""
 
 
 class FilterIndex(Generic[K]):
@@ -77,8 +77,8 @@ class FilterIndex(Generic[K]):
             self._change(key)
 
     def match(self, bodies: Sequence[bytes], context: FilterInputs | None = None) -> Matches[K]:
-        """Which bodies each filter matches. `context` must have what `needs` names, a value for each body in
-        its columns."""
+        """Return which bodies each filter matches. `context` must have what `needs` names, a value for each
+        body in its columns."""
         with self.search() as search:
             for low in range(0, len(bodies), index_piece_messages_max):
                 piece = range(low, min(low + index_piece_messages_max, len(bodies)))
@@ -139,11 +139,12 @@ class FilterIndex(Generic[K]):
         return entry
 
     def _is_too_much(self, filter: Filter) -> bool:
-        """Whether more fields would be read with it than an index reads: then it is asked of each body."""
+        """Return whether more fields would be read with it than an index reads: then it is asked of each
+        body."""
         return len(self._paths) + sum(path not in self._paths for path in filter.paths) > index_paths_max
 
     def _find(self, entry: FilterSlot[K]) -> None:
-        """Decide by what it is found, and what is left to ask then."""
+        """Choose the structure for a filter, and the part that is evaluated after the lookup."""
         found, terms, slot = self._found, entry.terms, entry.slot
         best = min(terms.choices, key=found.crowd, default=None)
         others = [choice[0] for choice in terms.choices if choice is not best and len(choice) == 1]

@@ -32,7 +32,7 @@ _CHARACTERS_PER_STEP: Final = 32
 _CELLS_PER_STEP: Final = 64
 _CELLS: Final = 1 << 18
 _STEPS: Final = 1 << 12
-"""So many are taken before others may have their turn."""
+"""Steps before other work has its turn."""
 _MAKING_STEPS: Final = 1 << 13
 """What making the test of a condition counts; a regular expression may have to be compiled again."""
 _UNKNOWN: Final = -1
@@ -81,7 +81,7 @@ class PredicateCache:
     # -- conditions -----------------------------------------------------------------------------------
 
     def add(self, condition: Single | EqualityTerm) -> int:
-        """The row of a condition; equal ones share it."""
+        """Return the row of a condition; equal ones share it."""
         row = self._rows.get(condition.node)
         if row is not None:
             self._uses[row] += 1
@@ -103,7 +103,7 @@ class PredicateCache:
         return row
 
     def discard(self, condition: Single | EqualityTerm) -> None:
-        """One who asked for it does no more."""
+        """Remove one use of a condition."""
         row = self._rows[condition.node]
         self._uses[row] -= 1
         if not self._uses[row]:
@@ -123,7 +123,7 @@ class PredicateCache:
     # -- values ---------------------------------------------------------------------------------------
 
     def met(self, values: Sequence[Any]) -> SeenValues:
-        """A piece's `values`; the answers hold until the next piece is asked for."""
+        """Set the `values` of a piece; results are valid until the next piece."""
         kept = self._columns
         if self._passing:
             self._cells[:, len(kept) : len(kept) + self._passing] = _UNKNOWN
@@ -149,7 +149,7 @@ class PredicateCache:
         return met
 
     def _column_of(self, value: Any) -> int:
-        """The column of a value that is remembered, or is from now on; -1 for others."""
+        """Return the column of a value that is remembered, or is from now on; -1 for others."""
         if value.__class__ is not str or len(value) > index_value_characters_max:
             return -1
         column = self._columns.get(value, -1)
@@ -164,7 +164,7 @@ class PredicateCache:
         return self._texts_bytes + self._cells.nbytes - len(self._cells) * _COLUMNS
 
     def forget(self) -> None:
-        """Remember nothing; what was given for a piece holds on."""
+        """Drop cached results; those of the current piece stay valid."""
         self._empty(len(self._cells), _COLUMNS)
 
     def _empty(self, rows: int, columns: int) -> None:
@@ -197,8 +197,7 @@ class PredicateCache:
     def found(
         self, rows: Int64s, values: Sequence[Any], met: SeenValues, costly: set[int]
     ) -> Generator[int, None, list[tuple[Int64s, Int64s]]]:
-        """Of which of `values` the conditions of `rows` are true: indexes in `rows`, and for each a place,
-        rising."""
+        """Return where the conditions of `rows` are true: indexes in `rows`, and for each a place, rising."""
         pairs: list[tuple[Int64s, Int64s]] = []
         some = max(_CELLS // len(values), 1)
         for begin in range(0, len(rows), some):
@@ -265,7 +264,7 @@ class PredicateCache:
 
 
 def test_of(condition: Single | EqualityTerm) -> Test:
-    """What tells whether a condition is true of any value of its field."""
+    """Return a test that evaluates a condition on any value of its field."""
     if isinstance(condition, EqualityTerm):
         keys = condition.keys
         return lambda value, arrays: one_of(value, keys, False, arrays) is True

@@ -25,7 +25,7 @@ _CELLS: Final = 1 << 18
 _CELLS_PER_STEP: Final = 64
 _CONDITION_STEPS: Final = 10
 _ROWS: Final = 256
-"""So many conditions are asked one by one before others may have their turn."""
+"""Conditions that are evaluated one by one before other work has its turn."""
 
 Pairs: TypeAlias = tuple[Int64s, Int64s]
 """Slots of filters, and for each the place of a body."""
@@ -34,7 +34,7 @@ Side: TypeAlias = tuple[Path, bool]
 
 
 def sides_of(intervals: Sequence[Interval]) -> tuple[Side, ...]:
-    """The ends at which `intervals` are closed."""
+    """Return the ends at which `intervals` are closed."""
     found = {(one.path, True) for one in intervals if one.low > -inf}
     found |= {(one.path, False) for one in intervals if one.high < inf}
     return tuple(sorted(found, key=str))
@@ -56,7 +56,7 @@ class RangeIndex:
         return len(self._conditions) - len(self._free)
 
     def add(self, intervals: Sequence[Interval], slot: int) -> int:
-        """The row of the filter in `slot`."""
+        """Return the row of the filter in `slot`."""
         if self._free:
             row = self._free.pop()
             self._conditions[row] = tuple(intervals)
@@ -84,9 +84,10 @@ class RangeIndex:
     def found(
         self, columns: ValueColumns, count: int, narrow: Callable[[Int64s, Bools], None]
     ) -> Generator[int, None, list[Pairs]]:
-        """Which bodies of `columns`, which has `count`, each filter asks for; yields steps taken.
+        """Find the bodies of `columns`, which has `count`, that each filter may match; yield steps.
 
-        `narrow` is given slots, and for each which bodies it asks for, to strike out what it knows better."""
+        `narrow` is given slots, and for each which bodies it asks for, to strike out what it knows better.
+        """
         odd = self._odd(columns)
         pairs: list[Pairs] = []
         rows = len(self._conditions)
@@ -108,7 +109,7 @@ class RangeIndex:
         return pairs
 
     def test(self, rows: Int64s, at: Int64s, columns: ValueColumns) -> Generator[int, None, Bools]:
-        """Whether the filter of a row asks for the body at a place, for many such pairs; yields steps."""
+        """Evaluate the filter of a row for the body at a place, for many such pairs; yield steps."""
         inside = np.ones(len(rows), np.bool_)
         for number, (path, lower) in enumerate(self._sides):
             values, bounds = columns.numbers(path).values[at], self._bounds[number, rows]
@@ -123,7 +124,7 @@ class RangeIndex:
         return inside
 
     def _odd(self, columns: ValueColumns) -> list[int]:
-        """Where some value is neither a number nor NULL."""
+        """Return where some value is neither a number nor NULL."""
         return sorted({at for path in self._paths for at in columns.numbers(path).others})
 
     def _settle_odd(
@@ -150,7 +151,7 @@ class RangeIndex:
 
 
 def _holds(node: Node, value: Any) -> bool:
-    """A condition with an interval, of any value."""
+    """Return a condition with an interval, of any value."""
     arrays = CostShare()
     if isinstance(node, Between):
         assert isinstance(node.low, Literal)

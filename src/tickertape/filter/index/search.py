@@ -28,9 +28,9 @@ _LOOK_STEPS = 1 << 12
 """What looking at a piece costs, however few bodies it has."""
 _FIELD_STEPS = 128
 _VALUE_STEPS = 4
-"""What looking for who asks for the values of a field costs, and for each value."""
+"""Cost of looking up the values of a field, and of each value."""
 _STEPS = 1 << 12
-"""So many are taken before others may have their turn."""
+"""Steps before other work has its turn."""
 _MAKING_STEPS = 400
 """What making the function of a filter costs for each part of it."""
 _EACH_STEPS = 10
@@ -38,7 +38,7 @@ _EACH_STEPS = 10
 
 
 class Matches(Generic[K]):
-    """What a search has found: for each filter that matches any, the indexes of those bodies, rising."""
+    """Result of a search: for each matching filter the indexes of its bodies, rising."""
 
     def __init__(
         self, keys: list[tuple[K, ...]], bounds: list[int], indices: Int64s, unreadable: int
@@ -59,7 +59,7 @@ class Matches(Generic[K]):
 
 
 class FilterSearch(Generic[K]):
-    """One search. What is searched must not change before it is over."""
+    """One search. The index must not change before its end."""
 
     def __init__(self, found: Structures[K], reading: ColumnReading) -> None:
         self._found = found
@@ -73,8 +73,8 @@ class FilterSearch(Generic[K]):
         self._met: dict[int, SeenValues] = {}
 
     def look_at(self, bodies: Sequence[bytes], context: FilterInputs | None, begin: int) -> Iterator[int]:
-        """Look at a piece of at most `index_piece_messages_max` bodies, the first of which has the index
-        `begin`; yields what was done since it yielded last, in steps, beside reading the bodies once."""
+        """Search a piece of at most `index_piece_messages_max` bodies, the first of which has the index
+        `begin`; yield the steps since the last yield, beside reading the bodies once."""
         some = max(index_values_max // max(len(self._reading), 1), 1)
         if len(bodies) <= some:
             yield from self._look_at(bodies, context, begin)
@@ -106,8 +106,8 @@ class FilterSearch(Generic[K]):
     def _look_together(
         self, bodies: Sequence[bytes], context: FilterInputs | None, pairs: list[Pairs]
     ) -> Generator[int, None, set[int]]:
-        """Ask all filters that read bodies at once, and put those that match into `pairs`. Returns the places
-        of bodies of which each filter has to be asked by itself."""
+        """Evaluate all filters on the read bodies at once, and put matches into `pairs`. Return the places of
+        bodies for which each filter must be evaluated alone."""
         columns = yield from self._reading.columns(bodies)
         places = np.arange(len(bodies)) if columns.readable is None else columns.readable.nonzero()[0]
         aside = set() if columns.readable is None else set((~columns.readable).nonzero()[0].tolist())
@@ -129,7 +129,7 @@ class FilterSearch(Generic[K]):
         return aside
 
     def matches(self) -> Matches[K]:
-        """What was found so far."""
+        """Return the matches."""
         if not self._pairs:
             return Matches([], [0], _NOTHING, self._unreadable)
         slots = np.concatenate([slots for slots, _ in self._pairs])
@@ -150,7 +150,7 @@ class FilterSearch(Generic[K]):
     # -- bodies that can be read ----------------------------------------------------------------------
 
     def _regular(self, columns: ValueColumns, count: int) -> Generator[int, None, Pairs]:
-        """Slots and places of what the terms leave."""
+        """Return the slots and places that the terms leave."""
         found = self._found
         by_value = yield from self._by_values(columns, count)
 
@@ -201,7 +201,7 @@ class FilterSearch(Generic[K]):
         return slots, at
 
     def _within(self, pairs: Pairs, columns: ValueColumns) -> Generator[int, None, Pairs]:
-        """Those pairs whose intervals hold as well."""
+        """Yield those pairs whose intervals hold as well."""
         slots, at = pairs
         asked = self._slots.family[slots]
         keep = np.ones(len(slots), np.bool_)
@@ -312,7 +312,7 @@ class FilterSearch(Generic[K]):
     def _selected(
         self, one: Filter, at: list[int], bodies: Sequence[bytes], context: FilterInputs | None
     ) -> list[int]:
-        """Which of the bodies at these places a filter matches, as indexes in `at`."""
+        """Return which of the bodies at these places a filter matches, as indexes in `at`."""
         part = part_of(context, at) if context is not None and one.needs else None
         before = one.unreadable
         passed = one.select([bodies[place] for place in at], part)
@@ -326,7 +326,7 @@ class FilterSearch(Generic[K]):
 
 
 def _different(numbers: AnyArray) -> list[int]:
-    """The different numbers, small ones, without -1."""
+    """Return the different numbers, small ones, without -1."""
     return np.flatnonzero(np.bincount(numbers + 1)[1:]).tolist() if len(numbers) else []
 
 

@@ -16,7 +16,7 @@ _NONE = -1
 
 
 class FilterSlot(Generic[K]):
-    """One filter, for everybody who has it."""
+    """One filter, with all its users."""
 
     __slots__ = ("_keys_now", "conditions", "filter", "found_by", "keys", "paths", "row", "slot", "terms")
 
@@ -29,14 +29,14 @@ class FilterSlot(Generic[K]):
         self._keys_now: tuple[K, ...] | None = None
         self.slot = _NONE
         self.found_by: tuple[EqualityTerm, ...] = ()
-        """Equalities one of which is true when it matches."""
+        """Equalities, one of which is true when the filter matches."""
         self.conditions: list[Single | EqualityTerm] = []
-        """What is asked of a field when it was found."""
+        """Test of a field after the lookup."""
         self.row = _NONE
         """Its row among the intervals."""
 
     def put(self, key: K) -> None:
-        """Somebody has this filter."""
+        """Add a user of this filter."""
         self.keys[key] = self._keys_now = None
 
     def drop(self, key: K) -> None:
@@ -46,14 +46,14 @@ class FilterSlot(Generic[K]):
 
     @property
     def keys_now(self) -> tuple[K, ...]:
-        """Who has it; what comes later does not change that."""
+        """Return its users; later changes do not affect the result."""
         if self._keys_now is None:
             self._keys_now = tuple(self.keys)
         return self._keys_now
 
 
 class Slots(Generic[K]):
-    """Filters by number; of each what is left to ask, in columns."""
+    """Filters by number, and the remaining part of each, in columns."""
 
     def __init__(self) -> None:
         self.entries: list[FilterSlot[K] | None] = []
@@ -68,7 +68,7 @@ class Slots(Generic[K]):
         self.rows: list[Int32s] = []
 
     def add(self, entry: FilterSlot[K]) -> int:
-        """A slot for it, with nothing left to ask."""
+        """Return a slot for it, with nothing left to ask."""
         if self._free:
             slot = self._free.pop()
             self.entries[slot] = entry

@@ -18,7 +18,7 @@ K = TypeVar("K")
 
 
 class Structures(Generic[K]):
-    """What is searched."""
+    """The lookup structures."""
 
     def __init__(self) -> None:
         self.slots = Slots[K]()
@@ -45,13 +45,13 @@ class Structures(Generic[K]):
         self._table_numbers: dict[Path, int] = {}
 
     def crowd(self, choice: tuple[EqualityTerm, ...]) -> int:
-        """How many are found by the same values already, at most."""
+        """Return how many are found by the same values already, at most."""
         return max(
             self.equalities[one.path].crowd(one.keys) if one.path in self.equalities else 0 for one in choice
         )
 
     def table(self, path: Path) -> int:
-        """The number of the conditions on a field."""
+        """Return the number of the conditions on a field."""
         number = self._table_numbers.setdefault(path, len(self.tables))
         if number == len(self.tables):
             self.tables.append(PredicateCache())

@@ -31,7 +31,7 @@ from tickertape.filter.limits import index_terms_max
 from tickertape.payload.paths import Path
 
 _EXACT: Final = 1 << 53
-"""Numbers below this compare as 64-bit floats with any number as they stand."""
+"""Numbers below this compare exactly as 64-bit floats."""
 _MIRRORED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _OF_CONTEXT: Final = MESSAGE_FUNCTIONS.keys() | SUBSCRIBER_FUNCTIONS.keys()
 
@@ -45,7 +45,7 @@ class EqualityTerm(NamedTuple):
 
 
 class Interval(NamedTuple):
-    """A number is at least `low` and at most `high`; what is no number is a matter of `node`."""
+    """A number is at least `low` and at most `high`; other values are tested with `node`."""
 
     path: Path
     low: float
@@ -62,7 +62,7 @@ class Single(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What an index knows of a filter. All of them are true when it is."""
+    """Terms of a filter: all of them are true when it matches."""
 
     choices: tuple[tuple[EqualityTerm, ...], ...] = ()
     """Of each choice one equality is true."""
@@ -73,7 +73,7 @@ class Terms:
 
 
 def terms_of(tree: Node) -> Terms:
-    """The terms of the filter `tree`."""
+    """Return the terms of the filter `tree`."""
     parts = tree.terms if isinstance(tree, And) else (tree,)
     if len(parts) > index_terms_max:
         return Terms(tuple(filter(None, map(_choice, parts)))[:1])
@@ -98,14 +98,14 @@ def terms_of(tree: Node) -> Terms:
 
 
 def is_single(node: Node) -> bool:
-    """Whether it is decided by the value of one field."""
+    """Return whether it is decided by the value of one field."""
     return len(fields(node)) == 1 and not any(
         isinstance(part, Call) and part.name in _OF_CONTEXT for part in walk(node)
     )
 
 
 def _choice(node: Node) -> tuple[EqualityTerm, ...]:
-    """Equalities one of which is true when `node` is; none when there are no such."""
+    """Return equalities, one of which is true when `node` is; none if there are none."""
     equality = _equality(node)
     if equality is not None:
         return (equality,)

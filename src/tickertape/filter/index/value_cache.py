@@ -23,7 +23,7 @@ class Table(Protocol):
 
     @property
     def remembered_bytes(self) -> int:
-        """What it could give back."""
+        """Bytes that it can release."""
 
     def forget(self) -> None:
         """Give it back."""
@@ -44,12 +44,12 @@ class ValueCache:
         self._numbers = count(1)
 
     def enter(self, table: Table) -> int:
-        """`table` counts too for as long as it lives; returns what tells its texts from those of others."""
+        """Count `table` for as long as it lives; return the tag of its texts."""
         self._tables.add(table)
         return next(self._numbers) * _SPREAD % _SALT_MAX
 
     def is_met_again(self, salt: int, text: str) -> bool:
-        """Whether a text was met before, as far as is known. Now it was."""
+        """Return whether a text is known to be met before, and record it."""
         mark = hash(text) ^ salt
         marks, place = self._marks, mark % _MARKS & ~1
         latest = marks[place]
@@ -70,7 +70,7 @@ class ValueCache:
 
     @property
     def bytes(self) -> int:
-        """What is remembered."""
+        """Bytes of the cached values."""
         return sum(table.remembered_bytes for table in self._tables)
 
 

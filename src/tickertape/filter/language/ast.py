@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 from tickertape.payload.paths import Path
 
 Constant: TypeAlias = bool | int | float | str | None
-"""What a literal may be; an empty text is NULL wherever it is used."""
+"""Value of a literal; an empty text is NULL wherever it is used."""
 
 integer_min: Final = -(1 << 63)
 integer_max: Final = (1 << 64) - 1
@@ -25,7 +25,7 @@ class Node:
     """Any part of a filter."""
 
     at: int = field(compare=False, kw_only=True, default=0)
-    """Where it begins in the text of the filter, in characters from 0; an operator: where it stands."""
+    """Start in the text of the filter, in characters from 0; of an operator its own position."""
 
     @property
     def children(self) -> tuple[Node, ...]:
@@ -66,7 +66,7 @@ class Literal(Node):
 
 @dataclass(frozen=True, slots=True)
 class Field(Node):
-    """What a path finds in the body."""
+    """Value at a path of the body."""
 
     path: Path
 
@@ -223,5 +223,5 @@ def walk(node: Node) -> Iterator[Node]:
 
 
 def fields(node: Node) -> tuple[Path, ...]:
-    """The different paths in `node`, in the order in which they first occur."""
+    """Return the different paths in `node`, in the order in which they first occur."""
     return tuple(dict.fromkeys(found.path for found in walk(node) if isinstance(found, Field)))

@@ -20,7 +20,7 @@ TEXT_FORM: Final = r"""'(?>[^']|'')*+'|"(?>[^"]|"")*+\""""
 
 
 class Diagnostic(Exception):
-    """What the grammar allows and the language does not."""
+    """An error that the grammar accepts and the language does not."""
 
     def __init__(self, at: int, reason: str) -> None:
         super().__init__(reason)
@@ -29,19 +29,19 @@ class Diagnostic(Exception):
 
 
 class Unexpected(Exception):
-    """What the grammar does not allow."""
+    """A syntax error."""
 
     def __init__(self, at: int, expected: frozenset[str], ended: bool) -> None:
         super().__init__(at)
         self.at = at
         self.expected = expected
-        """Names of the terminals that could stand there."""
+        """Names of the expected terminals."""
         self.ended = ended
         """Whether the text is over."""
 
 
 def bad_filter(text: str, at: int, reason: str) -> BadFilter:
-    """The error that says what is wrong at character `at` of the filter `text`; a caret stands before it."""
+    """Return the error at character `at` of the filter `text`, with a caret before it."""
     line, column = place(text, at)
     return BadFilter(f"line {line}, column {column}: {reason}: {_excerpt(text, at)}", at)
 
@@ -53,7 +53,7 @@ def place(text: str, at: int) -> tuple[int, int]:
 
 
 def caret_lines(text: str, at: int) -> tuple[str, str]:
-    """The line of `text` with character `at`, and a line with a caret below it; for a terminal."""
+    """Return the line of `text` with character `at`, and a line with a caret below it; for a terminal."""
     begin = text.rfind("\n", 0, at) + 1
     end = text.find("\n", at)
     line = text[begin : len(text) if end < 0 else end]
@@ -110,7 +110,7 @@ def suggestion(name: str) -> str:
 
 
 def instead_at(text: str, at: int) -> str:
-    """As `suggestion`, for what stands at character `at`."""
+    """As `suggestion`, for the text at character `at`."""
     found = _NAME.match(text, at) or _SIGN.match(text, at)
     if found is None and at and text[at - 1] == "=":
         found = _SIGN.match(text, at - 1)
@@ -118,6 +118,6 @@ def instead_at(text: str, at: int) -> str:
 
 
 def no_number(text: str, at: int) -> str | None:
-    """What stands at character `at` like a number and is none."""
+    """Return the error for text at character `at` that resembles a number."""
     found = _NO_NUMBER.match(text, at)
     return None if found is None else found[0]

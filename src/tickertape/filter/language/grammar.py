@@ -50,7 +50,7 @@ _SAME: Final = {"==": "=", "<>": "!="}
 
 
 def read(text: str) -> Node:
-    """The tree of `text`. Raises `Diagnostic` or `Unexpected`."""
+    """Return the tree of `text`. Raises `Diagnostic` or `Unexpected`."""
     try:
         found: object = _parser().parse(text)
     except UnexpectedInput as error:
@@ -99,12 +99,12 @@ def _number(text: str, at: int) -> int | float:
 
 
 def _whole(value: int) -> int | float:
-    """An integer; as a float when it is beyond 64 bits."""
+    """Return an integer; as a float when it is beyond 64 bits."""
     return value if integer_min <= value <= integer_max else float(value)
 
 
 def _members(token: Token) -> Iterator[Literal]:
-    """The constants of a list that came as one token."""
+    """Yield the constants of a list that came as one token."""
     for found in _constant.finditer(token):
         text, at = found[0], _at(token) + found.start()
         if text[0] in {"'", '"'}:
@@ -123,7 +123,7 @@ def _negatable(node: Node, negation: Token | None) -> Node:
 
 
 class _Builder(Transformer[Token, Node]):
-    """Makes nodes of what the grammar finds; each method is a rule."""
+    """Builds nodes; each method is a rule of the grammar."""
 
     def start(self, parts: list[Node]) -> Node:
         return parts[0]
@@ -213,7 +213,7 @@ class _Builder(Transformer[Token, Node]):
 
 
 def _flat(kind: type[And | Or], parts: list[Node]) -> tuple[Node, ...]:
-    """The terms, those of a term of the same kind in its place."""
+    """Return the terms, those of a term of the same kind in its place."""
     return tuple(term for part in parts for term in (part.terms if isinstance(part, kind) else (part,)))
 
 

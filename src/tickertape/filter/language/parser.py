@@ -28,7 +28,7 @@ _brackets: Final = re.compile(rf"{TEXT_FORM}|[(),]")
 
 
 def parse(text: str, bytes_max: int = filter_bytes_max) -> Node:
-    """The tree of the filter `text`.
+    """Return the tree of the filter `text`.
 
     Raises `BadFilter`, with the position in `text`, when it is not of the language or above a limit:
     `bytes_max`, `filter_depth_max`, `filter_operations_max`, `filter_members_max`.

@@ -54,7 +54,8 @@ _NOTHING: Final = RegexPart(True, 0, 0)
 
 
 class RegexShape:
-    """The places of `pattern` for one character each: what may stand there, and what places may follow."""
+    """Positions of `pattern` for one character each: the characters that match, and the positions that
+    follow."""
 
     def __init__(self, pattern: str) -> None:
         self._text = pattern
@@ -228,7 +229,7 @@ class RegexShape:
         return self._place(self._escaped())
 
     def _escaped(self) -> Ranges:
-        """The class that an escape stands for; `_at` is behind the backslash."""
+        """Return the class of an escape; `_at` is behind the backslash."""
         text, at = self._text, self._at
         sign = text[at]
         self._at += 1
@@ -284,7 +285,7 @@ class RegexShape:
 
 
 def _has_bare_bar(pattern: str) -> bool:
-    """Whether a `|` may stand outside brackets; when in doubt it does."""
+    """Return whether a `|` may be outside brackets; True when in doubt."""
     depth = 0
     escaped = False
     for sign in pattern:

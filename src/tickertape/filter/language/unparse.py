@@ -49,7 +49,7 @@ def unparse(node: Node) -> str:
 
 
 def constant(value: Constant) -> str:
-    """A constant as a literal."""
+    """Return a constant as a literal."""
     if value is None or isinstance(value, bool):
         return {None: "NULL", True: "TRUE", False: "FALSE"}[value]
     if isinstance(value, str):

@@ -131,7 +131,7 @@ def _convert(value: Any) -> Any:
 
 
 def _moment(milliseconds: int) -> str | int:
-    """A time as text, or its milliseconds since 1970 where Python knows no such year."""
+    """Return a time as text, or its milliseconds since 1970 where Python knows no such year."""
     try:
         return timestamp_text(_EPOCH + timedelta(milliseconds=milliseconds))
     except OverflowError:

@@ -67,7 +67,7 @@ class Fix:
         return project
 
     def _framed(self, body: bytes) -> bytes:
-        """The body with a separator before its first field; raises `Unreadable`."""
+        """Return the body with a separator before its first field; raises `Unreadable`."""
         framed = self._separator + body
         wrong = self._wrong(framed)
         if wrong is not None:
@@ -78,7 +78,7 @@ class Fix:
         return framed
 
     def _tag(self, path: Path) -> bytes:
-        """The tag that `path` names."""
+        """Return the tag that `path` names."""
         name, *more = path.steps
         if len(more) > 1 or not isinstance(name, str) or any(isinstance(step, str) for step in more):
             raise BadPath(
@@ -148,7 +148,7 @@ def _taken_apart(tags: Sequence[bytes], separator: bytes) -> Callable[[bytes], _
 
 
 def _repeated(fields: _Fields, tags: Sequence[bytes]) -> list[Any]:
-    """The values of `tags` where some come more than once."""
+    """Return the values of `tags` where some come more than once."""
     several: dict[bytes, list[Any]] = {tag: [] for tag in tags}
     for tag, value in fields:
         several[tag].append(_text(value))
@@ -156,7 +156,8 @@ def _repeated(fields: _Fields, tags: Sequence[bytes]) -> list[Any]:
 
 
 def _text(value: bytes) -> str | None:
-    """A value as text: UTF-8, or Latin-1 where it is not, so that all bytes are some; empty is none."""
+    """Return a value as text: UTF-8, or Latin-1 where it is not, so that all bytes are some; empty is
+    none."""
     try:
         return value.decode() or None
     except UnicodeDecodeError:

@@ -33,5 +33,5 @@ def plain_by(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def timestamp_text(moment: datetime) -> str:
-    """An aware time as text in UTC that sorts by time, `2026-11-20T10:00:00.000000Z`."""
+    """Return an aware time as text in UTC that sorts by time, `2026-11-20T10:00:00.000000Z`."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ").rjust(27, "0")

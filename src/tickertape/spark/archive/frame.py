@@ -33,7 +33,7 @@ FILE_SCHEMA: Final = (
     "position long, publisher string, sequence long, timestamp timestamp, data binary, "
     "expiration_ms long, correlation_id string, key string"
 )
-"""What a file has; the topic is known to Delta's log alone."""
+"""Columns of a file; only the table's log has the topic."""
 
 _PATTERN: Final = re.compile(r"[][{}*?\\^]")
 """The characters with a meaning in a path pattern, and their escaped form."""
@@ -49,7 +49,7 @@ class ArchiveFrame(NamedTuple):
 
 
 def read_archive(spark: SparkSession, uri: str) -> ArchiveFrame:
-    """The archive at `uri`, a local path or what Delta and this Spark both read.
+    """Return the archive at `uri`, a local path or what Delta and this Spark both read.
 
     Raises `ArchiveFailed` when there is none, `BadOption`.
     """
@@ -70,7 +70,7 @@ def read_archive(spark: SparkSession, uri: str) -> ArchiveFrame:
 
 
 def positions_of(archived: ArchiveFrame, start: str) -> tuple[int, int]:
-    """The positions (first, and first not included) that a start point or range means in the archive.
+    """Return the positions (start, and end not included) of a start point or range in the archive.
 
     Raises `BadBookmark` for what is none, `BookmarkUnknown` for a bookmark that is not in the archive.
     """
@@ -84,7 +84,7 @@ def positions_of(archived: ArchiveFrame, start: str) -> tuple[int, int]:
 
 
 def _place(archived: ArchiveFrame, point: StartPoint | EndPoint, *, later: bool, at_end: bool) -> int:
-    """The position of the message at `point`, or behind it when `later`."""
+    """Return the position of the message at `point`, or behind it when `later`."""
     frame, coverage = archived
     if isinstance(point, Epoch):
         return coverage.begin
@@ -122,7 +122,7 @@ def _one(frame: DataFrame, value: Column) -> Any:
 
 
 def _paths(table: DeltaTable, place: ArchiveLocation) -> list[str]:
-    """The table's files, as Spark takes them: it decodes nothing, and takes a path for a pattern."""
+    """Return the table's files, as Spark takes them: it decodes nothing, and takes a path for a pattern."""
     if not place.is_directory:
         return table.file_uris()
     paths = pa.table(table.get_add_actions(flatten=True)).column("path").to_pylist()

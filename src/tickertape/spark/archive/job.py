@@ -47,11 +47,11 @@ class Stop(Protocol):
     """What says that archiving is to end: a `threading.Event`, for example."""
 
     def is_set(self) -> bool:
-        """Whether it is."""
+        """Return whether it is."""
 
 
 class ArchiveJobOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be archived."""
+    """Options of an archive job."""
 
     servers: tuple[str, ...]
     """URIs, or texts of `server_text` (spark/common/servers.py): all are reached with the same files."""
@@ -72,7 +72,7 @@ class ArchiveJobOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArchiveJobReport(msgspec.Struct):
-    """What a run added."""
+    """Report of a run."""
 
     begin: int
     """Where the archive begins, and, below, where it ended before and ends now."""
@@ -103,12 +103,13 @@ class PreparedJob(msgspec.Struct):
 
 
 def prepare(wanted: ArchiveJobOptions) -> PreparedJob:
-    """Look at the log and the archive, which is made where there is none: it begins with the first message
-    that the log has.
+    """Open the log and the archive, and create the archive if there is none: it starts with the first message
+    in the log.
 
     Raises `Disconnected`, `TopicNotRecorded`, `WrongJournal` (the archive is of another log), `ArchiveFailed`
     (it is none, it is of other topics, what comes next in the log is gone, or the log has other messages than
-    those that were archived)."""
+    those that were archived).
+    """
     client, _ = connect(wanted.servers, wanted.timeout_seconds)
     with client:
         journal, first, end = client.resolve(wanted.pattern, "0", timeout=wanted.timeout_seconds)
@@ -166,10 +167,10 @@ def archive_log(
     on_commit: OnCommit | None = None,
     stop: Stop | None = None,
 ) -> ArchiveJobReport:
-    """Archive what the log has: up to its end as it stands now, or, with `interval_seconds`, again and again
-    until `stop` is set.
+    """Archive the log: up to its current end or, with `interval_seconds`, repeatedly until `stop` is set.
 
-    With `compacting` small files are merged on the way. Raises as `prepare`, and what ends the query."""
+    With `compacting` small files are merged on the way. Raises as `prepare`, and what ends the query.
+    """
     if interval_seconds is not None and stop is None:
         raise BadOption("archiving that goes on needs an event that stops it")
     ready = prepare(wanted)
@@ -182,7 +183,7 @@ def archive_log(
 
 
 class Commits:
-    """What is done with each batch, on the driver."""
+    """Commits each batch on the driver."""
 
     def __init__(
         self,
@@ -199,10 +200,10 @@ class Commits:
         self.at_work = threading.Lock()
         """Held while a batch is committed, on a thread of Spark's."""
         self.failure: Exception | None = None
-        """Why a batch was not committed, which Spark tells as a text only."""
+        """Error of a batch, which Spark passes on as text only."""
 
     def __call__(self, frame: DataFrame, batch: int) -> None:  # noqa: ARG002 - Spark gives it
-        """Run the tasks of a batch and commit what they wrote."""
+        """Run the tasks of a batch and commit their files."""
         with self.at_work:
             try:
                 parts = [(row["start"], row["end"], row["files"]) for row in frame.collect()]
@@ -234,8 +235,8 @@ class Commits:
 
 
 def whole(parts: Sequence[tuple[int, int, str]]) -> tuple[int, int, list[Added]]:
-    """The positions that all tasks of a batch have read together, and the files that they wrote. Raises
-    `ArchiveFailed` when something is missing between them, or twice there."""
+    """Return the positions that all tasks of a batch have read together, and the files that they wrote.
+    Raises `ArchiveFailed` when something is missing between them, or twice there."""
     ordered = sorted(parts)
     files: list[Added] = []
     end = ordered[0][0]

@@ -35,7 +35,7 @@ ORDER: Final = "archiveSecret"
 a name."""
 
 SCHEMA: Final = "start long, end long, files string"
-"""What a task did: the positions it read, and the files that it wrote, as JSON."""
+"""Result of a task: the positions it read and its files, as JSON."""
 _ARROW: Final = pa.schema([("start", pa.int64()), ("end", pa.int64()), ("files", pa.string())])
 
 _READ: Final = ColumnSelection(
@@ -73,15 +73,15 @@ class ArchiveSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The short name."""
+        """Return the short name."""
         return FORMAT
 
     def schema(self) -> str:
-        """A row for each part of the log."""
+        """Return a row for each part of the log."""
         return SCHEMA
 
     def streamReader(self, schema: StructType) -> ArchiveStreamReader:  # noqa: ARG002 - there is one schema
-        """A reader that writes. Raises what `read_options` raises."""
+        """Return a reader that writes. Raises what `read_options` raises."""
         given = {name: value for name, value in self.options.items() if name.lower() != ORDER.lower()}
         order = msgspec.json.decode(self.options[ORDER], type=ArchiveScanOptions)
         wanted = read_options(given, Query.STREAM)
@@ -96,11 +96,11 @@ class ArchiveStreamReader(TickertapeStreamReader):
         self._order = order
 
     def initialOffset(self) -> Written:
-        """Where the archive ends."""
+        """Return where the archive ends."""
         return Offset(self._order.journal, self._order.begin).written()
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Write a part and tell the files. Raises what `pieces` raises, `ArchiveFailed`, `OSError`."""
+        """Write a partition and return its files. Raises errors of `pieces`, `ArchiveFailed`, `OSError`."""
         assert isinstance(partition, LogPartition)
         files = write_files(self._order.place, archive_batches(pieces(partition)))
         told = msgspec.json.encode(files).decode()
@@ -109,7 +109,7 @@ class ArchiveStreamReader(TickertapeStreamReader):
         )
 
     def partitions(self, start: Written, end: Written) -> list[InputPartition]:
-        """The parts of a batch: few, because each makes files of its own. Raises as `latestOffset`."""
+        """Return the parts of a batch: few, because each makes files of its own. Raises as `latestOffset`."""
         size = read_offset(end).position - read_offset(start).position
         worth = max(1, min(self._order.tasks, -(-size // ROWS_WORTH_A_TASK)))
         self._wanted = msgspec.structs.replace(
@@ -136,7 +136,7 @@ def gap(place: ArchiveLocation, archived: int, first: int) -> ArchiveFailed:
 
 
 def shortened(place: ArchiveLocation, archived: int, end: int) -> ArchiveFailed:
-    """The log has lost its end, and will give the positions again."""
+    """Return the log has lost its end, and will give the positions again."""
     return ArchiveFailed(
         f"{place.location} ends at position {archived}, and the log ends at {end}: it has lost messages "
         "that were archived, perhaps it was restored from a copy. Nothing was added; begin a new archive "
@@ -145,7 +145,7 @@ def shortened(place: ArchiveLocation, archived: int, end: int) -> ArchiveFailed:
 
 
 def archive_batches(found: Iterable[ColumnBlock]) -> Iterator[pa.RecordBatch]:
-    """The messages of pieces as record batches with all columns of the archive but `date`."""
+    """Yield the messages of pieces as record batches with all columns of the archive but `date`."""
     gathered: list[ColumnBlock] = []
     rows = text_bytes = 0
     for piece in found:
@@ -160,7 +160,7 @@ def archive_batches(found: Iterable[ColumnBlock]) -> Iterator[pa.RecordBatch]:
 
 
 def archive_batch(gathered: list[ColumnBlock]) -> pa.RecordBatch:
-    """One record batch. Raises `BadBatch` for a piece that does not hold what it says."""
+    """Return one record batch. Raises `BadBatch` for an inconsistent block."""
     batch = record_batch(gathered, _READ)
     sequences = np.ascontiguousarray(ColumnBlocks(gathered).sequences)
     bits = pa.Array.from_buffers(pa.int64(), len(sequences), [None, pa.py_buffer(sequences)])

@@ -29,7 +29,7 @@ Row = dict[str, Any]
 
 
 class LogRange(msgspec.Struct, frozen=True):
-    """Which part of which log was audited: positions `start` to below `end`."""
+    """Audited part of a log: positions `start` to below `end`."""
 
     name: str
     journal: str
@@ -49,7 +49,7 @@ class EqualityCheck(msgspec.Struct, frozen=True):
 
 
 class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What an audit found."""
+    """Findings of an audit."""
 
     logs: list[LogRange]
     topic: str | None
@@ -101,7 +101,7 @@ def examine(
 ) -> AuditReport:
     """Audit the log called `name` from `start` on, and compare it with the one called `against`.
 
-    `show`: at most so many publishers, findings and differences are listed. `access`: the files with which
+    `show`: most publishers, findings and differences to list. `access`: the files with which
     servers are reached, as options of the source (`servers.ACCESS`). Raises what `open_log` raises,
     and `BadOption` for two logs that cannot be compared.
     """

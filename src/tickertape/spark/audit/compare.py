@@ -31,7 +31,7 @@ _HALF_BITS: Final = 32
 
 
 def differing_stretches(here: DataFrame, there: DataFrame) -> DataFrame:
-    """The stretches, `publisher` and `stretch`, whose messages are not the same here and there."""
+    """Return the stretches, `publisher` and `stretch`, whose messages are not the same here and there."""
     return (
         _digests(here)
         .join(_digests(there).withColumnRenamed("digest", "other"), ["publisher", "stretch"], "full")
@@ -41,8 +41,9 @@ def differing_stretches(here: DataFrame, there: DataFrame) -> DataFrame:
 
 
 def differences(here: DataFrame, there: DataFrame, stretches: DataFrame) -> DataFrame:
-    """The differences in `stretches`, a row for each number of a publisher: `publisher`, `sequence`, `kind`,
-    for `different` in `what` the columns that differ, and the hashes of the bodies in `here` and `there`.
+    """Return the differences in `stretches`, a row for each number of a publisher: `publisher`, `sequence`,
+    `kind`, for `different` in `what` the columns that differ, and the hashes of the bodies in `here` and
+    `there`.
 
     `other count`: the same messages, but one of the logs has them more often.
     """
@@ -66,7 +67,7 @@ def differences(here: DataFrame, there: DataFrame, stretches: DataFrame) -> Data
 
 
 def _digests(messages: DataFrame) -> DataFrame:
-    """A digest of each stretch: of its messages, and how many there are, in any order."""
+    """Return a digest of each stretch: of its messages, and how many there are, in any order."""
     hashed = messages.select("publisher", _stretch().alias("stretch"), _message_hash().alias("hash"))
     # Two sums that cannot overflow, and with them the count: equal messages would cancel out in an xor.
     low = f.col("hash").bitwiseAND(f.lit((1 << _HALF_BITS) - 1))
@@ -76,7 +77,7 @@ def _digests(messages: DataFrame) -> DataFrame:
 
 
 def _numbers(messages: DataFrame, stretches: DataFrame, name: str) -> DataFrame:
-    """One row for each number in `stretches`, what there is of it as the struct `name`."""
+    """Return one row for each number in `stretches`, what there is of it as the struct `name`."""
     chosen = messages.withColumn("stretch", _stretch()).join(
         f.broadcast(stretches), ["publisher", "stretch"], "left_semi"
     )
@@ -91,6 +92,6 @@ def _stretch() -> Column:
 
 
 def _message_hash() -> Column:
-    """64 bits of a message. A hash passes over what is null, so that is told apart beside it."""
+    """Return a 64-bit hash of messages. The hash skips nulls, so they are hashed as flags."""
     nulls = [f.col(part).isNull() for part in _PARTS]
     return f.xxhash64("sequence", *nulls, *_PARTS)

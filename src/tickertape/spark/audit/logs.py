@@ -32,12 +32,12 @@ class OpenedLog(NamedTuple):
     end: int
     """The positions `start` (first) to `end` (first not included)."""
     topics: str
-    """What of the journal there is: a topic, a pattern, or empty for everything that is recorded."""
+    """Recorded topics of the log: a topic, a pattern, or empty for all."""
     messages: DataFrame
-    """All columns of the source, with `position`; of a server only those that are used are asked for."""
+    """All columns of the source, with `position`; a server returns only those that are used."""
 
     def within(self, start: int, end: int) -> OpenedLog:
-        """What of it lies at the positions `start` to `end` (not included)."""
+        """Return the messages at the positions `start` to `end` (not included)."""
         start, end = max(self.start, start), min(self.end, end)
         kept = self.messages.where((f.col("position") >= start) & (f.col("position") < end))
         return self._replace(start=start, end=max(start, end), messages=kept)
@@ -54,7 +54,7 @@ class Opening(NamedTuple):
 
 
 def open_log(spark: SparkSession, name: str, columns: Sequence[str], opening: Opening) -> OpenedLog:
-    """The log called `name`, servers' URIs with commas between or where an archive is.
+    """Return the log called `name`, servers' URIs with commas between or where an archive is.
 
     Raises what connecting and resolving raise, `ArchiveFailed`, `BadBookmark`, `BookmarkUnknown`.
     """
@@ -92,7 +92,7 @@ def _of_server(spark: SparkSession, servers: str, columns: Sequence[str], openin
 
 
 def of_topic(messages: DataFrame, topic: str) -> DataFrame:
-    """The messages to `topic`, a name or a pattern."""
+    """Return the messages to `topic`, a name or a pattern."""
     return messages.where(f.col("topic").rlike(topic) if is_pattern(topic) else f.col("topic") == topic)
 
 

@@ -37,7 +37,7 @@ _NUMBERS_A_MICROSECOND: Final = 1000
 """A numbering begins at the nanoseconds of a microsecond clock, plus one (client/publishing/sequences.py)."""
 _CLOCK_BEHIND_MICROS: Final = 1_000_000
 _CLOCK_AHEAD_MICROS: Final = 86_400_000_000
-"""A publisher's clock may be so far from the server's."""
+"""Assumed difference between the clocks of publisher and server."""
 
 
 def number_runs(messages: DataFrame) -> DataFrame:
@@ -52,8 +52,8 @@ def number_runs(messages: DataFrame) -> DataFrame:
 
 
 def publisher_table(runs: DataFrame) -> DataFrame:
-    """A row for each publisher: `first` and `last` number, `messages`, how many numbers are missing in how
-    many runs, or are there more than once, and how often the order breaks or a numbering begins anew."""
+    """Return a row for each publisher: `first` and `last` number, `messages`, how many numbers are missing in
+    how many runs, or are there more than once, and how often the order breaks or a numbering begins anew."""
     counted = runs.groupBy("publisher").agg(
         f.min("first").alias("first"),
         f.max("last").alias("last"),
@@ -71,8 +71,8 @@ def publisher_table(runs: DataFrame) -> DataFrame:
 
 
 def findings(runs: DataFrame) -> DataFrame:
-    """What is to be told of `runs`, a row each: `publisher`, `kind`, the numbers `first` to `last`, their
-    `count`, and the `position` where it shows.
+    """Return the findings in `runs`, one a row: `publisher`, `kind`, the numbers `first` to `last`, their
+    `count`, and the `position` where the finding is.
 
     `missing`: numbers that no message has. `duplicate`: numbers that more messages have than one; `count` is
     how many messages are too many. `order`: the message with the number `first` stands behind one with a
@@ -109,8 +109,8 @@ def _by_number(runs: DataFrame) -> DataFrame:
 
 
 def _begins_anew() -> Column:
-    """Whether the run's first number is the clock between the run before and itself, or lies behind what
-    another process may have given."""
+    """Return whether the run's first number is the clock between the run before and itself, or lies behind
+    what another process may have given."""
     clock = (f.col("first") - 1) / _NUMBERS_A_MICROSECOND
     at_the_clock = (
         (f.col("first") % _NUMBERS_A_MICROSECOND == 1)
@@ -121,7 +121,8 @@ def _begins_anew() -> Column:
 
 
 def _by_position(runs: DataFrame) -> DataFrame:
-    """Where the order breaks. Runs that are there twice at the same places are duplicates, nothing more."""
+    """Return where the order breaks. Runs that are there twice at the same places are duplicates, nothing
+    more."""
     places = ["publisher", "first", "last", "first_position", "last_position"]
     ordered = Window.partitionBy("publisher").orderBy("first_position", "first")
     return (
@@ -142,7 +143,7 @@ def _by_position(runs: DataFrame) -> DataFrame:
 
 
 def _total(kind: str, column: str | None = None) -> Column:
-    """The sum of `column` over the findings of a kind, or their number."""
+    """Return the sum of `column` over the findings of a kind, or their number."""
     value = f.col(column) if column else f.lit(1).cast("long")
     return f.sum(f.when(f.col("kind") == kind, value).otherwise(0))
 
@@ -151,7 +152,7 @@ def _total(kind: str, column: str | None = None) -> Column:
 
 
 def _shortened(batches: Iterable[Any]) -> Iterator[Any]:
-    """The runs of each record batch."""
+    """Yield the runs of each record batch."""
     for batch in batches:
         if batch.num_rows:
             yield _runs_of(batch)

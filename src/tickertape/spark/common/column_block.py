@@ -53,8 +53,7 @@ class ColumnBlock(NamedTuple):
     sequences: UInt64s | None = None
     """Sequence of each message, when runs have gaps."""
     positions: int | AnyArray | None = None
-    """Where each message stands in the log, or where the first does when the others follow it; None when that
-    was not asked for."""
+    """Position of each message, or of the first one when the others follow it; None unless requested."""
     expirations: Int64s | None = None
     """Milliseconds of life, 0 = none."""
     correlation_ids: Labels | None = None
@@ -70,7 +69,7 @@ class ColumnBlock(NamedTuple):
 
 
 def block_of_batch(batch: MessageBatch, positions: int | AnyArray | None = None) -> ColumnBlock:
-    """A batch as a piece, whose messages stand at `positions`; nothing is copied."""
+    """Return a batch as a block with these positions; nothing is copied."""
     return ColumnBlock(
         batch.count,
         batch.body_bytes,
@@ -88,8 +87,8 @@ def block_of_batch(batch: MessageBatch, positions: int | AnyArray | None = None)
 
 
 def plain_block(encoded: memoryview, position: int) -> ColumnBlock | None:
-    """An encoded batch of one topic and no optional columns as a piece whose first message stands at
-    `position`; None for what must be parsed.
+    """Return an encoded batch of one topic without optional columns as a block whose first message has this
+    position; None if the batch must be parsed.
 
     A tenth of what parsing costs: that the sections fit into each other is checked here, what stands in them
     by `ColumnBlocks`.
@@ -125,7 +124,7 @@ def plain_block(encoded: memoryview, position: int) -> ColumnBlock | None:
 
 
 class ColumnBlocks:
-    """Pieces put end to end. Arrays are made when they are asked for, each once.
+    """Concatenated blocks. Arrays are made at their first use.
 
     Raises `BadBatch` there when a piece does not hold what it says.
     """
@@ -159,7 +158,7 @@ class ColumnBlocks:
 
     @cached_property
     def positions(self) -> Int64s:
-        """Where each message stands in the log."""
+        """Positions of the messages."""
         return np.concatenate([_positions(piece) for piece in self.pieces])
 
     @cached_property

@@ -37,7 +37,7 @@ Array = Any
 """An Arrow array; pyarrow ships no types."""
 
 _ONE_BY_ONE: Final = 64
-"""After so many bodies that cannot be read, those that follow are read one by one: they will be like them."""
+"""Unreadable bodies after which the following ones are read one by one, because they are probably alike."""
 _WRONG: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -81,7 +81,7 @@ class JsonField(NamedTuple):
 
 
 def json_field(field: StructField) -> JsonField:
-    """What a column of the schema asks for. Raises `UsageError` for a type that no field can have."""
+    """Return the field that a column of the schema names. Raises `UsageError` for an unsupported type."""
     if type(field.dataType) not in _TYPES:
         known = ", ".join(kind().simpleString() for kind in _TYPES)
         raise UsageError(
@@ -96,7 +96,7 @@ def json_field(field: StructField) -> JsonField:
 
 
 class _JsonReader:
-    """Reads a body into an object of which `paths` lead to the fields, in their order."""
+    """Decodes a body into an object in which `paths` lead to the fields, in order."""
 
     def __init__(self, fields: Sequence[JsonField]) -> None:
         tree: dict[str, Any] = {}
@@ -111,7 +111,7 @@ class _JsonReader:
         self.paths: Final = [self._found[field.name] for field in fields]
 
     def _struct(self, tree: dict[str, Any], prefix: str, path: tuple[str, ...]) -> Any:
-        """A struct whose members are those of `tree`, whatever Python thinks of their names."""
+        """Return a struct whose members are those of `tree`, whatever Python thinks of their names."""
         members: list[tuple[str, Any, Any]] = []
         for number, (name, kind) in enumerate(tree.items()):
             attribute, whole = f"f{number}", prefix + name
@@ -149,7 +149,8 @@ class JsonColumns:
         return [_JsonReader([field]) for field in self._fields]
 
     def columns(self, rows: ColumnBlocks) -> dict[str, Array]:
-        """The columns by name. Raises `BadMessage` for a body that cannot be read, when that is an error."""
+        """Return the columns by name. Raises `BadMessage` for a body that cannot be read, when that is an
+        error."""
         bodies = _bodies(rows)
         read: list[Any] = []
         wrong: dict[int, list[Any]] = {}
@@ -175,7 +176,7 @@ class JsonColumns:
         return found
 
     def _one(self, body: bytes) -> list[Any]:
-        """The fields of a body of which one at least cannot be read: the others are there all the same."""
+        """Return the fields of a body with at least one unreadable field; the others are returned."""
         found: list[Any] = []
         for reader in self._each:
             try:

@@ -40,7 +40,7 @@ NULLABLE: Final = ("key", "correlation_id", "expiration_ms")
 
 ROWS_TARGET: Final = 65_536
 TEXT_BYTES_TARGET: Final = 4 * 1024 * 1024
-"""A record batch is handed to Spark when it has so many rows, or bytes of bodies and labels."""
+"""Rows, or bytes of bodies and labels, of a record batch."""
 
 _SEQUENCE_END: Final = 1 << 63
 _TEN_THOUSAND: Final = np.uint64(10_000)
@@ -51,7 +51,7 @@ Array = Any
 
 
 class ColumnSelection(NamedTuple):
-    """What of the messages a query wants."""
+    """Columns that a query reads."""
 
     schema: Any
     """Of the record batches, an Arrow schema."""
@@ -60,12 +60,12 @@ class ColumnSelection(NamedTuple):
 
     @property
     def numbered(self) -> bool:
-        """Whether it is to be known where in the log a message stands."""
+        """Whether positions of messages are needed."""
         return POSITION in self.schema.names
 
 
 def columns_of(schema: StructType, *, strict: bool = False) -> ColumnSelection:
-    """The columns of what a user wants: any of ours in any order, and fields of JSON bodies.
+    """Return the columns of a schema: any of ours in any order, and fields of JSON bodies.
 
     `strict`: see `JsonColumns`. Raises `UsageError` for a column that is given twice, or has another type.
     """
@@ -112,7 +112,7 @@ def record_batches(pieces: Iterable[ColumnBlock], columns: ColumnSelection) -> I
 
 
 def record_batch(pieces: Sequence[ColumnBlock], columns: ColumnSelection) -> Any:
-    """One record batch of `columns` with the messages of `pieces`, in order.
+    """Return one record batch of `columns` with the messages of `pieces`, in order.
 
     Bodies of a single piece are not copied, those of several once. Raises `UsageError` for a sequence above
     the range of a Spark long, `BadBatch` for a piece that does not hold what it says, `BadMessage` for a body
@@ -140,14 +140,14 @@ def _publisher(rows: ColumnBlocks) -> Array:
 
 
 def _repeated(texts: Array, indexes: npt.NDArray[Any], counts: npt.NDArray[Any]) -> Array:
-    """A string array: text number `indexes[i]`, `counts[i]` times."""
+    """Return a string array: text number `indexes[i]`, `counts[i]` times."""
     if len(texts) > 1:
         return texts.take(_plain(pa.int32(), np.repeat(indexes.astype(np.int32), counts)))
     return _one(texts[0].as_py(), int(counts.sum()))
 
 
 def _one(text: str, count: int) -> Array:
-    """A string array: `text`, `count` times."""
+    """Return a string array: `text`, `count` times."""
     encoded = text.encode()
     offsets = np.arange(count + 1, dtype=np.int32) * np.int32(len(encoded))
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(encoded * count)]
@@ -155,7 +155,8 @@ def _one(text: str, count: int) -> Array:
 
 
 def _plain(kind: Any, values: npt.NDArray[Any]) -> Array:
-    """An array of fixed-width values as they lie; `pa.array` imports pandas first, 0.3 s in every worker."""
+    """Return an array of fixed-width values as they lie; `pa.array` imports pandas first, 0.3 s in every
+    worker."""
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
 
 
@@ -204,7 +205,7 @@ def _bookmarks_of_one(begin: bytes, sequences: npt.NDArray[np.uint64], digits: i
 
 @cache
 def _digits() -> npt.NDArray[np.uint8]:
-    """The four digits of each number below 10,000."""
+    """Return the four digits of each number below 10,000."""
     powers = np.array([1000, 100, 10, 1])
     digits: npt.NDArray[np.uint8] = (np.arange(10_000)[:, None] // powers % 10 + ord("0")).astype(np.uint8)
     return digits
@@ -246,7 +247,7 @@ def _labels(labels: Labels | None, count: int) -> Array:
 
 
 def _present(values: npt.NDArray[Any]) -> Any:
-    """The validity bits of values of which 0 means none."""
+    """Return the validity bits of values; 0 means null."""
     return pa.py_buffer(np.packbits(values != 0, bitorder="little"))
 
 

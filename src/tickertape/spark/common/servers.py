@@ -51,7 +51,7 @@ def server_text(uri: str, options: Mapping[str, str]) -> str:
 
 
 def client_of(server: str, name: str, timeout_seconds: float) -> Client:
-    """A client of a server that `server_text` gave, logged on. Raises what `Client` raises."""
+    """Return a client of a server that `server_text` gave, logged on. Raises what `Client` raises."""
     # Spark starts a Python process for each step of planning; the first of them needs no client.
     from tickertape.client.blocking.client import Client
 

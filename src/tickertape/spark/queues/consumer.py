@@ -53,8 +53,8 @@ class _Connection:
 
 
 class QueueConsumer:
-    """One consumer of a queue, connected when it is first asked for something. `take`, `acknowledge`,
-    `has_more` and `close` are for one thread."""
+    """A consumer of a queue that connects at its first use. `take`, `acknowledge`, `has_more` and `close` are
+    for one thread."""
 
     def __init__(self, wanted: QueueSourceOptions) -> None:
         self._wanted = wanted
@@ -70,7 +70,7 @@ class QueueConsumer:
     # -- for the reader -----------------------------------------------------------------------------------
 
     def take(self, wait_seconds: float = 0.0) -> list[MessageBatch]:
-        """Take messages for a micro-batch, as many as the options allow; none when none have arrived within
+        """Take messages for a micro-batch, as many as the options allow; none if none have arrived within
         `wait_seconds`.
 
         Raises `Disconnected` when no server answers, `BadOption` when there is no such queue, and the error
@@ -107,18 +107,19 @@ class QueueConsumer:
         self._under_way = []
 
     def has_more(self) -> bool:
-        """Whether the queue has messages that no consumer holds, and this one may have. Raises as `take`."""
+        """Return whether the queue has messages that no consumer holds, and this one may have. Raises as
+        `take`."""
         wanted = self._wanted
         with self._connected().subscribe(wanted.queue, filter=wanted.filter, browse=True) as stream:
             return next(iter(stream.batches(timeout=wanted.timeout_seconds)), None) is not None
 
     def end_of_log(self) -> int:
-        """The position behind the last message that is persisted. Raises `Disconnected`."""
+        """Return the position behind the last message that is persisted. Raises `Disconnected`."""
         _, _, end = self._connected().resolve(_EVERY_TOPIC, "0")
         return end
 
     def position_of_oldest(self, batches: Sequence[MessageBatch]) -> int:
-        """The position of the message that was accepted first. Raises `Disconnected`."""
+        """Return the position of the message that was accepted first. Raises `Disconnected`."""
         oldest = min(batches, key=lambda batch: int(batch.timestamps.min()))
         at = int(oldest.timestamps.argmin())
         bookmark = f"{oldest.publisher(at)}|{oldest.sequence(at)}|"
@@ -151,7 +152,7 @@ class QueueConsumer:
         return self._connection
 
     def _leave(self) -> None:
-        """Forget the connection, and with it all messages that were not handed out."""
+        """Drop the connection and all messages that were not taken."""
         connection, self._connection = self._connection, None
         client, self._client = self._client, None
         with self._changed:

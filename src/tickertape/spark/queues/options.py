@@ -55,7 +55,7 @@ _ROWS_MAX: Final = queue_backlog_max // 2
 
 
 class QueueSourceOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a user asked to read from a queue."""
+    """Options of a queue source."""
 
     servers: tuple[str, ...]
     """As `server_text` gives them, tried in this order."""
@@ -73,12 +73,12 @@ class QueueSourceOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def names_queue(given: Mapping[str, str]) -> bool:
-    """Whether the options ask for a queue rather than for the log."""
+    """Return whether the options ask for a queue rather than for the log."""
     return any(name.lower() == QUEUE for name in given)
 
 
 def queue_options(given: Mapping[str, str], query: Query = Query.STREAM) -> QueueSourceOptions:
-    """What `given` (the options of `spark.readStream`) asks for. Raises `BadOption`, `BadTopic`."""
+    """Parse `given`, the options of `spark.readStream`. Raises `BadOption`, `BadTopic`."""
     if query is Query.BATCH:
         raise BadOption(
             "Cannot read a queue as a batch: its messages are leased. Use spark.readStream with "
@@ -104,7 +104,7 @@ def queue_options(given: Mapping[str, str], query: Query = Query.STREAM) -> Queu
 
 
 def _named(given: Mapping[str, str]) -> dict[str, str]:
-    """The options under their names as written above."""
+    """Return the options under their names as written above."""
     known = {name.lower(): name for name in (*_NAMES, *_OF_THE_LOG)}
     found = {}
     for name, value in given.items():

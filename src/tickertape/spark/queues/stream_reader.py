@@ -71,17 +71,17 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._consumer: QueueConsumer | None = None
         self._batch: _Batch | None = None
         self._target: int | None = None
-        """Where the log ended when a query that reads what is there, and stops, began."""
+        """End of the log when a query started that reads the existing messages and stops."""
         self._finished = False
 
     # -- what Spark asks the driver -----------------------------------------------------------------------
 
     def initialOffset(self) -> Written:
-        """The offset of a new query."""
+        """Return the offset of a new query."""
         return self._written(0)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """The size of a micro-batch."""
+        """Return the size of a micro-batch."""
         return ReadMaxRows(self._wanted.rows_max)
 
     def latestOffset(self, start: Written, limit: ReadLimit) -> Written:
@@ -110,7 +110,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._connected().end_of_log()
 
     def partitions(self, start: Written, end: Written) -> list[InputPartition]:
-        """The tasks of a micro-batch: none when another driver has planned it."""
+        """Return the tasks of a micro-batch: none when another driver has planned it."""
         begin, after = self._read(start), self._read(end)
         if begin == after:
             return []
@@ -140,7 +140,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- what tasks do ------------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The record batches of a task."""
+        """Yield the record batches of a task."""
         assert isinstance(partition, QueuePartition)
         pieces = (block_of_batch(MessageBatch.parse(batch)) for batch in partition.batches)
         yield from record_batches(pieces, self._columns)
@@ -185,8 +185,8 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def parts_of(messages: Sequence[MessageBatch], parts_min: int) -> list[QueuePartition]:
-    """The messages of a micro-batch, in order, in at least `parts_min` parts unless there are fewer messages,
-    none of more bytes than a task may have."""
+    """Return the messages of a micro-batch, in order, in at least `parts_min` parts unless there are fewer
+    messages, none of more bytes than a task may have."""
     total = sum(batch.count for batch in messages)
     rows_max = -(-total // max(1, min(parts_min, total)))
     parts: list[QueuePartition] = []

@@ -20,7 +20,7 @@ from tickertape.spark.source.options import read_servers, read_timeout
 OF_BOTH: Final = ("servers", "publisher", "topic", "timeout", *ACCESS)
 OF_BATCH: Final = ("transactionId",)
 OF_STREAM: Final = ("checkpointLocation", "path", "queryName")
-"""Those that Spark itself reads, and hands on."""
+"""Options that Spark reads itself and passes on."""
 
 COLUMNS: Final[dict[str, tuple[type[DataType], ...]]] = {
     "data": (BinaryType, StringType),
@@ -29,11 +29,11 @@ COLUMNS: Final[dict[str, tuple[type[DataType], ...]]] = {
     "correlation_id": (StringType,),
     "expiration_ms": (LongType, IntegerType),
 }
-"""What a row may have; `data` is the body of its message."""
+"""Columns of a row; `data` is the body of its message."""
 
 
 class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a user asked to write."""
+    """Options of a sink."""
 
     servers: tuple[str, ...]
     publisher: str
@@ -46,9 +46,10 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sink_options(given: Mapping[str, str], schema: StructType, *, stream: bool) -> SinkOptions:
-    """What `given` (the options of `df.write` or `df.writeStream`) asks for, of rows of `schema`.
+    """Parse `given`, the options of `df.write` or `df.writeStream`, for rows of `schema`.
 
-    Raises `BadOption`, `BadTopic`, `BadName`, and `UsageError` for rows that are no messages."""
+    Raises `BadOption`, `BadTopic`, `BadName`, and `UsageError` for rows that are no messages.
+    """
     options = _named(given, stream=stream)
     publisher = options.get("publisher", "")
     if not publisher:
@@ -80,7 +81,7 @@ def sink_options(given: Mapping[str, str], schema: StructType, *, stream: bool) 
 
 
 def _named(given: Mapping[str, str], *, stream: bool) -> dict[str, str]:
-    """The options under their names as written above."""
+    """Return the options under their names as written above."""
     names = (*OF_BOTH, *(OF_STREAM if stream else OF_BATCH))
     known = {name.lower(): name for name in names}
     found = {}

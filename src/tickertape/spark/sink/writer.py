@@ -39,12 +39,12 @@ _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"
 _PAUSE_SECONDS: Final = 0.2
 _AGAIN: Final = (Disconnected, NotReady, TransactionBusy, LimitReached)
-"""After these a commit is asked for again."""
+"""Errors after which a commit is repeated."""
 
 
 @dataclass
 class StagedTask(WriterCommitMessage):
-    """What a task staged: `part` (empty: it had no rows) of a transaction of `space`."""
+    """Staged rows of a task: `part` (empty: no rows) of a transaction of `space`."""
 
     space: str
     name: str
@@ -66,7 +66,7 @@ class TickertapeWriter(DataSourceArrowWriter):
         _commit(self._outgoing, "", self._outgoing.transaction, _written(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Drop what is staged."""
+        """Discard the staged rows."""
         _abort(self._outgoing, _written(messages))
 
 
@@ -93,7 +93,7 @@ class TickertapeStreamWriter(DataSourceStreamArrowWriter):
             _commit(self._outgoing, written[0].space, str(batchId), written)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
-        """Drop what is staged for the batch."""
+        """Discard the staged rows of the batch."""
         _abort(self._outgoing, _written(messages))
 
 
@@ -102,7 +102,7 @@ def _written(messages: Sequence[WriterCommitMessage | None]) -> list[StagedTask]
 
 
 def _stage(outgoing: SinkOptions, space: str, name: str, rows: Iterator[Any]) -> StagedTask:
-    """Stage what a task has under a part of its own: a second attempt may bring other rows, or in another
+    """Stage the rows of a task under a part of its own: a second attempt may have other rows, or another
     order."""
     key = Transaction(publisher=outgoing.publisher, space=space, name=name)
     context = TaskContext.get()
@@ -127,8 +127,8 @@ def _stage(outgoing: SinkOptions, space: str, name: str, rows: Iterator[Any]) ->
 
 
 def _once_free(outgoing: SinkOptions, ask: Callable[[], object]) -> object:
-    """The answer, once no other attempt of the same batch is being committed. Raises `TransactionBusy` when
-    that takes longer than the time limit."""
+    """Return the answer, once no other attempt of the same batch is being committed. Raises `TransactionBusy`
+    when that takes longer than the time limit."""
     until = time.monotonic() + outgoing.timeout_seconds
     while True:
         try:
@@ -191,7 +191,7 @@ def _commit(outgoing: SinkOptions, space: str, name: str, written: Sequence[Stag
 
 
 def _abort(outgoing: SinkOptions, written: Sequence[StagedTask]) -> None:
-    """Drop what is staged, as far as it is known; what is left expires."""
+    """Discard the staged parts that are known; others expire."""
     for space, name in {(message.space, message.name) for message in written}:
         key = Transaction(publisher=outgoing.publisher, space=space, name=name)
         try:

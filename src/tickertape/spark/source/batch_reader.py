@@ -19,7 +19,7 @@ from tickertape.spark.source.task_reader import LOSS_HINT, connect, log, pieces
 
 
 class TickertapeReader(DataSourceReader):
-    """One read: planned once on the driver, then sent to the executors.
+    """One read, planned once on the driver and then sent to the executors.
 
     It has no `pushFilters`: Spark 4.3.0 keeps the read that a filter narrowed for every later query of the
     same frame, whatever that one asks for, and rows would be missing without a word.
@@ -30,7 +30,7 @@ class TickertapeReader(DataSourceReader):
         self._columns = columns
 
     def partitions(self) -> list[InputPartition]:
-        """The parts of the range as the log stands now.
+        """Plan the partitions of the range at the current state of the log.
 
         Raises `Disconnected` (no server answers), `TopicNotRecorded`, `BookmarkUnknown`, `BookmarkExpired`,
         `TimedOut`, `BadOption`.
@@ -48,7 +48,7 @@ class TickertapeReader(DataSourceReader):
         return [*parts_of(wanted, ResolvedRange(uri, answer), answer.start, answer.end, self._columns)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The record batches of a part.
+        """Yield the record batches of a part.
 
         Raises what `pieces` raises.
         """

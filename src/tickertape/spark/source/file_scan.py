@@ -44,7 +44,7 @@ class FileScan:
             _check_inputs(self._filter.needs)
 
     def block(self, commit: StoredCommit) -> ColumnBlock | None:
-        """What of a commit is handed on; None when nothing is."""
+        """Return the selected messages of a commit; None if there are none."""
         first, count = commit.header.first_position, commit.header.messages
         if self._filter is None and self._start <= first and first + count <= self._end:
             piece = plain_block(commit.body, first)

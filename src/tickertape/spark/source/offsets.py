@@ -21,12 +21,12 @@ class Offset(NamedTuple):
     position: int
 
     def written(self) -> Written:
-        """As it stands in the checkpoint."""
+        """Offset text in the checkpoint."""
         return {"journal": self.journal, "position": self.position}
 
 
 def read_offset(written: Mapping[str, Any]) -> Offset:
-    """The offset in a checkpoint. Raises `WrongJournal` for what is none of ours."""
+    """Parse the offset of a checkpoint. Raises `WrongJournal` for an offset of another source."""
     journal, position = written.get("journal"), written.get("position")
     if not isinstance(journal, str) or type(position) is not int or position < 0:
         raise WrongJournal(

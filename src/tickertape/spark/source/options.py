@@ -51,14 +51,14 @@ class Query(Enum):
 
 
 class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a user asked to read."""
+    """Options of a source."""
 
     servers: tuple[str, ...]
     """As `server_text` gives them, tried in this order."""
     topic: str
     """A name, or a pattern of names, as the server takes it."""
     filter: str | None
-    """What of a body must be true, in the language of filters; None: nothing."""
+    """Filter for bodies; None: no filter."""
     log_range: RangeText
     partitions_min: int | None
     """None: as many as the range is worth."""
@@ -68,7 +68,7 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     fail_on_data_loss: bool
     """Whether it is an error that retention has removed something of the range."""
     strict: bool
-    """Whether a body that is not what the schema says is an error; else such a field is null."""
+    """Whether a body that does not fit the schema is an error; else such a field is null."""
     directory: str | None
     """Where tasks find the data directory of the log; None: they ask the server."""
     timeout_seconds: float
@@ -76,7 +76,7 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_options(given: Mapping[str, str], query: Query = Query.BATCH) -> SourceOptions:
-    """What `given` (the options of `spark.read` or `spark.readStream`) asks for.
+    """Parse `given`, the options of `spark.read` or `spark.readStream`.
 
     `servers` and `topic` (or `topicPattern`) must be there. Raises `BadOption`, `BadTopic` or `BadBookmark`,
     naming the option.
@@ -101,7 +101,7 @@ def read_options(given: Mapping[str, str], query: Query = Query.BATCH) -> Source
 
 
 def _named(given: Mapping[str, str], query: Query) -> dict[str, str]:
-    """The options under their names as written above."""
+    """Return the options under their names as written above."""
     names = (*OF_BOTH, *OF_BATCH, *OF_STREAM)
     known = {name.lower(): name for name in names}
     found = {}
@@ -116,7 +116,7 @@ def _named(given: Mapping[str, str], query: Query) -> dict[str, str]:
 
 
 def read_servers(options: Mapping[str, str]) -> tuple[str, ...]:
-    """The servers that options name, each with how it is reached. Raises `BadOption`."""
+    """Return the servers that options name, each with how it is reached. Raises `BadOption`."""
     servers = tuple(uri for uri in map(str.strip, options.get("servers", "").split(",")) if uri)
     if not servers:
         raise BadOption(
@@ -141,14 +141,14 @@ def _topic(options: Mapping[str, str]) -> str:
 
 
 def read_filter(value: str | None) -> str | None:
-    """The filter that an option asks for. Raises `BadOption`."""
+    """Return the filter of an option. Raises `BadOption`."""
     if value == "":
         raise BadOption("option filter is empty: leave it out to read everything")
     return value
 
 
 def read_number(options: Mapping[str, str], name: str, maximum: int) -> int | None:
-    """The number that an option asks for, 1 to `maximum`; None when it is not given. Raises `BadOption`."""
+    """Return the number of an option, 1 to `maximum`; None if it is not given. Raises `BadOption`."""
     value = options.get(name)
     if value is None:
         return None
@@ -158,7 +158,7 @@ def read_number(options: Mapping[str, str], name: str, maximum: int) -> int | No
 
 
 def read_bytes(name: str, value: str) -> int:
-    """The size that an option asks for, in bytes. Raises `BadOption`."""
+    """Return the size of an option in bytes. Raises `BadOption`."""
     try:
         size = parse_size(value)
     except BadOption as error:
@@ -175,7 +175,7 @@ def _flag(name: str, value: str) -> bool:
 
 
 def read_mode(value: str) -> bool:
-    """Whether bodies that do not fit the schema are errors. Raises `BadOption`."""
+    """Return whether bodies that do not fit the schema are errors. Raises `BadOption`."""
     if value.upper() not in ("PERMISSIVE", "FAILFAST"):
         raise BadOption(f"option mode is PERMISSIVE or FAILFAST, not {value!r}")
     return value.upper() == "FAILFAST"
@@ -191,7 +191,7 @@ def _directory(value: str | None) -> str | None:
 
 
 def read_timeout(value: str | None) -> float:
-    """The timeout that an option asks for, in seconds. Raises `BadOption`."""
+    """Return the timeout of an option in seconds. Raises `BadOption`."""
     if value is None:
         return TIMEOUT_SECONDS_DEFAULT
     try:

@@ -38,7 +38,7 @@ class LogPartition(InputPartition):
     types: tuple[tuple[str, str], ...] = ()
     """Topics and their message types, where that is not JSON."""
     numbered: bool = False
-    """Whether it is to be known where each message stands."""
+    """Whether positions of messages are needed."""
     fail_on_data_loss: bool = True
     connect_seconds: float = 0.0
     """How long a task waits for a server to answer at all."""
@@ -66,7 +66,7 @@ def split(start: int, end: int, *, partitions_min: int | None, rows_max: int) ->
 
 
 class ResolvedRange(NamedTuple):
-    """Who answered the driver, and what it said."""
+    """Server that answered the driver, and its answer."""
 
     uri: str
     answer: Resolved
@@ -81,7 +81,7 @@ def parts_of(
     *,
     connect_seconds: float = 0.0,
 ) -> list[LogPartition]:
-    """The parts of the positions `start` to `end` (not included) of the log found, in order.
+    """Return the parts of the positions `start` to `end` (not included) of the log found, in order.
 
     Tasks ask the server that answered the driver first. Raises `BadOption` for too many parts.
     """

@@ -47,7 +47,7 @@ class RangeText(NamedTuple):
 
 
 def range_text(options: Mapping[str, str]) -> RangeText:
-    """The range that `STARTS` and `ENDS` together ask for. Raises `BadBookmark`, `BadOption`."""
+    """Return the range that `STARTS` and `ENDS` together ask for. Raises `BadBookmark`, `BadOption`."""
     whole = _whole(options)
     if isinstance(whole, Range):
         rest = Range(begin=Epoch(), begin_inclusive=False, end=whole.end, end_inclusive=whole.end_inclusive)

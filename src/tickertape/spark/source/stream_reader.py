@@ -46,14 +46,15 @@ class TickertapeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._columns = columns
         self._connected: tuple[Client, str] | None = None
         self._target: int | None = None
-        """Where the log ended when a query that reads what is there, and stops, began."""
+        """End of the log when a query started that reads the existing messages and stops."""
         self._planned = 0
         """Up to where the query has planned to read."""
 
     # -- where to begin and to end ----------------------------------------------------------------------
 
     def initialOffset(self) -> Written:
-        """Where a new query begins: `startingBookmark` or `startingTimestamp`. Raises as a batch does."""
+        """Return where a new query begins: `startingBookmark` or `startingTimestamp`. Raises as a batch
+        does."""
         wanted = self._wanted
         try:
             answer = self._locate(wanted.log_range.whole)
@@ -65,14 +66,14 @@ class TickertapeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return Offset(answer.journal, answer.start).written()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """What the options say of the size of a micro-batch; where both do, `latestOffset` keeps both."""
+        """Limits of a micro-batch from the options; `latestOffset` applies both."""
         rows, size = self._wanted.rows_per_trigger_max, self._wanted.bytes_per_trigger_max
         if rows is not None:
             return ReadMaxRows(rows)
         return ReadAllAvailable() if size is None else ReadMaxBytes(size)
 
     def latestOffset(self, start: Written, limit: ReadLimit) -> Written:
-        """Where the micro-batch ends that begins at `start`.
+        """Return the end of the micro-batch that starts at `start`.
 
         Raises `WrongJournal`, `BookmarkExpired` (retention has removed what was not read yet), `JournalError`
         (the log ends before `start`), `Disconnected`.
@@ -94,8 +95,8 @@ class TickertapeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return Offset(answer.journal, answer.end).written()
 
     def _bounds(self, limit: ReadLimit) -> tuple[int, int]:
-        """Rows and bytes of a micro-batch at most, 0 for any number. Only what is Spark's own wish, to read
-        everything, sets the options aside."""
+        """Return the most rows and bytes of a micro-batch, 0 for no limit. Only Spark's request to read
+        everything overrides the options."""
         rows, size = self._wanted.rows_per_trigger_max or 0, self._wanted.bytes_per_trigger_max or 0
         if isinstance(limit, ReadMaxRows):
             return limit.max_rows, size
@@ -104,19 +105,19 @@ class TickertapeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return 0, 0
 
     def reportLatestOffset(self) -> Written | None:
-        """The end of the log now, and how much of it is not planned yet: `behind`, in positions."""
+        """Return the end of the log now, and how much of it is not planned yet: `behind`, in positions."""
         answer = self._locate(EPOCH)
         behind = max(answer.end - max(self._planned, answer.start), 0)
         return Offset(answer.journal, answer.end).written() | {"behind": behind}
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """What is persisted from now on is not read by this run."""
+        """Fix the end of this run: messages persisted from now on are not read by it."""
         self._target = self._locate(EPOCH).end
 
     # -- reading ----------------------------------------------------------------------------------------
 
     def partitions(self, start: Written, end: Written) -> list[InputPartition]:
-        """The parts of a micro-batch. Raises as `latestOffset`."""
+        """Return the parts of a micro-batch. Raises as `latestOffset`."""
         first, after = read_offset(start), read_offset(end)
         if first.position == after.position:
             return []
@@ -135,12 +136,12 @@ class TickertapeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return [*parts]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The record batches of a part. Raises what `pieces` raises."""
+        """Yield the record batches of a part. Raises what `pieces` raises."""
         assert isinstance(partition, LogPartition)
         yield from record_batches(pieces(partition), self._columns)
 
     def commit(self, end: Written) -> None:
-        """Nothing: where a query stands is in its checkpoint."""
+        """Do nothing: the checkpoint has the state of a query."""
 
     def stop(self) -> None:
         """Close the connection."""
@@ -151,9 +152,10 @@ class TickertapeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     # -- inside -----------------------------------------------------------------------------------------
 
     def _look(self, offset: Offset, planned: Offset) -> Resolved:
-        """All of the log, when it is that of `offset` and has what comes after it, up to `planned`.
+        """Return the state of the log if it is that of `offset` and has the messages up to `planned`.
 
-        A read that goes beyond the end of a log waits for what is published there: other messages."""
+        A read that goes beyond the end of a log waits for what is published there: other messages.
+        """
         answer = self._locate(EPOCH)
         for place in (offset, planned):
             check_journal(place, answer.journal)
@@ -179,7 +181,7 @@ class TickertapeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return self._ask(lambda client: client.locate(wanted.topic, bookmark, filter=wanted.filter))
 
     def _ask(self, question: Callable[[Client], T]) -> T:
-        """The answer of the server, or of the next one to which it can be put before the timeout."""
+        """Return the answer of the server, or of the next one to which it can be put before the timeout."""
         until = time.monotonic() + self._wanted.timeout_seconds
         while True:
             if self._connected is None:

@@ -39,7 +39,7 @@ log: Final = logging.getLogger("tickertape.spark")
 
 
 def pieces(part: LogPartition) -> Iterator[ColumnBlock]:
-    """The messages of `part`, in log order.
+    """Yield the messages of `part`, in log order.
 
     From a server: raises `WrongJournal` when the one that answers holds another log, `Disconnected` when none
     does or it is cut short, `BadFilter`. From files: raises `WrongJournal`, `NotAJournal`, `JournalVersion`,
@@ -78,7 +78,7 @@ def _from_server(part: LogPartition) -> Iterator[ColumnBlock]:
 
 
 def lost(start: int, end: int) -> None:
-    """Log that what was asked for from position `start` up to `end` is gone."""
+    """Log that the positions `start` up to `end` were removed."""
     log.warning(
         "positions %d to %d were removed by retention before they were read; the query goes on without them",
         start,
@@ -125,7 +125,7 @@ def _from_files(part: LogPartition, directory: str) -> Iterator[ColumnBlock]:
 def connect(
     servers: tuple[str, ...], timeout_seconds: float, connect_seconds: float = 0.0
 ) -> tuple[Client, str]:
-    """A client of the first server that answers, and its URI. Its name is its own: tasks never clash.
+    """Return a client of the first server that answers, and its URI. Its name is its own: tasks never clash.
 
     All are asked once more until `connect_seconds` are over. Raises `Disconnected` with the reason of each
     when none answers, `AuthenticationFailed` when all refuse the token.

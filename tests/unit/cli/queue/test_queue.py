@@ -19,7 +19,7 @@ from tickertape.cli.queue import ls, purge
 from tickertape.cli.queue.requeue import label_of
 from tickertape.cli.support import terminal
 from tickertape.cli.support.command_group import cli
-from tickertape.client.blocking import client as blocking
+from tickertape.client.blocking import client as client_module
 from tickertape.server.admin.schema import Stats
 
 
@@ -92,7 +92,7 @@ class Client:
 def client(monkeypatch: pytest.MonkeyPatch) -> Client:
     """What commands connect with."""
     made = Client()
-    monkeypatch.setattr(blocking, "Client", made)
+    monkeypatch.setattr(client_module, "Client", made)
     return made
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from tickertape.filter import compile_filter
 from tickertape.filter.functions.arrays import Arrays
-from tickertape.filter.index import predicates as verdicts
+from tickertape.filter.index import predicates
 from tickertape.filter.index.predicates import PredicateCache, SeenValues, Test
 from tickertape.filter.index.terms import Single, terms_of
 from tickertape.filter.index.value_cache import ValueCache
@@ -39,7 +39,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The values that conditions were asked of."""
     found: list[Any] = []
 
-    make = verdicts.test_of
+    make = predicates.test_of
 
     def noting(condition: Any) -> Test:
         test = make(condition)
@@ -50,7 +50,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
         return noted
 
-    monkeypatch.setattr(verdicts, "test_of", noting)
+    monkeypatch.setattr(predicates, "test_of", noting)
     return found
 
 

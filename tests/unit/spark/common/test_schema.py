@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from tests.helpers.processes import source_environment
 from tickertape.base.errors import BadBatch, UsageError
 from tickertape.batch import BatchBuilder, MessageBatch, Stamp, batch_from_bodies, merge
-from tickertape.spark.common import schema as columns
+from tickertape.spark.common import schema as schema_module
 from tickertape.spark.common.column_block import block_of_batch
 from tickertape.spark.common.schema import (
     DEFAULT_SCHEMA,
@@ -167,13 +167,13 @@ def test_the_schema_is_exactly_the_one_that_spark_compares_with() -> None:
 
 def test_only_the_wanted_columns_are_made_in_the_wanted_order(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
-    for name, (kind, arrow, make) in list(columns._COLUMNS.items()):
+    for name, (kind, arrow, make) in list(schema_module._COLUMNS.items()):
 
         def recorded(rows: Any, name: str = name, make: Any = make) -> Any:
             made.append(name)
             return make(rows)
 
-        monkeypatch.setitem(columns._COLUMNS, name, (kind, arrow, recorded))
+        monkeypatch.setitem(schema_module._COLUMNS, name, (kind, arrow, recorded))
     table = record_batch([block_of_batch(one_run())], columns_of(struct("data binary, publisher string")))
     assert table.schema.names == ["data", "publisher"]
     assert made == ["data", "publisher"]
@@ -187,7 +187,7 @@ def test_bodies_of_a_single_batch_are_not_copied() -> None:
 
 
 def test_small_batches_are_gathered_and_none_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "ROWS_TARGET", 10)
+    monkeypatch.setattr(schema_module, "ROWS_TARGET", 10)
     batches = [one_run(FIRST + 3 * i) for i in range(9)]
     tables = list(record_batches(map(block_of_batch, batches), ALL))
     assert [table.num_rows for table in tables] == [12, 12, 3]
@@ -195,7 +195,7 @@ def test_small_batches_are_gathered_and_none_is_lost(monkeypatch: pytest.MonkeyP
 
 
 def test_large_bodies_are_not_gathered_beyond_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "TEXT_BYTES_TARGET", 100)
+    monkeypatch.setattr(schema_module, "TEXT_BYTES_TARGET", 100)
     batches = [batch_from_bodies("flights", [b"x" * 60]) for _ in range(5)]
     assert [table.num_rows for table in record_batches(map(block_of_batch, batches), ALL)] == [2, 2, 1]
     assert list(record_batches([], ALL)) == []

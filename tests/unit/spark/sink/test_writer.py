@@ -10,7 +10,7 @@ import pytest
 
 from tickertape.base.errors import LimitReached, TickertapeError, TransactionBusy
 from tickertape.batch import MessageBatch
-from tickertape.spark.sink import writer as sink
+from tickertape.spark.sink import writer as writer_module
 from tickertape.spark.sink.options import SinkOptions
 from tickertape.spark.sink.writer import TickertapeWriter
 from tickertape.wire.commands import Command, Commit, Committed, Prepare, Stage, Staged
@@ -48,8 +48,8 @@ class Server:
 def writer_to(
     monkeypatch: pytest.MonkeyPatch, server: Server, timeout_seconds: float = 600.0
 ) -> TickertapeWriter:
-    monkeypatch.setattr(sink, "connect", lambda *_: (server, "tcp://127.0.0.1:9007"))
-    monkeypatch.setattr(sink, "_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(writer_module, "connect", lambda *_: (server, "tcp://127.0.0.1:9007"))
+    monkeypatch.setattr(writer_module, "_PAUSE_SECONDS", 0.0)
     return TickertapeWriter(
         SinkOptions(
             servers=("tcp://127.0.0.1:9007",),
