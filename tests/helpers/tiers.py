@@ -1,7 +1,9 @@
-"""Owns how a test with many parts is divided between every run and `script/test --full`."""
+"""Tiers: divides a test with many parts between every run and `script/test --full`."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -10,3 +12,16 @@ import pytest
 def parts(count: int, every_run: int = 1) -> list[Any]:
     """`range(count)` for `parametrize`; those from `every_run` on only in the full tier."""
     return [n if n < every_run else pytest.param(n, marks=pytest.mark.full) for n in range(count)]
+
+
+def seeds_of(part: range, counts: Counter[str], least: Mapping[str, int]) -> Iterator[int]:
+    """The seeds of one part of a simulation that counts its events.
+
+    The part with seed 0, which every run has, shows that each event happens at least so often: it goes on
+    with further seeds until then, up to three times its size. In another part a rare event may be missing."""
+    yield from part
+    seed = part.stop
+    while part.start == 0 and (seldom := [event for event in least if counts[event] < least[event]]):
+        assert seed < 3 * part.stop, f"too seldom to show anything about it: {seldom}, {dict(counts)}"
+        yield seed
+        seed += 1

@@ -7,27 +7,27 @@ from random import Random
 
 import pytest
 
-from tests.helpers.tiers import parts
+from tests.helpers.tiers import parts, seeds_of
 from tests.simulation.engine_peer import Heard, Peer
 from tests.simulation.engine_world import EngineWorld
 from tickertape.engine.subscriptions.log_feed import LogFeed, Phase
 
-SCHEDULES = 2_000
+SCHEDULES_A_PART = 50
 PARTS = 40
 TOPICS = ("a", "b", "c")
-HAPPENS = (
-    "epoch",
-    "now",
-    "bookmark",
-    "plain",
-    "blocked",
-    "oversized message",
-    "reads",
-    "notices",
-    "overruns",
-    "joined the end",
-    "left the end",
-)
+HAPPENS = {
+    "epoch": 6,
+    "now": 6,
+    "bookmark": 6,
+    "plain": 6,
+    "blocked": 6,
+    "oversized message": 6,
+    "reads": 6,
+    "notices": 6,
+    "overruns": 1,
+    "joined the end": 6,
+    "left the end": 6,
+}
 Sent = dict[tuple[int, bool], list[tuple[str, bytes]]]
 """What each publisher published, in its order, with and without sequences: by connection and that."""
 
@@ -132,7 +132,8 @@ def _check_log(log: dict[int, Heard], publishers: list[Peer], sent: Sent, seed: 
 @pytest.mark.parametrize("part", parts(PARTS))
 def test_handover_has_no_gap_no_duplicate_and_keeps_the_order(part: int) -> None:
     counts: Counter[str] = Counter()
-    for seed in range(part * SCHEDULES // PARTS, (part + 1) * SCHEDULES // PARTS):
+    seeds = range(part * SCHEDULES_A_PART, (part + 1) * SCHEDULES_A_PART)
+    for seed in seeds_of(seeds, counts, HAPPENS):
         world = EngineWorld(seed, counts=counts, segment_bytes=Random(seed).choice((16_384, 65_536)))
         world.small_tail()
         world.small_bounds()
@@ -160,5 +161,3 @@ def test_handover_has_no_gap_no_duplicate_and_keeps_the_order(part: int) -> None
         for publisher in publishers:
             assert publisher.goodbye is None
             assert publisher.acked_frame == publisher.frames, f"seed {seed}: everything is acknowledged"
-    for what in HAPPENS:
-        assert counts[what] > (0 if what == "overruns" else 5), f"{what} happened {counts[what]} times"

@@ -1,0 +1,33 @@
+"""Seeds of a simulation that has many parts: the first part shows that each event happens."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.helpers.tiers import seeds_of
+
+
+def lived(part: int, every: int) -> list[int]:
+    """The seeds of a part of 10, with an event in every so many seeds; it has to happen twice."""
+    counts: Counter[str] = Counter()
+    seeds = []
+    for seed in seeds_of(range(10 * part, 10 * part + 10), counts, {"rare": 2}):
+        seeds.append(seed)
+        counts["rare"] += (seed + 1) % every == 0
+    return seeds
+
+
+@pytest.mark.parametrize(("every", "last"), [(1, 9), (5, 9), (6, 11), (15, 29)])
+def test_first_part_goes_on_until_each_event_has_happened(every: int, last: int) -> None:
+    assert lived(0, every) == list(range(last + 1))
+
+
+def test_first_part_without_an_event_fails() -> None:
+    with pytest.raises(AssertionError, match="too seldom"):
+        lived(0, 16)
+
+
+def test_other_parts_may_miss_an_event() -> None:
+    assert lived(2, 100) == list(range(20, 30))
