@@ -27,9 +27,9 @@ MUST_HAPPEN: Final = {
     "messages": 21,
     "frames for several": 21,
     "reads": 21,
-    Phase.BEHIND.name: 101,
-    Phase.TOGETHER.name: 101,
-    Phase.AT_END.name: 101,
+    Phase.REPLAY.name: 101,
+    Phase.SHARED_REPLAY.name: 101,
+    Phase.TAIL.name: 101,
 }
 
 KINDS: Final = 4
