@@ -169,7 +169,7 @@ class Client(
             extra = extras(expiration, correlation_id, sow_key)
             driver = self._driver
             return driver.publish_when_room(driver.seconds(timeout), driver.publish, topic, body, *extra)
-        driver, publishing = self._driver, self._publishing
+        publishing = self._publishing
         run = publishing.run
         if len(body) <= run.body_bytes_max and topic == run.topic and (owner := run.owner) == get_ident():
             # A signal handler that publishes here must not append too: nobody's run sends it the long way,
@@ -183,9 +183,10 @@ class Client(
                 if publishing.run is run:
                     base = run.base
                     return None if base is None else base + index
+                driver = self._driver
                 return driver.publish_when_room(driver.timeout, publishing.publish_again, run, index, body)
             run.owner = owner
-        kept = publishing.kept
+        driver, kept = self._driver, publishing.kept
         if kept is not None and topic == kept.topic and not driver.owns_lock():
             try:
                 driver.lock.acquire()
