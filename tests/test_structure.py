@@ -1,0 +1,327 @@
+"""Structure of the source tree: order of folders, module cycles, class names, constructors, folder sizes."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.test_tidy import PACKAGE, ROOT, imports, nodes_of, place, python_files
+
+ORDER: Final[dict[str, str]] = {
+    "engine": (
+        "broker > transactions > commands > sow, replication > queues, delivery, transient"
+        " > retention, subscriptions > conflation > log_reads > matching > sessions, entitlements"
+        " > runtime > limits"
+    ),
+    "engine/queues": "* > state",
+    "client": (
+        "blocking, aio > api > ha, protocol > queues, subscriptions > publishing"
+        " > publish_store, bookmark_store > common > limits"
+    ),
+    "journal": (
+        "offline > journal > disk_jobs > recovery, retention > reading > commit > index > format > disk"
+        " > limits"
+    ),
+    "server": (
+        "app > diagnosis, signals > session_expiry, offline_prune, admin, web > engine_driver > startup"
+        " > network, storage, access > sync_cost > config > events, clock > limits"
+    ),
+    "filter": (
+        "batch_filter, index > topic_set > compiler > functions > language, contained_errors > limits"
+    ),
+    "spark": "datasource, last_values > audit > archive, sink, queues > source > common > limits",
+}
+"""Imports run from left to right only, those for type checkers too; rooms named together do not import each
+other. `*` stands for all other modules of the folder. A room may be empty: its place is kept."""
+
+TWINS: Final = {
+    "CaughtUp": "transition of a feed, and effect of the client",
+    "Command": "of the wire, and the public one of the client",
+    "Lease": "of the queue, and of the message at the client",
+    "Send": "effect of the engine, and of the client",
+    "SubscriptionRegistry": "of all connections at the server, and of one client",
+}
+"""Class names that exist twice, and why."""
+
+FILES_MAX: Final = 12
+FILES_MIN: Final = 3
+FOLDER_EXCEPTIONS: Final[dict[str, str]] = {
+    ".": "the package itself",
+    "archive": "a file for each step of writing and reading the table",
+    "cli": "only folders",
+    "client": "only folders",
+    "cli/commands": "a file for each command",
+    "client/queues": "acknowledgements only; the rest of a queue is the server's",
+    "filter": "what all folders of it share, and the filter over a batch",
+    "server/access": "rights join it",
+    "spark": "the two entry points",
+    "spark/sink": "options and writer",
+}
+"""Folders outside these sizes, and why."""
+
+LATE: Final = {
+    ("tickertape.batch.message_batch", "tickertape.batch.arrow"): "spares the import of pyarrow",
+    ("tickertape.batch.message_batch", "tickertape.batch.pickling"): "only other processes need it",
+}
+"""Imports inside functions that close a cycle, and why."""
+
+COLLABORATORS_MAX: Final = 6
+LARGE_CONSTRUCTORS_MAX: Final = 5
+"""Constructors with more positional arguments than that. May only fall."""
+CALLABLES_MAX: Final = 28
+"""Callables that constructors take, in all. May only fall."""
+SET_FROM_OUTSIDE_MAX: Final = 40
+"""Assignments to attributes of another object, in all. May only fall."""
+
+
+# -- order of folders ---------------------------------------------------------------------------------
+
+
+def levels(order: str) -> dict[str, int]:
+    """Room to level, the highest first."""
+    return {room.strip(): level for level, rooms in enumerate(order.split(">")) for room in rooms.split(",")}
+
+
+def room_of(module: str, folder: str) -> str | None:
+    """The room of `folder` in which a dotted module is; None for one that is elsewhere."""
+    prefix = "tickertape." + folder.replace("/", ".") + "."
+    return module.removeprefix(prefix).split(".")[0] if module.startswith(prefix) else None
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def misplaced(folder: str) -> Iterator[str]:
+    """Imports against the order of a folder."""
+    level = levels(ORDER[folder])
+    other = level.get("*")
+    for path in sorted((PACKAGE / folder).rglob("*.py")):
+        here = room_of(module_of(path), folder)
+        if here is None:
+            continue
+        for node, name in imported_modules(path):
+            there = room_of(name, folder)
+            if there is None or there == here:
+                continue
+            mine, its = level.get(here, other), level.get(there, other)
+            if mine is None or its is None:
+                yield f"{place(path)}: {folder}/{here if mine is None else there} has no place in ORDER"
+            elif mine >= its and not (mine == its == other):
+                yield f"{place(path, node)}: {folder}/{here} must not import {folder}/{there}"
+
+
+@cache
+def known_modules() -> frozenset[str]:
+    return frozenset(module_of(path) for path in PACKAGE.rglob("*.py") if "project" not in path.parts)
+
+
+def imported_modules(path: Path) -> Iterator[tuple[ast.stmt, str]]:
+    """Modules that a file imports: `from package import module` names the module."""
+    for node, name in imports(path):
+        if isinstance(node, ast.ImportFrom) and node.module == name:
+            modules = [f"{name}.{alias.name}" for alias in node.names]
+            if all(module in known_modules() for module in modules):
+                yield from ((node, module) for module in modules)
+                continue
+        yield node, name
+
+
+@pytest.mark.parametrize("folder", ORDER)
+def test_imports_follow_the_order_of_folders(folder: str) -> None:
+    wrong = sorted(set(misplaced(folder)))
+    assert not wrong, "\n".join(wrong)
+
+
+def test_order_of_folders_has_each_room_once() -> None:
+    for folder, order in ORDER.items():
+        rooms = [room.strip() for part in order.split(">") for room in part.split(",")]
+        assert not [room for room, count in Counter(rooms).items() if count > 1], folder
+
+
+# -- cycles -------------------------------------------------------------------------------------------
+
+
+def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """The strongly connected components of more than one module (Tarjan)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(start: str) -> None:
+        work = [(start, iter(sorted(graph[start])))]
+        index[start] = low[start] = len(index)
+        stack.append(start)
+        while work:
+            node, rest = work[-1]
+            for following in rest:
+                if following not in index:
+                    index[following] = low[following] = len(index)
+                    stack.append(following)
+                    work.append((following, iter(sorted(graph[following]))))
+                    break
+                if following in stack:
+                    low[node] = min(low[node], index[following])
+            else:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
+                if low[node] == index[node]:
+                    at = stack.index(node)
+                    if len(stack) - at > 1:
+                        found.append(sorted(stack[at:]))
+                    del stack[at:]
+
+    for module in sorted(graph):
+        if module not in index:
+            visit(module)
+    return found
+
+
+def test_modules_have_no_cycle() -> None:
+    """None that only types close either. Packages that hand on names of their own modules do not count."""
+    graph: dict[str, set[str]] = {module: set() for module in known_modules()}
+    for path in PACKAGE.rglob("*.py"):
+        if "project" in path.parts or path.name == "__init__.py":
+            continue
+        module = module_of(path)
+        graph[module] |= {
+            name for _, name in imported_modules(path) if name in graph and (module, name) not in LATE
+        }
+    assert cycles(graph) == []
+
+
+def test_the_search_for_cycles_itself() -> None:
+    assert cycles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == [["b", "c"]]
+    assert cycles({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+    assert cycles({"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set()}) == [["a", "b", "c"]]
+
+
+# -- names --------------------------------------------------------------------------------------------
+
+
+def test_class_names_exist_once() -> None:
+    places: dict[str, list[str]] = {}
+    for path in python_files("src"):
+        for node in nodes_of(path):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(place(path, node))
+    twice = {name: found for name, found in places.items() if len(found) > 1}
+    assert {name: found for name, found in twice.items() if name not in TWINS} == {}
+    assert set(TWINS) <= set(twice), "these exist once by now"
+
+
+# -- constructors -------------------------------------------------------------------------------------
+
+
+def constructors() -> Iterator[tuple[Path, ast.ClassDef, ast.FunctionDef]]:
+    for path in python_files("src"):
+        for node in nodes_of(path):
+            if isinstance(node, ast.ClassDef):
+                for part in node.body:
+                    if isinstance(part, ast.FunctionDef) and part.name == "__init__":
+                        yield path, node, part
+
+
+def is_callable(argument: ast.arg) -> bool:
+    return argument.annotation is not None and "Callable" in ast.unparse(argument.annotation)
+
+
+def test_constructors_take_few_collaborators_and_callables() -> None:
+    large, callables = [], []
+    for path, node, init in constructors():
+        positional = [*init.args.posonlyargs, *init.args.args][1:]
+        arguments = [*positional, *init.args.kwonlyargs]
+        if len(positional) > COLLABORATORS_MAX:
+            large.append(f"{place(path, init)}: {node.name} takes {len(positional)}")
+        callables += [
+            f"{place(path, init)}: {node.name}({argument.arg})"
+            for argument in arguments
+            if is_callable(argument)
+        ]
+    assert len(large) <= LARGE_CONSTRUCTORS_MAX, "\n".join(large)
+    assert len(callables) <= CALLABLES_MAX, "\n".join(callables)
+
+
+def set_from_outside(path: Path) -> Iterator[str]:
+    """`self.part.attribute = ...`: what a constructor or a method of `part` should do."""
+    for node in nodes_of(path):
+        targets: list[ast.expr] = []
+        if isinstance(node, ast.Assign):
+            targets = node.targets
+        elif isinstance(node, ast.AugAssign | ast.AnnAssign):
+            targets = [node.target]
+        for target in targets:
+            if (
+                isinstance(target, ast.Attribute)
+                and isinstance(target.value, ast.Attribute)
+                and isinstance(target.value.value, ast.Name)
+                and target.value.value.id == "self"
+            ):
+                yield f"{place(path, node)}: {ast.unparse(target)}"
+
+
+def test_nothing_is_set_from_outside() -> None:
+    found = [
+        line
+        for package in ("engine", "client", "server")
+        for path in sorted((PACKAGE / package).rglob("*.py"))
+        for line in set_from_outside(path)
+    ]
+    assert len(found) <= SET_FROM_OUTSIDE_MAX, "\n".join(found)
+
+
+# -- folders ------------------------------------------------------------------------------------------
+
+
+def test_folders_hold_few_files() -> None:
+    sizes = {
+        folder.relative_to(PACKAGE).as_posix(): sum(
+            path.name != "__init__.py" for path in folder.glob("*.py")
+        )
+        for folder in {path.parent for path in PACKAGE.rglob("*.py") if "project" not in path.parts}
+    }
+    wrong = {
+        folder: count
+        for folder, count in sizes.items()
+        if folder not in FOLDER_EXCEPTIONS and count and not FILES_MIN <= count <= FILES_MAX
+    }
+    assert wrong == {}
+    assert not [folder for folder in FOLDER_EXCEPTIONS if folder not in sizes], "no such folder"
+
+
+# -- the page about it --------------------------------------------------------------------------------
+
+PAGE: Final = ROOT / "docs" / "architecture.md"
+TO_COME: Final = re.compile(r"## Where the next features dock on.*", re.DOTALL)
+
+
+def test_architecture_page_names_files_and_classes_that_exist() -> None:
+    text = TO_COME.sub("", PAGE.read_text(encoding="utf-8"))
+    folder = ""
+    missing = []
+    for name in re.findall(r"`([\w./]+?)`", text):
+        if name.endswith((".py", "/")):
+            inside = PACKAGE / name
+            if not inside.exists() and not (ROOT / name).exists() and not (PACKAGE / folder / name).exists():
+                missing.append(name)
+            elif inside.exists() and name.endswith(".py"):
+                folder = name.rpartition("/")[0]
+    classes = {
+        node.name for path in python_files("src") for node in nodes_of(path) if isinstance(node, ast.ClassDef)
+    }
+    drawn = set(re.findall(r"`([A-Z][a-z]+\w*)(?:\.\w+)?`", text))
+    missing += sorted(drawn - classes - PUBLIC_WORDS)
+    assert missing == []
+
+
+PUBLIC_WORDS: Final = {"Now"}
