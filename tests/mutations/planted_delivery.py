@@ -150,8 +150,8 @@ DELIVERY_MUTATIONS: Final = (
     Mutation(
         "what conflation held back for one comes behind what took its place",
         "engine/transient/delivery.py",
-        "            self._queue = self._given or self._publishes\n",
-        "            self._queue = self._publishes or self._given\n",
+        "            self._queue = self._conflated_out or self._publishes\n",
+        "            self._queue = self._publishes or self._conflated_out\n",
         ("unit/engine/transient/test_conflation.py",),
         promise="behaviour 18",
         tier="unit",

@@ -106,7 +106,7 @@ class LiveLife:
 
     def backlogs(self) -> list[Backlog]:
         """Every backlog; the one that is handed on may be nobody's any more."""
-        being_handed_on = self.unrecorded._audience
+        being_handed_on = self.unrecorded._group
         audiences = dict.fromkeys(self.unrecorded._standing.groups())
         if being_handed_on is not None:
             audiences[being_handed_on] = None

@@ -78,23 +78,23 @@ class TransientDelivery:
         self._budget = self.step_bytes_max
         self._number = 0
         self._publishes: deque[_Publish] = deque()
-        self._given: deque[_Publish] = deque()
+        self._conflated_out: deque[_Publish] = deque()
         """What conflation gave: it goes before the publishes that are not begun yet."""
         self._queue = self._publishes
         """Of which of the two the first is begun, or is next."""
         self._waiting_bytes = 0
         # What is left to do of the first publish: its offers, the subscribers of the one begun, and what of
         # its pieces the next of them was sent.
-        self._audience: TransientGroup | None = None
+        self._group: TransientGroup | None = None
         self._offers: Iterator[Match[TransientGroup]] | None = None
         self._subs: list[TransientFeed] = []
         self._pieces: SharedFrames | None = None
         self._reached = (0, 0)
         self._holding = TransientConflation()
-        self._lines: dict[Session, dict[TransientFeed, None]] = {}
+        self._ready_by_connection: dict[Session, dict[TransientFeed, None]] = {}
         """Subscriptions that wait for nothing but their connection, and their turn there."""
         self._runnable: dict[Session, None] = {}
-        """Connections whose line goes on, in turn."""
+        """Connections with ready subscriptions, in turn."""
 
     # -- coming and going -----------------------------------------------------------------------------
 
@@ -133,26 +133,26 @@ class TransientDelivery:
         sub.over = True
         self._holding.drop(sub)
         self.slow_consumers.drop(sub)
-        self._unline(sub)
+        self._unmark_ready(sub)
         self._standing.discard(sub)
 
     def credit(self, sub: TransientFeed) -> None:
         """It was granted more credit."""
         sub = self._next_to_send(sub)
         if sub.waiting:
-            self._line(sub)
+            self._mark_ready(sub)
             self.step()
 
     def writable(self, session: Session) -> None:
         """A connection has room again: its line goes on in the next step."""
-        if session in self._lines:
+        if session in self._ready_by_connection:
             self._runnable[session] = None
 
     def spill_done(self, token: int, data: Buffer | OSError | None) -> None:
         """The answer to a `SpillWrite` (None, or an error) or a `SpillRead`."""
         for sub in self.slow_consumers.spill_done(token, data):
             if not sub.over:
-                self._line(sub)
+                self._mark_ready(sub)
 
     # -- time -----------------------------------------------------------------------------------------
 
@@ -195,7 +195,7 @@ class TransientDelivery:
     @property
     def passing(self) -> bool:
         """Whether something published is not handed on yet."""
-        return bool(self._publishes or self._given)
+        return bool(self._publishes or self._conflated_out)
 
     @property
     def congested(self) -> bool:
@@ -207,7 +207,7 @@ class TransientDelivery:
     @property
     def has_work(self) -> bool:
         """Whether `step` would do something."""
-        return bool(self._publishes or self._given or self._runnable or self._holding)
+        return bool(self._publishes or self._conflated_out or self._runnable or self._holding)
 
     def written(self) -> None:
         """The effects were taken: whose connection is full now will be known before the next step."""
@@ -219,18 +219,18 @@ class TransientDelivery:
             if self.passing:
                 self._hand_on()
             if self._runnable and self._budget > 0:
-                self._serve_line()
+                self._serve_connection()
             if self._holding and self._budget > 0:
                 self._release()
 
     def _hand_on(self) -> None:
         """Give the next subscriber what the first publish has for it."""
         if self._offers is None:
-            self._queue = self._given or self._publishes
+            self._queue = self._conflated_out or self._publishes
         publish = self._queue[0]
-        if not self._subs and self._audience is not None:
-            self.slow_consumers.handed_on(self._audience.backlog)
-            self._audience = None
+        if not self._subs and self._group is not None:
+            self.slow_consumers.fanned_out(self._group.backlog)
+            self._group = None
         if not self._subs:
             offer = self._next_offer(publish)
             if offer is None:
@@ -242,7 +242,7 @@ class TransientDelivery:
             self._budget -= offer.looked_at
             if offer.batch is None or offer.group is None:
                 return
-            self._audience = offer.group
+            self._group = offer.group
             self._subs = list(offer.group.subs)
             self._subs.reverse()
             self._pieces = SharedFrames(offer.batch)
@@ -279,11 +279,11 @@ class TransientDelivery:
     def _next_to_send(self, sub: TransientFeed) -> TransientFeed:
         """The first of those whose place it took for which something waits, or itself."""
         first, later = sub, sub
-        handed_on = self._publishes[0].number if self._publishes else self._number
+        fanned_out = self._publishes[0].number if self._publishes else self._number
         while (earlier := later.earlier) is not None:
             if earlier.waiting:
                 first = earlier
-            elif earlier.earlier is None and earlier.until is not None and earlier.until <= handed_on:
+            elif earlier.earlier is None and earlier.until is not None and earlier.until <= fanned_out:
                 if earlier.conflating is None:
                     later.earlier = None  # nothing comes for it any more
                 break
@@ -294,7 +294,7 @@ class TransientDelivery:
         first = not sub.waiting
         self._budget -= max(self.slow_consumers.hold(sub, pieces, *reached), 0)
         if first and not sub.over and not sub.session.writable:
-            self._line(sub)  # else it waits for credit
+            self._mark_ready(sub)  # else it waits for credit
 
     # -- conflation -----------------------------------------------------------------------------------
 
@@ -327,7 +327,7 @@ class TransientDelivery:
 
     def _give(self, sub: TransientFeed, batches: list[MessageBatch]) -> None:
         """Hand on what conflation gave it."""
-        self._given.extend(self._counted(_Publish(0, batch, _nothing, 0, sub)) for batch in batches)
+        self._conflated_out.extend(self._counted(_Publish(0, batch, _nothing, 0, sub)) for batch in batches)
 
     def _flush(self, sub: TransientFeed, done: Callable[[], None]) -> None:
         """Hand on what is held back for it, a stretch at a time; then it does not conflate any more."""
@@ -337,49 +337,49 @@ class TransientDelivery:
             done()
             return
         self._give(sub, batches)
-        self._given.append(self._counted(_Publish(0, None, lambda: self._flush(sub, done), 0)))
+        self._conflated_out.append(self._counted(_Publish(0, None, lambda: self._flush(sub, done), 0)))
 
-    # -- lines ----------------------------------------------------------------------------------------
+    # -- ready feeds ----------------------------------------------------------------------------------
 
-    def _line(self, sub: TransientFeed) -> None:
-        self._lines.setdefault(sub.session, {})[sub] = None
+    def _mark_ready(self, sub: TransientFeed) -> None:
+        self._ready_by_connection.setdefault(sub.session, {})[sub] = None
         if sub.session.writable:
             self._runnable[sub.session] = None
 
-    def _unline(self, sub: TransientFeed) -> None:
-        line = self._lines.get(sub.session)
+    def _unmark_ready(self, sub: TransientFeed) -> None:
+        line = self._ready_by_connection.get(sub.session)
         if line is not None:
             line.pop(sub, None)
             if not line:
-                del self._lines[sub.session]
+                del self._ready_by_connection[sub.session]
                 self._runnable.pop(sub.session, None)
 
-    def _serve_line(self) -> None:
-        """Send to the first subscription in the line of a connection what it waits for."""
+    def _serve_connection(self) -> None:
+        """Send to the first ready subscription of a connection."""
         session = next(iter(self._runnable))
         del self._runnable[session]
         if not session.writable:
             self.slow_consumers.reading.unpin_all(session)
             return
-        sub, budget = next(iter(self._lines[session])), self._budget
-        self._unline(sub)
+        sub, budget = next(iter(self._ready_by_connection[session])), self._budget
+        self._unmark_ready(sub)
         sub = self._next_to_send(sub)
-        self._unline(sub)
+        self._unmark_ready(sub)
         self._send_waiting(sub)
         self.slow_consumers.reading.unpin(sub)
         if not sub.waiting:
-            self._line_next(sub)
-        if session in self._lines:
+            self._mark_next_ready(sub)
+        if session in self._ready_by_connection:
             self._runnable[session] = None
         self._visited(budget)
 
-    def _line_next(self, sub: TransientFeed) -> None:
+    def _mark_next_ready(self, sub: TransientFeed) -> None:
         """Nothing waits for it any more: it is the turn of what took its place."""
         later = sub.later
         while later is not None and not later.waiting:
             later = later.later
         if later is not None:
-            self._line(later)
+            self._mark_ready(later)
 
     def _visited(self, budget: int) -> None:
         """To look at a subscription counts as much as a delivery, unless something was sent."""
@@ -404,7 +404,7 @@ class TransientDelivery:
         """Send of what waits for it what credit, connection and step allow."""
         while sub.waiting and sub.session.writable:
             if self._budget <= 0:
-                self._lines.setdefault(sub.session, {})[sub] = None
+                self._ready_by_connection.setdefault(sub.session, {})[sub] = None
                 return
             block = sub.block
             assert block is not None

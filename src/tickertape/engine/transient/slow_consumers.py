@@ -110,7 +110,7 @@ class SlowConsumerBuffers:
     def hold(self, sub: TransientFeed, pieces: SharedFrames, piece: int = 0, message: int = 0) -> int:
         """`sub` waits for `pieces`, from a piece and a message of it on, behind all that it waits for; it may
         be over afterwards. Returns the bytes that this took. Who shares a backlog must be given the same
-        `pieces` in the same order, with a `handed_on` after each."""
+        `pieces` in the same order, with a `fanned_out` after each."""
         backlog = sub.backlog
         taken = 0
         if backlog.newest is not pieces:
@@ -138,7 +138,7 @@ class SlowConsumerBuffers:
             self._relieve()
         return taken
 
-    def handed_on(self, backlog: Backlog) -> None:
+    def fanned_out(self, backlog: Backlog) -> None:
         """Everybody who is given the newest of a backlog has been."""
         if backlog.newest is not None:
             block = backlog.places[0][0]
@@ -265,7 +265,7 @@ class SlowConsumerBuffers:
             self._count(block, -block.data_bytes)
             block.pieces = []
         if self.idle_bytes > memory // 2 and self.spill.enabled:
-            self._send_offline(memory * 3 // 8)
+            self._spill_largest(memory * 3 // 8)
         self._write_on()
 
     def _end_until(self, enough: Callable[[], bool], why: str) -> None:
@@ -292,7 +292,7 @@ class SlowConsumerBuffers:
             bound = f"connection_limit ({self.limits.connection_bytes} bytes) of [slow_clients]"
             self._end(session, f"{waiting.bytes} bytes wait for it, above {bound}")
 
-    def _send_offline(self, idle_bytes: int) -> None:
+    def _spill_largest(self, idle_bytes: int) -> None:
         """Those who wait for most go offline, until no more than this is not being written."""
         for session in self._by_size():
             if self.idle_bytes <= idle_bytes:
