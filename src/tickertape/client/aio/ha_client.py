@@ -7,11 +7,7 @@ from typing import Self
 from tickertape.client.aio.client import AsyncClient
 from tickertape.client.aio.ha_driver import AsyncioHADriver
 from tickertape.client.api.ha_frontend import HAFrontend
-from tickertape.client.common.credentials import Credentials
-from tickertape.client.common.handlers import HandlerRunner
 from tickertape.client.common.waiting import DEFAULT, Timeout
-from tickertape.client.ha.policies import ApplicationPolicies
-from tickertape.client.protocol.core import ClientProtocol
 
 
 class AsyncHAClient(HAFrontend, AsyncClient):
@@ -26,6 +22,7 @@ class AsyncHAClient(HAFrontend, AsyncClient):
     """
 
     _driver: AsyncioHADriver
+    _driver_type = AsyncioHADriver
 
     async def connect_and_logon(self, timeout: Timeout = None) -> None:
         """Connect to one of the servers, and keep a connection from then on, until `close`.
@@ -67,13 +64,3 @@ class AsyncHAClient(HAFrontend, AsyncClient):
             await self.close()
             raise
         return self
-
-    def _make_driver(
-        self,
-        core: ClientProtocol,
-        handlers: HandlerRunner,
-        policies: ApplicationPolicies,
-        credentials: Credentials,
-        timeout: float | str | None,
-    ) -> AsyncioHADriver:
-        return AsyncioHADriver(core, handlers, policies, credentials, timeout)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from random import random
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from tickertape.client.api.frontend import SOFTWARE, ClientFrontend
 from tickertape.client.api.ha_driver import HADriver
 from tickertape.client.bookmark_store import BookmarkStore, LoggedBookmarkStore, MemoryBookmarkStore
-from tickertape.client.common.credentials import Credentials, credentials_of, password_of
+from tickertape.client.common.credentials import credentials_of, password_of
 from tickertape.client.common.handlers import HandlerRunner
 from tickertape.client.common.waiting import now
 from tickertape.client.ha.delay_strategy import DelayStrategy, delay_strategy
@@ -29,6 +28,7 @@ class HAFrontend(ClientFrontend):
     """The part of an HA client that is neither blocking nor awaited."""
 
     _driver: HADriver
+    _driver_type: ClassVar[type[HADriver]]
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class HAFrontend(ClientFrontend):
             handlers=handlers,
             chance=random,
         )
-        driver = self._make_driver(core, handlers, policies, credentials, timeout)
+        driver = self._driver_type(core, handlers, policies, credentials, timeout)
         self._drive_with(driver, store, bookmark_store)
         if heartbeat is not None:
             core.set_heartbeat(heartbeat, None, now())
@@ -90,14 +90,3 @@ class HAFrontend(ClientFrontend):
             client = cls(name, publish_store=publish_store, bookmark_store=bookmark_store, **options)
             client._driver.own(opened.pop_all())
         return client
-
-    @abstractmethod
-    def _make_driver(
-        self,
-        core: ClientProtocol,
-        handlers: HandlerRunner,
-        policies: ApplicationPolicies,
-        credentials: Credentials,
-        timeout: float | str | None,
-    ) -> HADriver:
-        """Make the driver of this front."""

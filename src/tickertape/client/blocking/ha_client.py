@@ -7,11 +7,7 @@ from typing import Self
 from tickertape.client.api.ha_frontend import HAFrontend
 from tickertape.client.blocking.client import Client
 from tickertape.client.blocking.ha_driver import HAThreadDriver
-from tickertape.client.common.credentials import Credentials
-from tickertape.client.common.handlers import HandlerRunner
 from tickertape.client.common.waiting import DEFAULT, Timeout
-from tickertape.client.ha.policies import ApplicationPolicies
-from tickertape.client.protocol.core import ClientProtocol
 
 
 class HAClient(HAFrontend, Client):
@@ -40,6 +36,7 @@ class HAClient(HAFrontend, Client):
     """
 
     _driver: HAThreadDriver
+    _driver_type = HAThreadDriver
 
     def connect_and_logon(self, timeout: Timeout = None) -> None:
         """Connect to one of the servers, and keep a connection from then on, until `close`.
@@ -80,13 +77,3 @@ class HAClient(HAFrontend, Client):
             self.close()
             raise
         return self
-
-    def _make_driver(
-        self,
-        core: ClientProtocol,
-        handlers: HandlerRunner,
-        policies: ApplicationPolicies,
-        credentials: Credentials,
-        timeout: float | str | None,
-    ) -> HAThreadDriver:
-        return HAThreadDriver(core, handlers, policies, credentials, timeout)
