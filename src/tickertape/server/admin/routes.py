@@ -73,8 +73,8 @@ class Routes:
 
 
 def _json(status: int, value: Mapping[str, str | None]) -> Answer:
-    told = {key: text for key, text in value.items() if text is not None}
-    return Answer(status, msgspec.json.encode(told) + b"\n", _JSON)
+    fields = {key: text for key, text in value.items() if text is not None}
+    return Answer(status, msgspec.json.encode(fields) + b"\n", _JSON)
 
 
 def anonymous_bytes() -> int | None:

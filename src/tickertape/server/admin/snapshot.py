@@ -373,11 +373,11 @@ def _of_queues(sub: QueueFeed | QueueBrowser) -> SubscriptionState:
 
 
 def _syncs(policy: str, seconds: Histogram) -> Syncs:
-    reached = 0
+    total = 0
     buckets = []
     for bound, count in zip(SECONDS_BUCKETS, seconds.counts, strict=False):
-        reached += count
-        buckets.append((bound, reached))
+        total += count
+        buckets.append((bound, total))
     return Syncs(
         policy=policy,
         count=seconds.count,

@@ -114,8 +114,8 @@ class Section:
             if key in self._asked or key in self._later:
                 continue
             # Close matches are costly, and useless beside that many problems.
-            tell = not self._problems.more
-            close = _close_match(key, [*self._asked, *also, *self._later]) if tell else ""
+            suggest = not self._problems.more
+            close = _close_match(key, [*self._asked, *also, *self._later]) if suggest else ""
             guess = f"did you mean {shown(close)}? " if close else ""
             self.problem(key, f"unknown; {guess}{where} takes {takes}", node.location)
 

@@ -48,6 +48,9 @@ if TYPE_CHECKING:
     from tickertape.archive.reader import ArchiveExtent, ArchiveReader
     from tickertape.archive.schema import Coverage
 
+Deliver = Callable[[ArchiveCoverage | ArchiveFailed], None]
+"""Takes the outcome of a probe, on the event loop."""
+
 _FIRST_PROBE_SECONDS: Final = 0.2
 """The libraries are imported after the server has begun to serve, or by the first request."""
 _END_SECONDS_MAX: Final = 1.0
@@ -100,15 +103,15 @@ class _ArchiveRead:
 
     def _read(self, size: int) -> ArchivedParts:
         parts: list[LogPart] = []
-        found, reached = 0, self.at
+        found, last = 0, self.at
         for batch, positions, end in self._messages:
-            reached = end
+            last = end
             if batch is not None:
                 parts.append(LogPart(int(positions[0]), batch, positions, end))
                 found += batch.nbytes
             if found >= size:
                 break
-        return ArchivedParts(parts, reached)
+        return ArchivedParts(parts, last)
 
 
 class ArchiveComparison(ReadTask[str]):
@@ -118,11 +121,11 @@ class ArchiveComparison(ReadTask[str]):
         self,
         view: LogView,
         covered: ArchiveCoverage,
-        told: Callable[[ArchiveCoverage | ArchiveFailed], None],
+        deliver: Deliver,
     ) -> None:
         super().__init__(difference(view, covered), NO_CONNECTION)
         self.covered = covered
-        self.told = told
+        self.deliver = deliver
 
 
 class ArchiveReads:
@@ -193,18 +196,16 @@ class ArchiveReads:
         self._check(covered, lambda _: None)
         self._handler.flush()
 
-    def _check(
-        self, covered: ArchiveCoverage, told: Callable[[ArchiveCoverage | ArchiveFailed], None]
-    ) -> None:
+    def _check(self, covered: ArchiveCoverage, deliver: Deliver) -> None:
         """Use the coverage once the log is known to have, or to have had, these messages."""
         broker = self._handler.broker
         if covered.begin is None or self._unfit or self._knows(covered):
-            self._judged(covered, told, "")
+            self._judged(covered, deliver, "")
         elif covered.end > broker.journal.commits.persisted_end:
             ends = f"ends at position {covered.end}, and the log at {broker.journal.commits.persisted_end}"
-            self._judged(covered, told, f"{ends}: it has lost messages that were archived")
+            self._judged(covered, deliver, f"{ends}: it has lost messages that were archived")
         else:
-            broker.run(ArchiveComparison(broker.journal.view, covered, told))
+            broker.run(ArchiveComparison(broker.journal.view, covered, deliver))
 
     def compared(self, comparison: ArchiveComparison) -> None:
         """The engine has compared the archive with the log."""
@@ -217,19 +218,19 @@ class ArchiveReads:
                 f"has the message {message} at position {position}, and the log {found}: it has lost "
                 "messages that were archived and gave their positions to others"
             )
-        self._loop.call_soon(self._judged, covered, comparison.told, found)
+        self._loop.call_soon(self._judged, covered, comparison.deliver, found)
 
     def _judged(
         self,
         covered: ArchiveCoverage,
-        told: Callable[[ArchiveCoverage | ArchiveFailed], None],
+        deliver: Deliver,
         found: str | TickertapeError,
     ) -> None:
         """Use or refuse the coverage; `found` names a difference, or is an error if it is unknown."""
         if isinstance(found, TickertapeError):
             text = f"{self._config.location} cannot be compared with the log: {found}"
             self._record("archive_failed", logging.WARNING, code=ArchiveFailed.code, text=text)
-            told(ArchiveFailed(text))
+            deliver(ArchiveFailed(text))
         else:
             if found and not self._unfit:
                 self._refuse(found)
@@ -237,7 +238,7 @@ class ArchiveReads:
                 self._cover(covered)
                 if covered.begin is not None:
                     self._record("archive_found", logging.INFO, location=self._config.location)
-            told(ArchiveFailed(self._unfit) if self._unfit else covered)
+            deliver(ArchiveFailed(self._unfit) if self._unfit else covered)
         self._handler.flush()
 
     def _refuse(self, what: str) -> None:
@@ -341,9 +342,9 @@ class ArchiveReads:
 
     def _record(self, name: str, level: int, **fields: str) -> None:
         """Log an event unless it was the last one."""
-        told = f"{name} {fields}"
-        if told != self._last_event:
-            self._last_event = told
+        logged = f"{name} {fields}"
+        if logged != self._last_event:
+            self._last_event = logged
             event(name, level, **fields)
 
     def _opened(self) -> ArchiveReader:
