@@ -48,10 +48,10 @@ def signalled(function):
     return call
 
 app.open_instance, app.record_end = signalled(app.open_instance), signalled(app.record_end)
-def tell_ready(*arguments, told=app._tell_ready):
-    told(*arguments)
+def log_ready(*arguments, logged=app._log_ready):
+    logged(*arguments)
     os.kill(os.getpid(), signal.SIGTERM)
-app._tell_ready = tell_ready
+app._log_ready = log_ready
 sys.argv[1:] = ["serve", "--data", "data", "--listen", "tcp://127.0.0.1:0", "--admin", "off"]
 main()
 """
