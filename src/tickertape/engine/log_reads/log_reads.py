@@ -39,6 +39,8 @@ class LogReads:
         """Memory of all readers."""
         self._owners: dict[int, object] = {}
         """Owners of the reads under way, by token."""
+        self._waiting: set[object] = set()
+        """The same owners: a connection may drop thousands at once."""
         self._dropped: set[object] = set()
         self._ready: deque[ReadTask[Any]] = deque()
         """Tasks that let others go first."""
@@ -52,6 +54,7 @@ class LogReads:
     def read(self, owner: object, request: ReadRequest | ArchiveRequest, conn: int = NO_CONNECTION) -> None:
         """Send a read for which memory is reserved."""
         self._owners[self._outbox.read(request, conn)] = owner
+        self._waiting.add(owner)
 
     def read_when_free(
         self, owner: object, request: ReadRequest | ArchiveRequest, conn: int = NO_CONNECTION
@@ -63,6 +66,7 @@ class LogReads:
     def answered(self, token: int, data: Buffer | ArchiveAnswer | TickertapeError) -> list[ReadResult]:
         """Take the answer to a read; return it with its owner, or the tasks that are done with it."""
         owner = self._owners.pop(token, None)
+        self._waiting.discard(owner)
         if owner in self._dropped:
             self._dropped.discard(owner)
             self.budgets.forget(owner)
@@ -76,7 +80,7 @@ class LogReads:
         """Forget an owner: nothing more is read for it."""
         if isinstance(owner, ReadTask):
             owner.close()
-        if owner in self._owners.values():
+        if owner in self._waiting:
             self._dropped.add(owner)
         else:
             self.budgets.forget(owner)
