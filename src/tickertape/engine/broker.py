@@ -437,7 +437,8 @@ class Broker:
             self._throttle.resume_all("journal")
         if self._throttle.of("unrecorded") and not self._transient.congested:
             self._throttle.resume_all("unrecorded")
-        self.subscriptions.forget_ended()
+        if self._delivery.ended or self.queues.ended:
+            self.subscriptions.forget_ended()
         if self._commits.failure is not None and not self._failed:
             self._fail()
 
@@ -448,8 +449,10 @@ class Broker:
 
     def _submit(self) -> None:
         """Hand accepted messages to live subscriptions and to the disk."""
-        self._delivery.accepted(self.journal.take_accepted())
-        self._outbox.submit(self._commits.jobs())
+        if accepted := self.journal.take_accepted():
+            self._delivery.accepted(accepted)
+        if jobs := self._commits.jobs():
+            self._outbox.submit(jobs)
 
     def _fail(self) -> None:
         self._failed = True

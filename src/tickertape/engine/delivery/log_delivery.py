@@ -72,7 +72,8 @@ class LogDelivery:
         self._journal = journal
         self._clock = clock
         self._outbox = outbox
-        self._ended: list[LogFeed] = []
+        self.ended: list[LogFeed] = []
+        """Subscriptions that ended by themselves, until `take_ended`."""
         self.step_bytes_max = step_bytes_max
         """About how many bytes one step delivers."""
         sender = FrameSender(outbox)
@@ -170,7 +171,7 @@ class LogDelivery:
         if sub.conflating is not None:
             sub.conflating.forget()
         self._clocked.drop(sub)
-        self._ended.append(sub)
+        self.ended.append(sub)
 
     def read_done(
         self, reader: Cursor | SharedCursor, data: Buffer | ArchiveAnswer | TickertapeError
@@ -231,7 +232,7 @@ class LogDelivery:
 
     def take_ended(self) -> list[LogFeed]:
         """Return the feeds that ended since the last call."""
-        ended, self._ended = self._ended, []
+        ended, self.ended = self.ended, []
         return ended
 
     def caught_up(self, sub: LogFeed) -> bool:

@@ -55,7 +55,7 @@ class QueueRegistry:
     ) -> None:
         self._access = access
         self._clock = access.clock
-        self._ended: list[QueueFeed | QueueBrowser] = []
+        self.ended: list[QueueFeed | QueueBrowser] = []
         """Subscriptions that are over by themselves, until they are taken."""
         self._journal = access.journal
         self._compiler = compiler
@@ -268,7 +268,7 @@ class QueueRegistry:
 
     def take_ended(self) -> list[QueueFeed | QueueBrowser]:
         """Subscriptions that ended by themselves since the last call."""
-        ended, self._ended = self._ended, []
+        ended, self.ended = self.ended, []
         return ended
 
     @property
@@ -364,11 +364,11 @@ class QueueRegistry:
         elif browsing.failure is not None:
             topic = browsing.queue.name
             self._outbox.end_subscription(browsing.session.conn, browsing.sub_id, topic, browsing.failure)
-            self._ended.append(browsing)
+            self.ended.append(browsing)
         elif browsing.over:
             self._outbox.send(browsing.session.conn, Completed(sub_id=browsing.sub_id, next=browsing.end))
             self._outbox.send(browsing.session.conn, Ended(sub_id=browsing.sub_id))
-            self._ended.append(browsing)
+            self.ended.append(browsing)
 
     def _wake(self, worker: QueueWorker) -> None:
         """There may be something to do for a queue."""
@@ -401,4 +401,4 @@ class QueueRegistry:
         ]
         for sub in subs:
             self._outbox.end_subscription(sub.session.conn, sub.sub_id, sub.topic, error)
-            self._ended.append(sub)
+            self.ended.append(sub)
