@@ -138,13 +138,13 @@ def test_good_input_passes(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(TARGETS))
-def test_what_is_committed_is_taken_or_refused_by_what_is_allowed(name: str) -> None:
+def test_what_is_committed_is_taken_or_refused_by_what_is_allowed(name: str, full: bool) -> None:
     """Hostile inputs, and those that once were a defect. What may be refused is, in each of the ways."""
     target, refused = TARGETS[name], set[type]()
     for path in sorted((CORPUS / name).glob("*.bin")):
         data = path.read_bytes()
         try:
-            if seconds_of(target.outcome, data) > SECONDS_MAX:
+            if full and seconds_of(target.outcome, data) > SECONDS_MAX:
                 assert min(seconds_of(target.outcome, data) for _ in range(3)) <= SECONDS_MAX
             target.run(data)
         except target.allowed as error:
