@@ -9,6 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from typing import Final, NamedTuple
 
@@ -48,7 +49,7 @@ class QueueAccess(NamedTuple):
     log: QueueLog
 
 
-class QueueReader:
+class QueueReader(ABC):
     """Reads the log for a queue or a browser (`holder`), which goes on when a read is answered."""
 
     def __init__(self, access: QueueAccess, topic: str | None, holder: object) -> None:
@@ -67,9 +68,9 @@ class QueueReader:
         self._segment = 0
         """Number of the segment that is read."""
 
+    @abstractmethod
     def read_done(self, data: Buffer | TickertapeError) -> None:
-        """The answer to the read."""
-        raise NotImplementedError
+        """Take the answer to the read."""
 
     def stop(self) -> None:
         """Nothing more is wanted; the answer to a read under way is ignored."""
