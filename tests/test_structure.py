@@ -46,6 +46,7 @@ TWINS: Final = {
     "Command": "of the wire, and the public one of the client",
     "Lease": "of the queue, and of the message at the client",
     "Send": "effect of the engine, and of the client",
+    "Subscription": "of the engine, and of the client",
     "SubscriptionRegistry": "of all connections at the server, and of one client",
 }
 """Class names that exist twice, and why."""

@@ -52,7 +52,7 @@ ARCHIVE_MUTATIONS: Final = (
     ),
     Mutation(
         "who reads from the archive holds the whole log",
-        "engine/commands/subscribe.py",
+        "engine/delivery/log_delivery.py",
         "        return max(sub.considered_to, view.archive.end)\n",
         "        return sub.considered_to\n",
         (_ENGINE,),

@@ -131,9 +131,9 @@ DELIVERY_MUTATIONS: Final = (
     ),
     Mutation(
         "the place of a cohort holds nothing back from retention",
-        "engine/commands/subscribe.py",
-        "sub.phase in (Phase.REPLAY, Phase.SHARED_REPLAY)",
-        "sub.phase in (Phase.REPLAY, Phase.ENDED)",
+        "engine/delivery/log_delivery.py",
+        "for sub in (*self.cursors.feeds(), *self.shared_cursors.feeds()):",
+        "for sub in self.cursors.feeds():",
         ("unit/engine/delivery/test_shared_cursor.py",),
         promise="invariant 3",
         tier="unit",

@@ -49,8 +49,8 @@ FILTER_MUTATIONS: Final = (
     Mutation(
         "a replace that was answered is undone by an older one",
         "engine/commands/subscribe.py",
-        "            held.coming.pop(command.sub_id, None)\n            self._queue_subscriptions.consume",
-        "            self._queue_subscriptions.consume",
+        "        self._cancel(held, command.sub_id)\n        if old is not None:",
+        "        if old is not None:",
         ("unit/engine/commands/test_replace.py",),
         promise="behaviour 20",
         tier="unit",

@@ -40,6 +40,7 @@ from tickertape.engine.runtime.effects import (
 from tickertape.engine.runtime.publisher_ids import CONTROL_TOPIC, PublisherDirectory, load_publishers
 from tickertape.engine.runtime.queue_definition import QueueDefinition
 from tickertape.engine.runtime.topic_catalog import TopicCatalog
+from tickertape.engine.subscriptions.log_feed import LogFeed
 from tickertape.engine.transient.slow_consumers import SlowConsumerLimits
 from tickertape.journal.commit.group_commit import SyncPolicy
 from tickertape.journal.commit.jobs import JournalJob
@@ -242,9 +243,14 @@ class EngineWorld:
         bytes_max = self.rng.choice((9_000, 40_000, 1 << 20))
         for budget in self.broker.reads.budgets:
             budget.bytes_max = bytes_max
-        unrecorded = self.broker.subscriptions.transient
+        unrecorded = self.broker.services.transient
         unrecorded.step_bytes_max = self.rng.choice((1, 20_000, 1 << 20))
         unrecorded.written()
+
+    def log_feeds(self, conn: int) -> dict[str, LogFeed]:
+        """The feeds of recorded topics of a connection, by the ids of their subscriptions."""
+        found = {sub_id: sub.feed(LogFeed) for sub_id, sub in self.broker.subscriptions.of(conn).items()}
+        return {sub_id: feed for sub_id, feed in found.items() if feed is not None}
 
     def positions(self) -> dict[int, Heard]:
         """Every persisted message that is no control record, by its position."""

@@ -26,7 +26,7 @@ class LiveLife:
 
     def __init__(self, step_bytes_max: int, limits: SlowConsumerLimits) -> None:
         self.world = EngineWorld(1, recorded=frozenset(), slow_clients=limits)
-        self.unrecorded: TransientDelivery = self.world.broker.subscriptions.transient
+        self.unrecorded: TransientDelivery = self.world.broker.services.transient
         self.unrecorded.step_bytes_max = step_bytes_max
         self.limits = limits
         self.faults: list[str] = []

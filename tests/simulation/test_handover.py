@@ -108,7 +108,7 @@ def _check_notices(
 def _count_crossings(world: EngineWorld, phases: dict[LogFeed, Phase]) -> None:
     """Only counts: that a hand-over happened, in which direction, is nothing an outsider can see."""
     for conn in world.broker.sessions:
-        for sub in world.broker.subscriptions.of(conn).recorded.values():
+        for sub in world.log_feeds(conn).values():
             before = phases.get(sub)
             world.counts["joined the end"] += (before, sub.phase) == (Phase.REPLAY, Phase.TAIL)
             world.counts["left the end"] += (before, sub.phase) == (Phase.TAIL, Phase.REPLAY)

@@ -133,7 +133,7 @@ def _count(world: EngineWorld, counts: Counter[str]) -> None:
     broker = world.broker._delivery
     counts["cohorts"] += len(broker.shared_cursors)
     for peer in world.peers.values():
-        for sub in world.broker.subscriptions.of(peer.conn).recorded.values():
+        for sub in world.log_feeds(peer.conn).values():
             counts[sub.phase.name] += 1
             if sub.group is not None and sub.position > sub.group.position:
                 counts["ahead of its place"] += 1

@@ -28,6 +28,7 @@ from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch
 from tickertape.engine.commands.ack_tracker import AckTracker
 from tickertape.engine.commands.body_validation import BodyValidation
+from tickertape.engine.commands.feed_services import FeedServices
 from tickertape.engine.commands.publish import PublishHandler, SettlementLookup
 from tickertape.engine.commands.publish_checks import PublishChecks
 from tickertape.engine.commands.range_searches import RangeSearch, RangeSearches
@@ -135,20 +136,19 @@ class Broker:
         self._transient = TransientDelivery(self._outbox, self._clock, slow, self._close_slow_consumer)
         access = QueueAccess(journal, self._outbox, self._clock, self.reads, QueueLog(journal, self._writer))
         self.queues = QueueRegistry(catalog, access, self.compiler)
+        self.services = FeedServices(self._delivery, self._transient, self.queues)
         self.subscriptions = SubscribeHandler(
             journal,
             self.compiler,
             self._outbox,
             self._clock,
-            self._delivery,
-            self._transient,
-            self.queues,
+            self.services,
             RangeSearches(self.reads, self._throttle),
         )
         self._checkpoints = CheckpointWriter(self.queues, journal, self._outbox, self._clock)
         self._publish_handler = self._make_publish_handler(checks)
         self.transactions = self._make_transactions(registry, checks, staging or StagingLimits())
-        self._pins = [self.queues.oldest_needed, self.subscriptions.oldest_needed]
+        self._pins = [self.queues.oldest_needed, self._delivery.oldest_needed]
         self.retention = self._make_retention(retention or RetentionPolicy())
         self._unauthenticated: set[int] = set()
         self._failed = self.draining = False
@@ -213,7 +213,7 @@ class Broker:
         """Go on sending to a connection that has room again."""
         session = self._sessions.by_conn.get(conn)
         if session is not None:
-            self.subscriptions.writable(session)
+            self.services.writable(session)
 
     def blocked(self, conn: int) -> None:
         """Stop sending to a connection with more than `outbox_bytes_max` to write."""
@@ -328,7 +328,7 @@ class Broker:
     @property
     def has_work(self) -> bool:
         """Whether `work` would do something."""
-        return self.subscriptions.has_work or self.reads.has_work
+        return self.services.has_work or self.reads.has_work
 
     def next_deadline(self, now: Now) -> float | None:
         """Monotonic second at which `wake` is wanted."""

@@ -226,8 +226,8 @@ def test_a_subscription_that_nobody_pinned_is_ended_rather_than_moved() -> None:
     gathered = drive(world.disk, gather(view, world.broker.journal.journal_id, 3))
     view.retire(gathered.retired, gathered.first)
     before = len(reader.heard["s"])
-    sub = world.broker.subscriptions.of(reader.conn).recorded["s"]
-    world.broker.subscriptions.delivery.cursors._cursor_of[sub].evict()
+    sub = world.log_feeds(reader.conn)["s"]
+    world.broker.services.log.cursors._cursor_of[sub].evict()
     world.settle()
     assert reader.marks["s"][-1] == "ended bookmark_expired"
     assert len(reader.heard["s"]) == before

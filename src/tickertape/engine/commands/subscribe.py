@@ -12,27 +12,33 @@ from typing import TypeAlias
 from tickertape.base.errors import BadCommand, BadOption, NotReady, SubscriptionUnknown, TickertapeError
 from tickertape.base.limits import combined_subscriptions_max, credit_bytes_max
 from tickertape.base.text_format import shown
-from tickertape.engine.commands.queue_subscribe import QueueSubscribeHandler, of_underlying, without_queues
+from tickertape.engine.commands.feed_services import FeedServices
 from tickertape.engine.commands.range_searches import RangeSearch, RangeSearches
-from tickertape.engine.commands.subscribe_checks import bookmarks_in, check_subscribe, range_search
+from tickertape.engine.commands.subscribe_checks import (
+    bookmarks_in,
+    check_subscribe,
+    of_underlying,
+    range_search,
+    without_queues,
+)
 from tickertape.engine.commands.subscription_registry import ConnectionSubscriptions, SubscriptionRegistry
 from tickertape.engine.conflation.buffer import ConflationBuffer, ConflationBuffers
-from tickertape.engine.delivery.log_delivery import LogDelivery
 from tickertape.engine.limits import replaces_waiting_max
+from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.matching.interest import NO_TOPICS, Interest
 from tickertape.engine.matching.interest_compiler import InterestCompiler
-from tickertape.engine.queues.registry import QueueRegistry
-from tickertape.engine.retention import RetentionPin
+from tickertape.engine.queues.browser import QueueBrowser
+from tickertape.engine.queues.consumer import QueueFeed
+from tickertape.engine.queues.worker import QueueWorker
 from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.sessions.session import Session
-from tickertape.engine.subscriptions.credit import CreditWindow
 from tickertape.engine.subscriptions.log_feed import LogFeed, Phase
 from tickertape.engine.subscriptions.options import SubscribeOptions, check_queue_options
 from tickertape.engine.subscriptions.position_limits import ScanLimits, range_of_limit
 from tickertape.engine.subscriptions.start_position import ExtentSearch, ReplayRange, close_range
+from tickertape.engine.subscriptions.subscription import Subscription
 from tickertape.engine.transient.backlog import TransientFeed
-from tickertape.engine.transient.delivery import TransientDelivery
 from tickertape.journal.journal import Journal
 from tickertape.wire.commands import Ack, Credits, Pause, Resolve, Resolved, Resume, Subscribe, Unsubscribe
 
@@ -43,21 +49,12 @@ _ANY = 1 << 62
 
 
 class _StartSearch(RangeSearch):
-    """Search for the start of a subscription to recorded topics, which `place` holds."""
+    """Search for the start of a subscription to recorded topics."""
 
-    def __init__(
-        self,
-        sub: LogFeed,
-        command: Subscribe,
-        steps: ExtentSearch,
-        place: dict[str, LogFeed],
-        target: int,
-        backlog: int,
-    ) -> None:
-        super().__init__(sub.session, steps, bookmarks_in(command))
-        self.sub = sub
+    def __init__(self, feed: LogFeed, command: Subscribe, steps: ExtentSearch, target: int, backlog: int):
+        super().__init__(feed.session, steps, bookmarks_in(command))
+        self.feed = feed
         self.command = command
-        self.place = place
         self.target = target
         """End of the log at the time of the command."""
         self.backlog = backlog
@@ -82,7 +79,7 @@ class _RangeLookup(RangeSearch):
 
 
 class SubscribeHandler:
-    """All subscriptions, by connection."""
+    """Carries out the commands of subscriptions."""
 
     def __init__(
         self,
@@ -90,9 +87,7 @@ class SubscribeHandler:
         compiler: InterestCompiler,
         outbox: Outbox,
         clock: EngineClock,
-        delivery: LogDelivery,
-        transient: TransientDelivery,
-        queues: QueueRegistry,
+        services: FeedServices,
         searches: RangeSearches,
     ) -> None:
         self._journal = journal
@@ -100,57 +95,24 @@ class SubscribeHandler:
         self.conflation = ConflationBuffers(compiler)
         self._outbox = outbox
         self._clock = clock
-        self.delivery = delivery
-        self.transient = transient
-        self.queues = queues
+        self.services = services
         self.searches = searches
         self._registry = SubscriptionRegistry()
-        self._queue_subscriptions = QueueSubscribeHandler(queues, compiler, outbox, self._registry)
         self._stopping = False
 
     def of(self, conn: int) -> ConnectionSubscriptions:
         """Return the subscriptions of a connection; not to be changed."""
         return self._registry.of(conn)
 
-    def oldest_needed(self) -> RetentionPin | None:
-        """Return the pin of the subscription that is farthest behind."""
-        oldest: LogFeed | None = None
-        end = least = self.delivery.fanout.position
-        for held in self._registry.all():
-            for sub in held.recorded.values():
-                if sub.phase in (Phase.REPLAY, Phase.SHARED_REPLAY):
-                    needed = self._needed(sub)
-                    if needed < least or (oldest is None and needed == least):
-                        oldest, least = sub, needed
-        if oldest is None:
-            return RetentionPin(end, "those at the end of the log", brief=True)
-        who = f"subscription {shown(oldest.sub_id)} of client {shown(oldest.session.name)}"
-        return RetentionPin(least, who)
-
-    def _needed(self, sub: LogFeed) -> int:
-        """Return from where on a subscription needs the log, beside the archive."""
-        view = self._journal.view
-        if sub.considered_to >= view.first_position or view.archive is None:
-            return sub.considered_to
-        return max(sub.considered_to, view.archive.end)
-
     def owed(self, conn: int) -> bool:
         """Return whether messages are still to be sent to a connection, as far as is known."""
-        held = self._registry.of(conn)
-        return self.transient.passing or held.owed or any(map(self._is_held_back, held.recorded.values()))
-
-    def _is_held_back(self, sub: LogFeed) -> bool:
-        """Return whether conflation alone holds messages back."""
-        if sub.conflating is None or sub.rate_limiter is not None or sub.paused:
-            return False
-        return sub.conflating.unsent_position is not None or not self.delivery.caught_up(sub)
+        return self.services.transient.passing or self._registry.of(conn).owed
 
     def stop(self) -> None:
         """Start a clean stop: accept no subscription, and send what conflation holds."""
         self._stopping = True
         self.conflation.stop()
-        self.delivery.stop()
-        self.transient.stop()
+        self.services.stop()
 
     # -- commands -------------------------------------------------------------------------------------
 
@@ -183,14 +145,16 @@ class SubscribeHandler:
         if replay:
             command = of_underlying(self._compiler.catalog, command)
         interest, options = self._check(session, command)
-        workers = [] if replay else self.queues.named(interest)
+        queues = self.services.queues
+        workers = [] if replay else queues.named(interest)
         check_queue_options(options, queue=bool(workers))
+        if options.browse and interest.topic_name is None:
+            raise BadOption("browse reads one queue: name it")
+        backlog = queues.check(session, workers, options.max_backlog)
+        content = self._queue_content(session, command, interest, options, workers)
         if options.browse:
-            self._queue_subscriptions.browse(session, command, interest, options, workers)
-            self._registry.of(session.conn).coming.pop(command.sub_id, None)
+            self._browse(session, command, content, workers[0])
             return
-        backlog = self.queues.check(session, workers, options.max_backlog)
-        content = self._queue_subscriptions.content(session, command, interest, options, workers)
         interest = without_queues(interest, workers)
         of_log, of_rest = self._parts(interest, replay) if interest is not NO_TOPICS else (False, False)
         conflating = self._conflating(interest, options, of_log)
@@ -198,41 +162,65 @@ class SubscribeHandler:
         search = range_search(
             self._journal, command, options, self._clock.now
         )  # what it refuses leaves no trace
-        held = self._registry.of(session.conn)
-        old, old_rest = held.recorded.get(command.sub_id), held.live.get(command.sub_id)
-        _check_replaces(old, old_rest)
-        before = old or old_rest or held.of_queues.get(command.sub_id)
-        allowance = CreditWindow(command.credit)
-        if before is not None and not replay:
-            # What the old one still has to report of its consumption is not reported any more.
-            allowance = before.allowance
-            allowance.renew(command.credit)
-        if not replay:
-            # An older replace whose start is still searched must not take the place of this one afterwards.
-            held.coming.pop(command.sub_id, None)
-            self._queue_subscriptions.consume(session, command, content, workers, backlog, allowance)
-        if of_rest:
-            self._begin_rest(session, command, interest, allowance, conflating_rest, old_rest)
-        elif old_rest is not None and not replay:
-            self.transient.retire(old_rest)
-        if old is not None and not replay:
-            self.delivery.credit(old)
+        old = self._registry.of(session.conn).get(command.sub_id)
+        if old is not None:
+            _check_replaces(old)
+        if replay:
+            sub = Subscription(session, command.sub_id, command.credit)
+        else:
+            sub = self._begin(session, command, old)
+            self._consume(sub, command.topic, content, workers, backlog)
+            self._begin_transient(sub, interest if of_rest else None, conflating_rest)
+        feed = sub.feed(LogFeed)
+        if feed is not None:
+            self.services.log.credit(feed)
             if options.pause:
-                self.delivery.pause([old])
-            self.delivery.replace(
-                old, interest if of_log else None, options.pace, conflating, live=options.live
+                self.services.log.pause([feed])
+            self.services.log.replace(
+                feed, interest if of_log else None, options.pace, conflating, live=options.live
             )
             self.forget_ended()
         elif of_log:
-            sub = LogFeed(session, command.sub_id, interest, allowance)
-            sub.replays = command.bookmark is not None
-            sub.numbered = command.numbered
-            sub.paused, sub.live = options.pause, options.live
-            sub.set_pace(options.pace)
-            sub.conflating = conflating
-            self._begin(sub, command, search, backlog)
+            feed = LogFeed(sub, interest, self.services.log)
+            feed.replays = command.bookmark is not None
+            feed.numbered = command.numbered
+            feed.paused, feed.live = options.pause, options.live
+            feed.set_pace(options.pace)
+            feed.conflating = conflating
+            sub.feeds.append(feed)
+            self._hold(sub)
+            self._search(_StartSearch(feed, command, search, self._journal.commits.accepted_end, backlog))
             return
         self._outbox.send(session.conn, Ack(id=command.id, backlog=backlog))
+
+    def _begin(self, session: Session, command: Subscribe, old: Subscription | None) -> Subscription:
+        """Return the subscription that a command without a bookmark begins, or replaces in its place."""
+        held = self._registry.hold(session)
+        # A replay that is to replace it must not do so any more once its start is found.
+        self._cancel(held, command.sub_id)
+        if old is not None:
+            # What was sent before and is not reported yet is not granted again.
+            old.allowance.renew(command.credit)
+            return old
+        sub = held[command.sub_id] = Subscription(session, command.sub_id, command.credit)
+        return sub
+
+    def _hold(self, sub: Subscription) -> None:
+        """Hold a subscription to recorded topics. An older one with its id goes on until its start is
+        found."""
+        held = self._registry.hold(sub.session)
+        if held.get(sub.sub_id, sub) is sub:
+            held[sub.sub_id] = sub
+        else:
+            self._cancel(held, sub.sub_id)
+            held.coming[sub.sub_id] = sub
+
+    @staticmethod
+    def _cancel(held: ConnectionSubscriptions, sub_id: str) -> None:
+        """End a subscription that was to replace another."""
+        coming = held.coming.pop(sub_id, None)
+        if coming is not None:
+            coming.close()
 
     def _conflating(
         self, interest: Interest, options: SubscribeOptions, wanted: bool
@@ -251,35 +239,70 @@ class SubscribeHandler:
         recorded = self._compiler.catalog.recorded(interest.topic_name)
         return recorded, not recorded
 
-    def _begin_rest(
+    def _queue_content(
         self,
         session: Session,
         command: Subscribe,
         interest: Interest,
-        allowance: CreditWindow,
-        conflating: ConflationBuffer | None,
-        old: TransientFeed | None,
-    ) -> None:
-        """Start the part for topics that are not recorded, in place of `old`."""
-        if conflating is not None:  # what it is made of is looked at whole
-            interest = self._compiler.without_select(interest, session.subscriber)
-        live = TransientFeed(session, command.sub_id, interest, allowance)
-        live.conflating = conflating
-        self._registry.hold(session).live[command.sub_id] = live
-        if old is None:
-            self.transient.add(live)
-        else:
-            self.transient.replace(old, live)
-            self.transient.credit(live)
+        options: SubscribeOptions,
+        workers: list[QueueWorker],
+    ) -> ContentFilter | None:
+        """Return the content filter for messages of queues, compiled for their topics."""
+        if interest.content is None or interest.topic_name is None or not workers:
+            return interest.content
+        topic = workers[0].queue.definition.topic
+        return self._compiler.compile(topic, command.filter, options.select, session.subscriber).content
 
-    def _begin(self, sub: LogFeed, command: Subscribe, search: ExtentSearch, backlog: int = 0) -> None:
-        """Search for the start of a subscription. An older one with its id goes on until then."""
-        held = self._registry.hold(sub.session)
-        replay = command.bookmark is not None or command.positions is not None
-        place = held.coming if replay and sub.sub_id in held else held.recorded
-        place[sub.sub_id] = sub
-        target = self._journal.commits.accepted_end
-        self._search(_StartSearch(sub, command, search, place, target, backlog))
+    def _browse(
+        self, session: Session, command: Subscribe, content: ContentFilter | None, worker: QueueWorker
+    ) -> None:
+        """Start to browse a queue."""
+        sub = Subscription(session, command.sub_id, command.credit)
+        self._outbox.send(session.conn, Ack(id=command.id))
+        sub.feeds.append(self.services.queues.browse(sub, worker, content))
+        self._registry.hold(session)[command.sub_id] = sub
+
+    def _consume(
+        self,
+        sub: Subscription,
+        topic: str,
+        content: ContentFilter | None,
+        workers: list[QueueWorker],
+        backlog: int,
+    ) -> None:
+        """Start to consume queues, or replace what a subscription consumes."""
+        old = sub.feed(QueueFeed)
+        if old is not None and workers:
+            self.services.queues.replace(old, topic, content, workers, backlog)
+            return
+        for feed in (old, sub.feed(QueueBrowser)):
+            if feed is not None:
+                sub.feeds.remove(feed)
+                feed.close()
+        if workers:
+            sub.feeds.append(self.services.queues.subscribe(sub, topic, content, workers, backlog))
+
+    def _begin_transient(
+        self, sub: Subscription, interest: Interest | None, conflating: ConflationBuffer | None
+    ) -> None:
+        """Start the feed of topics that are not recorded, in place of an older one; none without an
+        interest."""
+        transient, old = self.services.transient, sub.feed(TransientFeed)
+        if interest is None:
+            if old is not None:
+                transient.retire(old)
+            return
+        if conflating is not None:  # what it is made of is looked at whole
+            interest = self._compiler.without_select(interest, sub.session.subscriber)
+        feed = TransientFeed(sub, interest, transient)
+        feed.conflating = conflating
+        sub.feeds.append(feed)
+        if old is None:
+            transient.add(feed)
+        else:
+            sub.feeds.remove(old)
+            transient.replace(old, feed)
+            transient.credit(feed)
 
     def _search(self, search: _StartSearch | _RangeLookup) -> None:
         try:
@@ -305,23 +328,27 @@ class SubscribeHandler:
             self._resolved(search, extent)
 
     def _not_found(self, search: _StartSearch | _RangeLookup, error: TickertapeError) -> None:
-        if isinstance(search, _StartSearch) and search.place.get(search.sub.sub_id) is search.sub:
-            del search.place[search.sub.sub_id]
-            self._registry.forget_if_empty(search.conn)
+        if isinstance(search, _StartSearch):
+            held, sub = self._registry.of(search.conn), search.feed.subscription
+            if held.coming.get(sub.sub_id) is sub:
+                del held.coming[sub.sub_id]
+            search.feed.close()
+            self.forget_ended()
         self._outbox.reject(search.conn, search.command.id, error)
 
     def _start(self, search: _StartSearch, extent: ReplayRange) -> None:
         """Deliver from the start of a range on."""
-        sub, command, place = search.sub, search.command, search.place
-        held = self._registry.of(search.conn)
-        is_held = place is held.recorded or place is held.coming
-        if not is_held or place.get(sub.sub_id) is not sub:
+        feed, command = search.feed, search.command
+        sub = feed.subscription
+        if feed.phase is Phase.ENDED:
             text = f"subscription {shown(sub.sub_id)} was ended before it began"
             self._not_found(search, SubscriptionUnknown(text))
             return
-        if place is held.coming:
+        held = self._registry.of(search.conn)
+        if held.coming.get(sub.sub_id) is sub:
+            del held.coming[sub.sub_id]
             self._end(held, sub.sub_id)
-            self._registry.hold(sub.session).recorded[sub.sub_id] = sub
+            self._registry.hold(sub.session)[sub.sub_id] = sub
         if command.until_caught_up:
             stop = search.target if extent.stop is None else min(extent.stop, search.target)
             extent = extent._replace(stop=stop)
@@ -333,8 +360,8 @@ class SubscribeHandler:
             backlog=search.backlog,
         )
         self._outbox.send(search.conn, answer)
-        sub.begin(extent, search.target)
-        self.delivery.begin(sub)
+        feed.begin(extent, search.target)
+        self.services.log.begin(feed)
 
     def _resolved(self, search: _RangeLookup, extent: ReplayRange) -> None:
         assert extent.stop is not None
@@ -350,30 +377,32 @@ class SubscribeHandler:
 
     def pause(self, session: Session, command: Pause) -> None:
         """Pause bookmark subscriptions. Raises `SubscriptionUnknown`, `BadOption`; none is paused then."""
-        self.delivery.pause(self._replays(session, command.sub_ids))
+        self.services.log.pause(self._replays(session, command.sub_ids))
         self._outbox.send(session.conn, Ack(id=command.id))
 
     def resume(self, session: Session, command: Resume) -> None:
         """Resume paused subscriptions. Raises as `pause`."""
-        self.delivery.resume(self._replays(session, command.sub_ids))
+        self.services.log.resume(self._replays(session, command.sub_ids))
         self._outbox.send(session.conn, Ack(id=command.id))
 
     def _replays(self, session: Session, sub_ids: tuple[str, ...]) -> list[LogFeed]:
         held = self._registry.of(session.conn)
         self._check_known(held, sub_ids, "nothing was changed")
+        feeds = {}
         for sub_id in sub_ids:
-            sub = held.recorded.get(sub_id)
-            if sub is None or not sub.replays:
+            feed = held[sub_id].feed(LogFeed)
+            if feed is None or not feed.replays:
                 raise BadOption(
                     f"subscription {shown(sub_id)} has no bookmark: only bookmark subscriptions are paused "
                     "and resumed; nothing was changed"
                 )
-            if sub.live:
+            if feed.live:
                 raise BadOption(
                     f"subscription {shown(sub_id)} is live, which excludes pause and resume; "
                     "nothing was changed"
                 )
-        return [held.recorded[sub_id] for sub_id in dict.fromkeys(sub_ids)]
+            feeds[sub_id] = feed
+        return list(feeds.values())
 
     @staticmethod
     def _check_known(held: ConnectionSubscriptions, sub_ids: tuple[str, ...], consequence: str) -> None:
@@ -409,17 +438,9 @@ class SubscribeHandler:
         """Grant credit to a subscription, unless it is over. Raises `BadCommand`."""
         if not 0 < size <= credit_bytes_max:
             raise BadCommand(f"a credit of {size} bytes; 1 to {credit_bytes_max} may be given back")
-        held = self._registry.of(session.conn)
-        sub, live, queued = held.recorded.get(sub_id), held.live.get(sub_id), held.of_queues.get(sub_id)
-        first = sub or live or queued
-        if first is not None:
-            first.allowance.credit += size
+        sub = self._registry.of(session.conn).get(sub_id)
         if sub is not None:
-            self.delivery.credit(sub)
-        if live is not None:
-            self.transient.credit(live)
-        if queued is not None:
-            self.queues.wake_feed(queued)
+            sub.grant(size)
 
     def credits(self, session: Session, command: Credits) -> None:
         """Grant credit to several subscriptions. Raises `BadCommand`."""
@@ -428,50 +449,31 @@ class SubscribeHandler:
                 f"credits of {len(command.bytes)} numbers for {len(command.sub_ids)} subscriptions; "
                 f"as many of each, 1 to {combined_subscriptions_max}"
             )
-        held = self._registry.of(session.conn)
         for sub_id, size in zip(command.sub_ids, command.bytes, strict=True):
-            sub = held.recorded.get(sub_id)
-            several = sub_id in held.live or sub_id in held.of_queues
-            if sub is None or sub.group is None or several or not 0 < size <= credit_bytes_max:
-                self.credit(session, sub_id, size)
-            else:  # what most are: it waits for nothing, there may be hundreds
-                sub.allowance.credit += size
+            self.credit(session, sub_id, size)
 
     # -- connections ----------------------------------------------------------------------------------
-
-    def writable(self, session: Session) -> None:
-        """Go on sending to a connection that has room again."""
-        self.delivery.writable(session)
-        self.transient.writable(session)
-        for queued in self._registry.of(session.conn).of_queues.values():
-            self.queues.wake_feed(queued)
 
     def drop(self, session: Session) -> None:
         """End the subscriptions of a connection that is gone."""
         self.searches.drop(session.conn)
         held = self._registry.of(session.conn)
-        for sub_id in list(held):
+        for sub_id in [*held, *held.coming]:
             self._end(held, sub_id)
 
     # -- time -----------------------------------------------------------------------------------------
 
-    @property
-    def has_work(self) -> bool:
-        """Whether `step` would do something."""
-        return self.delivery.has_work or self.queues.has_work or self.transient.has_work
-
     def step(self) -> None:
         """Do one bounded step of delivery."""
-        self.delivery.step()
-        self.queues.step()
+        self.services.step()
         self.forget_ended()
-        self.transient.step()
 
     # -- inside ---------------------------------------------------------------------------------------
 
     def _check(self, session: Session, command: Subscribe | Resolve) -> tuple[Interest, SubscribeOptions]:
         held = self._registry.of(session.conn)
-        old = None if isinstance(command, Resolve) else held.recorded.get(command.sub_id)
+        old = None if isinstance(command, Resolve) else held.get(command.sub_id)
+        feed = None if old is None else old.feed(LogFeed)
         return check_subscribe(
             session,
             held,
@@ -479,39 +481,32 @@ class SubscribeHandler:
             self._compiler.catalog,
             self._journal,
             self._compiler,
-            replaces_replay=old is not None and old.replays,
+            replaces_replay=feed is not None and feed.replays,
         )
 
-    def _is_held(self, sub: LogFeed) -> bool:
-        return self._registry.of(sub.session.conn).recorded.get(sub.sub_id) is sub
-
     def _end(self, held: ConnectionSubscriptions, sub_id: str) -> None:
-        held.coming.pop(sub_id, None)
-        if sub_id in held.of_queues:
-            conn = held.of_queues[sub_id].session.conn
-            self._queue_subscriptions.end(held, sub_id)
-            self._registry.forget_if_empty(conn)
-        sub = held.recorded.get(sub_id)
+        self._cancel(held, sub_id)
+        sub = held.pop(sub_id, None)
         if sub is not None:
-            self.delivery.remove(sub)
-            self.forget_ended()
-        live = held.live.pop(sub_id, None)
-        if live is not None:
-            self.transient.remove(live)
-            self._registry.forget_if_empty(live.session.conn)
+            sub.close()
+            self._registry.forget_if_empty(sub.session.conn)
 
     def forget_ended(self) -> None:
-        """Forget subscriptions that are over."""
-        for sub in self.delivery.take_ended():
-            if self._is_held(sub):
-                del self._registry.of(sub.session.conn).recorded[sub.sub_id]
-                self._registry.forget_if_empty(sub.session.conn)
-        for queued in self.queues.take_ended():
-            self._queue_subscriptions.ended(queued)
+        """Forget feeds that are over, and subscriptions of which none is left."""
+        for feed in self.services.take_ended():
+            sub = feed.subscription
+            if feed in sub.feeds:
+                sub.feeds.remove(feed)
+                feed.close()
+                held = self._registry.of(sub.session.conn)
+                if not sub.feeds and held.get(sub.sub_id) is sub:
+                    del held[sub.sub_id]
+                    self._registry.forget_if_empty(sub.session.conn)
 
 
-def _check_replaces(old: LogFeed | None, rest: TransientFeed | None) -> None:
-    waiting = 0 if old is None else len(old.pending_replacements)
+def _check_replaces(sub: Subscription) -> None:
+    log, rest = sub.feed(LogFeed), sub.feed(TransientFeed)
+    waiting = 0 if log is None else len(log.pending_replacements)
     while rest is not None:
         waiting, rest = waiting + 1, rest.earlier
     if waiting > replaces_waiting_max:

@@ -6,6 +6,9 @@ A refused command changes nothing.
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import TypeVar
+
+import msgspec
 
 from tickertape.base.bookmarks import FromNow, parse_bookmark
 from tickertape.base.client_limits import ClientLimits
@@ -20,8 +23,9 @@ from tickertape.base.errors import (
 from tickertape.base.interfaces import Now
 from tickertape.base.limits import credit_bytes_max, message_cost_bytes, subscription_id_bytes_max
 from tickertape.base.text_format import shown
-from tickertape.engine.matching.interest import Interest
+from tickertape.engine.matching.interest import NO_TOPICS, Interest
 from tickertape.engine.matching.interest_compiler import InterestCompiler
+from tickertape.engine.queues.worker import QueueWorker
 from tickertape.engine.runtime.topic_catalog import TopicCatalog
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.options import SubscribeOptions, subscribe_options
@@ -29,6 +33,8 @@ from tickertape.engine.subscriptions.start_position import ExtentSearch, ReplayR
 from tickertape.journal.journal import Journal
 from tickertape.journal.reading.archive_reader import expired_error, look, oldest
 from tickertape.wire.commands import Resolve, Subscribe
+
+CommandT = TypeVar("CommandT", Subscribe, Resolve)
 
 
 def check_subscribe(
@@ -136,6 +142,24 @@ def _between(journal: Journal, topic: str, start: int, end: int) -> ExtentSearch
         if start < oldest(journal.view, None if older is None else topic):
             raise expired_error(f"position {start}", journal.view)
     return ReplayRange(start, stop=end)
+
+
+def of_underlying(catalog: TopicCatalog, command: CommandT) -> CommandT:
+    """Return a replay of a queue as one of its underlying topics."""
+    topic = catalog.underlying(command.topic)
+    return command if topic == command.topic else msgspec.structs.replace(command, topic=topic)
+
+
+def without_queues(interest: Interest, workers: list[QueueWorker]) -> Interest:
+    """Return the interest of a subscription beside its queues."""
+    if not workers:
+        return interest
+    if interest.topic_name is not None:
+        return NO_TOPICS
+    names = frozenset(worker.queue.name for worker in workers)
+    return Interest(
+        interest.topic, lambda topic: topic not in names and interest.covers(topic), interest.content, names
+    )
 
 
 def bookmarks_in(command: Subscribe | Resolve) -> int:

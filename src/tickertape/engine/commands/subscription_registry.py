@@ -2,57 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
-from tickertape.engine.queues.browser import QueueBrowser
-from tickertape.engine.queues.consumer import QueueFeed
 from tickertape.engine.sessions.session import Session
-from tickertape.engine.subscriptions.log_feed import LogFeed
-from tickertape.engine.transient.backlog import TransientFeed
+from tickertape.engine.subscriptions.subscription import Subscription
 
 
-class ConnectionSubscriptions:
+class ConnectionSubscriptions(dict[str, Subscription]):
     """The subscriptions of one connection by id."""
 
     def __init__(self) -> None:
-        self.recorded: dict[str, LogFeed] = {}
-        self.live: dict[str, TransientFeed] = {}
-        """Subscriptions to topics that are not recorded."""
-        self.coming: dict[str, LogFeed] = {}
+        super().__init__()
+        self.coming: dict[str, Subscription] = {}
         """Subscriptions that replace another once their start is found."""
-        self.of_queues: dict[str, QueueFeed | QueueBrowser] = {}
-        """Subscriptions to queues."""
-
-    def __len__(self) -> int:
-        """Number of subscriptions: one with a pattern may be in several maps."""
-        count = len(self.recorded) + len(self.live)
-        if self.of_queues:
-            return len(self.recorded.keys() | self.live.keys() | self.of_queues.keys())
-        if not self.recorded or not self.live:
-            return count
-        return count - len(self.recorded.keys() & self.live.keys())
-
-    def __bool__(self) -> bool:
-        return bool(self.recorded or self.live or self.of_queues)
-
-    def __contains__(self, sub_id: object) -> bool:
-        return sub_id in self.recorded or sub_id in self.live or sub_id in self.of_queues
-
-    def __iter__(self) -> Iterator[str]:
-        yield from self.recorded
-        for sub_id in self.live:
-            if sub_id not in self.recorded:
-                yield sub_id
-        for sub_id in self.of_queues:
-            if sub_id not in self.recorded and sub_id not in self.live:
-                yield sub_id
 
     @property
     def owed(self) -> bool:
         """Whether messages are still to be sent."""
-        return any(sub.owed for sub in self.recorded.values()) or any(
-            live.waiting for live in self.live.values()
-        )
+        return any(feed.owed for sub in self.values() for feed in sub.feeds)
 
 
 _NONE = ConnectionSubscriptions()

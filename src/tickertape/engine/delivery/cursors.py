@@ -115,8 +115,9 @@ class CursorScheduler:
             if not full:
                 del self._blocked_on_connection[cursor.session.conn]
 
-    def __contains__(self, sub: LogFeed) -> bool:
-        return sub in self._cursor_of
+    def feeds(self) -> Iterable[LogFeed]:
+        """Return all feeds that read by themselves."""
+        return self._cursor_of
 
     # -- inputs ---------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from tickertape.base.errors import TickertapeError
 from tickertape.base.interfaces import Buffer
+from tickertape.base.text_format import shown
 from tickertape.engine.conflation.buffer import ConflationBuffer
 from tickertape.engine.delivery.cursor import Cursor
 from tickertape.engine.delivery.cursors import CursorScheduler
@@ -36,6 +37,7 @@ from tickertape.engine.delivery.transitions import (
 from tickertape.engine.limits import cohort_moves_max, step_bytes_max
 from tickertape.engine.log_reads.log_reads import LogReads
 from tickertape.engine.matching.interest import Interest
+from tickertape.engine.retention import RetentionPin
 from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.effects import Send
 from tickertape.engine.runtime.outbox import Outbox
@@ -196,6 +198,26 @@ class LogDelivery:
         self.live.persisted(part.end_position)
         self._notices.moved(part)
         self.cursors.persisted()
+
+    def oldest_needed(self) -> RetentionPin:
+        """Return the pin of the feed that is farthest behind."""
+        oldest: LogFeed | None = None
+        end = least = self.fanout.position
+        for sub in (*self.cursors.feeds(), *self.shared_cursors.feeds()):
+            needed = self._needed(sub)
+            if needed < least or (oldest is None and needed == least):
+                oldest, least = sub, needed
+        if oldest is None:
+            return RetentionPin(end, "those at the end of the log", brief=True)
+        who = f"subscription {shown(oldest.sub_id)} of client {shown(oldest.session.name)}"
+        return RetentionPin(least, who)
+
+    def _needed(self, sub: LogFeed) -> int:
+        """Return from where on a feed needs the log, beside the archive."""
+        view = self._journal.view
+        if sub.considered_to >= view.first_position or view.archive is None:
+            return sub.considered_to
+        return max(sub.considered_to, view.archive.end)
 
     def stop(self) -> None:
         """Conflation holds nothing back any more: look at caught-up feeds again."""

@@ -148,6 +148,11 @@ class SharedCursors:
     def __len__(self) -> int:
         return len(self._all)
 
+    def feeds(self) -> Iterator[LogFeed]:
+        """Iterate over all feeds that share a cursor."""
+        for shared in self._all:
+            yield from shared.fanout.feeds()
+
     # -- who goes together ----------------------------------------------------------------------------
 
     def join(self, sub: LogFeed) -> bool:

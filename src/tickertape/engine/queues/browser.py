@@ -17,8 +17,8 @@ from tickertape.engine.queues.consumer import FeedQueue
 from tickertape.engine.queues.message_reader import MessageReader, QueueAccess
 from tickertape.engine.queues.state.records import array_of
 from tickertape.engine.runtime.effects import Send
-from tickertape.engine.sessions.session import Session
-from tickertape.engine.subscriptions.credit import CreditWindow, affordable_rows
+from tickertape.engine.subscriptions.credit import affordable_rows
+from tickertape.engine.subscriptions.subscription import FeedService, Subscription
 from tickertape.wire.commands import Deliver
 from tickertape.wire.frames import encode_frame
 
@@ -28,17 +28,18 @@ class QueueBrowser:
 
     def __init__(
         self,
-        session: Session,
-        sub_id: str,
+        subscription: Subscription,
         queue: FeedQueue,
         content: ContentFilter | None,
-        allowance: CreditWindow,
         access: QueueAccess,
+        service: FeedService[QueueBrowser],
     ) -> None:
-        self.session = session
-        self.sub_id = sub_id
+        self.subscription = subscription
+        self.session = subscription.session
+        self.sub_id = subscription.sub_id
+        self.allowance = subscription.allowance
         self.queue = queue
-        self.allowance = allowance
+        self._service = service
         self.content = content
         self._persisted = access.journal.commits.persisted_end
         """End of the log when the client asked: it finds every message that was persisted before."""
@@ -69,6 +70,19 @@ class QueueBrowser:
     def over(self) -> bool:
         """Everything was sent."""
         return self._left is not None and not self._left and self._waiting is None
+
+    @property
+    def owed(self) -> bool:
+        """False: it reads, and takes nothing."""
+        return False
+
+    def credit_granted(self) -> None:
+        """Go on."""
+        self._service.credit(self)
+
+    def close(self) -> None:
+        """End it."""
+        self._service.remove(self)
 
     def stop(self) -> None:
         """Stop reading."""

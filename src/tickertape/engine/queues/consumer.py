@@ -11,8 +11,8 @@ from tickertape.batch import MessageBatch
 from tickertape.engine.limits import outbox_bytes_max
 from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.queues.state.queue import Queue
-from tickertape.engine.sessions.session import Session
-from tickertape.engine.subscriptions.credit import CreditWindow, affordable_rows
+from tickertape.engine.subscriptions.credit import affordable_rows
+from tickertape.engine.subscriptions.subscription import FeedService, Subscription
 
 
 class QueueFeed:
@@ -20,19 +20,20 @@ class QueueFeed:
 
     def __init__(
         self,
-        session: Session,
-        sub_id: str,
+        subscription: Subscription,
         topic: str,
         content: ContentFilter | None,
-        allowance: CreditWindow,
         limit: int,
+        service: FeedService[QueueFeed],
     ) -> None:
-        self.session = session
-        self.sub_id = sub_id
+        self.subscription = subscription
+        self.session = subscription.session
+        self.sub_id = subscription.sub_id
+        self.allowance = subscription.allowance
         self.topic = topic
         """As it was asked for: a name, or a pattern."""
         self.content = content
-        self.allowance = allowance
+        self._service = service
         self.queues: list[FeedQueue] = []
         """The queues that it is served by."""
         self.previous_queues: list[FeedQueue] = []
@@ -41,6 +42,19 @@ class QueueFeed:
         """Messages that it may hold unacknowledged."""
         self.unacked = 0
         """Messages that it holds, out of all its queues."""
+
+    @property
+    def owed(self) -> bool:
+        """False: what it is not sent is requeued."""
+        return False
+
+    def credit_granted(self) -> None:
+        """Go on."""
+        self._service.credit(self)
+
+    def close(self) -> None:
+        """End it; its messages are requeued."""
+        self._service.remove(self)
 
     @property
     def room(self) -> int:

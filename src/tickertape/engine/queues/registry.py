@@ -39,7 +39,7 @@ from tickertape.engine.queues.worker import QueueTransition, QueueWorker, RoomFr
 from tickertape.engine.retention import RetentionPin
 from tickertape.engine.runtime.topic_catalog import TopicCatalog
 from tickertape.engine.sessions.session import Session
-from tickertape.engine.subscriptions.credit import CreditWindow
+from tickertape.engine.subscriptions.subscription import Subscription
 from tickertape.wire.commands import Completed, Ended
 from tickertape.wire.settlement import Runs, Settlement
 
@@ -66,6 +66,8 @@ class QueueRegistry:
         """Deliveries that wait for the disk, in order."""
         self._active: dict[QueueWorker | QueueBrowser, None] = {}
         """Those that may have something to do, in turn."""
+        self._feeds: dict[int, dict[QueueFeed | QueueBrowser, None]] = {}
+        """Feeds by connection."""
         self._early: dict[str, dict[QueueBrowser, None]] = {}
         """Browsers whose queue has not come so far, by its name, in the order of their requests."""
         self._workers: dict[str, QueueWorker] = {}
@@ -122,12 +124,22 @@ class QueueRegistry:
         limits = [worker.queue.definition.max_per_subscription_backlog for worker in workers]
         return min([asked or 1, *(limit for limit in limits if limit is not None)]) if workers else 0
 
-    def subscribe(self, consumer: QueueFeed, workers: list[QueueWorker]) -> None:
+    def subscribe(
+        self,
+        subscription: Subscription,
+        topic: str,
+        content: ContentFilter | None,
+        workers: list[QueueWorker],
+        limit: int,
+    ) -> QueueFeed:
         """Begin to serve a consumer."""
+        consumer = QueueFeed(subscription, topic, content, limit, self)
+        self._feeds.setdefault(consumer.session.conn, {})[consumer] = None
         consumer.queues = [worker.queue for worker in workers]
         for worker in workers:
             worker.add(consumer)
             self._wake(worker)
+        return consumer
 
     def replace(
         self,
@@ -156,8 +168,20 @@ class QueueRegistry:
                 worker.add(consumer)
             self._wake(worker)
 
-    def drop(self, consumer: QueueFeed) -> None:
-        """End a consumer; its messages are requeued."""
+    def remove(self, feed: QueueFeed | QueueBrowser) -> None:
+        """End a feed; messages that a consumer holds are requeued."""
+        feeds = self._feeds[feed.session.conn]
+        del feeds[feed]
+        if not feeds:
+            del self._feeds[feed.session.conn]
+        if isinstance(feed, QueueFeed):
+            self._drop(feed)
+            return
+        self._active.pop(feed, None)
+        self._early.get(feed.topic, {}).pop(feed, None)
+        feed.stop()
+
+    def _drop(self, consumer: QueueFeed) -> None:
         for queue in consumer.queues:
             self._workers[queue.name].leave(consumer)
         for queue in dict.fromkeys([*consumer.queues, *consumer.previous_queues]):
@@ -167,34 +191,29 @@ class QueueRegistry:
         consumer.queues, consumer.previous_queues = [], []
 
     def browse(
-        self,
-        session: Session,
-        sub_id: str,
-        worker: QueueWorker,
-        content: ContentFilter | None,
-        allowance: CreditWindow,
+        self, subscription: Subscription, worker: QueueWorker, content: ContentFilter | None
     ) -> QueueBrowser:
         """Send the ready messages of a queue, and take none."""
-        browsing = QueueBrowser(session, sub_id, worker.queue, content, allowance, self._access)
+        browsing = QueueBrowser(subscription, worker.queue, content, self._access, self)
+        self._feeds.setdefault(browsing.session.conn, {})[browsing] = None
         if browsing.may_begin:
             self._wake_browser(browsing)
         else:
             self._early.setdefault(browsing.topic, {})[browsing] = None
         return browsing
 
-    def stop_browser(self, browsing: QueueBrowser) -> None:
-        """Stop a browser."""
-        self._active.pop(browsing, None)
-        self._early.get(browsing.topic, {}).pop(browsing, None)
-        browsing.stop()
-
-    def wake_feed(self, sub: QueueFeed | QueueBrowser) -> None:
+    def credit(self, feed: QueueFeed | QueueBrowser) -> None:
         """Look at the queues of a feed that has room."""
-        if isinstance(sub, QueueBrowser):
-            self._wake_browser(sub)
+        if isinstance(feed, QueueBrowser):
+            self._wake_browser(feed)
             return
-        for queue in sub.queues:
+        for queue in feed.queues:
             self._wake(self._workers[queue.name])
+
+    def writable(self, session: Session) -> None:
+        """Go on with the feeds of a connection that has room again."""
+        for feed in self._feeds.get(session.conn, ()):
+            self.credit(feed)
 
     # -- settlements ------------------------------------------------------------------------------------
 

@@ -17,6 +17,10 @@ class CreditWindow:
         self.window = credit
         """Credit when nothing is outstanding."""
 
+    def grant(self, credit: int) -> None:
+        """Add bytes that the client has taken."""
+        self.credit += credit
+
     def renew(self, credit: int) -> None:
         """Start again with a credit: what was outstanding is not granted again."""
         self.credit = self.window = credit

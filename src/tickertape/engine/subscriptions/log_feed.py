@@ -20,11 +20,11 @@ from tickertape.engine.conflation.buffer import ConflationBuffer
 from tickertape.engine.limits import outbox_bytes_max, positions_per_frame_max
 from tickertape.engine.log_reads.selection import Selection
 from tickertape.engine.matching.interest import NO_TOPICS, Interest
-from tickertape.engine.sessions.session import Session
-from tickertape.engine.subscriptions.credit import CreditWindow, affordable_rows
+from tickertape.engine.subscriptions.credit import affordable_rows
 from tickertape.engine.subscriptions.options import ReplayRate
 from tickertape.engine.subscriptions.pacing import RateLimiter
 from tickertape.engine.subscriptions.start_position import ReplayRange
+from tickertape.engine.subscriptions.subscription import FeedService, Subscription
 
 
 class Phase(Enum):
@@ -50,6 +50,13 @@ class DeliveryGroup(Protocol):
 
     def reschedule(self, sub: LogFeed) -> None:
         """Its boundary is new or has moved."""
+
+
+class LogFeedService(FeedService["LogFeed"], Protocol):
+    """Serves log feeds."""
+
+    def caught_up(self, sub: LogFeed) -> bool:
+        """Return whether a feed was given everything persisted."""
 
 
 class Portion(NamedTuple):
@@ -79,11 +86,13 @@ class Replacement(NamedTuple):
 class LogFeed:
     """State of one subscription to recorded topics."""
 
-    def __init__(self, session: Session, sub_id: str, interest: Interest, allowance: CreditWindow) -> None:
-        self.session = session
-        self.sub_id = sub_id
+    def __init__(self, subscription: Subscription, interest: Interest, service: LogFeedService) -> None:
+        self.subscription = subscription
+        self.session = subscription.session
+        self.sub_id = subscription.sub_id
+        self.allowance = subscription.allowance
         self.interest = interest
-        self.allowance = allowance
+        self._service = service
         self.phase = Phase.SEARCHING
         self.position = 0
         """The next message to consider. At the end of the log, and with others, it is behind the truth unless
@@ -163,10 +172,27 @@ class LogFeed:
         return self.numbered or self.rate_limiter is not None or self.conflating is not None
 
     @property
+    def topic(self) -> str:
+        """The topic or pattern of its interest."""
+        return self.interest.topic
+
+    @property
     def owed(self) -> bool:
         """Whether something persisted is still to be sent to it as fast as it is taken."""
-        slowed = self.paused or self.rate_limiter is not None or self.conflating is not None
-        return not slowed and self.phase in _NOT_AT_END
+        if self.paused or self.rate_limiter is not None:
+            return False
+        if self.conflating is not None:
+            return self.conflating.unsent_position is not None or not self._service.caught_up(self)
+        return self.phase in _NOT_AT_END
+
+    def credit_granted(self) -> None:
+        """Go on, if it reads by itself; a group looks at its credit when messages come."""
+        if self.group is None:
+            self._service.credit(self)
+
+    def close(self) -> None:
+        """End it."""
+        self._service.remove(self)
 
     @property
     def has_stop(self) -> bool:

@@ -12,8 +12,7 @@ from tickertape.batch import merge
 from tickertape.engine.conflation.buffer import ConflationBuffer
 from tickertape.engine.limits import block_bytes_max, block_pieces_max, block_seconds_max
 from tickertape.engine.matching.interest import Interest
-from tickertape.engine.sessions.session import Session
-from tickertape.engine.subscriptions.credit import CreditWindow
+from tickertape.engine.subscriptions.subscription import FeedService, Subscription
 from tickertape.engine.transient.shared_frames import SharedFrame, SharedFrames, detach
 
 
@@ -153,11 +152,14 @@ class Backlog:
 class TransientFeed:
     """A subscription to topics that are not recorded."""
 
-    def __init__(self, session: Session, sub_id: str, interest: Interest, allowance: CreditWindow) -> None:
-        self.session = session
-        self.sub_id = sub_id
+    def __init__(
+        self, subscription: Subscription, interest: Interest, service: FeedService[TransientFeed]
+    ) -> None:
+        self.session = subscription.session
+        self.sub_id = subscription.sub_id
+        self.allowance = subscription.allowance
         self.interest = interest
-        self.allowance = allowance
+        self._service = service
         self.since = 0
         """Number of the first publish that is for it."""
         self.until: int | None = None
@@ -185,6 +187,21 @@ class TransientFeed:
     def waiting(self) -> bool:
         """Whether something waits for it."""
         return self.left > 0
+
+    @property
+    def topic(self) -> str:
+        """The topic or pattern of its interest."""
+        return self.interest.topic
+
+    owed = waiting
+
+    def credit_granted(self) -> None:
+        """Go on."""
+        self._service.credit(self)
+
+    def close(self) -> None:
+        """End it, and those whose place it took."""
+        self._service.remove(self)
 
     @property
     def oldest(self) -> float:

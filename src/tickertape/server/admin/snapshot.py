@@ -25,6 +25,7 @@ from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER
 from tickertape.engine.runtime.statistics import OTHER_TOPICS, Statistics, TopicCounters
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.log_feed import LogFeed
+from tickertape.engine.subscriptions.subscription import Feed
 from tickertape.engine.transient.backlog import TransientFeed
 from tickertape.server.admin.schema import (
     JournalState,
@@ -200,8 +201,8 @@ class InstanceSnapshot:
         )
 
     def _slow_clients(self) -> SlowClientsState:
-        subscriptions = self._driver.broker.subscriptions
-        backlogs = subscriptions.transient.slow_consumers
+        services = self._driver.broker.services
+        backlogs = services.transient.slow_consumers
         spill = backlogs.spill
         return SlowClientsState(
             memory_bytes=backlogs.held_bytes,
@@ -215,7 +216,7 @@ class InstanceSnapshot:
             written_bytes=spill.written_bytes,
             read_bytes=spill.read_bytes,
             failures=spill.failures,
-            live_fallbacks=subscriptions.delivery.live.fallbacks,
+            live_fallbacks=services.log.live.fallbacks,
         )
 
     def _transactions(self) -> TransactionsState:
@@ -246,12 +247,11 @@ class InstanceSnapshot:
     def _session(self, session: Session, room: int) -> SessionState:
         connection = self._driver.connections[session.conn]
         end = self._driver.broker.journal.commits.persisted_end
-        subscriptions = self._driver.broker.subscriptions
-        held, delivery = subscriptions.of(session.conn), subscriptions.delivery
-        subs = [_recorded(delivery, sub, end) for sub in islice(held.recorded.values(), room)]
-        subs += [_unrecorded(sub) for sub in islice(held.live.values(), room - len(subs))]
-        subs += [_of_queues(sub) for sub in islice(held.of_queues.values(), room - len(subs))]
-        waiting = self._driver.broker.subscriptions.transient.slow_consumers.waiting(session)
+        services = self._driver.broker.services
+        held = self._driver.broker.subscriptions.of(session.conn)
+        feeds = islice((feed for sub in held.values() for feed in sub.feeds), room)
+        subs = [_feed_state(services.log, feed, end) for feed in feeds]
+        waiting = services.transient.slow_consumers.waiting(session)
         return SessionState(
             client=session.name,
             address=connection.address,
@@ -275,9 +275,7 @@ class InstanceSnapshot:
             subscribed = Counter()
             for conn in self._driver.broker.sessions:
                 held = self._driver.broker.subscriptions.of(conn)
-                subscribed.update([sub.interest.topic for sub in held.recorded.values()])
-                subscribed.update([sub.interest.topic for sub in held.live.values()])
-                subscribed.update([sub.topic for sub in held.of_queues.values()])
+                subscribed.update(feed.topic for sub in held.values() for feed in sub.feeds)
         counts = self.statistics
         of = (lambda _: None) if subscribed is None else subscribed.__getitem__
         topics = [_topic_snapshot(name, topic, of(name)) for name, topic in counts.topics.items()]
@@ -321,13 +319,22 @@ def _reads_with(delivery: LogDelivery, sub: LogFeed) -> int:
     return delivery.cursors.reads_with(sub)
 
 
+def _feed_state(delivery: LogDelivery, feed: Feed, end: int) -> SubscriptionState:
+    if isinstance(feed, LogFeed):
+        return _recorded(delivery, feed, end)
+    if isinstance(feed, TransientFeed):
+        return _unrecorded(feed)
+    assert isinstance(feed, QueueFeed | QueueBrowser)
+    return _of_queues(feed)
+
+
 def _recorded(delivery: LogDelivery, sub: LogFeed, end: int) -> SubscriptionState:
     caught_up = delivery.caught_up(sub)
     # At the end its own position is not moved by what is of other topics.
     position = max(end, sub.position) if caught_up else sub.considered_to
     return SubscriptionState(
         sub_id=sub.sub_id,
-        topic=sub.interest.topic,
+        topic=sub.topic,
         filter=_filter(sub.interest),
         paused=sub.paused,
         rate=None if sub.pace is None else str(sub.pace),
@@ -346,7 +353,7 @@ def _recorded(delivery: LogDelivery, sub: LogFeed, end: int) -> SubscriptionStat
 def _unrecorded(sub: TransientFeed) -> SubscriptionState:
     return SubscriptionState(
         sub_id=sub.sub_id,
-        topic=sub.interest.topic,
+        topic=sub.topic,
         filter=_filter(sub.interest),
         recorded=False,
         credit_bytes=sub.allowance.credit,

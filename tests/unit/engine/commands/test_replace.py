@@ -88,7 +88,7 @@ def test_exact_20_a_replay_changes_where_it_stands() -> None:
         world.step()
     before = _bodies(peer)
     assert 0 < len(before) < 100
-    considered = world.broker.subscriptions.of(peer.conn).recorded["s"].position
+    considered = world.log_feeds(peer.conn)["s"].position
     _replace(peer, "s", "b", credit=4096)
     world.settle()
     after = _bodies(peer)[len(before) :]
@@ -167,7 +167,7 @@ def test_one_that_ends_while_its_successor_is_looked_up_does_not_take_it_along()
     peer.resume("s")
     command = _replace(peer, "s", "a", bookmark=f"{name}|20|")
     owners = world.broker.reads._owners
-    while "s" in world.broker.subscriptions.of(peer.conn).recorded:
+    while "s" in world.log_feeds(peer.conn):
         reads = [read for read in world.reads if not isinstance(owners[read.token], RangeSearch)]
         if world.broker.has_work:
             world.work()

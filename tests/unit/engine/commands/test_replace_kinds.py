@@ -48,7 +48,7 @@ def _replace(peer: Peer, sub_id: str, rng: Random, options: str) -> str:
 
 def _finish(world: EngineWorld, peer: Peer, ids: list[str]) -> None:
     known = [sub_id for sub_id in ids if sub_id in world.broker.subscriptions.of(peer.conn)]
-    if known and not any(world.broker.subscriptions.of(peer.conn).recorded[s].live for s in known):
+    if known and not any(world.log_feeds(peer.conn)[s].live for s in known):
         peer.resume(*known)
     for _ in range(400):
         world.settle()

@@ -151,7 +151,7 @@ def test_a_connection_is_given_no_more_of_a_commit_than_it_may_queue() -> None:
     assert sum(len(heard) for heard in peer.heard.values()) < 8
     world.broker.blocked(peer.conn)  # it is not written as fast
     world.work()
-    assert {sub.phase for sub in world.broker.subscriptions.of(peer.conn).recorded.values()} == {
+    assert {sub.phase for sub in world.log_feeds(peer.conn).values()} == {
         Phase.TAIL,
         Phase.REPLAY,
     }, "those that were not given theirs read on by themselves"

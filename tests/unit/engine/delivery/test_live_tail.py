@@ -51,7 +51,7 @@ def test_exact_19_who_cannot_take_it_goes_on_with_what_is_persisted_and_costs_no
         while world.broker.has_work:
             world.work()
     assert len(peer.heard["s"]) < 10
-    assert not world.broker.subscriptions.delivery.live._parts
+    assert not world.broker.services.log.live._parts
     world.settle()
     assert _bodies(peer) == list(range(50))
     publisher.publish("a", [b"50"])
@@ -83,7 +83,7 @@ def test_exact_19_who_stays_behind_for_longer_than_the_age_limit_is_ended_as_slo
     assert "behind for 5 seconds" in stalls.goodbye.text
     assert replays.goodbye is None, "it replays still"
     assert reads.goodbye is None
-    assert world.broker.subscriptions.delivery.live.fallbacks
+    assert world.broker.services.log.live.fallbacks
 
 
 def test_exact_19_who_falls_back_before_the_sync_is_ended_by_age_too() -> None:
@@ -165,7 +165,7 @@ def test_a_live_one_is_neither_paused_nor_resumed() -> None:
 def test_when_nobody_wants_it_nothing_is_kept() -> None:
     world = EngineWorld(5)
     publisher, peer = world.connect("publisher"), world.connect("reader")
-    live = world.broker.subscriptions.delivery.live
+    live = world.broker.services.log.live
     publisher.publish("a", [b"0"])
     assert not live._parts
     peer.subscribe("s", "a", bookmark="0", options="live")

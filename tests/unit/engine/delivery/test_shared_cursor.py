@@ -33,7 +33,7 @@ def _publish(peer: Peer, count: int, topic: str = "a") -> None:
 
 
 def _everybody(world: EngineWorld) -> list[LogFeed]:
-    return [sub for conn in world.peers for sub in world.broker.subscriptions.of(conn).recorded.values()]
+    return [feed for conn in world.peers for feed in world.log_feeds(conn).values()]
 
 
 def _crowd(world: EngineWorld, count: int, connections: int = 4) -> list[Peer]:
@@ -165,8 +165,7 @@ def test_nothing_that_a_cohort_still_needs_may_be_removed() -> None:
         world.step()
     world.reads.clear()  # nothing more is read: the cohort stays where it is
     oldest = min(sub.considered_to for sub in _everybody(world))
-    pin = world.broker.subscriptions.oldest_needed()
-    assert pin is not None
+    pin = world.broker.services.log.oldest_needed()
     assert pin.position == oldest < world.broker.journal.commits.persisted_end
 
 

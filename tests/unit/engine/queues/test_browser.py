@@ -46,7 +46,7 @@ def test_who_goes_before_his_look_begins_leaves_nothing_behind_and_others_look()
     queues = world.broker.queues
     early = queues._early
     for look in [look for look in early[names[-1]] if look.session.conn == gone.conn]:
-        queues.stop_browser(look)  # a step of the queue would begin it
+        look.subscription.close()  # a step of the queue would begin it
     assert {look.session.conn for look in early[names[-1]]} == {looker.conn}
     world.disconnect(gone)
     world.settle()

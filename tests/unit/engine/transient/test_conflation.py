@@ -11,6 +11,7 @@ from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
 from tickertape.engine.conflation.conflater import Conflater
 from tickertape.engine.limits import conflation_piece_messages_max
+from tickertape.engine.transient.backlog import TransientFeed
 from tickertape.engine.transient.delivery import TransientDelivery
 from tickertape.engine.transient.slow_consumers import SlowConsumerLimits
 from tickertape.wire.commands import Ack, Unsubscribe
@@ -24,7 +25,7 @@ def _world(seed: int = 1, limits: SlowConsumerLimits | None = None) -> EngineWor
 
 
 def _unrecorded(world: EngineWorld) -> TransientDelivery:
-    return world.broker.subscriptions.transient
+    return world.broker.services.transient
 
 
 def _held_bytes(world: EngineWorld) -> int:
@@ -277,7 +278,9 @@ def test_no_step_looks_at_more_than_a_bounded_piece(way: str) -> None:
 
 
 def _conflater(world: EngineWorld, peer: Peer) -> Conflater:
-    conflating = world.broker.subscriptions.of(peer.conn).live["s"].conflating
+    feed = world.broker.subscriptions.of(peer.conn)["s"].feed(TransientFeed)
+    assert feed is not None
+    conflating = feed.conflating
     assert conflating is not None
     return conflating._conflater
 

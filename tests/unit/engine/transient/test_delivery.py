@@ -24,7 +24,7 @@ def _world(slow_clients: SlowConsumerLimits | None = None) -> EngineWorld:
 
 
 def _unrecorded(world: EngineWorld) -> TransientDelivery:
-    return world.broker.subscriptions.transient
+    return world.broker.services.transient
 
 
 def _steps_of(world: EngineWorld, size: int) -> None:

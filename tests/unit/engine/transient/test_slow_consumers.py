@@ -21,7 +21,7 @@ def _world(slow_clients: SlowConsumerLimits = SMALL) -> EngineWorld:
 
 
 def _backlogs(world: EngineWorld) -> SlowConsumerBuffers:
-    return world.broker.subscriptions.transient.slow_consumers
+    return world.broker.services.transient.slow_consumers
 
 
 def _subscriber(world: EngineWorld, name: str, topic: str = "u", *, stalled: bool = False) -> Peer:

@@ -1,0 +1,49 @@
+"""Feed services: log delivery, transient delivery and queues, which serve all feeds.
+
+What a command does to all of them, or a step of the broker, has one place here.
+"""
+
+from __future__ import annotations
+
+from tickertape.engine.delivery.log_delivery import LogDelivery
+from tickertape.engine.queues.browser import QueueBrowser
+from tickertape.engine.queues.consumer import QueueFeed
+from tickertape.engine.queues.registry import QueueRegistry
+from tickertape.engine.sessions.session import Session
+from tickertape.engine.subscriptions.log_feed import LogFeed
+from tickertape.engine.transient.delivery import TransientDelivery
+
+
+class FeedServices:
+    """The services of feeds."""
+
+    def __init__(self, log: LogDelivery, transient: TransientDelivery, queues: QueueRegistry) -> None:
+        self.log = log
+        self.transient = transient
+        self.queues = queues
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` would do something."""
+        return self.log.has_work or self.queues.has_work or self.transient.has_work
+
+    def step(self) -> None:
+        """Do one bounded step of delivery."""
+        self.log.step()
+        self.queues.step()
+        self.transient.step()
+
+    def writable(self, session: Session) -> None:
+        """Go on sending to a connection that has room again."""
+        self.log.writable(session)
+        self.transient.writable(session)
+        self.queues.writable(session)
+
+    def stop(self) -> None:
+        """Start a clean stop: send what conflation holds."""
+        self.log.stop()
+        self.transient.stop()
+
+    def take_ended(self) -> list[LogFeed | QueueFeed | QueueBrowser]:
+        """Return the feeds that ended by themselves since the last call."""
+        return [*self.log.take_ended(), *self.queues.take_ended()]
