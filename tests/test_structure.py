@@ -74,7 +74,7 @@ LATE: Final = {
 """Imports inside functions that close a cycle, and why."""
 
 COLLABORATORS_MAX: Final = 6
-LARGE_CONSTRUCTORS_MAX: Final = 5
+LARGE_CONSTRUCTORS_MAX: Final = 2
 """Constructors with more positional arguments than that. May only fall."""
 CALLABLES_MAX: Final = 28
 """Callables that constructors take, in all. May only fall."""

@@ -29,9 +29,10 @@ from tickertape.batch import MessageBatch
 from tickertape.engine.commands.ack_tracker import AckTracker
 from tickertape.engine.commands.body_validation import BodyValidation
 from tickertape.engine.commands.feed_services import FeedServices
-from tickertape.engine.commands.publish import PublishHandler, SettlementLookup
+from tickertape.engine.commands.publish import PublishHandler
 from tickertape.engine.commands.publish_checks import PublishChecks
 from tickertape.engine.commands.range_searches import RangeSearch, RangeSearches
+from tickertape.engine.commands.settlement_lookups import SettlementLookup, SettlementLookups
 from tickertape.engine.commands.subscribe import SubscribeHandler
 from tickertape.engine.delivery.cursor import Cursor
 from tickertape.engine.delivery.log_delivery import LogDelivery
@@ -125,28 +126,30 @@ class Broker:
             exclusive=not catalog.records_nothing,
         )
         self._writer = LogWriter(journal, registry, self._clock)
-        self._acks = AckTracker(journal)
         checks = PublishChecks(catalog, BodyValidation(catalog, limits.message_bytes_max))
-        self._throttle = ReadThrottle(self._outbox)
+        self._throttle = throttle = ReadThrottle(self._outbox)
+        self._acks = AckTracker(journal, throttle)
         self.heartbeats = HeartbeatMonitor(self._outbox, self._clock)
         self.compiler = InterestCompiler(catalog, self._clock, limits)
         self.reads = LogReads(self._outbox)
         slow = slow_clients or SlowConsumerLimits()
         self._delivery = LogDelivery(journal, self._outbox, self._clock, self.reads, slow.age_seconds)
-        self._transient = TransientDelivery(self._outbox, self._clock, slow, self._close_slow_consumer)
+        self._transient = TransientDelivery(
+            self._outbox, self._clock, slow, throttle, self._close_slow_consumer
+        )
         access = QueueAccess(journal, self._outbox, self._clock, self.reads, QueueLog(journal, self._writer))
         self.queues = QueueRegistry(catalog, access, self.compiler)
         self.services = FeedServices(self._delivery, self._transient, self.queues)
-        self.subscriptions = SubscribeHandler(
-            journal,
-            self.compiler,
-            self._outbox,
-            self._clock,
-            self.services,
-            RangeSearches(self.reads, self._throttle),
-        )
+        self.subscriptions = self._make_subscribe_handler()
         self._checkpoints = CheckpointWriter(self.queues, journal, self._outbox, self._clock)
-        self._publish_handler = self._make_publish_handler(checks)
+        self._publish_handler = PublishHandler(
+            self._writer,
+            self._acks,
+            checks,
+            self.services,
+            self._outbox,
+            SettlementLookups(self.reads, throttle),
+        )
         self.transactions = self._make_transactions(registry, checks, staging or StagingLimits())
         self._pins = [self.queues.oldest_needed, self._delivery.oldest_needed]
         self.retention = self._make_retention(retention or RetentionPolicy())
@@ -154,13 +157,22 @@ class Broker:
         self._failed = self.draining = False
         self.statistics.name_topics(catalog.recorded_names)
 
+    def _make_subscribe_handler(self) -> SubscribeHandler:
+        return SubscribeHandler(
+            self.journal,
+            self.compiler,
+            self._outbox,
+            self._clock,
+            self.services,
+            RangeSearches(self.reads, self._throttle),
+        )
+
     def _make_transactions(
         self, registry: PublisherDirectory, checks: PublishChecks, limits: StagingLimits
     ) -> TransactionCoordinator:
         journal = self.journal
         staging = StagingArea(journal.journal_id, limits, self._outbox, self._clock, self._throttle)
         return TransactionCoordinator(
-            journal,
             self._writer,
             self._sessions,
             checks,
@@ -172,18 +184,6 @@ class Broker:
     def _make_retention(self, policy: RetentionPolicy) -> RetentionManager:
         return RetentionManager(
             self.journal, policy, self._outbox, self._clock, self.reads, self.oldest_needed
-        )
-
-    def _make_publish_handler(self, checks: PublishChecks) -> PublishHandler:
-        return PublishHandler(
-            self._writer,
-            self._acks,
-            checks,
-            self.queues,
-            self._transient,
-            self._outbox,
-            self._throttle,
-            self.reads,
         )
 
     # -- inputs ---------------------------------------------------------------------------------------
@@ -433,10 +433,8 @@ class Broker:
             self._settle_delivery()
             self.queues.step()  # an idle consumer need not wait for the next turn
             self._submit()
-        if self._throttle.of("journal") and not self._publish_handler.log_backpressure:
-            self._throttle.resume_all("journal")
-        if self._throttle.of("unrecorded") and not self._transient.congested:
-            self._throttle.resume_all("unrecorded")
+        self._acks.resume_unless_behind()
+        self._transient.resume_unless_behind()
         if self._delivery.ended or self.queues.ended:
             self.subscriptions.forget_ended()
         if self._commits.failure is not None and not self._failed:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tickertape.engine.limits import owed_max
+from tickertape.engine.sessions.read_throttle import ReadThrottle
 from tickertape.engine.sessions.session import Session
 from tickertape.journal.journal import Journal
 from tickertape.wire.commands import Command, Persisted
@@ -31,8 +32,9 @@ class PendingAck(NamedTuple):
 class AckTracker:
     """Pending answers of all sessions, in the order of the log."""
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: Journal, throttle: ReadThrottle) -> None:
         self._journal = journal
+        self._throttle = throttle
         self._pending: deque[PendingAck] = deque()
 
     def add(self, session: Session, frame: int, sequence: int) -> None:
@@ -44,9 +46,19 @@ class AckTracker:
         self._pending.append(PendingAck(self._journal.commits.accepted_end, session, 0, 0, answer))
 
     @property
-    def overloaded(self) -> bool:
-        """Whether more answers wait than should: publishers are not read from then."""
-        return len(self._pending) > owed_max
+    def _is_behind(self) -> bool:
+        """Whether more waits for the disk than should, in bytes or in answers."""
+        return self._journal.commits.congested or len(self._pending) > owed_max
+
+    def pause_if_behind(self, session: Session) -> None:
+        """Stop reading from a publisher that is ahead of the disk."""
+        if self._is_behind:
+            self._throttle.pause(session.conn, "journal")
+
+    def resume_unless_behind(self) -> None:
+        """Read again from publishers that were ahead of the disk."""
+        if self._throttle.of("journal") and not self._is_behind:
+            self._throttle.resume_all("journal")
 
     def take_due(self) -> list[tuple[Session, Command]]:
         """Drain the answers that are due."""

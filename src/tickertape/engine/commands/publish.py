@@ -10,43 +10,21 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
 
 from tickertape.base.errors import BadBatch, BadCommand, BadTopic, CorruptBatch, JournalFull, TickertapeError
 from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch
 from tickertape.engine.commands.ack_tracker import AckTracker
 from tickertape.engine.commands.body_validation import PartialRejection
+from tickertape.engine.commands.feed_services import FeedServices
 from tickertape.engine.commands.publish_checks import PublishChecks
+from tickertape.engine.commands.settlement_lookups import PublishFrame, SettlementLookup, SettlementLookups
 from tickertape.engine.commands.settlements import Settlements
-from tickertape.engine.log_reads.log_reads import LogReads
-from tickertape.engine.log_reads.read_tasks import ReadTask
-from tickertape.engine.queues.registry import QueueRegistry
 from tickertape.engine.runtime.log_writer import LogWriter, last_sequence
 from tickertape.engine.runtime.outbox import Outbox
-from tickertape.engine.sessions.read_throttle import ReadThrottle
 from tickertape.engine.sessions.session import Session
-from tickertape.engine.transient.delivery import TransientDelivery
 from tickertape.wire.commands import Ack, Flush, Processed, Publish, Rejected
 from tickertape.wire.settlement import QUEUE_TOPIC
-
-
-class _PublishFrame(NamedTuple):
-    """A publish frame."""
-
-    command: Publish
-    batch: MessageBatch
-
-
-class SettlementLookup(ReadTask[None]):
-    """Look-up of the messages that the settlements of a frame name; later frames of the connection wait."""
-
-    def __init__(self, session: Session, frame: _PublishFrame, settlements: Settlements) -> None:
-        super().__init__(settlements.look_up(), session.conn)
-        self.session = session
-        self.frame = frame
-        self.settlements = settlements
-        self.waiting: deque[_PublishFrame | Callable[[], None]] = deque()
 
 
 class PublishHandler:
@@ -57,32 +35,27 @@ class PublishHandler:
         writer: LogWriter,
         acks: AckTracker,
         checks: PublishChecks,
-        queues: QueueRegistry,
-        transient: TransientDelivery,
+        services: FeedServices,
         outbox: Outbox,
-        throttle: ReadThrottle,
-        reads: LogReads,
+        lookups: SettlementLookups,
     ) -> None:
         self._writer = writer
         self._acks = acks
         self._checks = checks
-        self._queues = queues
-        self._transient = transient
+        self._queues = services.queues
+        self._transient = services.transient
         self._outbox = outbox
-        self._throttle = throttle
-        self._reads = reads
-        self._held: dict[int, SettlementLookup] = {}
-        """Look-ups under way, by connection."""
+        self._lookups = lookups
 
     # -- inputs -----------------------------------------------------------------------------------------
 
     def publish(self, session: Session, command: Publish, batch: MessageBatch) -> None:
         """Handle a publish frame, now or in its turn. Raises what ends the connection."""
-        held = self._held.get(session.conn)
+        held = self._lookups.of(session.conn)
         if held is None:
-            self._take(session, _PublishFrame(command, batch))
+            self._take(session, PublishFrame(command, batch))
         else:
-            held.waiting.append(_PublishFrame(command, batch))
+            held.waiting.append(PublishFrame(command, batch))
 
     def flush(self, session: Session, command: Flush) -> None:
         """Answer once everything that the connection published is processed, or persisted."""
@@ -90,7 +63,7 @@ class PublishHandler:
 
         def persisted() -> None:
             self._acks.add_answer(session, lambda: answer)
-            self.pause_for_log(session)
+            self._acks.pause_if_behind(session)
 
         def processed() -> None:
             self._outbox.send(session.conn, answer)
@@ -100,17 +73,17 @@ class PublishHandler:
             self._outbox.send(session.conn, Ack(id=command.id, code="bad_option", text=text))
             return
         act = persisted if command.level == "persisted" else processed
-        held = self._held.get(session.conn)
+        held = self._lookups.of(session.conn)
         # What was published to unrecorded topics before may still have to be handed on.
         if held is None:
             self._transient.after(act)
         else:
             held.waiting.append(lambda: self._transient.after(act))
-        self.pause_for_transient(session)
+        self._transient.pause_if_behind(session)
 
     def after(self, session: Session, act: Callable[[], None]) -> None:
         """Call `act` once earlier publishes of the connection are handled."""
-        held = self._held.get(session.conn)
+        held = self._lookups.of(session.conn)
         if held is None:
             act()
         else:
@@ -121,18 +94,15 @@ class PublishHandler:
 
         Frames from the first settlement with a sequence on are dropped: the client sends them again, and the
         duplicate filter would drop them then."""
-        held = self._held.pop(session.conn, None)
-        if held is None:
-            return
-        self._reads.drop(held)
-        if self._writer.stopping:
+        held = self._lookups.drop(session.conn)
+        if held is None or self._writer.commits.stopping:
             return
         try:
             if held.frame.command.sequenced:
                 return
             self._settle(session, held.frame, held.settlements)
             for waiting in held.waiting:
-                if isinstance(waiting, _PublishFrame):
+                if isinstance(waiting, PublishFrame):
                     if waiting.command.sequenced and QUEUE_TOPIC in waiting.batch.topics:
                         return
                     self._take(session, waiting, look_up=False)
@@ -141,7 +111,7 @@ class PublishHandler:
 
     # -- one frame --------------------------------------------------------------------------------------
 
-    def _take(self, session: Session, frame: _PublishFrame, *, look_up: bool = True) -> None:
+    def _take(self, session: Session, frame: PublishFrame, *, look_up: bool = True) -> None:
         command, batch = frame
         recorded = self._checked(session, command, batch)
         if recorded is None:
@@ -157,9 +127,9 @@ class PublishHandler:
         known = self._writer.known(session.publisher, good) if command.sequenced else 0
         settlements = Settlements(self._queues, session, good, known, numbers)
         if look_up:
-            self._resolve_settlements(session, _PublishFrame(command, good), settlements)
+            self._resolve_settlements(session, PublishFrame(command, good), settlements)
         else:
-            self._settle(session, _PublishFrame(command, good), settlements)
+            self._settle(session, PublishFrame(command, good), settlements)
 
     def _checked(self, session: Session, command: Publish, batch: MessageBatch) -> bool | None:
         """Return whether the topics are recorded; None: the frame was rejected."""
@@ -179,39 +149,38 @@ class PublishHandler:
             return None
         return recorded
 
-    def _resolve_settlements(self, session: Session, frame: _PublishFrame, settlements: Settlements) -> None:
+    def _resolve_settlements(self, session: Session, frame: PublishFrame, settlements: Settlements) -> None:
         """Look up the messages that settlements name."""
         lookup = SettlementLookup(session, frame, settlements)
-        self._held[session.conn] = lookup
-        if self._reads.run(lookup):
+        if self._lookups.begin(lookup):
             self.looked_up(lookup)
-        if session.conn in self._held:
-            self._throttle.pause(session.conn, "settling")
+        else:
+            self._lookups.pause_or_resume(session.conn)
 
     def looked_up(self, lookup: SettlementLookup) -> None:
         """Go on after a look-up. Raises what ends the connection."""
         session = lookup.session
-        del self._held[session.conn]
-        if self._writer.stopping:
+        self._lookups.done(lookup)
+        if self._writer.commits.stopping:
             return  # nothing can be written any more: it is not acknowledged, and the client sends it again
         self._settle(session, lookup.frame, lookup.settlements)
         self._resume(session, lookup.waiting)
 
-    def _resume(self, session: Session, waiting: deque[_PublishFrame | Callable[[], None]]) -> None:
+    def _resume(self, session: Session, waiting: deque[PublishFrame | Callable[[], None]]) -> None:
         """Handle waiting frames, up to the next one that needs a look-up."""
         while waiting:
             following = waiting.popleft()
-            if isinstance(following, _PublishFrame):
+            if isinstance(following, PublishFrame):
                 self._take(session, following)
             else:
                 following()
-            held = self._held.get(session.conn)
+            held = self._lookups.of(session.conn)
             if held is not None:
                 held.waiting.extend(waiting)
                 return
-        self._throttle.resume(session.conn, "settling")
+        self._lookups.pause_or_resume(session.conn)
 
-    def _settle(self, session: Session, frame: _PublishFrame, settlements: Settlements) -> None:
+    def _settle(self, session: Session, frame: PublishFrame, settlements: Settlements) -> None:
         """Settle, and append the frame with the outcomes."""
         command, batch = frame
         self._writer.check_room(batch)
@@ -230,32 +199,15 @@ class PublishHandler:
             else:
                 self._writer.append_derived(session.derived, session.name, batch)
             self._acks.add(session, command.frame, last)
-            self.pause_for_log(session)
+            self._acks.pause_if_behind(session)
             return
         self._queues.unrecorded(batch)
         processed = Processed(frame=command.frame)
         self._transient.publish(batch, lambda: self._outbox.send(session.conn, processed))
-        self.pause_for_transient(session)
+        self._transient.pause_if_behind(session)
 
     def _reject(self, session: Session, split: PartialRejection) -> None:
         first, *others = split.rejections
         self._outbox.reject_with(session.conn, first, split.error)
         for rejection in others:
             self._outbox.send(session.conn, rejection)
-
-    # -- who brings too much ----------------------------------------------------------------------------
-
-    def pause_for_log(self, session: Session) -> None:
-        """Stop reading from a publisher that is ahead of the disk."""
-        if self.log_backpressure:
-            self._throttle.pause(session.conn, "journal")
-
-    def pause_for_transient(self, session: Session) -> None:
-        """Stop reading from a publisher that is ahead of transient delivery."""
-        if self._transient.congested:
-            self._throttle.pause(session.conn, "unrecorded")
-
-    @property
-    def log_backpressure(self) -> bool:
-        """Whether more waits for the disk than should."""
-        return self._writer.congested or self._acks.overloaded

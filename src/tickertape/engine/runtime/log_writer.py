@@ -30,6 +30,7 @@ class LogWriter:
         clock: EngineClock,
     ) -> None:
         self._journal = journal
+        self.commits = journal.commits
         self._registry = registry
         self._clock = clock
         self._assigned_spaces: set[int] = set()
@@ -87,27 +88,17 @@ class LogWriter:
         highest = self._journal.highest.get(publisher, 0)
         return int(np.searchsorted(batch.sequences, np.uint64(highest), side="right"))
 
-    @property
-    def stopping(self) -> bool:
-        """Whether nothing can be appended any more."""
-        return self._journal.commits.stopping
-
-    @property
-    def congested(self) -> bool:
-        """Whether more waits for the disk than should."""
-        return self._journal.commits.congested
-
     def reserve(self, nbytes: int) -> None:
         """Have a segment begin that has room for `nbytes`; 0: no longer."""
-        self._journal.commits.reserve_segment(nbytes, self._clock.now)
+        self.commits.reserve_segment(nbytes, self._clock.now)
 
     def sync_soon(self) -> None:
         """Sync what was persisted without a sync."""
-        self._journal.commits.sync_soon(self._clock.now)
+        self.commits.sync_soon(self._clock.now)
 
     def check_room(self, batch: MessageBatch) -> None:
         """Raise `JournalFull` when the disk has no room for a batch."""
-        commits = self._journal.commits
+        commits = self.commits
         if commits.full and not commits.can_accept(encoded_size(batch) + binding_bytes_max):
             why = commits.full_reason
             raise JournalFull(f"no room to prepare the next segment: {why}; retried every second")

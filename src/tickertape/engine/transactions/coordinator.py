@@ -50,7 +50,6 @@ from tickertape.engine.transactions.records import (
 from tickertape.engine.transactions.staging_area import StagingArea, describe
 from tickertape.journal.commit.active_segment import commit_bytes_of
 from tickertape.journal.format.staging_file import PreparedPart
-from tickertape.journal.journal import Journal
 from tickertape.wire.commands import (
     Abort,
     Commit,
@@ -87,7 +86,6 @@ class TransactionCoordinator:
 
     def __init__(
         self,
-        journal: Journal,
         writer: LogWriter,
         sessions: SessionRegistry,
         checks: PublishChecks,
@@ -95,8 +93,8 @@ class TransactionCoordinator:
         outbox: Outbox,
         committed: CommittedTransactions,
     ) -> None:
-        self._journal = journal
         self._writer = writer
+        self._commits = writer.commits
         self._sessions = sessions
         self._checks = checks
         self.staging = staging
@@ -247,13 +245,13 @@ class TransactionCoordinator:
 
     def log_advanced(self) -> None:
         """Go on when the journal has persisted more or has room."""
-        self.staging.synced(self._journal.commits.synced_end)
+        self.staging.synced(self._commits.synced_end)
         current = self._current
         if current is None or current.opening:
             return
         if current.end is None:
             self._write(current)
-        elif self._journal.commits.persisted_end >= current.end:
+        elif self._commits.persisted_end >= current.end:
             self._finish(current)
 
     def wake(self) -> None:
@@ -324,14 +322,14 @@ class TransactionCoordinator:
 
     def _write(self, current: _CommitInProgress) -> None:
         """Append the transaction once there is room for all of it."""
-        journal = self._journal
-        if journal.commits.stopping:
+        commits = self._commits
+        if commits.stopping:
             self._refuse(NotReady("the server is stopping: commit again after reconnecting"))
-        elif journal.commits.has_room(current.room):
+        elif commits.has_room(current.room):
             self._append(current)
-        elif journal.commits.full:
+        elif commits.full:
             self._writer.reserve(0)
-            why = journal.commits.full_reason
+            why = commits.full_reason
             self._refuse(JournalFull(f"no room for {describe(current.transaction)}: {why}"))
         else:
             self._writer.reserve(current.room)
@@ -346,7 +344,7 @@ class TransactionCoordinator:
             publisher, transaction.publisher, batches, record_batch(current.record)
         )
         current.opened = {}
-        current.end = self._journal.commits.accepted_end
+        current.end = self._commits.accepted_end
         current.answer = Committed(
             id=0,
             messages=messages,
@@ -363,7 +361,7 @@ class TransactionCoordinator:
         self.committed += 1
         assert current.end is not None
         self.staging.committed(current.transaction, current.end)
-        self.staging.synced(self._journal.commits.synced_end)
+        self.staging.synced(self._commits.synced_end)
         if self.staging.wants_sync:
             self._writer.sync_soon()
         self._answer(current, answer)

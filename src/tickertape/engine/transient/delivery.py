@@ -23,6 +23,7 @@ from tickertape.engine.matching.subscription_index import InterestGroup, Match, 
 from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.effects import Send
 from tickertape.engine.runtime.outbox import Outbox
+from tickertape.engine.sessions.read_throttle import ReadThrottle
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.credit import affordable_rows
 from tickertape.engine.transient.backlog import Backlog, TransientFeed
@@ -66,6 +67,7 @@ class TransientDelivery:
         outbox: Outbox,
         clock: EngineClock,
         limits: SlowConsumerLimits,
+        throttle: ReadThrottle,
         end: Callable[[Session, str], None],
     ) -> None:
         self.step_bytes_max = step_bytes_max
@@ -74,6 +76,7 @@ class TransientDelivery:
         self.slow_consumers = SlowConsumerBuffers(outbox, clock, limits, end)
         self._outbox = outbox
         self._clock = clock
+        self._throttle = throttle
         self._standing: SubscriptionIndex[TransientFeed, TransientGroup] = SubscriptionIndex(TransientGroup)
         self._budget = self.step_bytes_max
         self._number = 0
@@ -198,9 +201,19 @@ class TransientDelivery:
         return bool(self._publishes or self._conflated_out)
 
     @property
-    def congested(self) -> bool:
-        """More waits to be handed on than should: read nothing more from who publishes."""
+    def is_behind(self) -> bool:
+        """Whether more waits to be handed on than should."""
         return self._waiting_bytes > self.waiting_bytes_max
+
+    def pause_if_behind(self, session: Session) -> None:
+        """Stop reading from a publisher that is ahead of delivery."""
+        if self.is_behind:
+            self._throttle.pause(session.conn, "unrecorded")
+
+    def resume_unless_behind(self) -> None:
+        """Read again from publishers that were ahead."""
+        if self._throttle.of("unrecorded") and not self.is_behind:
+            self._throttle.resume_all("unrecorded")
 
     # -- steps ----------------------------------------------------------------------------------------
 

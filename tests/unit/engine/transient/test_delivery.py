@@ -249,13 +249,13 @@ def test_who_publishes_more_than_is_handed_on_is_not_read_from_until_it_is() -> 
     effects = world.broker.effects()
     assert [e for e in effects if isinstance(e, PauseReading)] == [PauseReading(publisher.conn, "unrecorded")]
     other.publish("recorded", [b"x"])
-    assert _unrecorded(world).congested
+    assert _unrecorded(world).is_behind
     resumed = []
     while world.broker.has_work:
         world.broker.work(world.now())
         resumed += [e for e in world.broker.effects() if isinstance(e, ResumeReading | PauseReading)]
     assert resumed == [ResumeReading(publisher.conn, "unrecorded")]
-    assert not _unrecorded(world).congested
+    assert not _unrecorded(world).is_behind
 
 
 def test_flushes_that_wait_for_their_turn_count_too() -> None:
