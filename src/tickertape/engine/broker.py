@@ -433,8 +433,10 @@ class Broker:
             self._settle_delivery()
             self.queues.step()  # an idle consumer need not wait for the next turn
             self._submit()
-        self._acks.resume_unless_behind()
-        self._transient.resume_unless_behind()
+        if "journal" in self._throttle.reasons:
+            self._acks.resume_unless_behind()
+        if "unrecorded" in self._throttle.reasons:
+            self._transient.resume_unless_behind()
         if self._delivery.ended or self.queues.ended:
             self.subscriptions.forget_ended()
         if self._commits.failure is not None and not self._failed:

@@ -57,7 +57,7 @@ class AckTracker:
 
     def resume_unless_behind(self) -> None:
         """Read again from publishers that were ahead of the disk."""
-        if self._throttle.of("journal") and not self._is_behind:
+        if not self._is_behind:
             self._throttle.resume_all("journal")
 
     def take_due(self) -> list[tuple[Session, Command]]:

@@ -7,9 +7,6 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Set
-from typing import get_args
-
 from tickertape.engine.runtime.effects import PauseReading, PauseReason, ResumeReading
 from tickertape.engine.runtime.outbox import Outbox
 
@@ -19,32 +16,37 @@ class ReadThrottle:
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
-        self._paused: dict[PauseReason, set[int]] = {reason: set() for reason in get_args(PauseReason)}
-
-    def of(self, reason: PauseReason) -> Set[int]:
-        """Return the connections that are not read from for a reason; not to be changed."""
-        return self._paused[reason]
+        self.reasons: dict[PauseReason, set[int]] = {}
+        """Connections by reason, no reason without one; not to be changed."""
 
     def pause(self, conn: int, reason: PauseReason) -> None:
         """Stop reading from a connection for a reason."""
-        paused = self._paused[reason]
+        paused = self.reasons.setdefault(reason, set())
         if conn not in paused:
             paused.add(conn)
             self._outbox.put(PauseReading(conn, reason))
 
     def resume(self, conn: int, reason: PauseReason) -> None:
         """Remove a reason of a connection."""
-        paused = self._paused[reason]
-        if conn in paused:
-            paused.discard(conn)
+        if self._remove(conn, reason):
             self._outbox.put(ResumeReading(conn, reason))
 
     def resume_all(self, reason: PauseReason) -> None:
         """Remove a reason of all connections."""
-        for conn in sorted(self._paused[reason]):
+        for conn in sorted(self.reasons.get(reason, ())):
             self.resume(conn, reason)
 
     def forget(self, conn: int) -> None:
         """Forget a connection."""
-        for paused in self._paused.values():
-            paused.discard(conn)
+        for reason in [*self.reasons]:
+            self._remove(conn, reason)
+
+    def _remove(self, conn: int, reason: PauseReason) -> bool:
+        """Return whether a connection had a reason, and remove it."""
+        paused = self.reasons.get(reason, set())
+        if conn not in paused:
+            return False
+        paused.discard(conn)
+        if not paused:
+            del self.reasons[reason]
+        return True

@@ -212,7 +212,7 @@ class TransientDelivery:
 
     def resume_unless_behind(self) -> None:
         """Read again from publishers that were ahead."""
-        if self._throttle.of("unrecorded") and not self.is_behind:
+        if not self.is_behind:
             self._throttle.resume_all("unrecorded")
 
     # -- steps ----------------------------------------------------------------------------------------

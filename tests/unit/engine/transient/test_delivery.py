@@ -293,7 +293,7 @@ def test_each_reason_not_to_read_is_told_once_and_ends_by_itself() -> None:
     pauses.resume_all("journal")
     pauses.resume_all("unrecorded")
     assert outbox.take() == [ResumeReading(1, "unrecorded")]
-    assert not pauses.of("unrecorded")
+    assert not pauses.reasons
 
 
 # -- what waits ---------------------------------------------------------------------------------------
