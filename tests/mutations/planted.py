@@ -201,7 +201,7 @@ MUTATIONS: Final = (
     Mutation(
         "credit is not counted",
         "engine/subscriptions/log_feed.py",
-        "        self.allowance.credit -= batch.cost",
+        "        self.allowance.spend(batch.cost)",
         "        self.allowance.credit -= 0",
         (_HANDOVER,),
         promise="invariant 22",

@@ -10,7 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tickertape.base.client_limits import DEFAULT, ClientLimits
@@ -44,7 +44,7 @@ from tickertape.engine.queues.checkpoints import CheckpointWriter, RecoveredQueu
 from tickertape.engine.queues.log_records import QueueLog
 from tickertape.engine.queues.message_reader import QueueAccess, QueueReader
 from tickertape.engine.queues.registry import QueueRegistry
-from tickertape.engine.retention import RetentionManager, RetentionPin, RetentionTask
+from tickertape.engine.retention import RetentionManager, RetentionTask
 from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.effects import Effect, Fatal, LogonAccepted, ReadTaskDone
 from tickertape.engine.runtime.log_writer import LogWriter
@@ -151,7 +151,6 @@ class Broker:
             SettlementLookups(self.reads, throttle),
         )
         self.transactions = self._make_transactions(registry, checks, staging or StagingLimits())
-        self._pins = [self.queues.oldest_needed, self._delivery.oldest_needed]
         self.retention = self._make_retention(retention or RetentionPolicy())
         self._unauthenticated: set[int] = set()
         self._failed = self.draining = False
@@ -167,6 +166,12 @@ class Broker:
             RangeSearches(self.reads, self._throttle),
         )
 
+    def _make_retention(self, policy: RetentionPolicy) -> RetentionManager:
+        retention = RetentionManager(self.journal, policy, self._outbox, self._clock, self.reads)
+        retention.pin(self.queues.oldest_needed)
+        retention.pin(self._delivery.oldest_needed)
+        return retention
+
     def _make_transactions(
         self, registry: PublisherDirectory, checks: PublishChecks, limits: StagingLimits
     ) -> TransactionCoordinator:
@@ -179,11 +184,6 @@ class Broker:
             staging,
             self._outbox,
             CommittedTransactions(registry.latest.values()),
-        )
-
-    def _make_retention(self, policy: RetentionPolicy) -> RetentionManager:
-        return RetentionManager(
-            self.journal, policy, self._outbox, self._clock, self.reads, self.oldest_needed
         )
 
     # -- inputs ---------------------------------------------------------------------------------------
@@ -359,14 +359,6 @@ class Broker:
         self._clock.set(now)
         self.transactions.restore(found)
 
-    def pin(self, needed: Callable[[], RetentionPin | None]) -> None:
-        """Ask `needed` for a pin each time before segments are removed."""
-        self._pins.append(needed)
-
-    def oldest_needed(self) -> RetentionPin | None:
-        """Return the pin with the lowest position; None: there is none."""
-        return min([pin for ask in self._pins if (pin := ask()) is not None], default=None)
-
     @property
     def sessions(self) -> Mapping[int, Session]:
         """Sessions by connection, in the order of their logons."""
@@ -475,7 +467,7 @@ class Broker:
             taken = f"name in use: another connection took over the client name {shown(old.name)}"
             self._goodbye(old.conn, NameInUse(taken))
         self._unauthenticated.discard(conn)
-        self.statistics.logons += 1
+        self.statistics.logged_on()
         self._outbox.put(LogonAccepted(conn))
         self.heartbeats.begin(conn, command.heartbeat_ms)
 

@@ -51,7 +51,7 @@ class RetentionPin(NamedTuple):
 
 
 class RetentionManager:
-    """Removes old segments. `oldest_needed` returns the lowest pin."""
+    """Removes old segments that no pin needs."""
 
     def __init__(
         self,
@@ -60,14 +60,13 @@ class RetentionManager:
         outbox: Outbox,
         clock: EngineClock,
         reads: LogReads,
-        oldest_needed: Callable[[], RetentionPin | None],
     ) -> None:
         self._journal = journal
         self._policy = policy
         self._outbox = outbox
         self._clock = clock
         self._reads = reads
-        self._oldest_needed = oldest_needed
+        self._pins: list[Callable[[], RetentionPin | None]] = []
         self._task: RetentionTask | None = None
         self._archive = journal.view.archive if policy.archive_required else None
         """Nothing is removed that is not in this archive; None: none is required."""
@@ -93,6 +92,10 @@ class RetentionManager:
         """Attempts that failed, since the start."""
 
     # -- inputs ---------------------------------------------------------------------------------------
+
+    def pin(self, needed: Callable[[], RetentionPin | None]) -> None:
+        """Ask `needed` for a pin each time before segments are removed."""
+        self._pins.append(needed)
 
     def log_advanced(self) -> None:
         """The journal went on: after a seal it is looked whether segments go."""
@@ -207,12 +210,11 @@ class RetentionManager:
         return min(free, retention_segments_max)
 
     def _needed(self) -> RetentionPin | None:
-        """As `oldest_needed`, with the archive."""
-        pin, archive = self._oldest_needed(), self._archive
-        if archive is None:
-            return pin
-        archived = RetentionPin(archive.end, "archive", brief=not archive.known)
-        return archived if pin is None else min(pin, archived)
+        """Return the pin with the lowest position, that of the archive too; None: there is none."""
+        pins = [pin for ask in self._pins if (pin := ask()) is not None]
+        if self._archive is not None:
+            pins.append(RetentionPin(self._archive.end, "archive", brief=not self._archive.known))
+        return min(pins, default=None)
 
     def _put_off(self) -> bool:
         """Whether a short pin may put the removal off silently: not for long."""

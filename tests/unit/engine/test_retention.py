@@ -251,7 +251,7 @@ def test_a_later_pin_is_asked_too() -> None:
     world, _ = world_of(HOUR)
     second = world.broker.journal.view.segments[1]
     pins: list[RetentionPin | None] = [RetentionPin(second.first_position, "the queue 'work'")]
-    world.broker.pin(lambda: pins[0])
+    world.broker.retention.pin(lambda: pins[0])
     expire(world)
     assert numbers(world)[0] == 2
     assert world.broker.retention.held_by == "the queue 'work'"

@@ -111,7 +111,7 @@ class SubscribeHandler:
     def stop(self) -> None:
         """Start a clean stop: accept no subscription, and send what conflation holds."""
         self._stopping = True
-        self.conflation.stop()
+        self.conflation.budget.stop()
         self.services.stop()
 
     # -- commands -------------------------------------------------------------------------------------

@@ -42,6 +42,14 @@ class ConflationBudget:
         self.stopping = False
         """Whether the server stops: nothing considered is held back then."""
 
+    def count(self, nbytes: int) -> None:
+        """Count bytes that a buffer holds more, or fewer."""
+        self.bytes += nbytes
+
+    def stop(self) -> None:
+        """Hold nothing back any more once everything was considered."""
+        self.stopping = True
+
 
 class ConflationBuffer:
     """Held and released messages. Log times are microseconds since 1970 UTC."""
@@ -119,7 +127,7 @@ class ConflationBuffer:
 
     def forget(self) -> None:
         """Drop everything."""
-        self._memory.bytes -= self._counted
+        self._memory.count(-self._counted)
         self._counted = 0
 
     def _take(self, over: list[ConflatedMessage]) -> None:
@@ -128,7 +136,7 @@ class ConflationBuffer:
         if beyond > 0 and held:
             over = over + self._conflater.shrink(max(held - beyond, 0))
             held = self._conflater.held_bytes
-        memory.bytes += held - self._counted
+        memory.count(held - self._counted)
         self._counted = held
         content = self._content
         if content is not None:
@@ -188,7 +196,3 @@ class ConflationBuffers:
         if fields:
             keys = self._compiler.for_types(interest, lambda types: ConflationKeys(fields, context, types))
         return ConflationBuffer(options, keys, interest.content, self.budget)
-
-    def stop(self) -> None:
-        """Hold nothing back any more once everything was considered."""
-        self.budget.stopping = True

@@ -97,7 +97,7 @@ class ContentFilter:
         before = matcher.unreadable
         constants = self._filter_context.constants_for(self._subscriber) if matcher.needs else None
         passed = matcher.matching_rows(batch, indices, constants)
-        self._filter_context.unreadable += matcher.unreadable - before
+        self._filter_context.count_unreadable(matcher.unreadable - before)
         return passed
 
     @property
@@ -112,7 +112,7 @@ class ContentFilter:
 
     def count_unreadable(self, bodies: int) -> None:
         """Count bodies that could not be read."""
-        self._filter_context.unreadable += bodies
+        self._filter_context.count_unreadable(bodies)
 
     def context(self, needs: frozenset[str], batch: MessageBatch, which: list[int]) -> FilterInputs:
         """Return the inputs of filter functions for some messages."""

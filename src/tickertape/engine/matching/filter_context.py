@@ -22,6 +22,10 @@ class FilterContext:
         self.unreadable = 0
         """Bodies that filters could not read, each as often as it was tested."""
 
+    def count_unreadable(self, bodies: int) -> None:
+        """Count bodies that a filter could not read."""
+        self.unreadable += bodies
+
     def filter_bytes_of(self, subscriber: Subscriber) -> int:
         """Return the longest filter that a subscriber may give. A queue has no name: its expressions are part
         of the configuration, and no limit of clients applies."""

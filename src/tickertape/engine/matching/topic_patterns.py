@@ -110,6 +110,15 @@ class TopicPatternIndex:
                 del self._columns[column]
                 self._roomy.pop(column, None)
 
+    def forget(self, nbytes: int) -> None:
+        """Count remembered answers that are forgotten."""
+        self.remembered_bytes -= nbytes
+
+    def count(self, searches: int, work: int) -> None:
+        """Count searches and what they took, as bytes looked at."""
+        self.searches += searches
+        self.work += work
+
     def remember(self, topic: str) -> int:
         """An answer about a topic is to be remembered: forget all others if that is too much. Returns what it
         takes."""
@@ -178,7 +187,7 @@ class _Column:
 
     def forget(self) -> None:
         """Remember nothing."""
-        self._all.remembered_bytes -= self._answers_bytes
+        self._all.forget(self._answers_bytes)
         self._answers_bytes = 0
         self._answers = {}
 
@@ -219,14 +228,14 @@ class _Column:
             self._set = PatternSet([*self._patterns.values()])
             self._set_bits = [1 << bit for bit in self._patterns]
             self._young = {}
-            self._all.work += _GATHER_BYTES
+            self._all.count(0, _GATHER_BYTES)
         found = 0
         if self._set is not None:
-            self._all.searches += 1
             bits = self._set_bits
             found = reduce(or_, [bits[number] for number in self._set.found(topic)], 0)
-        self._all.searches += len(self._young)
-        self._all.work += (1 + len(self._young)) * (_ASK_BYTES + _CHARACTER_BYTES * len(topic))
+        young = len(self._young)
+        work = (1 + young) * (_ASK_BYTES + _CHARACTER_BYTES * len(topic))
+        self._all.count(young + (self._set is not None), work)
         for bit, pattern in self._young.items():
             if pattern.search(topic):
                 found |= 1 << bit

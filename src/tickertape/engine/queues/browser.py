@@ -131,7 +131,7 @@ class QueueBrowser:
             return False
         sent = slice_batch(batch, 0, count)
         self._waiting = None if count == batch.count else slice_batch(batch, count, batch.count)
-        allowance.credit -= sent.cost
+        allowance.spend(sent.cost)
         self.session.sent(sent.count, sent.body_bytes)
         command = Deliver(sub_id=self.sub_id, queue=self.queue.name)
         self._outbox.put(Send(self.session.conn, encode_frame(command, sent)))

@@ -73,7 +73,7 @@ class QueueFeed:
 
     def spend(self, batch: MessageBatch) -> None:
         """`batch` was sent."""
-        self.allowance.credit -= batch.cost
+        self.allowance.spend(batch.cost)
         self.session.sent(batch.count, batch.body_bytes)
 
 

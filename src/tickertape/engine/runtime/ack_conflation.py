@@ -8,7 +8,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from typing import Final, Protocol
 
@@ -16,7 +16,7 @@ from tickertape.base.errors import BadOption
 from tickertape.base.limits import conflation_seconds_max, conflation_seconds_min
 from tickertape.base.units import parse_interval
 from tickertape.engine.limits import ack_conflation_frames_max
-from tickertape.wire.commands import Command, Persisted
+from tickertape.wire.commands import Persisted
 
 _SWEEP_MIN: Final = 64
 
@@ -41,10 +41,9 @@ class Recipient(Protocol):
 
 
 class AckConflation:
-    """Held acknowledgements of sessions with an `ack_conflation`; `send(conn, command)` sends one."""
+    """Held acknowledgements of sessions with an `ack_conflation`."""
 
-    def __init__(self, send: Callable[[int, Command], None]) -> None:
-        self._send = send
+    def __init__(self) -> None:
         self._held: dict[int, tuple[Recipient, Persisted, float]] = {}
         """Held acknowledgement of each connection, and when it is sent (monotonic seconds)."""
         self._free: dict[int, float] = {}
@@ -54,57 +53,56 @@ class AckConflation:
         self._deadlines: list[tuple[float, int]] = []
         """A heap of times and connections; some entries are out of date."""
 
-    def persisted(self, session: Recipient, command: Persisted, mono: float) -> None:
-        """Send or hold an acknowledgement, which covers every earlier one."""
+    def persisted(self, session: Recipient, command: Persisted, mono: float) -> bool:
+        """Return whether an acknowledgement, which covers every earlier one, is sent now; else it is held."""
         conn = session.conn
         if not session.ack_conflation:
-            self._send(conn, command)
-            return
+            return True
         before = self._held.get(conn)
         if command.frame - self._said.get(conn, 0) >= ack_conflation_frames_max:
             self._held.pop(conn, None)
-            self._say(session, command, mono)
         elif before is not None:
             _, earlier, leaves = before
             sequence = max(earlier.sequence, command.sequence)
             merged = Persisted(frame=command.frame, sequence=sequence, level=command.level)
             self._held[conn] = session, merged, leaves
+            return False
         elif mono < (leaves := self._free.get(conn, mono)):
             self._held[conn] = session, command, leaves
             heappush(self._deadlines, (leaves, conn))
             if len(self._deadlines) > 2 * len(self._held) + _SWEEP_MIN:
                 self._sweep()
-        else:
-            self._say(session, command, mono)
-
-    def _say(self, session: Recipient, command: Persisted, mono: float) -> None:
-        self._free[session.conn] = mono + session.ack_conflation
-        self._said[session.conn] = command.frame
-        self._send(session.conn, command)
+            return False
+        self._free[conn] = mono + session.ack_conflation
+        self._said[conn] = command.frame
+        return True
 
     def _sweep(self) -> None:
         """Remove entries that are out of date: intervals are long, and answers end most of them early."""
         self._deadlines = [(leaves, conn) for conn, (_, _, leaves) in self._held.items()]
         heapify(self._deadlines)
 
-    def release(self, conn: int) -> None:
-        """Send the held acknowledgement of a connection before something else."""
+    def release(self, conn: int) -> Persisted | None:
+        """Take the held acknowledgement of a connection, to be sent before something else."""
         held = self._held.pop(conn, None)
-        if held is not None:
-            self._said[conn] = held[1].frame
-            self._send(conn, held[1])
+        if held is None:
+            return None
+        self._said[conn] = held[1].frame
+        return held[1]
 
-    def wake(self, mono: float) -> None:
-        """Send acknowledgements that are due."""
+    def due(self, mono: float) -> Iterator[tuple[int, Persisted]]:
+        """Take the held acknowledgements whose time has come, with their connections."""
         while self._deadlines and self._deadlines[0][0] <= mono:
             leaves, conn = heappop(self._deadlines)
             held = self._held.get(conn)
             if held is not None and held[2] == leaves:
                 self._free[conn] = mono + held[0].ack_conflation
-                self.release(conn)
+                self._said[conn] = held[1].frame
+                del self._held[conn]
+                yield conn, held[1]
 
     def next_deadline(self) -> float | None:
-        """Return when to call `wake` (monotonic seconds), or None."""
+        """Return when to call `due` (monotonic seconds), or None."""
         while self._deadlines:
             leaves, conn = self._deadlines[0]
             held = self._held.get(conn)

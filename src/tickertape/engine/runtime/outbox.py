@@ -47,7 +47,7 @@ class Outbox:
         self._token = 0
         self.put: Callable[[Effect], None] = self._effects.append
         """Append an effect as it is: deliveries, and effects that nothing else goes with."""
-        self._conflation = AckConflation(self._put)
+        self._conflation = AckConflation()
 
     def take(self) -> list[Effect]:
         """Drain the effects."""
@@ -64,7 +64,9 @@ class Outbox:
     def send(self, conn: int, command: Command) -> None:
         """Send a command to a connection."""
         if type(command) is Ack or type(command) is Goodbye:
-            self._conflation.release(conn)
+            held = self._conflation.release(conn)
+            if held is not None:
+                self._put(conn, held)
         self._put(conn, command)
 
     def _put(self, conn: int, command: Command) -> None:
@@ -74,11 +76,12 @@ class Outbox:
         """Send answers that became due with a commit, and acknowledgements that were held back until now."""
         mono = self._clock.mono
         for session, command in answers:
-            if isinstance(command, Persisted):
-                self._conflation.persisted(session, command, mono)
-            else:
+            if not isinstance(command, Persisted):
                 self.send(session.conn, command)
-        self._conflation.wake(mono)
+            elif self._conflation.persisted(session, command, mono):
+                self._put(session.conn, command)
+        for conn, held in self._conflation.due(mono):
+            self._put(conn, held)
 
     def forget(self, conn: int) -> None:
         """Forget the held acknowledgement of a connection that is closed."""

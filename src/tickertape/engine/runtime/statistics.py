@@ -76,6 +76,15 @@ class Statistics:
         for name in names:
             self._topic(name, recorded=True)
 
+    def logged_on(self) -> None:
+        """Count a logon."""
+        self.logons += 1
+
+    def sent(self, messages: int, body_bytes: int) -> None:
+        """Count delivered messages."""
+        self.sent_messages += messages
+        self.sent_bytes += body_bytes
+
     def refuse(self, error: TickertapeError) -> None:
         """Count a rejection."""
         self.refused[error.code] += 1

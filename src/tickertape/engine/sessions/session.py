@@ -64,5 +64,4 @@ class Session:
         """Count delivered messages."""
         self.sent_messages += messages
         self.sent_bytes += body_bytes
-        self._statistics.sent_messages += messages
-        self._statistics.sent_bytes += body_bytes
+        self._statistics.sent(messages, body_bytes)

@@ -21,6 +21,10 @@ class CreditWindow:
         """Add bytes that the client has taken."""
         self.credit += credit
 
+    def spend(self, cost: int) -> None:
+        """Take the cost of what was sent."""
+        self.credit -= cost
+
     def renew(self, credit: int) -> None:
         """Start again with a credit: what was outstanding is not granted again."""
         self.credit = self.window = credit

@@ -321,10 +321,10 @@ class LogFeed:
 
     def spend(self, batch: MessageBatch) -> None:
         """Count a batch that was sent against the credit."""
-        self.allowance.credit -= batch.cost
+        self.allowance.spend(batch.cost)
         self.session.sent(batch.count, batch.body_bytes)
 
     def spend_of(self, messages: int, body_bytes: int, cost: int) -> None:
         """Count a part of a shared batch against the credit."""
-        self.allowance.credit -= cost
+        self.allowance.spend(cost)
         self.session.sent(messages, body_bytes)

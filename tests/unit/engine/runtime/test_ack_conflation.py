@@ -17,12 +17,22 @@ class Conflated:
 
     def __init__(self) -> None:
         self.sent: list[tuple[int, Command]] = []
-        self.conflation = AckConflation(lambda conn, command: self.sent.append((conn, command)))
+        self.conflation = AckConflation()
         self.plain, self.slow = (make_session(conn) for conn in (1, 2))
         self.slow.ack_conflation = 0.5
 
     def persisted(self, session: Session, frame: int, mono: float, sequence: int = 0) -> None:
-        self.conflation.persisted(session, Persisted(frame=frame, sequence=sequence or frame), mono)
+        command = Persisted(frame=frame, sequence=sequence or frame)
+        if self.conflation.persisted(session, command, mono):
+            self.sent.append((session.conn, command))
+
+    def wake(self, mono: float) -> None:
+        self.sent += self.conflation.due(mono)
+
+    def release(self, conn: int) -> None:
+        held = self.conflation.release(conn)
+        if held is not None:
+            self.sent.append((conn, held))
 
     def frames(self) -> list[tuple[int, int]]:
         taken, self.sent[:] = self.sent[:], []
@@ -41,11 +51,11 @@ def test_first_leaves_at_once_and_one_more_in_each_interval() -> None:
     world = Conflated()
     for number in range(1, 1_001):
         mono = 10.0 + number / 1_000
-        world.conflation.wake(mono)
+        world.wake(mono)
         world.persisted(world.slow, number, mono)
     assert [frame for _, frame in world.frames()] == [1, 500]
     assert world.conflation.next_deadline() == pytest.approx(11.001)
-    world.conflation.wake(12.0)
+    world.wake(12.0)
     assert world.frames() == [(2, 1_000)]
     assert world.conflation.next_deadline() is None
     world.persisted(world.slow, 1_001, 13.0)
@@ -57,7 +67,7 @@ def test_conflated_acknowledgement_covers_the_highest_sequence() -> None:
     world.persisted(world.slow, 1, 10.0)
     world.persisted(world.slow, 2, 10.1, sequence=90)
     world.persisted(world.slow, 3, 10.2, sequence=5)
-    world.conflation.wake(10.5)
+    world.wake(10.5)
     (_, (_, last)) = world.sent
     assert last == Persisted(frame=3, sequence=90)
 
@@ -77,12 +87,12 @@ def test_released_and_dropped_acknowledgements_leave_no_deadline() -> None:
     world = Conflated()
     world.persisted(world.slow, 1, 10.0)
     world.persisted(world.slow, 2, 10.1)
-    world.conflation.release(2)
+    world.release(2)
     assert world.frames() == [(2, 1), (2, 2)]
     assert world.conflation.next_deadline() is None
     world.persisted(world.slow, 3, 10.2)
     world.conflation.drop(2)
-    world.conflation.wake(20.0)
+    world.wake(20.0)
     assert world.frames() == []
     assert world.conflation.next_deadline() is None
 
@@ -95,12 +105,12 @@ def test_times_that_answers_ended_early_take_no_memory() -> None:
     other.ack_conflation = 60.0
     for frame in range(1, 1_001):
         world.persisted(other, frame, 10.1)
-        world.conflation.release(other.conn)
+        world.release(other.conn)
     assert len(world.frames()) == 1_001
     assert len(world.conflation._deadlines) < 100
     world.persisted(other, 1_001, 10.2)
     assert world.conflation.next_deadline() == 10.5
-    world.conflation.wake(10.5)
+    world.wake(10.5)
     assert world.frames() == [(2, 2)]
     assert world.conflation.next_deadline() == pytest.approx(70.1)
 

@@ -29,7 +29,7 @@ class DeliveryOrder:
         self._state = state
         self._prioritised = prioritised
         if prioritised:
-            state.woken = BitMap64()
+            state.watch_woken()
         self._levels: dict[int, BitMap64] = {}
         """Messages by priority; messages that have left the queue may still be among them."""
         self._known: list[int] = []
@@ -179,9 +179,8 @@ class DeliveryOrder:
 
     def _wake(self) -> None:
         """Messages became ready that were not."""
-        woken = self._state.woken
+        woken = self._state.take_woken()
         if woken:
-            self._state.woken = BitMap64()
             for priority in np.unique(self._priorities.numbers(woken)).tolist():
                 if priority in self._levels:
                     self._activate(priority)

@@ -191,6 +191,25 @@ class QueueMessages:
             self.inactive -= moved
             self._wake(moved)
 
+    def watch_woken(self) -> None:
+        """Keep from now on which messages became ready again, or active."""
+        self.woken = BitMap64()
+
+    def take_woken(self) -> BitMap64 | None:
+        """Return the messages that became ready again, or active, since the last call."""
+        woken = self.woken
+        if woken:
+            self.woken = BitMap64()
+        return woken
+
+    def owe(self, positions: BitMap64) -> None:
+        """Messages were delivered at most once: they have left, and are not acknowledged."""
+        self.owed |= positions
+
+    def acknowledge_owed(self, positions: BitMap64) -> None:
+        """Forget messages that were delivered at most once."""
+        self.owed -= positions
+
     def _wake(self, positions: BitMap64) -> None:
         self.ready |= positions
         if self.woken is not None:

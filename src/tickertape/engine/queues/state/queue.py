@@ -117,7 +117,7 @@ class Queue(Generic[H]):
         lease = self.leases.grant(consumer, batch, positions, mono, deadline)
         consumer.unacked += len(positions)
         if self.definition.at_most_once:
-            self.state.owed |= chosen
+            self.state.owe(chosen)
         else:
             self.state.lease(chosen)
         self.order.delivered(chosen)
@@ -129,7 +129,7 @@ class Queue(Generic[H]):
         self.leases.release(lease, positions)
         lease.holder.unacked -= len(positions)
         if self.definition.at_most_once:
-            self.state.owed -= positions
+            self.state.acknowledge_owed(positions)
         return lease.holder
 
     def set_turn(self, turn: int, given: bool) -> None:
