@@ -221,7 +221,7 @@ class CursorScheduler:
         moments = [at for at in (self._paced.first(), self._conflation_timeouts.first()) if at is not None]
         return (min(moments) + 1) / _MICROS if moments else None  # a fraction does not make it early
 
-    def next_log_time(self) -> int | None:
+    def next_log_time(self) -> float | None:
         """Log time at which `settle` is wanted."""
         return self._conflation_ends.first()
 

@@ -22,14 +22,14 @@ class DeadlineQueue(Generic[Item]):
     """Items by the number at which they are due; each item is in it once."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, Item]] = []
-        self._ticket: dict[Item, tuple[int, int]] = {}
+        self._heap: list[tuple[float, int, Item]] = []
+        self._ticket: dict[Item, tuple[float, int]] = {}
         self._tickets = count()
 
     def __len__(self) -> int:
         return len(self._ticket)
 
-    def put(self, item: Item, at: int) -> None:
+    def put(self, item: Item, at: float) -> None:
         """Make `item` due at `at`."""
         known = self._ticket.get(item)
         if known is not None and known[0] == at:
@@ -37,21 +37,23 @@ class DeadlineQueue(Generic[Item]):
         ticket = next(self._tickets)
         self._ticket[item] = (at, ticket)
         heappush(self._heap, (at, ticket, item))
-        self._sweep()
+        if len(self._heap) > _SWEEP_MIN and len(self._heap) > 2 * len(self._ticket):
+            self._sweep()
 
     def drop(self, item: Item) -> None:
         """Remove `item`, if it is in the queue."""
-        if self._ticket.pop(item, None) is not None:
+        self._ticket.pop(item, None)
+        if len(self._heap) > _SWEEP_MIN and len(self._heap) > 2 * len(self._ticket):
             self._sweep()
 
-    def first(self) -> int | None:
+    def first(self) -> float | None:
         """Return the number at which the next item is due, or None."""
         heap = self._heap
         while heap and self._is_dead(heap[0]):
             heappop(heap)
         return heap[0][0] if heap else None
 
-    def due(self, reached: int, count_max: int | None = None) -> list[Item]:
+    def due(self, reached: float, count_max: int | None = None) -> list[Item]:
         """Remove and return the items due at or below `reached`, earliest first, at most `count_max`."""
         items: list[Item] = []
         while (first := self.first()) is not None and first <= reached and len(items) != count_max:
@@ -60,14 +62,13 @@ class DeadlineQueue(Generic[Item]):
             items.append(item)
         return items
 
-    def _is_dead(self, entry: tuple[int, int, Item]) -> bool:
+    def _is_dead(self, entry: tuple[float, int, Item]) -> bool:
         at, ticket, item = entry
         return self._ticket.get(item) != (at, ticket)
 
     def _sweep(self) -> None:
-        if len(self._heap) > _SWEEP_MIN and len(self._heap) > 2 * len(self._ticket):
-            self._heap = [entry for entry in self._heap if not self._is_dead(entry)]
-            heapify(self._heap)
+        self._heap = [entry for entry in self._heap if not self._is_dead(entry)]
+        heapify(self._heap)
 
 
 class FairQueue(Generic[Item]):

@@ -107,7 +107,7 @@ def test_times_that_answers_ended_early_take_no_memory() -> None:
         world.persisted(other, frame, 10.1)
         world.release(other.conn)
     assert len(world.frames()) == 1_001
-    assert len(world.conflation._deadlines) < 100
+    assert len(world.conflation._deadlines._heap) < 100
     world.persisted(other, 1_001, 10.2)
     assert world.conflation.next_deadline() == 10.5
     world.wake(10.5)

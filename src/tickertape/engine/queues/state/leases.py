@@ -11,9 +11,8 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
 from typing import Final, Generic, TypeVar
 
 import numpy as np
@@ -21,6 +20,7 @@ from pyroaring import BitMap64
 
 from tickertape.batch import MessageBatch
 from tickertape.batch.format import Int64s
+from tickertape.engine.runtime.scheduling import DeadlineQueue
 from tickertape.wire.settlement import Runs
 
 Holder = TypeVar("Holder", bound=Hashable)
@@ -28,7 +28,6 @@ Holder = TypeVar("Holder", bound=Hashable)
 _SHIFT: Final = 6
 _BLOCK: Final = 1 << _SHIFT
 _LOW: Final = _BLOCK - 1
-_SWEEP_MIN: Final = 64
 
 _Bits = tuple[int, int]
 """A first position, and a bit for each of those from it on."""
@@ -45,8 +44,6 @@ class Lease(Generic[Holder]):
     """Monotonic seconds at which its messages were handed out."""
     positions: BitMap64
     """Those of its messages that are not settled."""
-    number: int
-    """No other lease of the queue has it; later ones have higher ones."""
 
 
 class _Piece(Generic[Holder]):
@@ -76,13 +73,12 @@ class LeaseTable(Generic[Holder]):
 
     def __init__(self) -> None:
         self.count = 0
-        self._number = 0
-        self._leases: dict[int, Lease[Holder]] = {}
-        self._held: dict[Holder, dict[int, Lease[Holder]]] = {}
+        self._leases: set[Lease[Holder]] = set()
+        self._held: dict[Holder, dict[Lease[Holder], None]] = {}
         self._blocks: dict[int, list[_Piece[Holder]]] = {}
         self._publishers: dict[int, dict[int, list[_Piece[Holder]]]] = {}
-        self._deadlines = _Times(self._is_deadline)
-        self._grants = _Times(self._is_grant)
+        self._deadlines: DeadlineQueue[Lease[Holder]] = DeadlineQueue()
+        self._grants: DeadlineQueue[Lease[Holder]] = DeadlineQueue()
         self._found: tuple[Runs, tuple[list[tuple[Lease[Holder], BitMap64]], Runs]] | None = None
         """What `find` said last, until something changes: a settlement asks twice."""
 
@@ -133,9 +129,9 @@ class LeaseTable(Generic[Holder]):
             return lease
         if len(ours) == len(lease.positions):
             lease.deadline = deadline
+            self._deadlines.drop(lease)
             if deadline is not None:
-                self._deadlines.put(deadline, lease.number)
-                self._deadlines.sweep(len(self._leases))
+                self._deadlines.put(lease, deadline)
             return lease
         other = self._lease(lease.holder, deadline, lease.granted_at, ours)
         for piece, bits in list(self._pieces(lease, ours)):
@@ -152,27 +148,26 @@ class LeaseTable(Generic[Holder]):
     def _lease(
         self, holder: Holder, deadline: float | None, granted_at: float, positions: BitMap64
     ) -> Lease[Holder]:
-        self._number = number = self._number + 1
-        lease = Lease(holder, deadline, granted_at, positions, number)
-        self._leases[number] = lease
-        self._held.setdefault(holder, {})[number] = lease
-        self._grants.put(granted_at, number)
+        lease = Lease(holder, deadline, granted_at, positions)
+        self._leases.add(lease)
+        self._held.setdefault(holder, {})[lease] = None
+        self._grants.put(lease, granted_at)
         if deadline is not None:
-            self._deadlines.put(deadline, number)
+            self._deadlines.put(lease, deadline)
         return lease
 
     def _took(self, lease: Lease[Holder], positions: BitMap64) -> None:
         """They are not in it any more."""
         lease.positions -= positions
-        if lease.positions or self._leases.pop(lease.number, None) is None:
+        if lease.positions or lease not in self._leases:
             return
+        self._leases.discard(lease)
         theirs = self._held[lease.holder]
-        del theirs[lease.number]
+        del theirs[lease]
         if not theirs:
             del self._held[lease.holder]
-        living = len(self._leases)
-        self._deadlines.sweep(living)
-        self._grants.sweep(living)
+        self._deadlines.drop(lease)
+        self._grants.drop(lease)
 
     # -- what is where ------------------------------------------------------------------------------------
 
@@ -212,11 +207,15 @@ class LeaseTable(Generic[Holder]):
 
     def of_holder(self, holder: Holder) -> list[Lease[Holder]]:
         """All that `holder` has, oldest first."""
-        return list(self._held.get(holder, {}).values())
+        return list(self._held.get(holder, ()))
 
     def due(self, now: float) -> list[Lease[Holder]]:
         """Whose deadline is at or before `now`, earliest first: they stay until they are released."""
-        return [self._leases[number] for number in self._deadlines.reached(now)]
+        due = self._deadlines.due(now)
+        for lease in due:
+            assert lease.deadline is not None
+            self._deadlines.put(lease, lease.deadline)
+        return due
 
     def next_deadline(self) -> float | None:
         """The earliest deadline, or None."""
@@ -277,50 +276,6 @@ class LeaseTable(Generic[Holder]):
             _remove(held, last, piece)
         if not held:
             del self._publishers[piece.publisher]
-
-    def _is_deadline(self, at: float, number: int) -> bool:
-        lease = self._leases.get(number)
-        return lease is not None and lease.deadline == at
-
-    def _is_grant(self, _at: float, number: int) -> bool:
-        return number in self._leases
-
-
-class _Times:
-    """Leases by a time, earliest first; `holds` says whether an entry still is true. What is dead is swept
-    out before it is as much as what lives."""
-
-    def __init__(self, holds: Callable[[float, int], bool]) -> None:
-        self._heap: list[tuple[float, int]] = []
-        self._holds = holds
-
-    def put(self, at: float, number: int) -> None:
-        heappush(self._heap, (at, number))
-
-    def first(self) -> float | None:
-        heap = self._heap
-        while heap and not self._holds(*heap[0]):
-            heappop(heap)
-        return heap[0][0] if heap else None
-
-    def reached(self, now: float) -> list[int]:
-        """Those at or before `now`; nothing is taken out."""
-        if (first := self.first()) is None or first > now:
-            return []
-        heap, found, places = self._heap, set[tuple[float, int]](), [0]
-        while places:
-            place = places.pop()
-            if place < len(heap) and heap[place][0] <= now:
-                if self._holds(*heap[place]):
-                    found.add(heap[place])
-                places += (2 * place + 1, 2 * place + 2)
-        return [number for _, number in sorted(found)]
-
-    def sweep(self, living: int) -> None:
-        """There are `living` leases."""
-        if len(self._heap) > _SWEEP_MIN and len(self._heap) > 2 * living:
-            self._heap = list({entry for entry in self._heap if self._holds(*entry)})
-            heapify(self._heap)
 
 
 def _spans(batch: MessageBatch, positions: Int64s) -> list[list[int]]:

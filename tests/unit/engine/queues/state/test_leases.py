@@ -191,7 +191,7 @@ class Holding(RuleBasedStateMachine):
         self.name: dict[int, tuple[int, int]] = {}
         self.place: dict[tuple[int, int], int] = {}
         self.owner: dict[int, Lease[str]] = {}
-        self.times: dict[int, tuple[float, float | None]] = {}
+        self.times: dict[Lease[str], tuple[float, float | None]] = {}
         self.now = 0.0
         nexts = [FIRST, FIRST]
         for position, (who, gap) in enumerate(places):
@@ -215,7 +215,7 @@ class Holding(RuleBasedStateMachine):
         lease = self.leases.grant(holder, batch, np.array(wanted), self.now, deadline)
         assert lease.holder == holder
         self.owner.update(dict.fromkeys(wanted, lease))
-        self.times[lease.number] = (self.now, deadline)
+        self.times[lease] = (self.now, deadline)
 
     @rule(data=st.data(), all_of_it=st.booleans(), to=st.none() | st.integers(0, 50), extend=st.booleans())
     @precondition(lambda self: self.owner)
@@ -231,7 +231,7 @@ class Holding(RuleBasedStateMachine):
         if extend:
             other = self.leases.extend(lease, BitMap64(theirs | beside), to)
             if theirs:
-                self.times[other.number] = (self.times[lease.number][0], to)
+                self.times[other] = (self.times[lease][0], to)
             self.owner.update(dict.fromkeys(theirs, other))
         else:
             self.leases.release(lease, BitMap64(theirs | beside))
@@ -271,31 +271,29 @@ class Holding(RuleBasedStateMachine):
     @rule(now=st.integers(0, 50))
     def due(self, now: int) -> None:
         due = self.leases.due(now)
-        living = {owner.number for owner in self.owner.values()}
-        ends = {number: self.times[number][1] for number in living}
-        assert {lease.number for lease in due} == {
-            n for n, end in ends.items() if end is not None and end <= now
-        }
-        assert [ends[lease.number] for lease in due] == sorted(ends[lease.number] or 0 for lease in due)
+        living = set(self.owner.values())
+        ends = {lease: self.times[lease][1] for lease in living}
+        assert set(due) == {lease for lease, end in ends.items() if end is not None and end <= now}
+        assert [ends[lease] for lease in due] == sorted(ends[lease] or 0 for lease in due)
 
     @invariant()
     def same(self) -> None:
         if not hasattr(self, "owner"):
             return
-        leases, living = self.leases, {owner.number: owner for owner in self.owner.values()}
+        leases, living = self.leases, set(self.owner.values())
         assert leases.count == len(self.owner)
         assert len(leases) == len(living)
         for holder in "abc":
-            numbers = sorted(number for number, lease in living.items() if lease.holder == holder)
-            assert [lease.number for lease in leases.of_holder(holder)] == numbers
-        ends = [end for number in living if (end := self.times[number][1]) is not None]
+            theirs = [lease for lease in self.times if lease in living and lease.holder == holder]
+            assert leases.of_holder(holder) == theirs, "oldest first"
+        ends = [end for lease in living if (end := self.times[lease][1]) is not None]
         assert leases.next_deadline() == min(ends, default=None)
-        assert leases.oldest_granted() == min((self.times[number][0] for number in living), default=None)
+        assert leases.oldest_granted() == min((self.times[lease][0] for lease in living), default=None)
         pieces = [piece for pieces in leases._blocks.values() for piece in pieces]
         assert sum(piece.bits.bit_count() for piece in pieces) == leases.count
         assert all(piece.bits for piece in pieces)
-        for number, lease in living.items():
-            assert set(lease.positions) == {p for p, owner in self.owner.items() if owner.number == number}
+        for lease in living:
+            assert set(lease.positions) == {p for p, owner in self.owner.items() if owner is lease}
         if not living:
             assert is_empty(leases)
 
