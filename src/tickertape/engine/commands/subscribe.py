@@ -1,4 +1,4 @@
-"""Subscribe handler: begins, feeds and ends subscriptions of all connections.
+"""Subscribe handler: begins, changes and ends subscriptions of all connections.
 
 Invariants:
 - A connection uses a subscription id once at a time.
@@ -331,9 +331,10 @@ class SubscribeHandler:
         if isinstance(search, _StartSearch):
             held, sub = self._registry.of(search.conn), search.feed.subscription
             if held.coming.get(sub.sub_id) is sub:
-                del held.coming[sub.sub_id]
+                self._cancel(held, sub.sub_id)
             search.feed.close()
             self.forget_ended()
+            self._registry.forget_if_empty(search.conn)
         self._outbox.reject(search.conn, search.command.id, error)
 
     def _start(self, search: _StartSearch, extent: ReplayRange) -> None:
@@ -460,6 +461,7 @@ class SubscribeHandler:
         held = self._registry.of(session.conn)
         for sub_id in [*held, *held.coming]:
             self._end(held, sub_id)
+        self._registry.forget_if_empty(session.conn)
 
     # -- time -----------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ import pytest
 
 from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
+from tickertape.base.errors import JournalCorrupt
 from tickertape.base.limits import message_cost_bytes
 from tickertape.engine.commands.range_searches import RangeSearch
 from tickertape.engine.limits import replaces_waiting_max
@@ -153,8 +154,10 @@ def test_positions_take_the_place_of_what_was_there() -> None:
     assert not list(world.broker._delivery.fanout.feeds())
 
 
-def test_one_that_ends_while_its_successor_is_looked_up_does_not_take_it_along() -> None:
-    world = EngineWorld(9)
+def _outlived(seed: int) -> tuple[EngineWorld, Peer, int]:
+    """A world in which a subscription ended by itself while the start of its successor is looked up; its peer
+    and the command of the successor."""
+    world = EngineWorld(seed)
     world.broker.journal.view.tail_bytes_max = 1
     publisher, peer = world.connect("publisher"), world.connect("reader")
     for number in range(50):
@@ -175,6 +178,27 @@ def test_one_that_ends_while_its_successor_is_looked_up_does_not_take_it_along()
             world.reads.remove(reads[0])
             world.broker.read_done(reads[0].token, world._bytes(reads[0].request), world.now())
             world.collect()
+    return world, peer, command
+
+
+@pytest.mark.parametrize("way", ["disconnected", "damaged"])
+def test_nothing_is_left_of_a_successor_that_never_begins(way: str) -> None:
+    world, peer, _ = _outlived(9)
+    held = world.broker.subscriptions._registry._by_conn
+    assert held[peer.conn].coming
+    if way == "disconnected":
+        world.broker.disconnected(peer.conn)
+    else:
+        for read in [*world.reads]:
+            world.broker.read_done(read.token, JournalCorrupt("damaged"), world.now())
+        world.reads.clear()
+        world.collect()
+        world.settle()
+    assert peer.conn not in held
+
+
+def test_one_that_ends_while_its_successor_is_looked_up_does_not_take_it_along() -> None:
+    world, peer, command = _outlived(9)
     peer.marks["s"].clear()
     world.settle()
     answer = peer.answers[command]
