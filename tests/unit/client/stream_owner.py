@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.common.subscribe_arguments import make_request
+from tickertape.client.common.waiting import DEFAULT, Timeout, seconds_of
 
 
 class Owner:
@@ -21,7 +22,11 @@ class Owner:
         """Nobody reads the stream any more."""
         self.left.append(request.context.sub_id)
 
+    def seconds(self, timeout: Timeout) -> float | None:
+        """Wait for ever, unless a call says how long."""
+        return None if timeout is DEFAULT else seconds_of(timeout)
 
-def asked(sub_id: str = "s") -> SubscribeRequest:
+
+def asked(sub_id: str = "s", *, limited: bool = False) -> SubscribeRequest:
     """The request of a stream."""
-    return make_request("orders", sub_id)
+    return make_request("orders", sub_id, positions=(0, 9) if limited else None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Coroutine, Iterable, Iterator
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
@@ -11,24 +11,18 @@ from tickertape.base.errors import StoreFull
 from tickertape.client.aio.driver import AsyncioDriver
 from tickertape.client.aio.streams import AsyncMessageStream
 from tickertape.client.aio.transactions import AsyncClientTransaction
-from tickertape.client.api.command import Command, naming
+from tickertape.client.api.command import Command
 from tickertape.client.api.driver import FailedWriteHandler, Step
-from tickertape.client.api.frontend import ClientFrontend, DisconnectHandler, protocol_to
+from tickertape.client.api.frontend import ClientFrontend, DisconnectHandler
 from tickertape.client.api.queue_calls import QueueCalls
 from tickertape.client.api.read_calls import ReadCalls
 from tickertape.client.api.streams import NO_REQUEST
 from tickertape.client.api.transactions import TransactionCalls
-from tickertape.client.bookmark_store.protocol import BookmarkStore
-from tickertape.client.common.credentials import credentials_of, password_of
-from tickertape.client.common.handlers import Handler, HandlerRunner
-from tickertape.client.common.request import SubscribeRequest
+from tickertape.client.common.handlers import Handler
 from tickertape.client.common.subscribe_arguments import extras
 from tickertape.client.common.waiting import DEFAULT, Timeout
-from tickertape.client.limits import client_timeout_seconds
-from tickertape.client.publish_store.protocol import PublishStore
 from tickertape.client.publishing.bulk import Chunk, chunks_from_arrow, chunks_of_messages
 from tickertape.payload.bodies import encode
-from tickertape.security.contexts import TLS
 from tickertape.wire.commands import Resolve, Resolved
 
 EVERY_TASK: Final = 1
@@ -71,24 +65,8 @@ class AsyncClient(
     """
 
     _driver: AsyncioDriver
-
-    def __init__(
-        self,
-        name: str,
-        uri: str,
-        *,
-        user: str | None = None,
-        password: str | None = None,
-        token: str | None = None,
-        tls: TLS | None = None,
-        publish_store: PublishStore | None = None,
-        bookmark_store: BookmarkStore | None = None,
-        timeout: float | str | None = client_timeout_seconds,
-    ) -> None:
-        credentials = credentials_of(tls, token)
-        core, address = protocol_to(name, uri, user, password_of(password, token), credentials)
-        driver = AsyncioDriver(core, HandlerRunner(), address, credentials, timeout)
-        self._drive_with(driver, publish_store, bookmark_store)
+    _driver_type: type[Any] = AsyncioDriver
+    _transaction_type = AsyncClientTransaction
 
     # -- connection -------------------------------------------------------------------------------------
 
@@ -241,26 +219,8 @@ class AsyncClient(
             sequence = await driver.publish_when_room(publish, seconds)
         return sequence
 
-    def _make_transaction(
-        self, publisher: str, name: str | None, space: str, bytes_max: int | str | None
-    ) -> AsyncClientTransaction:
-        return AsyncClientTransaction(self._driver, publisher, name, space, bytes_max)
-
     async def _settle_call(self, step: Step) -> None:
         self._driver.settle_now(step)
-
-    def _configure_acks(self, step: Step) -> None:
-        self._driver.configure_acks(step)
-
-    async def _open(
-        self,
-        request: SubscribeRequest,
-        timeout: Timeout,
-        on_message: Handler | None,
-        *,
-        limited: bool = False,
-    ) -> AsyncMessageStream:
-        return await self._driver.open_stream(request, timeout, on_message, limited=limited)
 
     async def _resolve(self, asked: Resolve, timeout: Timeout) -> tuple[str, int, int]:
         answer = await self._locate(asked, timeout)
@@ -274,29 +234,13 @@ class AsyncClient(
         assert isinstance(answer, Resolved)
         return answer
 
-    async def _name(self, command: str, sub_ids: tuple[str, ...], timeout: Timeout) -> None:
-        await self._driver.name_subscriptions(self._naming(command), sub_ids, timeout, command)
-
     async def _execute(
         self, command: Command, timeout: Timeout, handler: Handler | None
     ) -> AsyncMessageStream:
-        named = naming(command, self._driver.subscriptions)
-        if named is not None:
-            await self._name(*named, timeout)
-        elif command.command == "subscribe":
-            request, limited = self._asked_for(command)
-            return await self._open(request, timeout, handler, limited=limited)
-        elif command.command == "publish":
-            await self.publish(
-                command.topic,
-                command.data,
-                expiration=command.expiration,
-                correlation_id=command.correlation_id,
-                sow_key=command.sow_key,
-                timeout=timeout,
-            )
-        else:
-            await self.publish_flush(timeout, command.level or "persisted")
+        return await super()._execute(command, timeout, handler)
+
+    async def _over(self, done: Awaitable[object]) -> AsyncMessageStream:
+        await done
         over = AsyncMessageStream(NO_REQUEST, self._driver)
         over.end("complete", None)
         return over

@@ -18,26 +18,19 @@ from tickertape.base.errors import Closed, Disconnected, StoreFull, TickertapeEr
 from tickertape.base.units import within
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.aio.connection import AsyncioConnection
-from tickertape.client.aio.handler_order import HandlerOrder
-from tickertape.client.aio.streams import AsyncHandledStream, AsyncMessageStream
+from tickertape.client.aio.streams import AsyncHandledStream, AsyncMessageStream, HandlerOrder
 from tickertape.client.aio.tls_connection import AsyncioTlsConnection
 from tickertape.client.aio.waiting import AsyncioWaiter, Notifier, remaining
 from tickertape.client.api import exit_flush as exits
-from tickertape.client.api.driver import ClientDriver, Step
-from tickertape.client.bookmark_store.protocol import BookmarkStore
+from tickertape.client.api.driver import ClientDriver, DriverSettings, Step
 from tickertape.client.common import fork_safety as forks
-from tickertape.client.common.address import Address
-from tickertape.client.common.credentials import Credentials
-from tickertape.client.common.effects import ConnectionDown, DeliverShared, Effect, Send, Sink, Waiter
-from tickertape.client.common.handlers import Handler, HandlerRunner
+from tickertape.client.common.effects import ConnectionDown, DeliverShared, Effect, Send, Sink
+from tickertape.client.common.handlers import Handler
 from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.common.sockets import not_connected
 from tickertape.client.common.waiting import Timeout, now
 from tickertape.client.limits import cancelled_handler_seconds_max
 from tickertape.client.protocol.core import BytesReceived, ClientProtocol, ConnectionEnded, ConnectionOpened
-from tickertape.client.protocol.heartbeat import Interval
-from tickertape.client.protocol.transactions import ConnectionPin, Make, asking
-from tickertape.client.publish_store.protocol import PublishStore
 from tickertape.wire.commands import LoggedOn
 
 
@@ -46,15 +39,8 @@ class AsyncioDriver(ClientDriver):
 
     lock = nullcontext()
 
-    def __init__(
-        self,
-        core: ClientProtocol,
-        handlers: HandlerRunner,
-        address: Address,
-        credentials: Credentials,
-        timeout: float | str | None,
-    ) -> None:
-        super().__init__(core, handlers, address, credentials, timeout)
+    def __init__(self, core: ClientProtocol, settings: DriverSettings) -> None:
+        super().__init__(core, settings)
         self.connection: AsyncioConnection | None = None
         self.turn_due = False
         """Whether a publisher has to let the loop send before it goes on."""
@@ -125,14 +111,6 @@ class AsyncioDriver(ClientDriver):
                 connection.discard(Disconnected("the server did not take what was sent"))
         await self._finish_tasks(deadline)
 
-    def set_heartbeat(self, interval: Interval | None, idle: Interval | None) -> None:
-        """See `ClientFrontend.set_heartbeat`."""
-        self._check_usable()
-        self._check_heartbeat()
-        self.core.set_heartbeat(interval, idle, now())
-        self.drive()
-        self._arm_beats()
-
     async def flush(self, timeout: Timeout, level: str) -> None:
         """See `AsyncClient.publish_flush`."""
         seconds = self.seconds(timeout)
@@ -152,40 +130,13 @@ class AsyncioDriver(ClientDriver):
         if refused is not None:
             raise refused
 
-    def unpersisted_count(self) -> int:
-        """Return how many messages of the publish store are not known to be persisted."""
-        self.check_not_forked()
-        return self.publishing.unpersisted_count()
-
-    def set_publish_store(self, store: PublishStore | None) -> None:
-        """Keep published messages in `store`. Raises `UsageError` while the present one holds some."""
-        self.check_not_forked()
-        self.core.set_store(store, now())
-        self.drive()
-
-    def set_bookmark_store(self, store: BookmarkStore | None) -> None:
-        """Remember in `store` what is delivered. Raises `UsageError` while a bookmark subscription runs."""
-        self.check_not_forked()
-        self.subscriptions.use_store(store)
-
-    async def ask(
-        self, make: Make, batch: MessageBatch | None, timeout: Timeout, same: ConnectionPin | None = None
-    ) -> object:
-        """Send a command of a transaction and wait for its answer; over the `same` connection as before."""
-        return await self.call(asking(self.core, make, batch, same), timeout, "a transaction")
-
     async def open_stream(
-        self,
-        request: SubscribeRequest,
-        timeout: Timeout,
-        on_message: Handler | None = None,
-        *,
-        limited: bool = False,
+        self, request: SubscribeRequest, timeout: Timeout, on_message: Handler | None
     ) -> AsyncMessageStream:
         """Send a subscribe and wait until it is accepted."""
         request = msgspec.structs.replace(request, handled=on_message is not None)
         sub_id = request.context.sub_id
-        stream = self._stream(request, on_message, limited=limited)
+        stream = self._stream(request, on_message)
         try:
             await self.call(
                 lambda call: self.core.subscribe(call, request, stream), timeout, f"subscribe {sub_id}"
@@ -200,25 +151,14 @@ class AsyncioDriver(ClientDriver):
             self._spawn(stream.hand_on())
         return stream
 
-    def _stream(
-        self, request: SubscribeRequest, on_message: Handler | None, *, limited: bool
-    ) -> AsyncMessageStream:
-        seconds = self.timeout
+    def _stream(self, request: SubscribeRequest, on_message: Handler | None) -> AsyncMessageStream:
         if on_message is None:
-            return AsyncMessageStream(request, self, limited=limited, client_seconds=seconds)
-        return AsyncHandledStream(
-            request, self, handler=on_message, handlers=self.handlers, client_seconds=seconds
-        )
+            return AsyncMessageStream(request, self)
+        return AsyncHandledStream(request, self, handler=on_message, handlers=self.handlers)
 
-    async def name_subscriptions(
-        self,
-        begin: Callable[[Waiter, tuple[str, ...]], None],
-        sub_ids: tuple[str, ...],
-        timeout: Timeout,
-        what: str,
-    ) -> None:
+    async def name_subscriptions(self, what: str, sub_ids: tuple[str, ...], timeout: Timeout) -> None:
         """Send a command that names subscriptions, and wait until it is done."""
-        await self.call(lambda call: begin(call, sub_ids), timeout, what)
+        await self.call(self._naming(what, sub_ids), timeout, what)
 
     def leave(self, request: SubscribeRequest) -> None:
         """End a subscription whose stream has no reader any more."""
@@ -249,7 +189,7 @@ class AsyncioDriver(ClientDriver):
             self.drive()
 
     def _check_usable(self) -> None:
-        self.check_not_forked()
+        super()._check_usable()
         if self.connection is not None and self._loop is not asyncio.get_running_loop():
             raise UsageError("this client is connected on another event loop: use it there, or connect again")
 
@@ -296,12 +236,6 @@ class AsyncioDriver(ClientDriver):
         except TimeoutError:
             raise TimedOut(f"no room {within(seconds)}: {full}") from full
 
-    def configure_acks(self, step: Step) -> None:
-        """Take a step of the acknowledgements, and then send what is gathered."""
-        self.check_not_forked()
-        step()
-        self.settle_now(self.acks.flush)
-
     def settle_now(self, step: Step) -> None:
         """Take a step of the acknowledgements, and send what it wants to be sent."""
         self.check_not_forked()
@@ -338,10 +272,6 @@ class AsyncioDriver(ClientDriver):
         self.core.receive(ConnectionOpened(self._logon), now())
         self.drive()
         self._arm_beats()
-
-    def buffer(self) -> memoryview:
-        """Return the buffer for the next bytes."""
-        return self.core.buffer()
 
     def arrived(self, count: int) -> None:
         """Bytes came."""

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
-from contextlib import closing, nullcontext, suppress
+from collections.abc import Awaitable
+from contextlib import nullcontext
 from typing import Any
 
 from tickertape.base.errors import Closed, Disconnected, TickertapeError, TimedOut, UsageError
 from tickertape.client.aio.driver import AsyncioDriver
 from tickertape.client.aio.streams import AsyncMessageStream
-from tickertape.client.aio.waiting import AsyncioWaiter, Notifier, remaining
-from tickertape.client.api.ha_driver import GetPassword, HADriver, Hangup, LogOn, Place, Step, Steps
+from tickertape.client.aio.waiting import AsyncioWaiter, Notifier, perform, remaining
+from tickertape.client.api.driver import DriverSettings
+from tickertape.client.api.ha_driver import GetPassword, HADriver, Hangup, LogOn, Place, Step
 from tickertape.client.common.connection_state import ConnectionState
-from tickertape.client.common.credentials import Credentials
-from tickertape.client.common.effects import ConnectionDown, Waiter
-from tickertape.client.common.handlers import Handler, HandlerRunner
+from tickertape.client.common.effects import ConnectionDown
+from tickertape.client.common.handlers import Handler
 from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.common.waiting import Timeout, now
 from tickertape.client.ha import reconnect as machine
@@ -34,20 +34,13 @@ class AsyncioHADriver(HADriver, AsyncioDriver):
     lock = nullcontext()
     _managing = nullcontext()
 
-    def __init__(
-        self,
-        core: ClientProtocol,
-        handlers: HandlerRunner,
-        policies: ApplicationPolicies,
-        credentials: Credentials,
-        timeout: float | str | None,
-    ) -> None:
+    def __init__(self, core: ClientProtocol, settings: DriverSettings, policies: ApplicationPolicies) -> None:
         self._home: asyncio.AbstractEventLoop | None = None
         """The loop on which it was told to connect."""
         self._reconnecting: asyncio.Task[None] | None = None
         self._changed = Notifier()
         """The machine has something to do, or has come where calls may be made, or nowhere."""
-        super().__init__(core, handlers, policies, credentials, timeout)
+        super().__init__(core, settings, policies)
 
     # -- calls ------------------------------------------------------------------------------------------
 
@@ -111,32 +104,21 @@ class AsyncioHADriver(HADriver, AsyncioDriver):
             self._close_own()
 
     async def open_stream(
-        self,
-        request: SubscribeRequest,
-        timeout: Timeout,
-        on_message: Handler | None = None,
-        *,
-        limited: bool = False,
+        self, request: SubscribeRequest, timeout: Timeout, on_message: Handler | None
     ) -> AsyncMessageStream:
         """Send a subscribe; the subscription manager remembers one with a handler."""
-        stream = await super().open_stream(request, timeout, on_message, limited=limited)
-        if on_message is not None and not limited:
+        stream = await super().open_stream(request, timeout, on_message)
+        if on_message is not None and not request.limited:
             self._remember(stored_of(request), stream)
         return stream
 
-    async def name_subscriptions(
-        self,
-        begin: Callable[[Waiter, tuple[str, ...]], None],
-        sub_ids: tuple[str, ...],
-        timeout: Timeout,
-        what: str,
-    ) -> None:
+    async def name_subscriptions(self, what: str, sub_ids: tuple[str, ...], timeout: Timeout) -> None:
         """Send a command that names subscriptions; no server is needed where they only wait for one."""
         if self._drops_kept(what, sub_ids):
-            begin(AsyncioWaiter(), sub_ids)
+            self._naming(what, sub_ids)(AsyncioWaiter())
             self.drive()
         else:
-            await super().name_subscriptions(begin, sub_ids, timeout, what)
+            await super().name_subscriptions(what, sub_ids, timeout)
 
     def _stop_waiting(self, call: AsyncioWaiter, error: TickertapeError) -> None:
         """End the waiting of `call`, because of `error`."""
@@ -216,7 +198,7 @@ class AsyncioHADriver(HADriver, AsyncioDriver):
         try:
             while True:
                 for effect in state.effects():
-                    await self._perform_steps(self._steps(effect))
+                    await perform(self._steps(effect), self._take)
                 if state.due:
                     continue
                 if not state.trying:
@@ -254,17 +236,6 @@ class AsyncioHADriver(HADriver, AsyncioDriver):
         """Carry out what is left when the machine has stopped: none of that has to be awaited."""
         for effect in self._machine.effects():
             self._act(effect)
-
-    async def _perform_steps(self, steps: Steps) -> None:
-        with closing(steps), suppress(StopIteration):
-            step = next(steps)
-            while True:
-                try:
-                    answer = await self._take(step)
-                except Exception as error:  # noqa: BLE001 - the steps say what becomes of it
-                    step = steps.throw(error)
-                else:
-                    step = steps.send(answer)
 
     async def _take(self, step: Step) -> object:
         """Perform one step, and return its answer."""

@@ -1,7 +1,7 @@
 """Message stream of the asyncio client: waits for what a subscription delivers.
 
 A consumer that never has to wait still lets other tasks run after each `batch_bytes_target`. What it means to
-hold, take and end is in `message_buffer.py`.
+hold, take and end is in `message_buffer.py`. A `HandlerOrder` calls the handlers of several in one order.
 """
 
 from __future__ import annotations
@@ -9,16 +9,15 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import nullcontext
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from tickertape.base.errors import TickertapeError, UsageError
 from tickertape.base.limits import batch_bytes_target
 from tickertape.batch.arrow import check_columns, table_of
 from tickertape.batch.message_batch import Message, MessageBatch
-from tickertape.client.aio.handler_order import HandlerOrder
 from tickertape.client.aio.waiting import Notifier
 from tickertape.client.api.auto_ack import async_handler, bare, is_gone, lease_in
 from tickertape.client.api.streams import StreamBase, StreamOwner, T
@@ -29,6 +28,7 @@ from tickertape.client.common.waiting import DEFAULT, Timeout, seconds_of
 from tickertape.client.subscriptions.duplicates import is_over
 from tickertape.client.subscriptions.message_buffer import rest_of
 from tickertape.client.subscriptions.message_buffer_conflation import Superseded
+from tickertape.client.subscriptions.routing import in_order
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,15 +47,8 @@ class AsyncMessageStream(StreamBase):
 
     _lock = nullcontext()
 
-    def __init__(
-        self,
-        request: SubscribeRequest,
-        owner: StreamOwner,
-        *,
-        limited: bool = False,
-        client_seconds: float | None = None,
-    ) -> None:
-        super().__init__(request, owner, limited=limited, client_seconds=client_seconds)
+    def __init__(self, request: SubscribeRequest, owner: StreamOwner) -> None:
+        super().__init__(request, owner)
         self._changed = Notifier()
         self._in_a_row_bytes = 0
         self._current: Iterator[Message] = iter(())
@@ -127,9 +120,7 @@ class AsyncMessageStream(StreamBase):
         `timeout` in seconds or text, None = wait as long as the subscription runs; by default the client's
         own. Raises `TimedOut`, or `StreamEnded` when the subscription ended before.
         """
-        seconds = self._client_seconds
-        if timeout is not DEFAULT:
-            seconds = seconds_of(timeout)
+        seconds = self._owner.seconds(timeout)
         buffer = self.buffer
         who = object()
         try:
@@ -231,15 +222,9 @@ class AsyncHandledStream(AsyncMessageStream):
     """
 
     def __init__(
-        self,
-        request: SubscribeRequest,
-        owner: StreamOwner,
-        *,
-        handler: Handler,
-        handlers: HandlerRunner,
-        client_seconds: float | None = None,
+        self, request: SubscribeRequest, owner: StreamOwner, *, handler: Handler, handlers: HandlerRunner
     ) -> None:
-        super().__init__(request, owner, client_seconds=client_seconds)
+        super().__init__(request, owner)
         self._handler = handler
         self._handlers = handlers
         self._settles = False
@@ -365,3 +350,79 @@ class AsyncHandledStream(AsyncMessageStream):
 
     async def _next_batch(self, timeout: Timeout) -> MessageBatch | None:  # noqa: ARG002 - overrides
         raise self._goes_to_handler()
+
+
+Item = Sequence[tuple[AsyncHandledStream, Sequence[int]]]
+"""The members that got a batch, and which of its rows; for a single member they do not matter."""
+
+
+class HandlerOrder:
+    """Subscriptions that were resumed together: their handlers are called in one order, that of delivery.
+
+    One task gives the messages of all of them to the handlers; a slow one holds up the others. Invariant: a
+    message is taken from a subscription only after its own task has finished with everything before it
+    joined. All handlers of a blocking client run on its receive thread, which keeps the order by itself."""
+
+    def __init__(self) -> None:
+        self._members: list[AsyncHandledStream] = []
+        self._items: deque[Item] = deque()
+        self._changed = Notifier()
+        self.over = True
+        """Whether it needs a task that runs `hand_on`: it has none yet, or that one has ended."""
+
+    def join(self, members: Sequence[AsyncHandledStream]) -> None:
+        """Call the handlers of these members for what is delivered from now on."""
+        self._members = [member for member in self._members if member.running]
+        self._members += members
+        for member in members:
+            member.join(self)
+
+    def put(self, item: Item) -> None:
+        """Add a batch, which is in the buffer of each member."""
+        self._items.append(item)
+        self._changed.wake()
+
+    def look(self) -> None:
+        """A member is over, or was closed."""
+        self._changed.wake()
+
+    def begin(self) -> Coroutine[Any, Any, None]:
+        """Return the work of the task that it needs."""
+        self.over = False
+        return self.hand_on()
+
+    async def hand_on(self) -> None:
+        """Hand on everything until all members are over."""
+        in_a_row_bytes = 0
+        try:
+            while self._items or any(member.running for member in self._members):
+                if not self._items:
+                    in_a_row_bytes = 0
+                    await self._changed.wait()
+                    continue
+                in_a_row_bytes += await self._hand(self._items.popleft())
+                if in_a_row_bytes >= batch_bytes_target:
+                    in_a_row_bytes = 0
+                    await asyncio.sleep(0)
+        finally:
+            self.over = True
+
+    async def _hand(self, item: Item) -> int:
+        """Hand on what came at a time; its cost."""
+        shares = []
+        for member, rows in item:
+            await member.caught_up_by_itself()
+            batch = member.take()
+            if batch is not None:
+                shares.append((member, batch, rows))
+        if len(shares) == 1:
+            member, batch, _ = shares[0]
+            for message in batch:
+                await member.hand(message)
+        else:
+            messages = [iter(batch) for _, batch, _ in shares]
+            for _, number in in_order([rows for _, _, rows in shares]):
+                await shares[number][0].hand(next(messages[number]))
+        for member, _, _ in shares:
+            member.settle()
+        return sum(batch.cost for _, batch, _ in shares)

@@ -12,10 +12,11 @@ from typing import Self
 
 from tickertape.base.errors import TickertapeError
 from tickertape.client.aio.driver import AsyncioDriver
-from tickertape.client.api.transactions import TransactionBase
+from tickertape.client.aio.waiting import perform
+from tickertape.client.api.transactions import CommitStep, TransactionBase
 from tickertape.client.common.waiting import DEFAULT, Timeout, no_answer, remaining
 from tickertape.client.limits import block_abort_seconds_max
-from tickertape.client.protocol.transactions import CommittedTransaction, onward
+from tickertape.client.protocol.transactions import CommittedTransaction
 
 
 class AsyncClientTransaction(TransactionBase):
@@ -74,19 +75,10 @@ class AsyncClientTransaction(TransactionBase):
             self._one_call.release()
 
     async def _commit_alone(self, seconds: float | None, deadline: float | None) -> CommittedTransaction:
-        steps = self._commit_steps(seconds, deadline)
-        answer: object = None
-        while True:
-            try:
-                step = onward(steps, answer)
-            except StopIteration as done:
-                committed: CommittedTransaction = done.value
-                return committed
-            answer = None
+        async def take(step: CommitStep) -> object:
             if isinstance(step, float):
                 await asyncio.sleep(step)
-                continue
-            try:
-                answer = await self._driver.ask(*step, remaining(deadline), self._pin)
-            except TickertapeError as error:
-                answer = error
+                return None
+            return await self._driver.ask(*step, remaining(deadline), self._pin)
+
+        return await perform(self._commit_steps(seconds, deadline), take)

@@ -1,4 +1,4 @@
-"""Waiting on an event loop: for the outcome of one call, and for a change.
+"""Waiting on an event loop: for the outcome of one call, for its steps, and for a change.
 
 Whoever waits may be cancelled; an outcome that arrives afterwards is dropped.
 """
@@ -6,10 +6,16 @@ Whoever waits may be cancelled; an outcome that arrives afterwards is dropped.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import closing
+from typing import TypeVar
 
 from tickertape.base.errors import TickertapeError
 from tickertape.client.common.waiting import LOOKS, no_answer
+from tickertape.client.protocol.transactions import onward
+
+Step = TypeVar("Step")
+Outcome = TypeVar("Outcome")
 
 
 class AsyncioWaiter:
@@ -94,3 +100,21 @@ class Notifier:
             await future
         finally:
             self._futures.discard(future)
+
+
+async def perform(
+    steps: Generator[Step, object, Outcome], take: Callable[[Step], Awaitable[object]]
+) -> Outcome:
+    """Take each step and send its answer, or its error, to the steps; return their outcome."""
+    answer: object = None
+    with closing(steps):
+        while True:
+            try:
+                step = onward(steps, answer)
+            except StopIteration as done:
+                outcome: Outcome = done.value
+                return outcome
+            try:
+                answer = await take(step)
+            except Exception as error:  # noqa: BLE001 - the steps say what becomes of it
+                answer = error

@@ -94,24 +94,21 @@ def check_command(command: Command) -> None:
         raise UsageError("a publish needs data")
 
 
-def request_of(command: Command, sub_id: str) -> tuple[SubscribeRequest, bool]:
-    """The subscription that a subscribe asks for, and whether it is a limited reading."""
-    bookmark = command.bookmark
+def request_of(command: Command, sub_id: str) -> SubscribeRequest:
+    """The subscription that a subscribe asks for."""
     if not isinstance(command.until_caught_up, bool):
         raise BadOption(f"until_caught_up is True or False, not {type(command.until_caught_up).__name__}")
-    if command.until_caught_up and bookmark is None:
+    if command.until_caught_up and command.bookmark is None:
         raise BadOption("until_caught_up needs a bookmark: it says where a replay stops")
-    limited = command.until_caught_up
-    request = make_request(
+    return make_request(
         command.topic,
         sub_id,
-        bookmark=bookmark,
+        bookmark=command.bookmark,
         filter=command.filter,
         options=command.options,
         depth=command.depth,
-        until_caught_up=limited,
+        until_caught_up=command.until_caught_up,
     )
-    return request, limited
 
 
 def naming(command: Command, running: Container[str]) -> tuple[str, tuple[str, ...]] | None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from itertools import count
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tickertape.base.errors import Closed, Disconnected, NameInUse, StoreFull, TickertapeError, UsageError
 from tickertape.batch.message_batch import MessageBatch
@@ -40,6 +40,7 @@ from tickertape.client.common.effects import (
     Started,
     State,
     StoreHasRoom,
+    Waiter,
 )
 from tickertape.client.common.handlers import Handler, HandlerRunner
 from tickertape.client.common.request import SubscribeRequest
@@ -47,6 +48,7 @@ from tickertape.client.common.subscribe_arguments import MadeUpId
 from tickertape.client.common.waiting import DEFAULT, Timeout, now, seconds_of
 from tickertape.client.protocol.core import ClientProtocol
 from tickertape.client.protocol.heartbeat import Interval
+from tickertape.client.protocol.transactions import ConnectionPin, Make, asking
 from tickertape.client.publish_store.protocol import PublishStore
 
 FailedWriteHandler = Callable[[TickertapeError, MessageBatch | None], object]
@@ -60,28 +62,33 @@ class OpenConnection(Protocol):
         """End it."""
 
 
+class DriverSettings(NamedTuple):
+    """What a client tells its driver: where to connect, and how long calls wait that do not say it."""
+
+    handlers: HandlerRunner
+    address: Address
+    credentials: Credentials
+    timeout: float | str | None
+
+
 class ClientDriver(ABC):
     """Base of the drivers of both fronts."""
 
-    def __init__(
-        self,
-        core: ClientProtocol,
-        handlers: HandlerRunner,
-        address: Address,
-        credentials: Credentials,
-        timeout: float | str | None,
-    ) -> None:
+    lock: AbstractContextManager[object]
+    """The lock of the client; on an event loop there is nothing to hold."""
+
+    def __init__(self, core: ClientProtocol, settings: DriverSettings) -> None:
         self.core = core
         self.publishing = core.publishing
         self.publish: Callable[..., int | None] = core.publishing.publish
         self.acks = core.acks
         self.subscriptions = core.subscriptions
-        self.handlers = handlers
+        self.handlers = settings.handlers
         self.states = StateListeners()
-        self.timeout = seconds_of(timeout)
+        self.timeout = seconds_of(settings.timeout)
         self.effects = core.waiting
-        self._address = address
-        self._credentials = credentials
+        self._address = settings.address
+        self._credentials = settings.credentials
         self._failed_write_handler: FailedWriteHandler | None = None
         self._duplicate_handler: Handler | None = None
         self._disconnect_handler: Callable[[], object] | None = None
@@ -110,21 +117,68 @@ class ClientDriver(ABC):
         if self._forked:
             raise forks.forked_error()
 
-    @abstractmethod
+    def _check_usable(self) -> None:
+        """Raise unless the client can be used here."""
+        self.check_not_forked()
+
     def set_heartbeat(self, interval: Interval | None, idle: Interval | None) -> None:
         """Use this heartbeat from now on. Raises `BadOption`, `UsageError`."""
+        self._check_usable()
+        with self.lock:
+            self._check_heartbeat()
+            self.core.set_heartbeat(interval, idle, now())
+        self._arm_beats()
+        self.drive()
 
-    @abstractmethod
     def set_publish_store(self, store: PublishStore | None) -> None:
         """Keep published messages in `store`. Raises `UsageError` while the present one holds some."""
+        with self.lock:
+            self.core.set_store(store, now())
+        self.drive()
 
-    @abstractmethod
     def set_bookmark_store(self, store: BookmarkStore | None) -> None:
         """Remember in `store` what is delivered. Raises `UsageError` while a bookmark subscription runs."""
+        with self.lock:
+            self.subscriptions.use_store(store)
 
-    @abstractmethod
     def unpersisted_count(self) -> int:
         """Return how many messages of the publish store are not known to be persisted."""
+        with self.lock:
+            return self.publishing.unpersisted_count()
+
+    def buffer(self) -> memoryview:
+        """Return the buffer for the next bytes."""
+        return self.core.buffer()
+
+    # -- calls that the application may have to await ---------------------------------------------------
+
+    @abstractmethod
+    def call(self, begin: Callable[[Any], None], timeout: Timeout, what: str) -> Any:
+        """Begin the call `what`, and wait for its outcome."""
+
+    def ask(
+        self, make: Make, batch: MessageBatch | None, timeout: Timeout, same: ConnectionPin | None = None
+    ) -> Any:
+        """Send a command of a transaction and wait for its answer; over the `same` connection as before."""
+        return self.call(asking(self.core, make, batch, same), timeout, "a transaction")
+
+    @abstractmethod
+    def open_stream(self, request: SubscribeRequest, timeout: Timeout, on_message: Handler | None) -> Any:
+        """Send a subscribe and wait until it is accepted; its stream."""
+
+    @abstractmethod
+    def name_subscriptions(self, what: str, sub_ids: tuple[str, ...], timeout: Timeout) -> Any:
+        """Send the command `what`, which names subscriptions, and wait until it is done."""
+
+    def _naming(self, what: str, sub_ids: tuple[str, ...]) -> Callable[[Waiter], None]:
+        begins = {"pause": self.core.pause, "resume": self.core.resume, "unsubscribe": self.core.unsubscribe}
+        return lambda call: begins[what](call, sub_ids)
+
+    # -- inside -----------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _arm_beats(self) -> None:
+        """See to it that the connection is looked at when its heartbeat wants it."""
 
     @abstractmethod
     def drive(self) -> None:
@@ -149,10 +203,17 @@ class ClientDriver(ABC):
     def forked(self) -> None:
         """Refuse every call: this is a forked child."""
         self._forked = True
+        self.lock = forks.ForkedLock()
         self.core.forked()
         self.publish = forks.refuse
 
     # -- leases -----------------------------------------------------------------------------------------
+
+    def configure_acks(self, step: Step) -> None:
+        """Take a step of the acknowledgements, and then send what is gathered."""
+        with self.lock:
+            step()
+        self.settle_now(self.acks.flush)
 
     @abstractmethod
     def settle_now(self, step: Step) -> None:

@@ -6,40 +6,53 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tickertape.base.version import __version__
-from tickertape.client.api.driver import ClientDriver
+from tickertape.client.api.driver import ClientDriver, DriverSettings
 from tickertape.client.bookmark_store.protocol import BookmarkStore, bind, refuse_own_client
-from tickertape.client.common.address import Address, parse_uri
+from tickertape.client.common.address import parse_uri
 from tickertape.client.common.connection_state import StateListener
-from tickertape.client.common.credentials import Credentials
-from tickertape.client.common.handlers import ExceptionListener, Handler
+from tickertape.client.common.credentials import credentials_of, password_of
+from tickertape.client.common.handlers import ExceptionListener, Handler, HandlerRunner
+from tickertape.client.limits import client_timeout_seconds
 from tickertape.client.protocol.core import ClientProtocol
 from tickertape.client.protocol.heartbeat import Interval
 from tickertape.client.publish_store.protocol import PublishStore
+from tickertape.security.contexts import TLS
 from tickertape.wire.commands import LoggedOn
 
 DisconnectHandler = Callable[[Any], object]
 SOFTWARE: Final = f"tickertape-python {__version__}"
 
 
-def protocol_to(
-    name: str, uri: str, user: str | None, password: str | None, credentials: Credentials
-) -> tuple[ClientProtocol, Address]:
-    """Return the protocol of a client of one server, and the address. Raises `BadName`, `BadOption`."""
-    address = parse_uri(uri)
-    credentials.check(address)
-    core = ClientProtocol(
-        name,
-        user=user if user is not None else address.user,
-        password=password if password is not None else address.password,
-        software=SOFTWARE,
-    )
-    return core, address
-
-
 class ClientFrontend:
     """The part of a client that neither waits nor sends. The driver of the client does the work."""
 
     _driver: ClientDriver
+    _driver_type: type[Any]
+
+    def __init__(
+        self,
+        name: str,
+        uri: str,
+        *,
+        user: str | None = None,
+        password: str | None = None,
+        token: str | None = None,
+        tls: TLS | None = None,
+        publish_store: PublishStore | None = None,
+        bookmark_store: BookmarkStore | None = None,
+        timeout: float | str | None = client_timeout_seconds,
+    ) -> None:
+        credentials, password = credentials_of(tls, token), password_of(password, token)
+        address = parse_uri(uri)
+        credentials.check(address)
+        core = ClientProtocol(
+            name,
+            user=user if user is not None else address.user,
+            password=password if password is not None else address.password,
+            software=SOFTWARE,
+        )
+        settings = DriverSettings(HandlerRunner(), address, credentials, timeout)
+        self._drive_with(self._driver_type(core, settings), publish_store, bookmark_store)
 
     def _drive_with(
         self, driver: ClientDriver, publish_store: PublishStore | None, bookmark_store: BookmarkStore | None

@@ -13,13 +13,11 @@ from typing import Any, NamedTuple, TypeAlias
 
 from tickertape.base.errors import Disconnected, StoreError, TickertapeError, TimedOut
 from tickertape.base.units import within
-from tickertape.client.api.driver import ClientDriver
+from tickertape.client.api.driver import ClientDriver, DriverSettings
 from tickertape.client.api.streams import StreamBase
-from tickertape.client.common.address import NO_ADDRESS
 from tickertape.client.common.connection_state import ConnectionState
-from tickertape.client.common.credentials import Credentials
 from tickertape.client.common.effects import ConnectionDown, End, SinkEffect, State, Waiter
-from tickertape.client.common.handlers import Handler, HandlerRunner
+from tickertape.client.common.handlers import Handler
 from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.common.waiting import now
 from tickertape.client.ha import reconnect as machine
@@ -66,19 +64,10 @@ Steps: TypeAlias = Generator[Step, Any, None]
 class HADriver(ClientDriver):
     """Base of the drivers of both HA clients."""
 
-    lock: AbstractContextManager[object]
-    """The lock of the client; on an event loop there is nothing to hold."""
     _managing: AbstractContextManager[object]
     """Held while the subscription manager is told of a subscription, or that it has ended."""
 
-    def __init__(
-        self,
-        core: ClientProtocol,
-        handlers: HandlerRunner,
-        policies: ApplicationPolicies,
-        credentials: Credentials,
-        timeout: float | str | None,
-    ) -> None:
+    def __init__(self, core: ClientProtocol, settings: DriverSettings, policies: ApplicationPolicies) -> None:
         self._policies = policies
         self._machine = ReconnectMachine()
         self._own = ExitStack()
@@ -92,7 +81,7 @@ class HADriver(ClientDriver):
         """An attempt connects, which nothing can cut short."""
         self._connect_waiters: dict[Waiter, int] = {}
         """Callers in `connect_and_logon`, and the start of the machine that each waits for."""
-        super().__init__(core, handlers, NO_ADDRESS, credentials, timeout)
+        super().__init__(core, settings)
 
     def own(self, stores: ExitStack) -> None:
         """Close these stores with the client."""

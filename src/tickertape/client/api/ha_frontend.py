@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from random import random
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
+from tickertape.client.api.driver import DriverSettings
 from tickertape.client.api.frontend import SOFTWARE, ClientFrontend
 from tickertape.client.api.ha_driver import HADriver
 from tickertape.client.bookmark_store import BookmarkStore, LoggedBookmarkStore, MemoryBookmarkStore
+from tickertape.client.common.address import NO_ADDRESS
 from tickertape.client.common.credentials import credentials_of, password_of
 from tickertape.client.common.handlers import HandlerRunner
 from tickertape.client.common.waiting import now
@@ -28,7 +30,6 @@ class HAFrontend(ClientFrontend):
     """The part of an HA client that is neither blocking nor awaited."""
 
     _driver: HADriver
-    _driver_type: ClassVar[type[HADriver]]
 
     def __init__(
         self,
@@ -63,8 +64,8 @@ class HAFrontend(ClientFrontend):
             handlers=handlers,
             chance=random,
         )
-        driver = self._driver_type(core, handlers, policies, credentials, timeout)
-        self._drive_with(driver, store, bookmark_store)
+        settings = DriverSettings(handlers, NO_ADDRESS, credentials, timeout)
+        self._drive_with(self._driver_type(core, settings, policies), store, bookmark_store)
         if heartbeat is not None:
             core.set_heartbeat(heartbeat, None, now())
 

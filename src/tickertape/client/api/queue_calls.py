@@ -40,7 +40,7 @@ class QueueCalls(ABC, Generic[Done]):
 
     @ack_batch_size.setter
     def ack_batch_size(self, size: int) -> None:
-        self._configure_acks(partial(self._driver.acks.configure, batch_size=size))
+        self._driver.configure_acks(partial(self._driver.acks.configure, batch_size=size))
 
     @property
     def ack_timeout(self) -> float:
@@ -50,7 +50,7 @@ class QueueCalls(ABC, Generic[Done]):
 
     @ack_timeout.setter
     def ack_timeout(self, timeout: float | str) -> None:
-        self._configure_acks(partial(self._driver.acks.configure, timeout=timeout))
+        self._driver.configure_acks(partial(self._driver.acks.configure, timeout=timeout))
 
     @property
     def auto_ack(self) -> bool:
@@ -114,10 +114,6 @@ class QueueCalls(ABC, Generic[Done]):
         )
 
     # -- inside -----------------------------------------------------------------------------------------
-
-    @abstractmethod
-    def _configure_acks(self, step: Step) -> None:
-        """Take a step of the acknowledgements, and then send what is gathered."""
 
     @abstractmethod
     def _settle_call(self, step: Step) -> Done:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from tickertape.base.bookmarks import EPOCH
-from tickertape.client.api.command import Command, check_command, one_sub_id, request_of
+from tickertape.client.api.command import Command, check_command, naming, one_sub_id, request_of
 from tickertape.client.api.driver import ClientDriver
-from tickertape.client.common.effects import Waiter
 from tickertape.client.common.handlers import Handler
 from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.common.subscribe_arguments import (
@@ -45,6 +44,8 @@ class ReadCalls(ABC, Generic[Opened, Found, Located, Done]):
     """The reading half of `Client` and of `AsyncClient`, whose calls are awaited."""
 
     _driver: ClientDriver
+    publish: Callable[..., Any]
+    publish_flush: Callable[..., Any]
 
     def subscribe(
         self,
@@ -209,7 +210,7 @@ class ReadCalls(ABC, Generic[Opened, Found, Located, Done]):
             },
             until_caught_up=True,
         )
-        return self._open(request, timeout, None, limited=True)
+        return self._open(request, timeout)
 
     def read_positions(
         self,
@@ -240,7 +241,7 @@ class ReadCalls(ABC, Generic[Opened, Found, Located, Done]):
             journal=journal,
             numbered=numbered,
         )
-        return self._open(request, timeout, None, limited=True)
+        return self._open(request, timeout)
 
     def resolve(self, topic: str, bookmark: StartPoint, *, timeout: Timeout = DEFAULT) -> Found:
         """The log's name and the positions, first and first not covered, that `bookmark` covers now in
@@ -323,16 +324,13 @@ class ReadCalls(ABC, Generic[Opened, Found, Located, Done]):
 
     # -- inside -----------------------------------------------------------------------------------------
 
-    @abstractmethod
-    def _open(
-        self,
-        request: SubscribeRequest,
-        timeout: Timeout,
-        on_message: Handler | None,
-        *,
-        limited: bool = False,
-    ) -> Opened:
-        """Send a subscribe and wait until it stands."""
+    def _open(self, request: SubscribeRequest, timeout: Timeout, on_message: Handler | None = None) -> Opened:
+        opened: Opened = self._driver.open_stream(request, timeout, on_message)
+        return opened
+
+    def _name(self, command: str, sub_ids: tuple[str, ...], timeout: Timeout) -> Done:
+        done: Done = self._driver.name_subscriptions(command, sub_ids, timeout)
+        return done
 
     @abstractmethod
     def _resolve(self, asked: Resolve, timeout: Timeout) -> Found:
@@ -343,21 +341,27 @@ class ReadCalls(ABC, Generic[Opened, Found, Located, Done]):
         """As `_resolve`, for all of the answer."""
 
     @abstractmethod
-    def _name(self, command: str, sub_ids: tuple[str, ...], timeout: Timeout) -> Done:
-        """Send a command that names subscriptions, and wait until it is done."""
+    def _over(self, done: Any) -> Opened:
+        """Return a stream that is over, as soon as a command is `done` that has none."""
 
-    @abstractmethod
     def _execute(self, command: Command, timeout: Timeout, handler: Handler | None) -> Opened:
-        """Carry out a command that was checked."""
-
-    def _naming(self, command: str) -> Callable[[Waiter, tuple[str, ...]], None]:
-        core = self._driver.core
-        if command == "pause":
-            return core.pause
-        return core.resume if command == "resume" else core.unsubscribe
-
-    def _asked_for(self, command: Command) -> tuple[SubscribeRequest, bool]:
-        return request_of(command, self._sub_id(one_sub_id(command)))
+        named = naming(command, self._driver.subscriptions)
+        if named is not None:
+            return self._over(self._name(*named, timeout))
+        if command.command == "subscribe":
+            request = request_of(command, self._sub_id(one_sub_id(command)))
+            return self._open(request, timeout, handler)
+        if command.command == "flush":
+            return self._over(self.publish_flush(timeout, command.level or "persisted"))
+        published = self.publish(
+            command.topic,
+            command.data,
+            expiration=command.expiration,
+            correlation_id=command.correlation_id,
+            sow_key=command.sow_key,
+            timeout=timeout,
+        )
+        return self._over(published)
 
     def _sub_id(self, sub_id: str | None) -> str:
         return self._driver.new_sub_id() if sub_id is None else sub_id

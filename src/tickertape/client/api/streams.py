@@ -14,6 +14,7 @@ from tickertape.base.errors import TickertapeError, UsageError
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.api.auto_ack import AutoAckReader
 from tickertape.client.common.request import SubscribeRequest, SubscriptionContext
+from tickertape.client.common.waiting import Timeout
 from tickertape.client.subscriptions.message_buffer import MessageBuffer
 from tickertape.client.subscriptions.message_buffer_conflation import Superseded, discard_superseded
 
@@ -31,6 +32,9 @@ class StreamOwner(Protocol):
     def leave(self, request: SubscribeRequest) -> None:
         """The stream has no reader any more."""
 
+    def seconds(self, timeout: Timeout) -> float | None:
+        """Return the timeout of a call in seconds. Raises `BadOption`."""
+
 
 class StreamBase(ABC):
     """Base of the streams of both fronts."""
@@ -38,14 +42,7 @@ class StreamBase(ABC):
     _lock: AbstractContextManager[object]
     """Held while the buffer changes; on an event loop there is nothing to hold."""
 
-    def __init__(
-        self,
-        request: SubscribeRequest,
-        owner: StreamOwner,
-        *,
-        limited: bool = False,
-        client_seconds: float | None = None,
-    ) -> None:
+    def __init__(self, request: SubscribeRequest, owner: StreamOwner) -> None:
         self.request = request
         self.sub_id = request.context.sub_id
         """Id of the subscription."""
@@ -53,9 +50,8 @@ class StreamBase(ABC):
         """How long iteration, `get`, `batches` and `to_arrow` wait for a message when they are not told:
         seconds or text; None (default) = as long as the subscription runs. Then they raise `TimedOut`, and
         can be tried again."""
-        self.buffer = MessageBuffer(self.sub_id, limited=limited)
+        self.buffer = MessageBuffer(self.sub_id, limited=request.limited)
         self._owner = owner
-        self._client_seconds = client_seconds
         self._auto_ack = AutoAckReader()
         self._forked = False
 

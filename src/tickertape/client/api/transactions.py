@@ -6,8 +6,7 @@ meanwhile, all of it is sent again, which commits it once.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Generic, TypeAlias, TypeVar
 
 from tickertape.base.errors import Disconnected
@@ -22,8 +21,9 @@ from tickertape.client.protocol.transactions import (
     refused_for_good,
 )
 
-CommitSteps: TypeAlias = Generator[tuple[Make, MessageBatch | None] | float, object, CommittedTransaction]
-"""Commands to send, each answered by what is sent in, and seconds to wait."""
+CommitStep: TypeAlias = tuple[Make, MessageBatch | None] | float
+"""A command to send, answered by what is sent in, or seconds to wait."""
+CommitSteps: TypeAlias = Generator[CommitStep, object, CommittedTransaction]
 Made = TypeVar("Made", bound="TransactionBase")
 
 
@@ -52,10 +52,11 @@ class TransactionBase(TransactionBuffer):
                 return self.committed(answer)
 
 
-class TransactionCalls(ABC, Generic[Made]):
+class TransactionCalls(Generic[Made]):
     """The part of `Client` and of `AsyncClient` that begins transactions."""
 
     _driver: ClientDriver
+    _transaction_type: Callable[..., Made]
 
     def transaction(
         self,
@@ -74,10 +75,4 @@ class TransactionCalls(ABC, Generic[Made]):
         query, and a number at or below the highest one committed is known for good. `bytes_max`: what it
         gathers in memory, bytes or text, 64 MB by default. Raises `BadOption`, `BadName`."""
         publisher = self._driver.core.name if publisher is None else publisher
-        return self._make_transaction(publisher, name, space, bytes_max)
-
-    @abstractmethod
-    def _make_transaction(
-        self, publisher: str, name: str | None, space: str, bytes_max: int | str | None
-    ) -> Made:
-        """Make the transaction of this front."""
+        return self._transaction_type(self._driver, publisher, name, space, bytes_max)

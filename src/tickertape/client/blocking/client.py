@@ -6,13 +6,12 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from threading import get_ident
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from tickertape.base.errors import TickertapeError
 from tickertape.batch import MessageBatch
-from tickertape.client.api.command import Command, naming
 from tickertape.client.api.driver import FailedWriteHandler, Step
-from tickertape.client.api.frontend import ClientFrontend, DisconnectHandler, protocol_to
+from tickertape.client.api.frontend import ClientFrontend, DisconnectHandler
 from tickertape.client.api.queue_calls import QueueCalls
 from tickertape.client.api.read_calls import ReadCalls
 from tickertape.client.api.streams import NO_REQUEST
@@ -21,9 +20,6 @@ from tickertape.client.blocking.driver import ThreadDriver
 from tickertape.client.blocking.streams import MessageStream
 from tickertape.client.blocking.transactions import ClientTransaction
 from tickertape.client.bookmark_store.protocol import BookmarkStore
-from tickertape.client.common.credentials import credentials_of, password_of
-from tickertape.client.common.handlers import Handler, HandlerRunner
-from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.common.subscribe_arguments import extras
 from tickertape.client.common.waiting import DEFAULT, Timeout
 from tickertape.client.limits import client_timeout_seconds
@@ -66,6 +62,8 @@ class Client(
     """
 
     _driver: ThreadDriver
+    _driver_type: type[Any] = ThreadDriver
+    _transaction_type = ClientTransaction
 
     def __init__(
         self,
@@ -81,10 +79,17 @@ class Client(
         timeout: float | str | None = client_timeout_seconds,
         connect: bool = True,
     ) -> None:
-        credentials = credentials_of(tls, token)
-        core, address = protocol_to(name, uri, user, password_of(password, token), credentials)
-        driver = ThreadDriver(core, HandlerRunner(), address, credentials, timeout)
-        self._drive_with(driver, publish_store, bookmark_store)
+        super().__init__(
+            name,
+            uri,
+            user=user,
+            password=password,
+            token=token,
+            tls=tls,
+            publish_store=publish_store,
+            bookmark_store=bookmark_store,
+            timeout=timeout,
+        )
         del uri, password, token  # not to be in a traceback that shows local variables
         if connect:
             self.connect()
@@ -255,27 +260,8 @@ class Client(
             sequence = driver.publish_when_room(seconds, self._publishing.publish_whole, topic, *chunk)
         return sequence
 
-    def _make_transaction(
-        self, publisher: str, name: str | None, space: str, bytes_max: int | str | None
-    ) -> ClientTransaction:
-        return ClientTransaction(self._driver, publisher, name, space, bytes_max)
-
     def _settle_call(self, step: Step) -> None:
         self._driver.settle_now(step)
-
-    def _configure_acks(self, step: Step) -> None:
-        self._driver.settle_now(step)
-        self._driver.settle_now(self._driver.acks.flush)
-
-    def _open(
-        self,
-        request: SubscribeRequest,
-        timeout: Timeout,
-        on_message: Handler | None,
-        *,
-        limited: bool = False,
-    ) -> MessageStream:
-        return self._driver.open_stream(request, timeout, on_message, limited=limited)
 
     def _resolve(self, asked: Resolve, timeout: Timeout) -> tuple[str, int, int]:
         answer = self._locate(asked, timeout)
@@ -287,27 +273,7 @@ class Client(
         assert isinstance(answer, Resolved)
         return answer
 
-    def _name(self, command: str, sub_ids: tuple[str, ...], timeout: Timeout) -> None:
-        self._driver.name_subscriptions(self._naming(command), sub_ids, timeout, command)
-
-    def _execute(self, command: Command, timeout: Timeout, handler: Handler | None) -> MessageStream:
-        named = naming(command, self._driver.subscriptions)
-        if named is not None:
-            self._name(*named, timeout)
-        elif command.command == "subscribe":
-            request, limited = self._asked_for(command)
-            return self._open(request, timeout, handler, limited=limited)
-        elif command.command == "publish":
-            self.publish(
-                command.topic,
-                command.data,
-                expiration=command.expiration,
-                correlation_id=command.correlation_id,
-                sow_key=command.sow_key,
-                timeout=timeout,
-            )
-        else:
-            self.publish_flush(timeout, command.level or "persisted")
+    def _over(self, done: object) -> MessageStream:  # noqa: ARG002 - it was waited for
         over = MessageStream(NO_REQUEST, self._driver)
         over.end("complete", None)
         return over

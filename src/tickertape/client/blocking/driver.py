@@ -20,18 +20,15 @@ from tickertape.base.errors import Closed, Disconnected, StoreFull, TickertapeEr
 from tickertape.base.units import within
 from tickertape.batch import MessageBatch
 from tickertape.client.api import exit_flush as exits
-from tickertape.client.api.driver import ClientDriver, Step
+from tickertape.client.api.driver import ClientDriver, DriverSettings, Step
 from tickertape.client.blocking.connection import SocketConnection, open_socket
 from tickertape.client.blocking.streams import HandledPart, HandledStream, MessageStream, push_all
 from tickertape.client.blocking.timer_thread import TimerThread
 from tickertape.client.blocking.tls_connection import TlsConnection, shake
 from tickertape.client.blocking.waiting import ThreadWaiter
 from tickertape.client.blocking.write_notifier import WriteNotifier
-from tickertape.client.bookmark_store.protocol import BookmarkStore
 from tickertape.client.common import fork_safety as forks
-from tickertape.client.common.address import Address
 from tickertape.client.common.connection_state import ConnectionState
-from tickertape.client.common.credentials import Credentials
 from tickertape.client.common.effects import (
     ConnectionDown,
     DeliverShared,
@@ -40,16 +37,12 @@ from tickertape.client.common.effects import (
     Send,
     Sink,
     State,
-    Waiter,
 )
-from tickertape.client.common.handlers import Handler, HandlerRunner
+from tickertape.client.common.handlers import Handler
 from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.common.waiting import Timeout, now, remaining
 from tickertape.client.limits import acknowledger_idle_seconds
 from tickertape.client.protocol.core import BytesReceived, ClientProtocol, ConnectionEnded, ConnectionOpened
-from tickertape.client.protocol.heartbeat import Interval
-from tickertape.client.protocol.transactions import ConnectionPin, Make, asking
-from tickertape.client.publish_store.protocol import PublishStore
 from tickertape.client.publishing.send_buffer import NOBODY
 from tickertape.security.channel import Channel
 from tickertape.wire.commands import LoggedOn
@@ -58,15 +51,10 @@ from tickertape.wire.commands import LoggedOn
 class ThreadDriver(ClientDriver):
     """Connects, waits and performs effects for a `Client`. Any number of threads may call it."""
 
-    def __init__(
-        self,
-        core: ClientProtocol,
-        handlers: HandlerRunner,
-        address: Address,
-        credentials: Credentials,
-        timeout: float | str | None,
-    ) -> None:
-        super().__init__(core, handlers, address, credentials, timeout)
+    lock: threading.RLock
+
+    def __init__(self, core: ClientProtocol, settings: DriverSettings) -> None:
+        super().__init__(core, settings)
         self.lock = threading.RLock()
         # Python's own conditions ask a lock this way; there is no public name for it.
         self.owns_lock: Callable[[], bool] = self.lock._is_owned  # type: ignore[attr-defined]
@@ -100,7 +88,7 @@ class ThreadDriver(ClientDriver):
                 # A second Ctrl-C came before the first one had ended it.
                 self._abandon(self.connection, Disconnected("connecting was interrupted"))
             if self.core.logged_on is not None:
-                self._keep_beating()
+                self._arm_beats()
                 self._keep_notifying()
                 return
             self._log_on(seconds)
@@ -139,15 +127,6 @@ class ThreadDriver(ClientDriver):
             else:
                 connection.thread.join(remaining(deadline))
 
-    def set_heartbeat(self, interval: Interval | None, idle: Interval | None) -> None:
-        """See `ClientFrontend.set_heartbeat`."""
-        with self.lock:
-            self._check_heartbeat()
-            self.core.set_heartbeat(interval, idle, now())
-            connection, later = self.connection, self._take_sends()
-        self._keep_beating()
-        self._carry_out(connection, later)
-
     def flush(self, timeout: Timeout, level: str) -> None:
         """See `Client.publish_flush`."""
         what = f"publish_flush ({level})"
@@ -183,47 +162,16 @@ class ThreadDriver(ClientDriver):
                 return connection
             self._wait_for_store(full, seconds, deadline)
 
-    def unpersisted_count(self) -> int:
-        """Return how many messages of the publish store are not known to be persisted."""
-        with self.lock:
-            return self.publishing.unpersisted_count()
-
-    def set_publish_store(self, store: PublishStore | None) -> None:
-        """Keep published messages in `store`. Raises `UsageError` while the present one holds some."""
-        with self.lock:
-            self.core.set_store(store, now())
-            connection, later = self.connection, self._take_sends()
-        self._carry_out(connection, later)
-
-    def set_bookmark_store(self, store: BookmarkStore | None) -> None:
-        """Remember in `store` what is delivered. Raises `UsageError` while a bookmark subscription runs."""
-        with self.lock:
-            self.subscriptions.use_store(store)
-
-    def ask(
-        self, make: Make, batch: MessageBatch | None, timeout: Timeout, same: ConnectionPin | None = None
-    ) -> object:
-        """Send a command of a transaction and wait for its answer; over the `same` connection as before."""
-        return self.call(asking(self.core, make, batch, same), timeout, "a transaction")
-
     def open_stream(
-        self,
-        request: SubscribeRequest,
-        timeout: Timeout,
-        on_message: Handler | None = None,
-        *,
-        limited: bool = False,
+        self, request: SubscribeRequest, timeout: Timeout, on_message: Handler | None
     ) -> MessageStream:
         """Send a subscribe and wait until it is accepted."""
         request = msgspec.structs.replace(request, handled=on_message is not None)
         sub_id = request.context.sub_id
-        seconds = self.timeout
         if on_message is None:
-            stream = MessageStream(request, self, limited=limited, client_seconds=seconds)
+            stream = MessageStream(request, self)
         else:
-            stream = HandledStream(
-                request, self, handler=on_message, handlers=self.handlers, client_seconds=seconds
-            )
+            stream = HandledStream(request, self, handler=on_message, handlers=self.handlers)
         try:
             self.call(lambda call: self.core.subscribe(call, request, stream), timeout, f"subscribe {sub_id}")
         except TimedOut:
@@ -231,18 +179,13 @@ class ThreadDriver(ClientDriver):
             raise
         return stream
 
-    def name_subscriptions(
-        self,
-        begin: Callable[[Waiter, tuple[str, ...]], None],
-        sub_ids: tuple[str, ...],
-        timeout: Timeout,
-        what: str,
-    ) -> None:
+    def name_subscriptions(self, what: str, sub_ids: tuple[str, ...], timeout: Timeout) -> None:
         """Send a command that names subscriptions, and wait unless this is the receive thread."""
+        begin = self._naming(what, sub_ids)
         if self._on_receive_thread():
-            self.send_only(lambda call: begin(call, sub_ids))
+            self.send_only(begin)
         else:
-            self.call(lambda call: begin(call, sub_ids), timeout, what)
+            self.call(begin, timeout, what)
 
     def leave(self, request: SubscribeRequest) -> None:
         """End a subscription whose stream has no reader any more."""
@@ -258,8 +201,7 @@ class ThreadDriver(ClientDriver):
         with self.lock:
             self._until_ready(deadline, seconds, what)
             begin(call)
-            connection, later = self.connection, self._take_sends()
-        self._carry_out(connection, later)
+        self.drive()
         return self._answer(call, deadline, seconds, what)
 
     def _answer(self, call: ThreadWaiter, deadline: float | None, seconds: float | None, what: str) -> object:
@@ -273,8 +215,7 @@ class ThreadDriver(ClientDriver):
     def send_only(self, begin: Callable[[ThreadWaiter], None]) -> None:
         with self.lock:
             begin(ThreadWaiter())
-            connection, later = self.connection, self._take_sends()
-        self._carry_out(connection, later)
+        self.drive()
 
     def consumed(self, request: SubscribeRequest, cost: int) -> None:
         """Report what a stream owes.
@@ -414,10 +355,6 @@ class ThreadDriver(ClientDriver):
 
     # -- the receive thread -----------------------------------------------------------------------------
 
-    def buffer(self) -> memoryview:
-        """Return the buffer for the next bytes."""
-        return self.core.buffer()
-
     def arrived(self, count: int) -> float | None:
         """Bytes came, or time has passed."""
         moment = now()
@@ -483,8 +420,8 @@ class ThreadDriver(ClientDriver):
     def forked(self) -> None:
         """Refuse every call: in a forked child the receive thread does not exist, and locks may be held."""
         super().forked()
-        refusing: Any = forks.ForkedLock()
-        self.lock = self._room = self._connecting = refusing
+        refusing: Any = self.lock
+        self._room = self._connecting = refusing
         self.owns_lock = forks.refuse
         connection, self.connection = self.connection, None
         if connection is not None:
@@ -496,7 +433,7 @@ class ThreadDriver(ClientDriver):
 
     # -- heartbeats and written frames ------------------------------------------------------------------
 
-    def _keep_beating(self) -> None:
+    def _arm_beats(self) -> None:
         """See to it that the connection is looked at when it wants to be."""
         with self.lock:
             connection, timer = self.connection, self._timer
@@ -577,7 +514,7 @@ class ThreadDriver(ClientDriver):
                 self.core.receive(ConnectionOpened(call), now())
                 later = self._take_sends()
             connection.start()
-            self._keep_beating()
+            self._arm_beats()
             self._keep_notifying()
             self._carry_out(connection, later)
             answer = call.wait(remaining(deadline), "the logon", seconds)

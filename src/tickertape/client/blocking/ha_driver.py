@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from collections.abc import Sequence
 from threading import current_thread, get_ident
 from typing import Any
 
 from tickertape.base.errors import Closed, Disconnected, TickertapeError, TimedOut, UsageError
-from tickertape.client.api.ha_driver import GetPassword, HADriver, Hangup, LogOn, Place, Step, Steps
+from tickertape.client.api.driver import DriverSettings
+from tickertape.client.api.ha_driver import GetPassword, HADriver, Hangup, LogOn, Place, Step
 from tickertape.client.blocking.connection import SocketConnection
 from tickertape.client.blocking.driver import ThreadDriver
 from tickertape.client.blocking.streams import MessageStream
-from tickertape.client.blocking.waiting import ThreadWaiter
-from tickertape.client.common import fork_safety as forks
+from tickertape.client.blocking.waiting import ThreadWaiter, perform
 from tickertape.client.common.connection_state import ConnectionState
-from tickertape.client.common.credentials import Credentials
-from tickertape.client.common.effects import ConnectionDown, Effect, Waiter
-from tickertape.client.common.handlers import Handler, HandlerRunner
+from tickertape.client.common.effects import ConnectionDown, Effect
+from tickertape.client.common.handlers import Handler
 from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.common.waiting import Timeout, remaining
 from tickertape.client.ha import reconnect as machine
@@ -36,23 +34,14 @@ from tickertape.client.publishing.send_buffer import NOBODY
 class HAThreadDriver(HADriver, ThreadDriver):
     """Keeps a connection for an `HAClient`."""
 
-    lock: threading.RLock
-
-    def __init__(
-        self,
-        core: ClientProtocol,
-        handlers: HandlerRunner,
-        policies: ApplicationPolicies,
-        credentials: Credentials,
-        timeout: float | str | None,
-    ) -> None:
+    def __init__(self, core: ClientProtocol, settings: DriverSettings, policies: ApplicationPolicies) -> None:
         self._managing = threading.Lock()
         self._reconnecting: threading.Thread | None = None
         self._resubscribing: ThreadWaiter | None = None
         """The call that resubscribes, while it is awaited; None once the client is closed."""
         self._loss_told_on = NOBODY
         """The thread on which the application is being told of a loss."""
-        super().__init__(core, handlers, policies, credentials, timeout)
+        super().__init__(core, settings, policies)
         self._changed = threading.Condition(self.lock)
         """The machine has something to do, or has come where calls may be made, or nowhere."""
 
@@ -118,35 +107,24 @@ class HAThreadDriver(HADriver, ThreadDriver):
     def forked(self) -> None:
         """Refuse every call: in a forked child the thread that connects does not exist."""
         super().forked()
-        refusing: Any = forks.ForkedLock()
+        refusing: Any = self.lock
         self._changed = self._managing = refusing
 
     def open_stream(
-        self,
-        request: SubscribeRequest,
-        timeout: Timeout,
-        on_message: Handler | None = None,
-        *,
-        limited: bool = False,
+        self, request: SubscribeRequest, timeout: Timeout, on_message: Handler | None
     ) -> MessageStream:
         """Send a subscribe; the subscription manager remembers one with a handler."""
-        stream = super().open_stream(request, timeout, on_message, limited=limited)
-        if on_message is not None and not limited:
+        stream = super().open_stream(request, timeout, on_message)
+        if on_message is not None and not request.limited:
             self._remember(stored_of(request), stream)
         return stream
 
-    def name_subscriptions(
-        self,
-        begin: Callable[[Waiter, tuple[str, ...]], None],
-        sub_ids: tuple[str, ...],
-        timeout: Timeout,
-        what: str,
-    ) -> None:
+    def name_subscriptions(self, what: str, sub_ids: tuple[str, ...], timeout: Timeout) -> None:
         """Send a command that names subscriptions; no server is needed where they only wait for one."""
         if self._drops_kept(what, sub_ids):
-            self.send_only(lambda call: begin(call, sub_ids))
+            self.send_only(self._naming(what, sub_ids))
         else:
-            super().name_subscriptions(begin, sub_ids, timeout, what)
+            super().name_subscriptions(what, sub_ids, timeout)
 
     def _stop_waiting(self, call: ThreadWaiter, error: TickertapeError) -> None:
         """End the waiting of `call`, because of `error`."""
@@ -213,7 +191,7 @@ class HAThreadDriver(HADriver, ThreadDriver):
         try:
             while effects := self._next_effects():
                 for effect in effects:
-                    self._perform_steps(self._steps(effect))
+                    perform(self._steps(effect), self._take)
         except BaseException as error:
             # Nothing should come here; if it does, nobody is left waiting.
             failure = Disconnected(f"the thread that connects failed: {error!r}")
@@ -246,17 +224,6 @@ class HAThreadDriver(HADriver, ThreadDriver):
                 if left is None or left > 0:
                     self._changed.wait(left)
                 self._wake_machine()
-
-    def _perform_steps(self, steps: Steps) -> None:
-        with closing(steps), suppress(StopIteration):
-            step = next(steps)
-            while True:
-                try:
-                    answer = self._take(step)
-                except Exception as error:  # noqa: BLE001 - the steps say what becomes of it
-                    step = steps.throw(error)
-                else:
-                    step = steps.send(answer)
 
     def _take(self, step: Step) -> object:
         """Perform one step, and return its answer."""

@@ -48,15 +48,8 @@ class MessageStream(StreamBase):
 
     _lock: threading.RLock
 
-    def __init__(
-        self,
-        request: SubscribeRequest,
-        owner: StreamOwner,
-        *,
-        limited: bool = False,
-        client_seconds: float | None = None,
-    ) -> None:
-        super().__init__(request, owner, limited=limited, client_seconds=client_seconds)
+    def __init__(self, request: SubscribeRequest, owner: StreamOwner) -> None:
+        super().__init__(request, owner)
         self._lock = threading.RLock()
         # Python's own conditions ask a lock this way; there is no public name for it.
         self._owns_lock: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]
@@ -136,9 +129,7 @@ class MessageStream(StreamBase):
         `timeout` in seconds or text, None = wait as long as the subscription runs; by default the client's
         own. Raises `TimedOut`, or `StreamEnded` when the subscription ended before.
         """
-        seconds = self._client_seconds
-        if timeout is not DEFAULT:
-            seconds = seconds_of(timeout)
+        seconds = self._owner.seconds(timeout)
         buffer = self.buffer
         who = object()
         try:
@@ -260,15 +251,9 @@ class HandledStream(MessageStream):
     """
 
     def __init__(
-        self,
-        request: SubscribeRequest,
-        owner: StreamOwner,
-        *,
-        handler: Handler,
-        handlers: HandlerRunner,
-        client_seconds: float | None = None,
+        self, request: SubscribeRequest, owner: StreamOwner, *, handler: Handler, handlers: HandlerRunner
     ) -> None:
-        super().__init__(request, owner, client_seconds=client_seconds)
+        super().__init__(request, owner)
         self._handlers = handlers
         self.handler = handler
         """Internal: what messages are handed to."""

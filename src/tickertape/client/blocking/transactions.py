@@ -10,11 +10,12 @@ from types import TracebackType
 from typing import Self
 
 from tickertape.base.errors import TickertapeError
-from tickertape.client.api.transactions import TransactionBase
+from tickertape.client.api.transactions import CommitStep, TransactionBase
 from tickertape.client.blocking.driver import ThreadDriver
+from tickertape.client.blocking.waiting import perform
 from tickertape.client.common.waiting import DEFAULT, Timeout, no_answer, remaining
 from tickertape.client.limits import block_abort_seconds_max
-from tickertape.client.protocol.transactions import CommittedTransaction, onward
+from tickertape.client.protocol.transactions import CommittedTransaction
 
 
 class ClientTransaction(TransactionBase):
@@ -88,19 +89,10 @@ class ClientTransaction(TransactionBase):
             lock.release()
 
     def _commit_alone(self, seconds: float | None, deadline: float | None) -> CommittedTransaction:
-        steps = self._commit_steps(seconds, deadline)
-        answer: object = None
-        while True:
-            try:
-                step = onward(steps, answer)
-            except StopIteration as done:
-                committed: CommittedTransaction = done.value
-                return committed
-            answer = None
+        def take(step: CommitStep) -> object:
             if isinstance(step, float):
                 time.sleep(step)
-                continue
-            try:
-                answer = self._driver.ask(*step, remaining(deadline), self._pin)
-            except TickertapeError as error:
-                answer = error
+                return None
+            return self._driver.ask(*step, remaining(deadline), self._pin)
+
+        return perform(self._commit_steps(seconds, deadline), take)

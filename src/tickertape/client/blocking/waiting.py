@@ -1,12 +1,18 @@
-"""Waiting of one thread for an outcome that another thread sets."""
+"""Waiting of a thread: for an outcome that another thread sets, and for the steps of a call."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import closing
+from typing import TypeVar
 
 from tickertape.base.errors import TickertapeError
 from tickertape.client.common.waiting import LOOKS, no_answer
+from tickertape.client.protocol.transactions import onward
+
+Step = TypeVar("Step")
+Outcome = TypeVar("Outcome")
 
 
 class ThreadWaiter:
@@ -54,3 +60,19 @@ class ThreadWaiter:
         if isinstance(self._outcome, TickertapeError):
             raise self._outcome
         return self._outcome
+
+
+def perform(steps: Generator[Step, object, Outcome], take: Callable[[Step], object]) -> Outcome:
+    """Take each step and send its answer, or its error, to the steps; return their outcome."""
+    answer: object = None
+    with closing(steps):
+        while True:
+            try:
+                step = onward(steps, answer)
+            except StopIteration as done:
+                outcome: Outcome = done.value
+                return outcome
+            try:
+                answer = take(step)
+            except Exception as error:  # noqa: BLE001 - the steps say what becomes of it
+                answer = error

@@ -45,3 +45,8 @@ class SubscribeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the application chose the id; one that was made up means nothing to the next process."""
     handled: bool = False
     """Whether its messages go to a handler: then it may outlive its connection."""
+
+    @property
+    def limited(self) -> bool:
+        """Whether its end means that everything was read, so that being cut short is an error."""
+        return self.until_caught_up or self.positions is not None

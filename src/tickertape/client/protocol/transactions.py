@@ -319,7 +319,7 @@ def staging(
 def onward(steps: Generator[Next, object, object], answer: object) -> Next:
     """Tell the steps what the last one came to, an answer or an error; the next one. Raises `StopIteration`
     with the outcome, and errors after which there is none."""
-    return steps.throw(answer) if isinstance(answer, TickertapeError) else steps.send(answer)
+    return steps.throw(answer) if isinstance(answer, Exception) else steps.send(answer)
 
 
 def refused_for_good(lost: Disconnected) -> bool:

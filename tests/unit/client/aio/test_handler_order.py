@@ -9,8 +9,7 @@ from typing import Any
 from tests.unit.client.stream_owner import Owner, asked
 from tickertape.batch import MessageBatch, batch_from_bodies
 from tickertape.batch.message_batch import Message
-from tickertape.client.aio.handler_order import HandlerOrder
-from tickertape.client.aio.streams import AsyncHandledStream
+from tickertape.client.aio.streams import AsyncHandledStream, HandlerOrder
 from tickertape.client.common.handlers import HandlerRunner
 from tickertape.client.common.request import SubscriptionContext
 from tickertape.client.subscriptions.routing import RouteCache

@@ -21,7 +21,7 @@ class Fed:
     def __init__(self, *, limited: bool = False) -> None:
         owner = Owner()
         self.consumed, self.unsubscribed = owner.costs, owner.left
-        self.stream = MessageStream(asked("sub"), owner, limited=limited)
+        self.stream = MessageStream(asked("sub", limited=limited), owner)
 
     def push(self, *bodies: bytes) -> None:
         self.stream.push(batch(*bodies))
