@@ -194,7 +194,7 @@ def test_a_connection_lost_between_two_frames_stages_all_of_it_again(
     transaction.publish_batch(topic, [b"1", b"2"])
     transaction.publish_batch(topic, [b"3"])
     real: Any = client.target if isinstance(client, Driven) else client
-    ask, first = real._driver.ask, real._driver.core.logged_on
+    ask, first = real._driver.ask, real._driver.logon.logged_on
     asked: list[object] = []
 
     def cuts_once() -> bool:
@@ -206,13 +206,13 @@ def test_a_connection_lost_between_two_frames_stages_all_of_it_again(
     def ask_and_cut(*arguments: Any) -> Any:
         answer = ask(*arguments)
         if cuts_once():
-            wait_until(lambda: real._driver.core.logged_on is not first, SECONDS)
+            wait_until(lambda: real._driver.logon.logged_on is not first, SECONDS)
         return answer
 
     async def ask_and_cut_there(*arguments: Any) -> Any:
         answer = await ask(*arguments)
         if cuts_once():
-            await asyncio.to_thread(wait_until, lambda: real._driver.core.logged_on is not first, SECONDS)
+            await asyncio.to_thread(wait_until, lambda: real._driver.logon.logged_on is not first, SECONDS)
         return answer
 
     monkeypatch.setattr(real._driver, "ask", ask_and_cut if real is client else ask_and_cut_there)

@@ -6,11 +6,13 @@ import os
 import signal
 import struct
 import time
+from functools import partial
 from pathlib import Path
 from random import Random
 
 from tests.helpers.publish_batches import held_messages
 from tickertape.base.interfaces import Now
+from tickertape.batch.encode import batch_from_bodies
 from tickertape.client.protocol.core import ClientProtocol
 from tickertape.client.publish_store import FilePublishStore
 
@@ -38,9 +40,11 @@ def publish_until_killed(path: Path, seed: int, tell: int) -> None:
         if rng.random() < 0.02:
             count = rng.randrange(1, 50)
             bodies = [body_of(last + i) for i in range(1, count + 1)]
-            sequence = core.publishing.publish_bodies("orders", bodies, sum(map(len, bodies)))
+            sequence = core.publishing.publish_whole(
+                "orders", count, sum(map(len, bodies)), partial(batch_from_bodies, "orders", bodies)
+            )
         else:
-            sequence = core.publish("orders", body_of(last + 1))
+            sequence = core.publishing.publish("orders", body_of(last + 1))
         assert sequence is not None
         last = sequence
         os.write(tell, say(RETURNED, sequence))

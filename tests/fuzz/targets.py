@@ -198,8 +198,8 @@ def client(data: bytes) -> str:
     core.receive(ConnectionOpened(Named("logon")), _NOW)
     core.receive(b"".join(encode_frame(_LOGGED_ON)), _NOW)
     for number in range(6):
-        core.publish("orders" if number % 2 else "fills", b"%d" % number)
-        core.publish("unrecorded", b"%d" % number)
+        core.publishing.publish("orders" if number % 2 else "fills", b"%d" % number)
+        core.publishing.publish("unrecorded", b"%d" % number)
     core.subscribe(Named("token"), make_request("orders", "s", bookmark="0"), Named("sink"))
     core.flush(Named("flush"), "persisted")
     core.receive(data, _NOW)

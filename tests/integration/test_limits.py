@@ -80,7 +80,7 @@ def test_a_transaction_refuses_a_message_above_the_limit(server: RunningServer) 
 
 def test_the_answer_to_a_logon_has_the_limits_that_differ(server: RunningServer) -> None:
     with tt.Client("told", server.uri) as client:
-        answer = client._driver.core.logged_on
+        answer = client._driver.core.logon.logged_on
         assert isinstance(answer, LoggedOn)
         assert (answer.message_bytes_max, answer.filter_bytes_max) == (MOST, 100)
         assert answer.subscriptions_per_connection_max == 2

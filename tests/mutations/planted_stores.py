@@ -35,7 +35,7 @@ STORE_MUTATIONS: Final = (
     Mutation(
         "a store does not note the first logon, and a later process gives its messages away",
         "client/publishing/publisher.py",
-        "            _note_logon(self._store)\n",
+        "            _note_logon(self.store)\n",
         "            self._measure()\n",
         ("unit/client/publishing/test_resend.py",),
         promise="R9",

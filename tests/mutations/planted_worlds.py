@@ -162,8 +162,9 @@ WORLD_MUTATIONS: Final = (
     Mutation(
         "a transaction whose connection is lost between two frames goes on with the next frame",
         "client/protocol/transactions.py",
-        "            same.check(core.logged_on)\n",
-        "            vars(same).update(_first=core.logged_on) if batch else same.check(core.logged_on)\n",
+        "            same.check(core.logon.logged_on)\n",
+        "            on = core.logon.logged_on\n"
+        "            vars(same).update(_first=on) if batch else same.check(on)\n",
         (_SMALL,),
         promise="invariant 5",
         tier="world",

@@ -172,9 +172,9 @@ class World:
             topics = ["orders", "orders", "orders", "trades", "un/ticks"]
             topic = self.random.choice(topics if self.cuts else [*topics, "refused"])
             try:
-                sequence = self.core.publish(topic, body)
+                sequence = self.core.publishing.publish(topic, body)
             except Disconnected:
-                assert self.core.logged_on is None
+                assert self.core.logon.logged_on is None
                 assert not self.stored or topic == "un/ticks"
                 continue
             if topic == "un/ticks":

@@ -117,7 +117,7 @@ class World:
         self.random.choice(self.publishers).publish("t", bodies)
 
     def ready(self) -> bool:
-        return self.core.logged_on is not None and self.placed and not self.calls
+        return self.core.logon.logged_on is not None and self.placed and not self.calls
 
     def subscribe(self) -> None:
         if not self.ready() or len(self.applications) >= 4:

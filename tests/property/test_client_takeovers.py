@@ -120,7 +120,7 @@ class Client:
             self.number += 1
             body = b"%s %d" % (self.label.encode(), self.number)
             try:
-                sequence = self.core.publish("orders", body)
+                sequence = self.core.publishing.publish("orders", body)
             except PublisherTakenOver:
                 self.taken_over()
                 return

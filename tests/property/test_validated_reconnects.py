@@ -58,7 +58,7 @@ class Careless:
         broken = self.rng.random() < 0.3
         body = b"{ %d" % number if broken else b"%d" % number
         try:
-            self.core.publish(topic, body)
+            self.core.publishing.publish(topic, body)
         except (Disconnected, StoreFull):
             return
         if broken and topic == "t":

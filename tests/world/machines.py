@@ -140,13 +140,13 @@ class Publisher(Client):
             number = len(self.sent) + 1
             pad = b"x" * rng.choice(sizes)
             body = b'{"by": "%s", "n": %d, "pad": "%s"}' % (self.name.encode(), number, pad)
-            sequence = self.core.publish(TOPIC, body)
+            sequence = self.core.publishing.publish(TOPIC, body)
             assert sequence is not None
             self.sent.append(Sent(self.name, sequence, body))
         self.settle()
 
     def flush(self) -> None:
-        if self.core.logged_on is not None:
+        if self.core.logon.logged_on is not None:
             token = UnusedWaiter()
             self._asked[token] = len(self.sent)
             self.core.flush(token, "persisted")
@@ -191,7 +191,7 @@ class Reader(Client, UnusedSink):
         if isinstance(effect, DeliverBatch):
             self._seen(effect)
         elif isinstance(effect, ResolveCall) and str(effect.token) == "logon":
-            if self.core.logged_on is not None:  # else the server hung up in the same breath
+            if self.core.logon.logged_on is not None:  # else the server hung up in the same breath
                 self._place()
         elif isinstance(effect, ResolveCall) and str(effect.token) == "placed":
             self._placed = isinstance(effect.outcome, Ack)

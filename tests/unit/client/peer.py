@@ -5,10 +5,12 @@ Must never decide anything: a test says every answer.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, TypeVar
 
 from tickertape.base.errors import Disconnected, TickertapeError
 from tickertape.base.interfaces import Now
+from tickertape.batch.encode import batch_from_bodies
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.common.effects import Effect, ResolveCall, Send
 from tickertape.client.protocol.core import ClientProtocol, ConnectionEnded, ConnectionOpened
@@ -120,6 +122,11 @@ class Peer:
         if deadline is not None and deadline <= self.now.mono:
             self.core.wake(self.now)
 
+    def publish_whole(self, topic: str, bodies: list[bytes]) -> int | None:
+        """The application publishes many messages as one batch."""
+        make = partial(batch_from_bodies, topic, bodies)
+        return self.core.publishing.publish_whole(topic, len(bodies), sum(map(len, bodies)), make)
+
     def sent(self) -> list[tuple[Command, MessageBatch | None]]:
         """The commands that came from the client since the last call."""
         self._collect()
@@ -162,7 +169,7 @@ class Peer:
 
 def publish(peer: Peer, *texts: bytes, topic: str = "orders") -> list[int | None]:
     """Publish each of them; what the client machine returned."""
-    return [peer.core.publish(topic, text) for text in texts]
+    return [peer.core.publishing.publish(topic, text) for text in texts]
 
 
 def bodies(frames: list[tuple[Publish, MessageBatch]]) -> list[list[bytes]]:

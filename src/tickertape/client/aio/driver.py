@@ -71,11 +71,11 @@ class AsyncioDriver(ClientDriver):
                 if self._loop.is_running():
                     self._check_usable()
                 self.connection.discard(Disconnected("the event loop of the connection ended"))
-            if self.connection is not None and self.core.ending is not None:
+            if self.connection is not None and self.logon.ending is not None:
                 self.connection.discard(Disconnected("the connection is over"))
-            if self.core.logged_on is not None:
+            if self.logon.logged_on is not None:
                 return
-            if self.core.closed:
+            if self.logon.closed:
                 raise Closed("the client was closed")
             self._loop = loop
             await self._log_on(seconds)
@@ -92,7 +92,7 @@ class AsyncioDriver(ClientDriver):
         self._room.wake()
         answered = False
         try:
-            if self.core.connected and self._loop is loop and self.acks.unsettled():
+            if self.logon.connected and self._loop is loop and self.acks.unsettled():
                 answered = await self._flush_before_close(seconds)
         except asyncio.CancelledError:
             self._report_unanswered()
@@ -126,7 +126,7 @@ class AsyncioDriver(ClientDriver):
             except StoreFull as full:
                 self.drive()
                 await self._wait_for_store(full, seconds, deadline)
-        refused = self.publishing.take_rejections()
+        refused = self.rejections.take()
         if refused is not None:
             raise refused
 
@@ -264,7 +264,7 @@ class AsyncioDriver(ClientDriver):
     def opened(self, connection: AsyncioConnection) -> None:
         """The connection stands."""
         assert self._logon is not None
-        if self.core.closed:
+        if self.logon.closed:
             self._logon.settle(Closed("the client was closed"))
             connection.discard(Disconnected("the client was closed"))
             return
@@ -306,7 +306,7 @@ class AsyncioDriver(ClientDriver):
 
     async def flush_with_loop(self, seconds: float) -> None:
         """The loop ends, and nobody closed the client."""
-        if self.core.connected and self.acks.unsettled():
+        if self.logon.connected and self.acks.unsettled():
             with suppress(TickertapeError):  # what is not answered is counted at the end of the program
                 await self.flush(self._at_most(seconds), "persisted")
 
@@ -324,7 +324,7 @@ class AsyncioDriver(ClientDriver):
                 asyncio.run_coroutine_threadsafe(self._close_at_end(seconds), loop).result(seconds)
             elif loop is not None and not loop.is_closed():
                 loop.run_until_complete(self._close_at_end(seconds))
-        if not self.core.closed:
+        if not self.logon.closed:
             with self._ending():
                 self._unsent = self.publishing.unanswered_count()
                 connection = self.connection
@@ -465,7 +465,7 @@ class AsyncioDriver(ClientDriver):
         return True
 
     def _shut(self) -> None:
-        refused = self.publishing.take_rejections()
+        refused = self.rejections.take()
         if self.connection is not None:
             self.connection.end_gently()
         self.core.close()

@@ -49,7 +49,7 @@ class AsyncioHADriver(HADriver, AsyncioDriver):
         seconds = self.seconds(timeout)
         self.check_not_forked()
         self._check_not_in_task("connect_and_logon")
-        if self.core.closed:
+        if self.logon.closed:
             raise Closed("the client was closed")
         self._move_to_loop()
         if self._machine.ready:
@@ -84,7 +84,7 @@ class AsyncioHADriver(HADriver, AsyncioDriver):
     async def _until_lost(self, deadline: float | None) -> None:
         """Wait while a connection is over whose loss was not told yet."""
         connection = self.connection
-        if connection is not None and self.core.ending is not None:
+        if connection is not None and self.logon.ending is not None:
             await connection.changed.wait_for(lambda: connection.gone, remaining(deadline))
 
     async def close(self, timeout: Timeout) -> None:

@@ -79,8 +79,10 @@ class ClientDriver(ABC):
 
     def __init__(self, core: ClientProtocol, settings: DriverSettings) -> None:
         self.core = core
+        self.logon = core.logon
         self.publishing = core.publishing
         self.publish: Callable[..., int | None] = core.publishing.publish
+        self.rejections = core.publishing.rejections
         self.acks = core.acks
         self.subscriptions = core.subscriptions
         self.handlers = settings.handlers
@@ -110,7 +112,7 @@ class ClientDriver(ABC):
     def set_failed_write_handler(self, handler: FailedWriteHandler | None) -> None:
         """Give rejected publishes to `handler`; without one the next flush raises."""
         self._failed_write_handler = handler
-        self.publishing.report_rejections(enabled=handler is None)
+        self.rejections.reporting(enabled=handler is None)
 
     def check_not_forked(self) -> None:
         """Raise `Forked` in a forked child."""
@@ -198,7 +200,7 @@ class ClientDriver(ABC):
     @property
     def is_open(self) -> bool:
         """Whether the client was not closed, and this is not a forked child."""
-        return not (self.core.closed or self._forked)
+        return not (self.logon.closed or self._forked)
 
     def forked(self) -> None:
         """Refuse every call: this is a forked child."""
@@ -333,10 +335,10 @@ class ClientDriver(ABC):
 
     def _check_worth_waiting(self, full: StoreFull, *, reconnects: bool) -> None:
         """Raise unless room may be made. `reconnects`: a handler may connect again in time."""
-        if self.core.closed:
+        if self.logon.closed:
             raise Closed("the client was closed") from full
-        if self.core.logged_on is None and not reconnects:
-            lost = self.core.loss
+        if self.logon.logged_on is None and not reconnects:
+            lost = self.logon.loss
             why = "" if lost is None else f" ({lost.__cause__})"
             raise Disconnected(f"there is no connection{why}, and {full}") from full
 
@@ -357,11 +359,11 @@ class ClientDriver(ABC):
 
     def _may_end(self) -> bool:
         """Whether the end of the program, or of the loop, finds something to be closed."""
-        if self.core.closed or self._forked:
+        if self.logon.closed or self._forked:
             return False
         publishing = self.publishing
         waits = publishing.unanswered_count() or publishing.unpersisted_count()
-        return self.core.logged_on is not None or waits > 0
+        return self.logon.logged_on is not None or waits > 0
 
     def _at_most(self, seconds: float) -> float:
         """Return the client's own timeout, or `seconds` if that is less."""
@@ -391,9 +393,9 @@ class ClientDriver(ABC):
 
     def _check_no_takeover(self, *, handling_loss: bool) -> None:
         # Two clients of one name whose handlers connect again would throw each other out for ever.
-        if handling_loss and self.core.displaced is not None:
+        if handling_loss and self.logon.displaced is not None:
             raise NameInUse(
                 f"another process took over the client name {self.core.name!r}, and would be thrown out in "
                 "turn: give each process a name of its own, or call connect() outside of the disconnect "
                 "handler"
-            ) from self.core.displaced
+            ) from self.logon.displaced

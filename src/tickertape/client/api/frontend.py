@@ -72,12 +72,12 @@ class ClientFrontend:
     @property
     def server(self) -> LoggedOn | None:
         """The server's answer to the logon (instance, journal, publisher, ...); None while disconnected."""
-        return self._driver.core.logged_on
+        return self._driver.logon.logged_on
 
     @property
     def connected(self) -> bool:
         """Whether the client is logged on, as far as it knows."""
-        return self._driver.core.connected
+        return self._driver.logon.connected
 
     def set_heartbeat(self, interval: Interval | None, idle: Interval | None = None) -> None:
         """Have both sides show that they live, so that a dead connection ends instead of standing still.
@@ -99,7 +99,7 @@ class ClientFrontend:
         so use `publish_batch` for throughput. A publish store holds messages for up to an interval longer,
         unless it is full. `publish_flush` does not wait for the interval. Raises `BadOption`.
         """
-        self._driver.core.set_ack_conflation(interval)
+        self._driver.logon.set_ack_conflation(interval)
 
     def set_exception_listener(self, listener: ExceptionListener | None) -> None:
         """Call `listener(exception)` for what handlers raise; None (default): print it on standard error."""

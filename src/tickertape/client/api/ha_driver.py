@@ -183,9 +183,9 @@ class HADriver(ClientDriver):
         self._machine.receive(event, now())
         self._note_attempt(attempt)
         if self._machine.trying and not trying:
-            self.core.connecting()
+            self.logon.begin()
         elif trying and self._machine.stopped is not None:
-            self.core.stop(self._machine.stopped)
+            self.logon.stop(self._machine.stopped)
 
     def _wake_machine(self) -> None:
         """The machine wanted to be woken by now."""
@@ -248,7 +248,7 @@ class HADriver(ClientDriver):
             with self.lock:
                 if self._machine.step is not ReconnectStep.CONNECTING:
                     return machine.AttemptFailed(action.attempt, Disconnected("it is not wanted any more"))
-                self.core.set_credentials(user, password)
+                self.logon.set_credentials(user, password)
                 self._dialling = True
             self._policies.uses(user, password)
             answer: LoggedOn = yield LogOn()

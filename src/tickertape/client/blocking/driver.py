@@ -84,10 +84,10 @@ class ThreadDriver(ClientDriver):
         self._check_no_takeover(handling_loss=self._loss_handled_on == get_ident())
         with self._connecting:
             self._wait_for_loss(seconds)
-            if self.connection is not None and self.core.logged_on is None:
+            if self.connection is not None and self.logon.logged_on is None:
                 # A second Ctrl-C came before the first one had ended it.
                 self._abandon(self.connection, Disconnected("connecting was interrupted"))
-            if self.core.logged_on is not None:
+            if self.logon.logged_on is not None:
                 self._arm_beats()
                 self._keep_notifying()
                 return
@@ -104,7 +104,7 @@ class ThreadDriver(ClientDriver):
             self.publishing.end()
             self._room.notify_all()
         answered = False
-        if apart and self.core.connected and self._unsettled():
+        if apart and self.logon.connected and self._unsettled():
             try:
                 self.flush(seconds, "processed")
                 answered = True
@@ -114,7 +114,7 @@ class ThreadDriver(ClientDriver):
             self._report_unanswered()
         with self.lock:
             connection = self.connection
-            refused = self.publishing.take_rejections()
+            refused = self.rejections.take()
             self.core.close()
             later = self._take_sends()
             self._room.notify_all()
@@ -138,9 +138,9 @@ class ThreadDriver(ClientDriver):
         if connection is not None and not call.settled:
             connection.read_until(lambda: call.settled or not self._reads_answers(), deadline)
         call.wait(remaining(deadline), what, seconds)
-        if self.publishing.has_rejections:
+        if self.rejections.count:
             with self.lock:
-                refused = self.publishing.take_rejections()
+                refused = self.rejections.take()
             if refused is not None:
                 raise refused
 
@@ -400,7 +400,7 @@ class ThreadDriver(ClientDriver):
 
     def end_with_program(self, seconds: float) -> exits.ProgramEnd | None:
         """The program ends, and nobody closed it."""
-        if self.core.closed or self._forked:
+        if self.logon.closed or self._forked:
             return None
         if not self.lock.acquire(timeout=seconds):  # by a daemon thread that will never go on
             return (
@@ -508,7 +508,7 @@ class ThreadDriver(ClientDriver):
         connection = self._dial(seconds)
         try:
             with self.lock:
-                if self.core.closed:
+                if self.logon.closed:
                     raise Closed("the client was closed")
                 self.connection = connection
                 self.core.receive(ConnectionOpened(call), now())
@@ -528,7 +528,7 @@ class ThreadDriver(ClientDriver):
     def _wait_for_loss(self, seconds: float | None) -> None:
         """Wait until a connection that is over is lost: its receive thread may be busy with a handler."""
         with self.lock:
-            if not self._room.wait_for(lambda: self.core.ending is None, seconds):
+            if not self._room.wait_for(lambda: self.logon.ending is None, seconds):
                 raise TimedOut(f"a handler did not let go of the connection that was lost {within(seconds)}")
 
     def _abandon(self, connection: SocketConnection, why: Disconnected) -> None:
@@ -540,7 +540,7 @@ class ThreadDriver(ClientDriver):
             if self.connection is connection:
                 self.lost(why)
             return
-        if self.core.logged_on is not None and not connection.hung_up:
+        if self.logon.logged_on is not None and not connection.hung_up:
             return  # just before the exception: connecting again finds it
         connection.hang_up(why)
         with self.lock:

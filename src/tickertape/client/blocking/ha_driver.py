@@ -53,7 +53,7 @@ class HAThreadDriver(HADriver, ThreadDriver):
         self.check_may_wait("connect_and_logon")
         call = ThreadWaiter()
         with self.lock:
-            if self.core.closed:
+            if self.logon.closed:
                 raise Closed("the client was closed")
             if self._machine.ready:
                 return
@@ -272,7 +272,7 @@ class HAThreadDriver(HADriver, ThreadDriver):
         # Subscriptions that were placed already have their handlers called before the next answer is read.
         with self.lock:
             connection = self.connection
-            self._resubscribing = None if self.core.closed else call
+            self._resubscribing = None if self.logon.closed else call
         try:
             if self._resubscribing is None:
                 raise Closed("the client was closed")

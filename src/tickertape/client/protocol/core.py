@@ -17,7 +17,6 @@ from tickertape.base.client_limits import check_filter
 from tickertape.base.errors import (
     BadCommand,
     Closed,
-    Disconnected,
     PeerError,
     StoreError,
     TickertapeError,
@@ -238,16 +237,6 @@ class ClientProtocol:
         except TopicNotRecorded as error:  # it was told, and the store is in use
             self._hang_up(error)
 
-    def publish(
-        self, topic: str, body: bytes, expiration_ms: int = 0, correlation_id: str = "", key: str = ""
-    ) -> int | None:
-        """See `Publisher.publish`."""
-        return self.publishing.publish(topic, body, expiration_ms, correlation_id, key)
-
-    def publish_bodies(self, topic: str, bodies: Sequence[bytes], body_bytes: int) -> int | None:
-        """See `Publisher.publish_bodies`."""
-        return self.publishing.publish_bodies(topic, bodies, body_bytes)
-
     def flush(self, token: Waiter, level: str) -> None:
         """Resolved when everything sent before is `level`; `publishing.rejections` then has what was refused.
         Raises `Disconnected`, `Closed`, `UsageError`, `PublisherTakenOver`."""
@@ -293,7 +282,7 @@ class ClientProtocol:
         """Resolved when the server has ended them; at once for those that only wait to be placed again.
         Raises `Disconnected`, `SubscriptionUnknown`."""
         check_sub_ids("unsubscribe", sub_ids)
-        if self.logged_on is not None or not set(sub_ids) <= set(self.subscriptions.kept()):
+        if self.logon.logged_on is not None or not set(sub_ids) <= set(self.subscriptions.kept()):
             self._check_known("unsubscribe", sub_ids, "nothing was ended")
         sub_ids = self.subscriptions.drop_kept(sub_ids)
         if not sub_ids:
@@ -347,52 +336,6 @@ class ClientProtocol:
         """Take in what was consumed of several subscriptions; see `consumed`."""
         self._send_credits(self.subscriptions.consumed_all(takings))
 
-    @property
-    def logged_on(self) -> LoggedOn | None:
-        """The server's answer to the logon, while everything may be called."""
-        return self.logon.logged_on
-
-    @property
-    def connected(self) -> bool:
-        """Whether everything may be called, as far as it is known."""
-        return self.logon.logged_on is not None and self.logon.ending is None
-
-    @property
-    def ending(self) -> TickertapeError | None:
-        """Why this connection is over, while its loss was not reported yet."""
-        return self.logon.ending
-
-    @property
-    def loss(self) -> Disconnected | None:
-        """The error that calls raise since the last connection ended. None before the first."""
-        return self.logon.loss
-
-    @property
-    def displaced(self) -> TickertapeError | None:
-        """Why the last connection ended, when another one took over the client name."""
-        return self.logon.displaced
-
-    @property
-    def closed(self) -> bool:
-        """Whether `close` was called."""
-        return self.logon.closed
-
-    def set_credentials(self, user: str | None, password: str | None) -> None:
-        """Use these with the next logon. Raises `BadOption`."""
-        self.logon.set_credentials(user, password)
-
-    def set_ack_conflation(self, interval: float | str | None) -> None:
-        """Ask for conflated acknowledgements with the next logon. Raises `BadOption`."""
-        self.logon.set_ack_conflation(interval)
-
-    def connecting(self) -> None:
-        """Store publishes from now on: the driver connects (again)."""
-        self.logon.begin()
-
-    def stop(self, error: TickertapeError) -> None:
-        """Refuse calls with `error`: the driver does not connect again."""
-        self.logon.stop(error)
-
     def forked(self) -> None:
         """Refuse everything: this is a forked child."""
         self.logon.forked()
@@ -402,7 +345,7 @@ class ClientProtocol:
         """Send what is gathered and hang up. Afterwards every call raises `Closed`."""
         self.acks.send_all()
         self.logon.close()
-        if self.logged_on is not None:
+        if self.logon.logged_on is not None:
             self.publishing.put_gathered()
         if self._connection is None:
             refusal = Closed("the client was closed")
@@ -494,7 +437,7 @@ class ClientProtocol:
             self._log_on(command, now)
         elif isinstance(command, Heartbeat):
             return  # life is seen where bytes arrive
-        elif self.logged_on is None:
+        elif self.logon.logged_on is None:
             raise BadCommand(f"the server sent {type(command).__name__} before it answered the logon")
         elif isinstance(command, Deliver):
             if batch is not None:

@@ -61,6 +61,11 @@ class LogonState:
         """Seconds between two persisted acknowledgements, for the next logon; 0: one with each commit."""
         self._stopped: Disconnected | None = None
 
+    @property
+    def connected(self) -> bool:
+        """Whether everything may be called, as far as it is known."""
+        return self.logged_on is not None and self.ending is None
+
     def set_ack_conflation(self, interval: float | str | None) -> None:
         """Ask for it with the next logon. Raises `BadOption`."""
         seconds = 0.0 if interval is None else parse_interval(interval)
@@ -123,7 +128,7 @@ class LogonState:
             )
         if self._publishing.store is not None:
             check_sequences_left(self.command.name, answer.last_persisted)
-        self._publishing.learn_topics(answer.recorded, answer.validated, answer.message_bytes_max)
+        self._publishing.server_topics.update(answer.recorded, answer.validated, answer.message_bytes_max)
         self.accepted = answer
 
     def ready(self, answer: LoggedOn) -> None:

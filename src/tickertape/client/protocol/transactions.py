@@ -96,7 +96,7 @@ def asking(
 
     def begin(call: Waiter) -> None:
         if same is not None:
-            same.check(core.logged_on)
+            same.check(core.logon.logged_on)
         core.ask(call, make, batch)
 
     return begin

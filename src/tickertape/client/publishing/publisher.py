@@ -13,8 +13,7 @@ is announced in `unfinished`; what is then left is put right by `interrupted`, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Callable
 
 from tickertape.base.errors import (
     Closed,
@@ -27,7 +26,6 @@ from tickertape.base.errors import (
 from tickertape.base.interfaces import Now
 from tickertape.base.limits import batch_bytes_target, message_bytes_max, message_cost_bytes
 from tickertape.base.names import check_topic, publisher_id
-from tickertape.batch.encode import batch_from_bodies
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.common.effects import Effect, ReportError, StoreHasRoom
 from tickertape.client.publish_store.memory import MemoryPublishStore
@@ -82,7 +80,7 @@ class Publisher:
         self._publisher = publisher_id(name)
         self._send_frame = send
         self._effects = effects
-        self._store: PublishStore | None = None
+        self.store: PublishStore | None = None
         self._appending: AppendingPublishStore | None = None
         """The store, when it is given each message before `publish` returns. Then there are no runs."""
         self._buffers = SendBuffers()
@@ -109,6 +107,7 @@ class Publisher:
         """Fast path that appends the next messages straight to the store, where possible."""
         self._last_owner = NOBODY
         self.rejections = self._outstanding.rejections
+        """What the server refused since it was last reported."""
         self.starved = False
         """Whether a publish found no room since there was more."""
         self.run: AppendRun = CLOSED
@@ -191,13 +190,10 @@ class Publisher:
             self._flush_buffer(buffer)
         return bool(buffer.count and buffer.in_flight)
 
-    def publish_bodies(self, topic: str, bodies: Sequence[bytes], body_bytes: int) -> int | None:
-        """Accept `bodies`, at least one, about `chunk_bytes` at most, `body_bytes` together, as one batch.
-        Returns the sequence of the last and raises as `publish` does."""
-        return self.publish_whole(topic, len(bodies), body_bytes, partial(batch_from_bodies, topic, bodies))
-
     def publish_whole(self, topic: str, count: int, body_bytes: int, make: MakeBatch) -> int | None:
-        """Accept `count` messages that `make` puts into a batch of one run; see `publish_bodies`."""
+        """Accept `count` messages, at least one, about `chunk_bytes` at most, that `make` puts into a batch
+        of one run; `body_bytes` is the size of their bodies. Returns the sequence of the last and raises as
+        `publish` does."""
         self._close_run()
         try:
             buffer = self._buffers.of_topic.get(topic) or self._buffer_for(topic)
@@ -218,8 +214,8 @@ class Publisher:
         batch = checked(make(publisher=self._publisher, first_sequence=first))
         self.unfinished = True
         stored = Stored(first, first + count - 1, batch)
-        assert self._store is not None
-        keep(self._store.put, stored)
+        assert self.store is not None
+        keep(self.store.put, stored)
         self._transmit_put(stored)
         return first + count - 1
 
@@ -241,9 +237,9 @@ class Publisher:
 
     def unpersisted_count(self) -> int:
         """Messages of the publish store that are not known to be persisted, gathered ones included."""
-        if self._store is None:
+        if self.store is None:
             return 0
-        return self._store.unpersisted_count() + self._recorded.count
+        return self.store.unpersisted_count() + self._recorded.count
 
     def unsettled(self) -> bool:
         """Whether anything gathered or sent on this connection has no answer yet, or never will have."""
@@ -259,7 +255,7 @@ class Publisher:
         """Messages that end with this process when nobody waits for their answer: sent or gathered without a
         publish store, or held by one in memory."""
         buffers = (self._recorded, self._unrecorded)
-        kept = not isinstance(self._store, MemoryPublishStore)
+        kept = not isinstance(self.store, MemoryPublishStore)
         loose = [buffer for buffer in buffers if not buffer.sequenced]
         count = sum(
             buffer.count + sum(frame.messages for frame in buffer.in_flight.values()) for buffer in loose
@@ -284,14 +280,9 @@ class Publisher:
 
     @property
     def chunk_bytes(self) -> int:
-        """Cost that `publish_bodies` should get at a time."""
-        store = self._store
+        """Cost that `publish_whole` should get at a time."""
+        store = self.store
         return batch_bytes_target if store is None else min(batch_bytes_target, store.bytes_max // 2)
-
-    @property
-    def store(self) -> PublishStore | None:
-        """The publish store, when there is one."""
-        return self._store
 
     def set_store(self, store: PublishStore | None, now: Now) -> None:
         """Use `store` from here on. Raises `StoreError`; `UsageError` while the old one still holds messages;
@@ -313,7 +304,7 @@ class Publisher:
         if self._connected and buffer.count:
             self._flush_buffer(buffer)
         self._taken_over = self._resending.refused = None
-        self._store = self._outstanding.store = store
+        self.store = self._outstanding.store = store
         self._appending = store if isinstance(store, AppendingPublishStore) else None
         buffer.sequenced = store is not None
         if store is not None:
@@ -325,23 +316,6 @@ class Publisher:
         if self._connected:
             self._resume(now)
         self._measure()
-
-    @property
-    def has_rejections(self) -> bool:
-        """Whether `take_rejections` has something to report."""
-        return self.rejections.count > 0
-
-    def take_rejections(self) -> TickertapeError | None:
-        """Return the publishes that were rejected since the last call, as one error."""
-        return self.rejections.take()
-
-    def report_rejections(self, *, enabled: bool) -> None:
-        """Report rejected publishes with the next flush, or not."""
-        self.rejections.reporting(enabled=enabled)
-
-    def learn_topics(self, recorded: Iterable[str] | None, validated: Iterable[str], bytes_max: int) -> None:
-        """Take in what the server said about topics. Raises as `ServerTopics.update`."""
-        self.server_topics.update(recorded, validated, bytes_max)
 
     def connecting(self, *, eager: bool) -> None:
         """A connection is opened; `eager`: it asks for conflated acknowledgements."""
@@ -373,7 +347,7 @@ class Publisher:
             self._outstanding.last_persisted = last_persisted
             self._recorded.idle = self._unrecorded.idle = True
             self.server_topics.assume(self._own_from, self._recorded.base - 1)
-            _note_logon(self._store)
+            _note_logon(self.store)
             self._resume(now)
         except TopicNotRecorded:
             raise
@@ -472,7 +446,7 @@ class Publisher:
         return self._recorded if own else self._buffers.remember(topic, recorded=recorded)
 
     def _make_room(self, buffer: SendBuffer, size: int, most: int = message_bytes_max) -> None:
-        store = self._store if buffer.sequenced else None
+        store = self.store if buffer.sequenced else None
         check_size(size, store, most)
         if buffer.count and buffer.size + size > batch_bytes_target:
             self._flush_buffer(buffer)
@@ -505,8 +479,8 @@ class Publisher:
             batch = buffer.batch(self._publisher)
             self.unfinished = True
             stored = Stored(buffer.base, buffer.base + buffer.count - 1, batch)
-            assert self._store is not None
-            keep(self._store.put if self._appending is None else self._appending.seal, stored)
+            assert self.store is not None
+            keep(self.store.put if self._appending is None else self._appending.seal, stored)
             self._transmit_put(stored)
 
     def _take_back(self, buffer: SendBuffer) -> None:
@@ -517,8 +491,8 @@ class Publisher:
 
     def _drop_stored(self, buffer: SendBuffer) -> None:
         # Interrupted between the store and the buffer: what the store has is no longer gathered.
-        if self._store is not None and buffer.base <= self._store.last_sequence:
-            buffer.clear(self._store.last_sequence + 1)
+        if self.store is not None and buffer.base <= self.store.last_sequence:
+            buffer.clear(self.store.last_sequence + 1)
 
     def _transmit_put(self, stored: Stored) -> None:
         self._recorded.clear(stored.last + 1)
@@ -534,7 +508,7 @@ class Publisher:
 
     def _resume(self, now: Now) -> None:
         """Send again what the store holds, unless another process published under this name."""
-        store, buffer, last = self._store, self._recorded, self._outstanding.last_persisted
+        store, buffer, last = self.store, self._recorded, self._outstanding.last_persisted
         self._resending.stop()
         if store is None:
             return
@@ -599,7 +573,7 @@ class Publisher:
             buffer.idle = self._connected and not self._writing
 
     def _measure(self) -> None:
-        buffer, store = self._recorded, self._store
+        buffer, store = self._recorded, self.store
         buffer.limit = batch_bytes_target if store is None else min(batch_bytes_target, free_bytes(store))
         if self.starved and store is not None:
             self.starved = False

@@ -82,7 +82,7 @@ def test_clients_are_flushed_though_the_store_of_another_one_raises(server: Sock
         warnings.simplefilter("ignore", ResourceWarning)
         with pytest.raises(RuntimeError, match="of the application"):
             exits.close_all()
-    assert [client._driver.core.closed for client in clients] == [True] * 3
+    assert [client._driver.core.logon.closed for client in clients] == [True] * 3
     broken._publishing.unanswered_count = lambda: 0  # type: ignore[method-assign]
     broken.close()
 

@@ -33,7 +33,7 @@ def test_machine_refuses_messages_and_still_sends_what_it_accepted() -> None:
     with pytest.raises(Closed):
         publish(peer, b"4")
     with pytest.raises(Closed):
-        peer.core.publish_bodies("orders", [b"4"], 1)
+        peer.publish_whole("orders", [b"4"])
     assert peer.core.publishing.unanswered_count() == 3
     peer.core.flush(Named("f"), "persisted")
     assert bodies(peer.published()) == [[b"1"], [b"2", b"3"]]

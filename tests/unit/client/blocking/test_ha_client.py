@@ -261,7 +261,7 @@ def test_close_returns_behind_a_handler_that_ends_in_its_time(kind: type[tt.Clie
         assert inside.wait(SECONDS)
         closing = threading.Thread(target=close)
         closing.start()
-        wait_until(lambda: client._driver.core.closed)
+        wait_until(lambda: client._driver.core.logon.closed)
         go_on.set()
         closing.join(SECONDS)
         assert order == ["handled", "closed"]

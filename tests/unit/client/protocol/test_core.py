@@ -62,7 +62,7 @@ def test_logon_is_resolved_with_what_the_server_said() -> None:
     answer = peer.outcome("logon")
     assert isinstance(answer, LoggedOn)
     assert answer.last_persisted == 5
-    assert peer.core.logged_on is answer
+    assert peer.core.logon.logged_on is answer
 
 
 def test_a_refused_logon_is_the_outcome_of_the_logon_and_no_loss() -> None:
@@ -97,7 +97,7 @@ def test_calls_before_the_logon_raise_disconnected() -> None:
     with pytest.raises(Disconnected):
         peer.core.resolve(Named("r"), resolve_command("orders", bookmark="0"))
     with pytest.raises(Disconnected):
-        peer.core.publish("orders", b"x")
+        peer.core.publishing.publish("orders", b"x")
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_calls_after_a_loss_say_why_the_connection_ended(
         lambda: peer.core.flush(Named("f"), "persisted"),
         lambda: peer.core.resolve(Named("r"), resolve_command("orders", bookmark="0")),
         lambda: peer.core.unsubscribe(Named("u"), ("s",)),
-        lambda: peer.core.publish("orders", b"x"),
+        lambda: peer.core.publishing.publish("orders", b"x"),
     ]
     depths = []
     for call in calls * 3:
@@ -132,7 +132,7 @@ def test_calls_after_a_loss_say_why_the_connection_ended(
         depths.append(len(caught.traceback))
     assert depths[:4] == depths[4:8] == depths[8:], "an error raised again and again does not grow"
     peer.connect()
-    peer.core.publish("orders", b"x")
+    peer.core.publishing.publish("orders", b"x")
     peer.core.flush(Named("f"), "persisted")
 
 
@@ -144,7 +144,7 @@ def test_an_unknown_flush_level_is_refused() -> None:
 def test_a_command_is_sent_after_what_is_gathered() -> None:
     peer = Peer().connect()
     for body in (b"1", b"2", b"3"):
-        peer.core.publish("orders", body)
+        peer.core.publishing.publish("orders", body)
     peer.core.subscribe(Named("s"), make_request("orders", "sub", bookmark="0"), Named("sink"))
     kinds = [type(command) for command, _ in peer.sent()]
     assert kinds == [Publish, Publish, Subscribe]
@@ -210,7 +210,7 @@ def test_a_command_too_large_for_the_wire_leaves_no_trace() -> None:
 def test_a_lost_connection_resolves_every_call_and_ends_every_subscription() -> None:
     peer = Peer().connect()
     peer.core.subscribe(Named("s"), make_request("orders", "sub"), Named("sink"))
-    peer.core.publish("orders", b"1")
+    peer.core.publishing.publish("orders", b"1")
     peer.core.flush(Named("f"), "persisted")
     peer.core.flush(Named("p"), "processed")
     peer.core.resolve(Named("r"), resolve_command("orders", bookmark="0"))
@@ -281,10 +281,10 @@ def test_a_heartbeat_changes_nothing() -> None:
 
 def test_close_sends_what_is_gathered_and_hangs_up_quietly() -> None:
     peer = Peer().connect()
-    peer.core.publish("orders", b"1")
-    peer.core.publish("orders", b"2")
+    peer.core.publishing.publish("orders", b"1")
+    peer.core.publishing.publish("orders", b"2")
     peer.core.subscribe(Named("s"), make_request("orders", "sub"), Named("sink"))
-    peer.core.publish("orders", b"3")
+    peer.core.publishing.publish("orders", b"3")
     peer.core.close()
     assert [batch.bodies_list() for _, batch in peer.sent() if batch] == [[b"1"], [b"2"], [b"3"]]
     assert len(peer.took(EndConnection)) == 1
@@ -293,7 +293,7 @@ def test_close_sends_what_is_gathered_and_hangs_up_quietly() -> None:
     assert reason == "closed"
     assert peer.took(ConnectionDown) == []
     with pytest.raises(Closed):
-        peer.core.publish("orders", b"4")
+        peer.core.publishing.publish("orders", b"4")
     with pytest.raises(Closed):
         peer.core.flush(Named("f"), "persisted")
 
@@ -303,13 +303,13 @@ def test_close_without_a_connection_ends_the_client() -> None:
     peer.core.close()
     assert peer.core.effects() == [State(ConnectionState.SHUTDOWN)]
     with pytest.raises(Closed):
-        peer.core.publish("orders", b"4")
+        peer.core.publishing.publish("orders", b"4")
 
 
 def test_exact_10_flush_waits_for_everything_sent_with_or_without_a_store() -> None:
     peer = Peer().connect()
-    peer.core.publish("orders", b"1")
-    peer.core.publish("orders", b"2")
+    peer.core.publishing.publish("orders", b"1")
+    peer.core.publishing.publish("orders", b"2")
     peer.core.flush(Named("f"), "persisted")
     commands = [command for command, _ in peer.sent()]
     assert commands == [Publish(frame=1), Publish(frame=2)]
@@ -322,7 +322,7 @@ def test_exact_10_flush_waits_for_everything_sent_with_or_without_a_store() -> N
 
 def test_exact_10_flush_processed_asks_for_that_level_and_settles_nothing() -> None:
     peer = Peer().connect()
-    peer.core.publish("orders", b"1")
+    peer.core.publishing.publish("orders", b"1")
     peer.core.flush(Named("f"), "processed")
     assert peer.sent()[-1] == (Flush(id=1, level="processed"), None)
     peer.say(Ack(id=1))
@@ -332,7 +332,7 @@ def test_exact_10_flush_processed_asks_for_that_level_and_settles_nothing() -> N
 
 def test_what_was_refused_is_reported_once() -> None:
     peer = Peer().connect()
-    peer.core.publish("orders", b"1")
+    peer.core.publishing.publish("orders", b"1")
     peer.say(Rejected(frame=1, code="bad_message", text="no JSON"))
     error = peer.core.publishing.rejections.take()
     assert isinstance(error, PublishRejected)

@@ -59,8 +59,8 @@ def test_exact_29_what_publish_returned_is_sent_again_in_order_by_the_next_proce
     store = FilePublishStore(tmp_path / "s")
     peer = Peer(store).connect()
     core = peer.core
-    sequences = [core.publish("orders", b"%d" % i) for i in range(3)]
-    sequences.append(core.publish("trades", b"labelled", 5_000, "corr", "key"))
+    sequences = [core.publishing.publish("orders", b"%d" % i) for i in range(3)]
+    sequences.append(core.publishing.publish("trades", b"labelled", 5_000, "corr", "key"))
     store.close()  # as the end of the process: nothing more was sent or written
     again = FilePublishStore(tmp_path / "s")
     assert again.unpersisted_count() == 4
@@ -70,19 +70,19 @@ def test_exact_29_what_publish_returned_is_sent_again_in_order_by_the_next_proce
     assert batch.sequences.tolist() == sequences
     assert [batch.topic(i) for i in (2, 3)] == ["orders", "trades"]
     assert (batch.expiration(3), batch.correlation_id(3), batch.key(3)) == (5_000, "corr", "key")
-    assert peer.core.publish("orders", b"next") == (sequences[-1] or 0) + 1
+    assert peer.core.publishing.publish("orders", b"next") == (sequences[-1] or 0) + 1
     again.close()
 
 
 def test_what_is_acknowledged_or_refused_does_not_come_back(tmp_path: Path) -> None:
     store = FilePublishStore(tmp_path / "s")
     peer = Peer(store).connect()
-    first = peer.core.publish("orders", b"0")
+    first = peer.core.publishing.publish("orders", b"0")
     for i in (1, 2):
-        peer.core.publish("orders", b"%d" % i)
+        peer.core.publishing.publish("orders", b"%d" % i)
     assert first is not None
     peer.say(Persisted(frame=1, sequence=first))
-    peer.core.publish("orders", b"3")
+    peer.core.publishing.publish("orders", b"3")
     peer.say(Rejected(frame=2, code="bad_message", text="no"))
     assert bodies(peer.published()) == [[b"0"], [b"1", b"2"], [b"3"]]
     store.close()
@@ -304,13 +304,13 @@ def test_a_full_disk_is_an_error_when_a_segment_is_made(
             store.attach("pricing-1")
         assert segments(tmp_path / "s") == []
     peer = Peer(store).connect()
-    first = peer.core.publish("orders", b"first")
+    first = peer.core.publishing.publish("orders", b"first")
     with monkeypatch.context() as patch:
         patch.setattr(os, "posix_fallocate", full)
         with pytest.raises(tt.StoreFailed):
-            peer.core.publish("orders", b"x" * publish_segment_bytes)
+            peer.core.publishing.publish("orders", b"x" * publish_segment_bytes)
     assert first is not None
-    assert peer.core.publish("orders", b"second") == first + 1
+    assert peer.core.publishing.publish("orders", b"second") == first + 1
     store.close()
     again = FilePublishStore(tmp_path / "s")
     assert [b for s in again.held() for b in s.batch.bodies_list()] == [b"first", b"second"]
@@ -323,7 +323,7 @@ def test_a_full_store_raises_and_keeps_what_it_has(tmp_path: Path) -> None:
     accepted = []
     with suppress(tt.StoreFull):
         for i in range(100):
-            peer.core.publish("orders", b"%d" % i * 100)
+            peer.core.publishing.publish("orders", b"%d" % i * 100)
             accepted.append(b"%d" % i * 100)
     store.close()
     again = FilePublishStore(tmp_path / "s")
@@ -444,7 +444,7 @@ def test_a_sector_that_cannot_be_read_is_an_error_and_not_the_end_of_the_process
     """Under a mapping it would be a signal: whatever is mapped was read before."""
     store = FilePublishStore(tmp_path / "s")
     peer = Peer(store).connect()
-    peer.core.publish("orders", b"x" * 100)
+    peer.core.publishing.publish("orders", b"x" * 100)
     store.close()
     (segment,) = segments(tmp_path / "s")
     size = (tmp_path / "s" / segment).stat().st_size

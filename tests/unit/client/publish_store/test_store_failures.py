@@ -84,7 +84,7 @@ def test_a_put_that_still_fails_after_the_logon_ends_that_connection_too() -> No
     peer.lose()
     peer.took(ConnectionDown)
     peer.connect()
-    assert isinstance(peer.core.ending, StoreFailed)
+    assert isinstance(peer.core.logon.ending, StoreFailed)
     peer.lose()
     assert peer.core.publishing.unpersisted_count() == 3
     peer.connect()
@@ -148,7 +148,7 @@ def test_message_whose_put_raised_leaves_those_that_were_gathered_before(
     two = 2 * (1 + message_cost_bytes)
     large = b"x" * (batch_bytes_target - two - message_cost_bytes)  # with the two it is just the target
     with pytest.raises(StoreFailed, match="boom"):
-        peer.core.publish("orders", large, *labels)
+        peer.core.publishing.publish("orders", large, *labels)
     assert publish(peer, b"4") == [FRESH + 3]
     peer.say(Persisted(frame=1, sequence=FRESH))
     assert bodies(peer.published()) == [[b"2", b"3", b"4"]]
@@ -160,6 +160,6 @@ def test_batch_whose_put_raised_is_not_sent_later() -> None:
     peer = Peer(store).connect()
     store.errors = [OSError("boom")]
     with pytest.raises(StoreFailed, match="boom"):
-        peer.core.publish_bodies("orders", [b"1", b"2"], 2)
+        peer.publish_whole("orders", [b"1", b"2"])
     assert publish(peer, b"3") == [FRESH]
     assert bodies(peer.published()) == [[b"3"]]

@@ -14,7 +14,7 @@ TEXTS = [b"%04d" % number for number in range(1_000)]
 
 def conflating(store: MemoryPublishStore | None = None) -> Peer:
     peer = Peer(store)
-    peer.core.set_ack_conflation("1s")
+    peer.core.logon.set_ack_conflation("1s")
     return peer.connect()
 
 
@@ -68,7 +68,7 @@ def test_busy_writer_gathers_up_to_the_frame_limit() -> None:
 
 def test_topics_without_records_share_frames_too() -> None:
     peer = Peer()
-    peer.core.set_ack_conflation("1s")
+    peer.core.logon.set_ack_conflation("1s")
     peer.connect(recorded=("orders",))
     for text in TEXTS[:10]:
         publish(peer, text)
@@ -96,7 +96,7 @@ def test_acknowledgement_while_frames_are_written_leaves_the_writer_busy() -> No
 def test_messages_behind_a_backlog_follow_it_and_then_leave_at_once() -> None:
     store = MemoryPublishStore()
     peer = Peer(store)
-    peer.core.set_ack_conflation("1s")
+    peer.core.logon.set_ack_conflation("1s")
     big = bytes(batch_bytes_target)
     publish(peer, *[big] * 20)
     peer.connect(last_persisted=FRESH - 1)

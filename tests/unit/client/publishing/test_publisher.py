@@ -36,7 +36,7 @@ def fill(peer: Peer, body: bytes) -> int:
     """Publish until the store is full; how many messages it took."""
     for accepted in itertools.count():
         try:
-            peer.core.publish("orders", body)
+            peer.core.publishing.publish("orders", body)
         except StoreFull:
             return accepted
     raise AssertionError
@@ -110,7 +110,7 @@ def test_messages_of_several_topics_share_a_frame_in_order() -> None:
 def test_exact_11_expiration_correlation_id_and_key_travel_with_their_message() -> None:
     peer = Peer().connect()
     publish(peer, b"0", b"1")
-    peer.core.publish("orders", b"2", 1500, "c-2", "k-2")
+    peer.core.publishing.publish("orders", b"2", 1500, "c-2", "k-2")
     publish(peer, b"3")
     peer.say(Persisted(frame=1))
     _, (_, batch) = peer.published()
@@ -126,7 +126,7 @@ def test_exact_11_expiration_correlation_id_and_key_travel_with_their_message() 
 def test_many_bodies_go_as_one_frame_behind_what_was_gathered() -> None:
     peer = Peer(MemoryPublishStore()).connect()
     publish(peer, b"0", b"1")
-    assert peer.core.publish_bodies("orders", [b"2", b"3"], 2) == FRESH + 3
+    assert peer.publish_whole("orders", [b"2", b"3"]) == FRESH + 3
     assert bodies(peer.published()) == [[b"0"], [b"1"], [b"2", b"3"]]
 
 
@@ -170,7 +170,7 @@ def test_a_pattern_of_recorded_topics_that_is_none_ends_the_connection() -> None
     (hangup,) = peer.took(EndConnection)
     assert isinstance(hangup.error, BadCommand)
     assert "look-ahead" in str(hangup.error)
-    assert peer.core.logged_on is None
+    assert peer.core.logon.logged_on is None
 
 
 def test_exact_07_the_answer_to_an_unrecorded_publish_settles_no_earlier_recorded_one() -> None:
@@ -273,8 +273,8 @@ def test_a_persisted_flush_waits_for_what_was_sent_before_it_and_for_nothing_els
 
 def test_a_persisted_flush_waits_for_unrecorded_frames_too() -> None:
     peer = Peer().connect(recorded=("kept",))
-    peer.core.publish("kept", b"1")
-    peer.core.publish("gone", b"2")
+    peer.core.publishing.publish("kept", b"1")
+    peer.core.publishing.publish("gone", b"2")
     peer.core.flush(Named("f"), "persisted")
     peer.took(ResolveCall)
     peer.say(Persisted(frame=1))
@@ -377,7 +377,7 @@ def test_what_the_server_has_meanwhile_persisted_is_not_sent_again() -> None:
     store = MemoryPublishStore()
     peer = Peer(store).connect()
     publish(peer, b"1")
-    peer.core.publish_bodies("orders", [b"2", b"3"], 2)
+    peer.publish_whole("orders", [b"2", b"3"])
     peer.lose()
     peer.sent()
     peer.connect(last_persisted=FRESH + 1)
@@ -396,8 +396,8 @@ def test_what_the_server_has_meanwhile_persisted_is_not_sent_again() -> None:
 def test_a_refusal_that_was_lost_with_its_connection_comes_again(last_persisted: int) -> None:
     store = MemoryPublishStore()
     peer = Peer(store).connect()
-    peer.core.publish_bodies("orders", [b"refused"], 7)
-    peer.core.publish_bodies("orders", [b"good"], 4)
+    peer.publish_whole("orders", [b"refused"])
+    peer.publish_whole("orders", [b"good"])
     peer.lose()
     peer.sent()
     peer.connect(last_persisted=last_persisted, validated=("orders",))
@@ -420,7 +420,7 @@ def test_what_was_stored_before_the_first_logon_is_split_when_not_all_of_it_is_r
     peer = Peer(store)
     for topic, body in (("orders", b"1"), ("ticks", b"t"), ("orders", b"2")):
         publish(peer, body, topic=topic)
-    peer.core.publish("ticks", b"u", 5, "c")
+    peer.core.publishing.publish("ticks", b"u", 5, "c")
     peer.connect(recorded=("orders",))
     (unrecorded, apart), (recorded, rest) = peer.published()
     assert (unrecorded.sequenced, recorded.sequenced) == (False, True)

@@ -84,7 +84,7 @@ def test_what_lies_before_such_a_message_is_sent_and_what_lies_behind_it_is_not(
     store = MemoryPublishStore()
     peer = Peer(store).connect()
     for topic in ("orders", "ticks", "orders"):
-        peer.core.publish_bodies(topic, [topic.encode()], 6)
+        peer.publish_whole(topic, [topic.encode()])
     peer.lose()
     peer.sent()
     peer.connect(recorded=("orders",))
@@ -159,8 +159,8 @@ def test_messages_of_a_process_that_never_logged_on_are_sent_unsequenced_by_the_
 ) -> None:
     with kind(tmp_path / "store") as store:
         peer = Peer(store)
-        peer.core.publish_bodies("ticks", [b"t"], 1)
-        peer.core.publish_bodies("orders", [b"o"], 1)
+        peer.publish_whole("ticks", [b"t"])
+        peer.publish_whole("orders", [b"o"])
     with kind(tmp_path / "store") as store:
         peer = Peer(store).connect(recorded=("orders",))
         sent = [(command.sequenced, batch.bodies_list()) for command, batch in peer.published()]
@@ -206,7 +206,7 @@ def test_store_of_before_the_first_logon_may_be_given_to_a_connected_client(
     recorded: tuple[str, ...],
 ) -> None:
     store = MemoryPublishStore()
-    Peer(store).core.publish_bodies("orders", [b"1", b"2"], 2)
+    Peer(store).publish_whole("orders", [b"1", b"2"])
     peer = Peer().connect(recorded=recorded)
     peer.core.set_store(store, peer.now)
     assert peer.took(EndConnection) == []

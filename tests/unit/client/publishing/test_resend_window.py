@@ -106,13 +106,13 @@ def test_what_is_published_meanwhile_comes_behind_it(store: PublishStore) -> Non
     fill(store, 40)
     peer = Peer(store).connect()
     frames = peer.published()
-    published = [peer.core.publish("orders", b"new %d" % n) for n in range(5)]
-    last = peer.core.publish_bodies("orders", [b"a", b"b"], 2)
+    published = [peer.core.publishing.publish("orders", b"new %d" % n) for n in range(5)]
+    last = peer.publish_whole("orders", [b"a", b"b"])
     assert peer.published() == []
     came = drain(peer, frames)
     assert came == [*range(FIRST, FIRST + 40), *published, (last or 0) - 1, last]
     assert store.unpersisted_count() == 0
-    one = peer.core.publish("orders", b"at once")
+    one = peer.core.publishing.publish("orders", b"at once")
     assert [batch.sequences.tolist() for _, batch in peer.published()] == [[one]]
 
 
@@ -122,7 +122,7 @@ def test_a_flush_waits_for_all_of_it(store: PublishStore, level: str) -> None:
     peer = Peer(store).connect()
     peer.took(ResolveCall)  # the logon's
     frames = peer.published()
-    new = peer.core.publish("orders", b"new")
+    new = peer.core.publishing.publish("orders", b"new")
     peer.core.flush(Named("flush"), level)
     came: list[int] = []
     while frames:

@@ -38,7 +38,7 @@ def test_when_another_process_of_the_name_published_nothing_is_discarded_or_sent
     with pytest.raises(PublisherTakenOver):
         publish(peer, b"5")
     with pytest.raises(PublisherTakenOver):
-        peer.core.publish_bodies("orders", [b"5"], 1)
+        peer.publish_whole("orders", [b"5"])
     assert peer.core.publishing.unsettled(), "a close that waits is told"
     peer.lose()
     with pytest.raises(PublisherTakenOver):
@@ -128,9 +128,9 @@ def test_a_last_persisted_sequence_that_leaves_no_room_ends_the_connection(last:
     peer = Peer(store)
     publish(peer, b"1", b"2")
     peer.connect(last_persisted=last)
-    assert isinstance(peer.core.ending, BadCommand)
-    assert f"holds its sequence {last}" in str(peer.core.ending)
-    assert "Use another client name with a fresh publish store" in str(peer.core.ending)
+    assert isinstance(peer.core.logon.ending, BadCommand)
+    assert f"holds its sequence {last}" in str(peer.core.logon.ending)
+    assert "Use another client name with a fresh publish store" in str(peer.core.logon.ending)
     peer.lose()
     assert isinstance(peer.outcome("logon"), BadCommand)
     peer.connect()
@@ -140,7 +140,7 @@ def test_a_last_persisted_sequence_that_leaves_no_room_ends_the_connection(last:
 @pytest.mark.parametrize("last", [last_persisted_max, 2**64 - 1])
 def test_client_name_without_room_for_sequences_is_usable_without_a_publish_store(last: int) -> None:
     peer = Peer().connect(last_persisted=last)
-    assert peer.core.ending is None
+    assert peer.core.logon.ending is None
     assert publish(peer, b"1") == [None]
     ((command, _),) = peer.published()
     assert not command.sequenced

@@ -248,7 +248,7 @@ def test_what_is_gathered_goes_before_what_would_make_it_late(how: str) -> None:
     first, second = peer.deliver(2)
     first.cancel()
     second.ack()
-    peer.core.publish("orders", b"1")
+    peer.core.publishing.publish("orders", b"1")
     frames = peer.sent()
     assert [type(command) for command, _ in frames] == [Publish]
     if how == "unsubscribe":
@@ -295,9 +295,9 @@ def test_the_reserved_topic_is_not_published_to() -> None:
     (message,) = peer.deliver()
     message.ack()
     with pytest.raises(BadTopic, match="pattern"):
-        peer.core.publish(QUEUE_TOPIC, b"x")
+        peer.core.publishing.publish(QUEUE_TOPIC, b"x")
     with pytest.raises(BadTopic, match="pattern"):
-        peer.core.publish_bodies(QUEUE_TOPIC, [b"x"], 1)
+        peer.publish_whole(QUEUE_TOPIC, [b"x"])
 
 
 def test_settlements_are_recorded_whatever_the_server_records() -> None:
@@ -437,10 +437,10 @@ def full() -> tuple[QueuePeer, int]:
     """A consumer whose store is full, and the sequence of the message that fills it."""
     store = MemoryPublishStore(bytes_max=4096)
     peer = consumer(store=store)
-    sequence = peer.core.publish("orders", b"x" * (4096 - store.size_bytes - 200))
+    sequence = peer.core.publishing.publish("orders", b"x" * (4096 - store.size_bytes - 200))
     assert sequence is not None
     with pytest.raises(StoreFull):
-        peer.core.publish("orders", b"y" * 200)
+        peer.core.publishing.publish("orders", b"y" * 200)
     peer.sent()
     return peer, sequence
 
