@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -36,32 +37,23 @@ Numbers = range | array  # type: ignore[type-arg]  # array[int] exists for type 
 _AGAIN: Final = bytes([EXPECTED, DISCARDED, EXPECTED]) + bytes(range(3, 256))
 
 
+@dataclass(eq=False, slots=True)
 class ProgressBlock:
     """`count` messages from the ordinal `base` on. `left` of them are not discarded."""
 
-    __slots__ = (
-        "_rows",
-        "base",
-        "connection",
-        "count",
-        "left",
-        "publisher",
-        "publishers",
-        "sequences",
-        "states",
-    )
+    base: int
+    publisher: int
+    publishers: Numbers | None
+    sequences: Numbers
+    connection: int
+    count: int = field(init=False)
+    left: int = field(init=False)
+    states: bytearray = field(init=False)
+    _rows: dict[int, list[int]] | None = None
 
-    def __init__(
-        self, base: int, publisher: int, publishers: Numbers | None, sequences: Numbers, connection: int
-    ) -> None:
-        self.base = base
-        self.publisher = publisher
-        self.publishers = publishers
-        self.sequences = sequences
-        self.count = self.left = len(sequences)
+    def __post_init__(self) -> None:
+        self.count = self.left = len(self.sequences)
         self.states = bytearray(self.count)
-        self.connection = connection
-        self._rows: dict[int, list[int]] | None = None
 
     def extend(self, publisher: int, publishers: Numbers | None, sequences: Numbers) -> None:
         """Add what came next."""

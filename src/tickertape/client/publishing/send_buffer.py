@@ -7,6 +7,7 @@ assignments and appends, and sequences are counted from them, so that none is lo
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -32,6 +33,7 @@ class FrameInFlight(NamedTuple):
     batch: MessageBatch | None
 
 
+@dataclass(eq=False, slots=True)
 class AppendRun:
     """A licence for one thread: append to `bodies` without a lock while the run is the open one.
 
@@ -41,71 +43,45 @@ class AppendRun:
     it appends, a thread sets `owner` to `NOBODY`: its own signal handlers must not come in between.
     """
 
-    __slots__ = ("base", "bodies", "body_bytes_max", "count_max", "owner", "taken", "topic")
-
-    def __init__(
-        self,
-        owner: int,
-        topic: str,
-        bodies: list[bytes],
-        base: int | None,
-        count_max: int,
-        body_bytes_max: int,
-    ) -> None:
-        self.owner = owner
-        self.topic = topic
-        self.bodies = bodies
-        self.base = base
-        """Sequence of the first of `bodies`; None where messages carry none."""
-        self.count_max = count_max
-        self.body_bytes_max = body_bytes_max
-        self.taken: int | None = None
+    owner: int
+    topic: str
+    bodies: list[bytes]
+    base: int | None
+    """Sequence of the first of `bodies`; None where messages carry none."""
+    count_max: int
+    body_bytes_max: int
+    taken: int | None = None
 
 
 CLOSED: Final = AppendRun(NOBODY, "", [], None, 0, -1)
 """The open run while there is none."""
 
 
+@dataclass(eq=False, slots=True)
 class SendBuffer:
     """One kind of publish frames: those of recorded topics, or those of unrecorded ones."""
 
-    __slots__ = (
-        "_builder",
-        "base",
-        "bodies",
-        "idle",
-        "in_flight",
-        "lengths",
-        "limit",
-        "longest",
-        "run",
-        "sequenced",
-        "size",
-        "topic",
-    )
-
-    def __init__(self) -> None:
-        self.topic = ""
-        """The topic of all of `bodies`; empty when there are none."""
-        self.bodies: list[bytes] = []
-        self.lengths: Int32s | None = None
-        """Lengths of `bodies`, when they were measured and none was added since."""
-        self._builder: BatchBuilder | None = None
-        """Holds everything gathered when that is more than bodies of one topic; `bodies` is not used then."""
-        self.run: AppendRun | None = None
-        """The run that may append to `bodies`; `size` lacks what it appended until `close`."""
-        self.size = 0
-        """Cost of what is gathered, but for what a run appended."""
-        self.base = 1
-        """Sequence of the first message gathered, or of the next one when there is none."""
-        self.longest = 0
-        """About the longest body of late: what a run allows."""
-        self.limit = batch_bytes_target
-        """Cost that may be gathered without a check for room."""
-        self.idle = False
-        """Connected, and nothing is unanswered."""
-        self.sequenced = False
-        self.in_flight: dict[int, FrameInFlight] = {}
+    topic: str = ""
+    """The topic of all of `bodies`; empty when there are none."""
+    bodies: list[bytes] = field(default_factory=list)
+    lengths: Int32s | None = None
+    """Lengths of `bodies`, when they were measured and none was added since."""
+    _builder: BatchBuilder | None = None
+    """Holds everything gathered when that is more than bodies of one topic; `bodies` is not used then."""
+    run: AppendRun | None = None
+    """The run that may append to `bodies`; `size` lacks what it appended until `close`."""
+    size: int = 0
+    """Cost of what is gathered, but for what a run appended."""
+    base: int = 1
+    """Sequence of the first message gathered, or of the next one when there is none."""
+    longest: int = 0
+    """About the longest body of late: what a run allows."""
+    limit: int = batch_bytes_target
+    """Cost that may be gathered without a check for room."""
+    idle: bool = False
+    """Connected, and nothing is unanswered."""
+    sequenced: bool = False
+    in_flight: dict[int, FrameInFlight] = field(default_factory=dict)
 
     @property
     def count(self) -> int:

@@ -119,62 +119,39 @@ RowNumbers: TypeAlias = npt.NDArray[np.int64]
 class Deduplicated(NamedTuple):
     """The messages of a batch that are new."""
 
-    batch: MessageBatch | None
-    """Often the batch itself; None when nothing is left."""
-    context: SubscriptionContext
-    """With which it is handed on: it says whether messages of it may have been delivered before."""
-    dropped: RowNumbers | None = None
-    """The rows that are not left; None when all are."""
-
-
-class DeduplicatedRows(NamedTuple):
-    """The rows of a batch that are new."""
-
-    rows: Sequence[int]
-    """Often the rows themselves."""
+    rows: Sequence[int] | None
+    """Often the rows themselves; None when all of the batch are."""
     cost: int
-    """Their cost."""
+    """Their cost; 0 when nothing is left."""
     context: SubscriptionContext
+    """With which they are handed on: it says whether some may have been delivered before."""
     dropped: RowNumbers | None = None
     """The rows of the batch that are not left; None when all are."""
 
 
 def drop_duplicates(
-    tracker: BookmarkTracker, batch: MessageBatch, context: SubscriptionContext
-) -> Deduplicated:
-    """Return the messages that are new. Raises what the tracker raises."""
-    keep = tracker.new_rows(*columns_of(batch))
-    if keep is None:
-        return Deduplicated(batch, context)
-    context = mark_redelivered(context)
-    if keep.all():
-        return Deduplicated(batch, context)
-    rows = keep.nonzero()[0]
-    return Deduplicated(select(batch, rows) if len(rows) else None, context, (~keep).nonzero()[0])
-
-
-def drop_duplicate_rows(
     tracker: BookmarkTracker,
     batch: MessageBatch,
-    rows: Sequence[int],
+    rows: Sequence[int] | None,
     cost: int,
     context: SubscriptionContext,
-) -> DeduplicatedRows:
-    """Which of these rows, which cost `cost` together, are new. Raises what the tracker raises."""
+) -> Deduplicated:
+    """Which of these rows, None for all of the batch, are new; they cost `cost` together. Raises what the
+    tracker raises."""
     publishers, sequences = columns_of(batch)
     at = None
-    if len(rows) < batch.count:
+    if rows is not None and len(rows) < batch.count:
         at = np.array(rows, I8)
         sequences = sequences[at]
         publishers = publishers if isinstance(publishers, int) else publishers[at]
     keep = tracker.new_rows(publishers, sequences)
     if keep is None:
-        return DeduplicatedRows(rows, cost, context)
+        return Deduplicated(rows, cost, context)
     context = mark_redelivered(context)
     if keep.all():
-        return DeduplicatedRows(rows, cost, context)
+        return Deduplicated(rows, cost, context)
     left, dropped = (part.nonzero()[0] if at is None else at[part] for part in (keep, ~keep))
-    return DeduplicatedRows(left.tolist(), int(message_costs(batch)[left].sum()), context, dropped)
+    return Deduplicated(left.tolist(), int(message_costs(batch)[left].sum()), context, dropped)
 
 
 def dropped_of(batch: MessageBatch, rows: RowNumbers, context: SubscriptionContext) -> MessageBatch:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from itertools import repeat
 from operator import length_hint
 from typing import Final, NamedTuple
@@ -65,68 +66,41 @@ NO_POSITION: Final = ReadPosition.end(None)
 """No batch was begun."""
 
 
+@dataclass(eq=False, slots=True)
 class MessageBuffer:
     """The batches of one subscription, in log order. Costs are those of the subscription's credit."""
 
-    __slots__ = (
-        "_batches",
-        "_catching_up",
-        "_conflation",
-        "_done",
-        "_notice",
-        "_prepaid_cost",
-        "_pushed_batches",
-        "_pushed_cost",
-        "_superseded",
-        "_superseded_of",
-        "_taken",
-        "_void_batches",
-        "bookmark_found",
-        "caught_up",
-        "closed",
-        "credit_due",
-        "credit_early",
-        "end_error",
-        "end_reason",
-        "generation",
-        "limited",
-        "passed",
-        "started_after",
-        "sub_id",
-    )  # fmt: skip
-
-    def __init__(self, sub_id: str, *, limited: bool) -> None:
-        self.sub_id = sub_id
-        self.limited = limited
-        """Whether its end means that everything was read, so that being cut short is an error."""
-        self.end_reason: str | None = None
-        self.end_error: TickertapeError | None = None
-        self.started_after: str | None = None
-        self.bookmark_found: bool | None = None
-        self.caught_up = False
-        self.closed = False
-        """Whether the application wants no more; what comes then is dropped."""
-        self._batches: deque[MessageBatch | WaitingMessage] = deque()
-        self._conflation: StreamConflation | None = None
-        self._superseded: list[tuple[int, int]] = []
-        self._superseded_of: DeliveryContext | None = None
-        self._pushed_batches = 0
-        self._pushed_cost = 0
-        self._taken: Taken = (0, 0, None)
-        self._prepaid_cost = 0
-        """Up to where what came was granted again before it was taken."""
-        self.credit_due = 0
-        """The cost to report for the batch at hand once it is done with; who reports it sets it to 0."""
-        self.passed = False
-        """Whether all messages of the batch taken last came again and were discarded meanwhile."""
-        self.credit_early = 0
-        """Credit to report for batches that were granted again before they were taken."""
-        self._catching_up: set[object] = set()
-        self._done: MessageBatch | str | None = None
-        self._notice: tuple[int, str] | None = None
-        self._void_batches = -1
-        self.generation = 0
-        """How often the delivered messages were declared void."""
+    sub_id: str
+    limited: bool
+    """Whether its end means that everything was read, so that being cut short is an error."""
+    end_reason: str | None = None
+    end_error: TickertapeError | None = None
+    started_after: str | None = None
+    bookmark_found: bool | None = None
+    caught_up: bool = False
+    closed: bool = False
+    """Whether the application wants no more; what comes then is dropped."""
+    _batches: deque[MessageBatch | WaitingMessage] = field(default_factory=deque)
+    _conflation: StreamConflation | None = None
+    _superseded: list[tuple[int, int]] = field(default_factory=list)
+    _superseded_of: DeliveryContext | None = None
+    _pushed_batches: int = 0
+    _pushed_cost: int = 0
+    _taken: Taken = (0, 0, None)
+    _prepaid_cost: int = 0
+    """Up to where what came was granted again before it was taken."""
+    credit_due: int = 0
+    """The cost to report for the batch at hand once it is done with; who reports it sets it to 0."""
+    passed: bool = False
+    """Whether all messages of the batch taken last came again and were discarded meanwhile."""
+    credit_early: int = 0
+    """Credit to report for batches that were granted again before they were taken."""
+    _catching_up: set[object] = field(default_factory=set)
+    _done: MessageBatch | str | None = None
+    _notice: tuple[int, str] | None = None
+    _void_batches: int = -1
+    generation: int = 0
+    """How often the delivered messages were declared void."""
 
     # -- what the client hands in -----------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 
 import msgspec
+import numpy as np
 
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import (
@@ -22,7 +23,9 @@ from tickertape.base.errors import (
     error_from_code,
 )
 from tickertape.base.interfaces import Now
+from tickertape.batch.format import I8
 from tickertape.batch.message_batch import MessageBatch
+from tickertape.batch.select import select
 from tickertape.client.bookmark_store.protocol import BookmarkStore
 from tickertape.client.common.effects import (
     CaughtUp,
@@ -41,14 +44,7 @@ from tickertape.client.common.effects import (
 )
 from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.subscriptions.bookmark_tracker import BookmarkTracker, forget, tracker_of
-from tickertape.client.subscriptions.duplicates import (
-    Deduplicated,
-    DeduplicatedRows,
-    RowNumbers,
-    drop_duplicate_rows,
-    drop_duplicates,
-    dropped_of,
-)
+from tickertape.client.subscriptions.duplicates import Deduplicated, drop_duplicates, dropped_of
 from tickertape.client.subscriptions.idle_credit import IdleCredit
 from tickertape.client.subscriptions.resubscribe import ReplayState, place_after
 from tickertape.client.subscriptions.routing import Route, RouteCache
@@ -372,10 +368,11 @@ class SubscriptionRegistry:
         context, replay = subscription.context, subscription.replay
         if replay is not None and replay.tracker is not None:
             replay.came = True
-            kept, context, _ = self._deduplicated(subscription, replay.tracker, batch)
-            if kept is None:
-                return
-            batch = kept
+            rows, _, context, _ = self._deduplicated(subscription, replay.tracker, batch, None, batch.cost)
+            if rows is not None:
+                if not rows:
+                    return
+                batch = select(batch, np.array(rows, I8))
         batch.context = subscription.leased(command, self._leases) if command.queue else context
         self._effects.append(DeliverBatch(subscription.sink, batch))
 
@@ -398,9 +395,10 @@ class SubscriptionRegistry:
                 context, replay = subscription.context, subscription.replay
                 if replay is not None and replay.tracker is not None:
                     replay.came = True
-                    rows, cost, context, _ = self._deduplicated_rows(
+                    left, cost, context, _ = self._deduplicated(
                         subscription, replay.tracker, batch, rows, cost
                     )
+                    rows = left or ()
                 if cost:
                     parts.append((subscription.sink, share(rows, cost, context), rows))
         if parts:
@@ -420,47 +418,27 @@ class SubscriptionRegistry:
                 self.failed(sub_id, error)
 
     def _deduplicated(
-        self, subscription: Subscription, tracker: BookmarkTracker, batch: MessageBatch
-    ) -> Deduplicated:
-        """Return the messages of a batch that are new, and report the others."""
-        try:
-            left_over = drop_duplicates(tracker, batch, subscription.context)
-        except TickertapeError as error:
-            self.failed(subscription.context.sub_id, error)
-            return Deduplicated(None, subscription.context)
-        if left_over.dropped is not None:
-            self._report_dropped(subscription, batch, left_over.dropped)
-            self._give(subscription, batch.cost - (0 if left_over.batch is None else left_over.batch.cost))
-        return left_over
-
-    def _deduplicated_rows(
         self,
         subscription: Subscription,
         tracker: BookmarkTracker,
         batch: MessageBatch,
-        rows: Sequence[int],
+        rows: Sequence[int] | None,
         cost: int,
-    ) -> DeduplicatedRows:
-        """Return the rows of a batch that are new, and report the others; see `_deduplicated`."""
+    ) -> Deduplicated:
+        """Return the rows of a batch that are new, and report the others."""
         try:
-            left_over = drop_duplicate_rows(tracker, batch, rows, cost, subscription.context)
+            left_over = drop_duplicates(tracker, batch, rows, cost, subscription.context)
         except TickertapeError as error:
             self.failed(subscription.context.sub_id, error)
-            return DeduplicatedRows((), 0, subscription.context)
+            return Deduplicated((), 0, subscription.context)
         if left_over.dropped is not None:
-            self._report_dropped(subscription, batch, left_over.dropped)
-            self._give(subscription, cost - left_over.cost)
+            if self._report_duplicates:
+                dropped = dropped_of(batch, left_over.dropped, subscription.context)
+                self._effects.append(DuplicatesDropped(dropped))
+            credit = subscription.take(cost - left_over.cost)
+            if credit is not None:
+                self.grants.append(credit)
         return left_over
-
-    def _report_dropped(self, subscription: Subscription, batch: MessageBatch, rows: RowNumbers) -> None:
-        if self._report_duplicates:
-            dropped = dropped_of(batch, rows, subscription.context)
-            self._effects.append(DuplicatesDropped(dropped))
-
-    def _give(self, subscription: Subscription, cost: int) -> None:
-        credit = subscription.take(cost)
-        if credit is not None:
-            self.grants.append(credit)
 
     def noticed(self, command: PersistedNotice) -> None:
         """Subscriptions were sent everything of theirs up to a bookmark: each may resume there."""

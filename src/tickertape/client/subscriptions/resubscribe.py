@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import InitVar, dataclass, field
 from typing import Final
 
 import msgspec
@@ -32,42 +33,31 @@ _OWN: Final = ("pause", "replace")
 """Options that say how a subscription is placed, not what it is."""
 
 
+@dataclass(eq=False, slots=True)
 class ReplayState:
     """State of a bookmark subscription: its start, and how far it has come."""
 
-    __slots__ = (
-        "_known",
-        "_start",
-        "after",
-        "begun",
-        "bookmark",
-        "came",
-        "completed",
-        "not_found",
-        "tracker",
-        "until_caught_up",
-    )
+    bookmark: str | None
+    """Start point from the application; None for one that reads positions."""
+    options: InitVar[str]
+    tracker: BookmarkTracker | None
+    """None where nobody keeps account of it."""
+    until_caught_up: bool
+    not_found: str | None = field(init=False)
+    begun: bool = False
+    """The server said where it begins, and the tracker knows."""
+    after: Bookmark | None = None
+    """Something that is surely in the log and that it has passed: its begin, or the last notice."""
+    came: bool = False
+    """Whether anything was delivered."""
+    completed: bool = False
+    _start: Bookmark | None = None
+    """After which message it began the first time."""
+    _known: Sequence[Bookmark] = ()
+    """The bookmarks from which it would have resumed then."""
 
-    def __init__(
-        self, bookmark: str | None, options: str, tracker: BookmarkTracker | None, *, until_caught_up: bool
-    ) -> None:
-        self.bookmark = bookmark
-        """Start point from the application; None for one that reads positions."""
+    def __post_init__(self, options: str) -> None:
         self.not_found = parse_options(options).get("bookmark_not_found")
-        self.until_caught_up = until_caught_up
-        self.tracker = tracker
-        """None where nobody keeps account of it."""
-        self.begun = False
-        """The server said where it begins, and the tracker knows."""
-        self.after: Bookmark | None = None
-        """Something that is surely in the log and that it has passed: its begin, or the last notice."""
-        self.came = False
-        """Whether anything was delivered."""
-        self.completed = False
-        self._start: Bookmark | None = None
-        """After which message it began the first time."""
-        self._known: Sequence[Bookmark] = ()
-        """The bookmarks from which it would have resumed then."""
 
     def began(self, place: Bookmark | None) -> None:
         """The server says after which message it begins; None: at the beginning of the log. Raises what the

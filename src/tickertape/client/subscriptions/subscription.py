@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
@@ -30,63 +31,45 @@ class Leases(Protocol):
         """Return the lease on the messages of a delivery from a queue."""
 
 
+@dataclass(eq=False, slots=True)
 class Subscription:
     """State of one subscription of the client machine."""
 
-    __slots__ = (
-        "abandoned",
-        "accepted",
-        "bound",
-        "command_id",
-        "consumed",
-        "context",
-        "deadline",
-        "delivered",
-        "hold",
-        "order",
-        "overdue",
-        "placed",
-        "replay",
-        "request",
-        "sink",
-        "successor",
-        "terms",
-        "unconsumed",
-        "unsubscribe_sent",
-        "window",
-    )  # fmt: skip
+    request: SubscribeRequest
+    sink: Sink
+    replay: ReplayState | None
+    """None for one that only has what comes."""
+    order: int
+    """Rank in the order of the first placement, which a new placement keeps."""
+    context: SubscriptionContext = field(init=False)
+    terms: ServerTerms = field(init=False)
+    command_id: int = 0
+    """The number of the command that asked for it on this connection."""
+    window: int = field(init=False)
+    bound: int = field(init=False)
+    """Cost that may be outstanding on this connection: unconsumed, or consumed and not given back."""
+    unconsumed: int = 0
+    consumed: int = 0
+    deadline: float = 0.0
+    delivered: float = 0.0
+    overdue: bool = False
+    successor: Subscription | None = None
+    """The subscription that is to replace it, until the server has answered."""
+    abandoned: bool = False
+    """Its stream has no reader any more, and the unsubscribe is still to be sent."""
+    unsubscribe_sent: bool = False
+    """Its stream has no reader any more, and the unsubscribe was sent."""
+    placed: bool = True
+    """The server of this connection was asked for it."""
+    accepted: bool = False
+    """A server has taken it."""
+    hold: Hold = field(default_factory=Hold)
+    """Ends with this connection, and the leases on queue messages with it."""
 
-    def __init__(self, request: SubscribeRequest, sink: Sink, replay: ReplayState | None, order: int) -> None:
-        self.request = request
-        self.context = request.context
-        self.replay = replay
-        """None for one that only has what comes."""
-        self.terms = ServerTerms(request.options)
-        self.sink = sink
-        self.command_id = 0
-        """The number of the command that asked for it on this connection."""
-        self.order = order
-        """Rank in the order of the first placement, which a new placement keeps."""
-        self.window = request.depth_bytes
-        self.bound = self.window
-        """Cost that may be outstanding on this connection: unconsumed, or consumed and not given back."""
-        self.unconsumed = 0
-        self.consumed = 0
-        self.deadline = 0.0
-        self.delivered = 0.0
-        self.overdue = False
-        self.successor: Subscription | None = None
-        """The subscription that is to replace it, until the server has answered."""
-        self.abandoned = False
-        """Its stream has no reader any more, and the unsubscribe is still to be sent."""
-        self.unsubscribe_sent = False
-        """Its stream has no reader any more, and the unsubscribe was sent."""
-        self.placed = True
-        """The server of this connection was asked for it."""
-        self.accepted = False
-        """A server has taken it."""
-        self.hold = Hold()
-        """Ends with this connection, and the leases on queue messages with it."""
+    def __post_init__(self) -> None:
+        self.context = self.request.context
+        self.terms = ServerTerms(self.request.options)
+        self.window = self.bound = self.request.depth_bytes
 
     @property
     def tracker(self) -> BookmarkTracker | None:
