@@ -84,13 +84,13 @@ IMPURE = frozenset({
 PURE_LAYERS = {"base", "payload", "batch", "filter", "wire", "engine", "journal"}
 IMPURE_BY_NATURE = {"journal/disk.py"}
 PURE_BY_DUTY = {
-    "client/publishing/rejections.py",
+    "client/publishing/in_flight.py",
     "client/ha/authenticator.py",
     "client/protocol/calls.py",
     "client/ha/server_chooser.py",
     "client/protocol/heartbeat.py",
     "client/protocol/core.py",
-    "client/subscriptions/delivery.py",
+    "client/subscriptions/registry.py",
     "client/publishing/send_buffer.py",
     "client/ha/policies.py",
     "client/ha/delay_strategy.py",

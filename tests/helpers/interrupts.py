@@ -24,7 +24,7 @@ TRACED = (
     "client/api/driver.py",
     "client/protocol/core.py",
     "memory.py",
-    "publish_store/base.py",
+    "publish_store/protocol.py",
     "builder.py",
 )
 

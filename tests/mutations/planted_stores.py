@@ -43,7 +43,7 @@ STORE_MUTATIONS: Final = (
     ),
     Mutation(
         "a client with a publish store logs on where no sequence is left to give",
-        "client/publishing/sequences.py",
+        "client/publishing/store_checks.py",
         "    if last <= last_persisted_max - 2 * foreign_sequences_max - 1:\n",
         "    if last <= 1 << 64:\n",
         ("unit/client/publishing/test_sequences.py",),

@@ -11,7 +11,6 @@ from types import TracebackType
 from typing import Self
 
 from tickertape.base.errors import TickertapeError
-from tickertape.client.aio.driver import AsyncioDriver
 from tickertape.client.aio.waiting import perform
 from tickertape.client.api.transactions import CommitStep, TransactionBase
 from tickertape.client.common.waiting import DEFAULT, Timeout, no_answer, remaining
@@ -22,14 +21,7 @@ from tickertape.client.protocol.transactions import CommittedTransaction
 class AsyncClientTransaction(TransactionBase):
     """As `ClientTransaction`, on an event loop: an `async with` block, and `commit` is awaited."""
 
-    _driver: AsyncioDriver
-
-    def __init__(
-        self, driver: AsyncioDriver, publisher: str, name: str | None, space: str, bytes_max: int | str | None
-    ) -> None:
-        super().__init__(driver, publisher, name, space, bytes_max)
-        self._one_call = Lock()
-        """Held by the task that commits or aborts it."""
+    _lock_type = Lock
 
     async def commit(self, *, timeout: Timeout = DEFAULT) -> CommittedTransaction:
         """As `ClientTransaction.commit`, with tasks instead of threads."""

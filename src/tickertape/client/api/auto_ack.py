@@ -108,19 +108,16 @@ class AutoAckReader:
         self.in_loop = False
         """Whether a loop asks, so that it has to come back before the next loop."""
 
-    def done(self) -> None:
+    def done(self, action: Action = "ack") -> None:
         """The reader asks for the next."""
         last = self.last
         if last is not None:
             self.last = None
-            settle_rest(last, "ack")
+            settle_rest(last, action)
 
     def failed(self) -> None:
         """The reader has left by an exception."""
-        last = self.last
-        if last is not None:
-            self.last = None
-            settle_rest(last, "cancel")
+        self.done("cancel")
 
     def began(self) -> None:
         """A loop begins: one before that was left in the middle of a message may not be done with it."""

@@ -344,7 +344,8 @@ class ClientDriver(ABC):
 
     def _report_unanswered(self) -> None:
         """Report how many published messages have no answer while the client closes."""
-        count = self._unsent = self._unanswered_count()
+        with self.lock:  # answers may be arriving
+            count = self._unsent = self.publishing.unanswered_count()
         if count:
             self.handlers.tell(
                 Disconnected(
@@ -353,9 +354,6 @@ class ClientDriver(ABC):
                     "use a FilePublishStore"
                 )
             )
-
-    def _unanswered_count(self) -> int:
-        return self.publishing.unanswered_count()
 
     def _may_end(self) -> bool:
         """Whether the end of the program, or of the loop, finds something to be closed."""

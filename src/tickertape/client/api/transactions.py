@@ -7,7 +7,7 @@ meanwhile, all of it is sent again, which commits it once.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from tickertape.base.errors import Disconnected
 from tickertape.batch import MessageBatch
@@ -30,11 +30,15 @@ Made = TypeVar("Made", bound="TransactionBase")
 class TransactionBase(TransactionBuffer):
     """A transaction of one client; its fronts perform the steps of a commit."""
 
+    _lock_type: Callable[[], Any]
+
     def __init__(
         self, driver: ClientDriver, publisher: str, name: str | None, space: str, bytes_max: int | str | None
     ) -> None:
         super().__init__(publisher, name, space, bytes_max)
         self._driver = driver
+        self._one_call = self._lock_type()
+        """Held by whoever commits or aborts it."""
         self._pin = ConnectionPin()
         """Keeps one attempt on one connection."""
 

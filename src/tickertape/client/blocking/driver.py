@@ -23,10 +23,9 @@ from tickertape.client.api import exit_flush as exits
 from tickertape.client.api.driver import ClientDriver, DriverSettings, Step
 from tickertape.client.blocking.connection import SocketConnection, open_socket
 from tickertape.client.blocking.streams import HandledPart, HandledStream, MessageStream, push_all
-from tickertape.client.blocking.timer_thread import TimerThread
+from tickertape.client.blocking.threads import TimerThread, WriteNotifier
 from tickertape.client.blocking.tls_connection import TlsConnection, shake
 from tickertape.client.blocking.waiting import ThreadWaiter
-from tickertape.client.blocking.write_notifier import WriteNotifier
 from tickertape.client.common import fork_safety as forks
 from tickertape.client.common.connection_state import ConnectionState
 from tickertape.client.common.effects import (
@@ -426,10 +425,6 @@ class ThreadDriver(ClientDriver):
         connection, self.connection = self.connection, None
         if connection is not None:
             connection.detach()
-
-    def _unanswered_count(self) -> int:
-        with self.lock:  # answers may be arriving
-            return super()._unanswered_count()
 
     # -- heartbeats and written frames ------------------------------------------------------------------
 

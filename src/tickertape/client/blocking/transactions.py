@@ -25,13 +25,7 @@ class ClientTransaction(TransactionBase):
     did not come to know what came of it (`uncertain`), it can be committed again."""
 
     _driver: ThreadDriver
-
-    def __init__(
-        self, driver: ThreadDriver, publisher: str, name: str | None, space: str, bytes_max: int | str | None
-    ) -> None:
-        super().__init__(driver, publisher, name, space, bytes_max)
-        self._one_call = Lock()
-        """Held by the thread that commits or aborts it."""
+    _lock_type = Lock
 
     def commit(self, *, timeout: Timeout = DEFAULT) -> CommittedTransaction:
         """Publish it and wait until it is persisted. `timeout`: seconds or text.

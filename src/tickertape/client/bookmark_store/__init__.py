@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
+from tickertape.client.bookmark_store.base import MemoryBookmarkStore
 from tickertape.client.bookmark_store.logged import LoggedBookmarkStore
-from tickertape.client.bookmark_store.memory import MemoryBookmarkStore
-from tickertape.client.bookmark_store.protocol import (
-    BookmarkStore,
-    RecoveryPointAdapter,
-    columns_of,
-    refuse_own_client,
-)
+from tickertape.client.bookmark_store.protocol import BookmarkStore, RecoveryPointAdapter
 from tickertape.client.bookmark_store.recovery_point_adapter import ConflatingRecoveryPointAdapter
 from tickertape.client.bookmark_store.ring import RingBookmarkStore
 
@@ -20,6 +15,4 @@ __all__ = [
     "MemoryBookmarkStore",
     "RecoveryPointAdapter",
     "RingBookmarkStore",
-    "columns_of",
-    "refuse_own_client",
 ]

@@ -1,4 +1,4 @@
-"""Base of the bookmark stores: one `Progress` for each subscription, under one lock.
+"""Memory bookmark store, and the base of all: one `Progress` for each subscription, under one lock.
 
 A change is made in memory first. Stores with a file override the steps that keep it; a step that fails or is
 interrupted leaves a file that knows less, never more.
@@ -236,6 +236,18 @@ class ProgressStore:
     def _restore(self, sub_id: str, bookmarks: Sequence[Bookmark]) -> None:
         progress = self._progress[sub_id] = restored(bookmarks)
         self._keep_new(sub_id, progress)
+
+
+class MemoryBookmarkStore(ProgressStore):
+    """Remembers in memory what was delivered and discarded; see `BookmarkStore`.
+
+    With an `adapter` it begins with the recovery points kept there, and keeps them up to date. Undiscarded
+    messages take 1 to 17 bytes each, at most `bookmark_window_messages_max` a subscription.
+    """
+
+    def __init__(self, adapter: RecoveryPointAdapter | None = None) -> None:
+        super().__init__(adapter)
+        self._load_adapter()
 
 
 def restored(bookmarks: Sequence[Bookmark]) -> Progress:

@@ -17,10 +17,16 @@ from tickertape.base.errors import BadOption, StoreCorrupt
 from tickertape.base.units import parse_size
 from tickertape.client.bookmark_store import log_format as records
 from tickertape.client.bookmark_store.log_format import BODY, RECORD, RECORD_BYTES, BadRecord, RecordKind
-from tickertape.client.bookmark_store.owner import marked, owner_of
 from tickertape.client.bookmark_store.progress import Progress, Publishers, Ranges, UInt64s
 from tickertape.client.bookmark_store.protocol import RecoveryPointAdapter
-from tickertape.client.bookmark_store.store_file import FileBackedStore, Sync, boot_id, random_salt
+from tickertape.client.bookmark_store.store_file import (
+    FileBackedStore,
+    Sync,
+    boot_id,
+    marked,
+    owner_of,
+    random_salt,
+)
 from tickertape.client.limits import (
     bookmark_log_bytes_first,
     bookmark_log_step_bytes_max,

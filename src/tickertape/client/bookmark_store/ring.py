@@ -15,7 +15,6 @@ from crc32c import crc32c
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import BadOption, BookmarkStoreFull
 from tickertape.client.bookmark_store import ring_format as cells
-from tickertape.client.bookmark_store.owner import marked, owner_of
 from tickertape.client.bookmark_store.progress import Progress, Ranges
 from tickertape.client.bookmark_store.protocol import RecoveryPointAdapter
 from tickertape.client.bookmark_store.ring_format import (
@@ -26,7 +25,14 @@ from tickertape.client.bookmark_store.ring_format import (
     RingCell,
     RingSlot,
 )
-from tickertape.client.bookmark_store.store_file import FileBackedStore, Sync, boot_id, random_salt
+from tickertape.client.bookmark_store.store_file import (
+    FileBackedStore,
+    Sync,
+    boot_id,
+    marked,
+    owner_of,
+    random_salt,
+)
 from tickertape.client.limits import bookmark_ring_cells_max
 
 _body: Final = cells.BODY.pack

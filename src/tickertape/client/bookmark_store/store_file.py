@@ -12,14 +12,17 @@ import fcntl
 import mmap
 import os
 import stat
+import struct
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from hashlib import blake2b
 from pathlib import Path
 from typing import ClassVar, Final, Literal
 
+from crc32c import crc32c
+
 from tickertape.base.errors import BadOption, StoreCorrupt, StoreFailed, StoreLocked, StoreOfAnother
 from tickertape.client.bookmark_store.base import ProgressStore
-from tickertape.client.bookmark_store.owner import OWNER_AT, OWNER_END, mark, owner_named
 from tickertape.client.bookmark_store.protocol import RecoveryPointAdapter
 from tickertape.client.common import fork_safety as forks
 
@@ -40,6 +43,39 @@ def check_owner(content: bytes, magic: bytes, version: int, kind: str) -> str | 
         return f"it has version {found}, and this program knows up to {version}"
     return None
 
+
+# -- the owner: a digest of the client name in spare bytes of the header, zeros in files of an earlier version
+
+_OWNER: Final = struct.Struct("<8sI")
+"""The digest, then the checksum of salt and digest."""
+OWNER_AT: Final = 48
+OWNER_END: Final = OWNER_AT + _OWNER.size
+
+
+def owner_named(name: str) -> bytes:
+    """The digest of a client name."""
+    return blake2b(name.encode(), digest_size=8).digest()
+
+
+def mark(owner: bytes, salt: int) -> bytes:
+    """The bytes at `OWNER_AT` in the header of a file with that salt; zeros for no owner."""
+    if not owner:
+        return bytes(_OWNER.size)
+    return _OWNER.pack(owner, crc32c(struct.pack("<I", salt) + owner))
+
+
+def marked(content: bytes, owner: bytes, salt: int) -> bytes:
+    """The content of a file, bound to that owner."""
+    return content[:OWNER_AT] + mark(owner, salt) + content[OWNER_END:]
+
+
+def owner_of(content: bytes, salt: int) -> bytes:
+    """The digest in a file; empty when it is bound to no name, or that was not written whole."""
+    owner, crc = _OWNER.unpack_from(content, OWNER_AT)
+    return owner if crc == crc32c(struct.pack("<I", salt) + owner) else b""
+
+
+# -- the file -----------------------------------------------------------------------------------------
 
 _MODE: Final = 0o600
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import weakref
 from contextlib import ExitStack, suppress
-from types import TracebackType
 from typing import NoReturn, Protocol
 
 from tickertape.base.errors import Forked
@@ -24,20 +23,13 @@ class Inherited(Protocol):
 class ForkedLock:
     """Stands where a lock was: whoever would take it is told why not."""
 
-    def __enter__(self) -> NoReturn:
-        raise forked_error()
-
     def acquire(self, *_arguments: object, **_options: object) -> NoReturn:
-        """As a lock's."""
+        """As a lock's; it is also refused to release it, where the fork happened while it was held."""
         raise forked_error()
 
-    def release(self) -> NoReturn:
-        """As a lock's: the fork happened while it was held."""
-        raise forked_error()
+    __enter__ = release = acquire
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         return
 
 

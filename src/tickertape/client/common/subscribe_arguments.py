@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from tickertape.base.bookmarks import EPOCH, MOST_RECENT, Bookmark, bookmark_text, parse_bookmark
 from tickertape.base.errors import BadOption, BadTopic, SubscriptionUnknown, UsageError
@@ -266,32 +266,15 @@ def manner_given(*, pause: bool, live: bool, fully_durable: bool) -> _Given:
     return {"pause": pause, "live": live, "fully_durable": fully_durable}
 
 
-def resolve_command(
-    topic: str,
-    *,
-    bookmark: str = "",
-    filter: str | None = None,
-    positions: tuple[int, int] | None = None,
-    journal: str | None = None,
-    messages_max: int = 0,
-    bytes_max: int = 0,
-) -> Resolve:
-    """The question of what a start point or a part of the log covers. Raises `BadTopic`, `BadOption`.
+def resolve_command(topic: str, bookmark: str = "", **asked: Any) -> Resolve:
+    """The question of what a start point or a part of the log covers; `asked`: fields of `Resolve`. Raises
+    `BadTopic`, `BadOption`.
 
     A bookmark that the log does not hold is an error: where the positions begin would be a guess.
     """
-    _check_kinds(topic, positions, {"filter": filter, "journal": journal})
-    return Resolve(
-        id=0,
-        topic=topic,
-        bookmark=bookmark,
-        options="bookmark_not_found=fail",
-        filter=filter,
-        positions=positions,
-        journal=journal,
-        messages_max=messages_max,
-        bytes_max=bytes_max,
-    )
+    resolve = Resolve(id=0, topic=topic, bookmark=bookmark, options="bookmark_not_found=fail", **asked)
+    _check_kinds(topic, resolve.positions, {"filter": resolve.filter, "journal": resolve.journal})
+    return resolve
 
 
 def _depth_bytes(depth: int | str | None) -> int:

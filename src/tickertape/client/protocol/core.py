@@ -48,7 +48,6 @@ from tickertape.client.publish_store.protocol import PublishStore
 from tickertape.client.publishing.publisher import Publisher
 from tickertape.client.publishing.resend import AFTER_RESEND
 from tickertape.client.queues.ack_batcher import AckBatcher
-from tickertape.client.subscriptions.delivery import route_delivery
 from tickertape.client.subscriptions.registry import SubscriptionRegistry
 from tickertape.client.subscriptions.resubscribe import ResubscribeRound
 from tickertape.client.subscriptions.subscription import combined
@@ -441,7 +440,7 @@ class ClientProtocol:
             raise BadCommand(f"the server sent {type(command).__name__} before it answered the logon")
         elif isinstance(command, Deliver):
             if batch is not None:
-                route_delivery(self.subscriptions, command, batch, now)
+                self.subscriptions.deliver(command, batch, now)
         elif isinstance(command, Persisted | Processed | Rejected):
             self._published(command)
         elif isinstance(command, Completed):

@@ -20,7 +20,7 @@ from tickertape.base.limits import conflation_seconds_max, conflation_seconds_mi
 from tickertape.base.units import parse_interval
 from tickertape.client.limits import credentials_bytes_max
 from tickertape.client.publishing.publisher import Publisher
-from tickertape.client.publishing.sequences import check_sequences_left
+from tickertape.client.publishing.store_checks import check_sequences_left
 from tickertape.wire.commands import LoggedOn, Logon
 
 

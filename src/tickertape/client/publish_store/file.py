@@ -26,7 +26,6 @@ from tickertape.client.limits import (
     publish_store_file_bytes_default,
     topics_remembered_max,
 )
-from tickertape.client.publish_store.base import StoreOptions, another
 from tickertape.client.publish_store.format import (
     BATCH,
     BEHIND_CRC,
@@ -46,7 +45,7 @@ from tickertape.client.publish_store.format import (
     marked,
     read_mark,
 )
-from tickertape.client.publish_store.protocol import Stored, WhenFull
+from tickertape.client.publish_store.protocol import Stored, StoreOptions, WhenFull, another
 from tickertape.client.publish_store.recovery import Image, read_entry, recover_store
 from tickertape.client.publish_store.segments import SegmentDirectory
 from tickertape.client.publish_store.unpersisted import UnpersistedEntry, UnpersistedIndex, UnpersistedView

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from operator import attrgetter
 from pathlib import Path
 
 from tickertape.base.errors import StoreFailed
@@ -17,10 +18,9 @@ from tickertape.client.limits import (
     publish_store_file_bytes_default,
     publish_store_sequences_ahead,
 )
-from tickertape.client.publish_store.base import StoreOptions, checked_size
 from tickertape.client.publish_store.file import FilePublishStore, Sync
 from tickertape.client.publish_store.memory import MemoryPublishStore
-from tickertape.client.publish_store.protocol import Stored, WhenFull
+from tickertape.client.publish_store.protocol import Stored, StoreOptions, WhenFull, checked_size
 from tickertape.client.publish_store.unpersisted import UnpersistedView
 
 
@@ -121,7 +121,7 @@ class HybridPublishStore(StoreOptions):
         """What is held, in the order of sequences."""
         in_memory = self._memory.held()
         in_files = self._file.held()
-        in_memory = in_memory[bisect_right(in_memory, self._spilled, key=_first) :]
+        in_memory = in_memory[bisect_right(in_memory, self._spilled, key=attrgetter("first")) :]
         written = len(in_files)
 
         def stored(at: int) -> Stored:
@@ -144,7 +144,3 @@ class HybridPublishStore(StoreOptions):
             if oldest.first > self._spilled:
                 self._file.put(oldest)
             memory.forget_oldest()
-
-
-def _first(stored: Stored) -> int:
-    return stored.first

@@ -46,21 +46,19 @@ from tickertape.client.publishing.send_buffer import (
     SendBuffers,
     StoreAppend,
 )
-from tickertape.client.publishing.sequences import (
-    check_sequences_left,
-    first_sequence,
-    next_sequence,
-    taken_over,
-)
 from tickertape.client.publishing.server_topics import Flags, ServerTopics
-from tickertape.client.publishing.store_limits import (
+from tickertape.client.publishing.store_checks import (
     as_store_error,
     check_new_store,
+    check_sequences_left,
     check_size,
+    first_sequence,
     free_bytes,
     keep,
+    next_sequence,
     not_stored,
     store_full_error,
+    taken_over,
 )
 from tickertape.wire.commands import Flush, Persisted, Processed, Publish, Rejected
 from tickertape.wire.settlement import QUEUE_TOPIC

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Generator, Iterator
+from operator import attrgetter
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -54,7 +55,7 @@ class ResendWindow:
         piece = next(self._pieces, None)
         if piece is None:
             held = self._store.held()
-            more = bisect_right(held, self._through, key=_last)
+            more = bisect_right(held, self._through, key=attrgetter("last"))
             self._pieces = iter(held[more:])
             piece = next(self._pieces, None)
         if piece is not None:
@@ -71,10 +72,6 @@ class ResendWindow:
         if sequence > self._through:
             self._through = sequence
             self._pieces = iter(())
-
-
-def _last(stored: Stored) -> int:
-    return stored.last
 
 
 class StoreResend:

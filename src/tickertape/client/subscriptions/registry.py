@@ -3,13 +3,14 @@
 A subscription that is to be replaced goes on until the server answers: deliveries before the answer are the
 old one's, deliveries behind it the new one's. Where subscriptions are kept, those with a handler outlive
 their connection and are placed again. Deliveries before a subscription was accepted belong to an earlier one
-of its id. Credit is given back when half of the window was consumed; `idle_credit.py` returns the rest.
+of its id. Credit is given back when half of the window was consumed; `IdleCredit` returns the rest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import attrgetter
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -17,13 +18,14 @@ import numpy as np
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import (
     BadCommand,
+    CorruptBatch,
     SubscriptionExists,
     TickertapeError,
     UsageError,
     error_from_code,
 )
 from tickertape.base.interfaces import Now
-from tickertape.batch.format import I8
+from tickertape.batch.format import I8, U8, UInt64s
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.batch.select import select
 from tickertape.client.bookmark_store.protocol import BookmarkStore
@@ -45,11 +47,13 @@ from tickertape.client.common.effects import (
 from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.subscriptions.bookmark_tracker import BookmarkTracker, forget, tracker_of
 from tickertape.client.subscriptions.duplicates import Deduplicated, drop_duplicates, dropped_of
-from tickertape.client.subscriptions.idle_credit import IdleCredit
 from tickertape.client.subscriptions.resubscribe import ReplayState, place_after
-from tickertape.client.subscriptions.routing import Route, RouteCache
-from tickertape.client.subscriptions.subscription import Leases, Subscription
+from tickertape.client.subscriptions.routing import Route, RouteCache, routes_of
+from tickertape.client.subscriptions.subscription import IdleCredit, Leases, Subscription
 from tickertape.wire.commands import Ack, Completed, Credit, Deliver, Ended, PersistedNotice, Subscribe
+
+MESSAGES_A_RUN_CHECKED: Final = 8
+"""Runs are checked on delivery when they have this many messages on average."""
 
 
 class SubscriptionRegistry:
@@ -357,6 +361,28 @@ class SubscriptionRegistry:
 
     # -- delivery ---------------------------------------------------------------------------------------
 
+    def deliver(self, command: Deliver, batch: MessageBatch, now: Now) -> None:
+        """A batch came: give it to whom it is for, or tell them that it is damaged. Raises `BadCommand`."""
+        several = bool(command.sub_ids or command.counts or command.indices)
+        if several and (command.sub_id or not command.sub_ids):
+            raise BadCommand("a delivery is for one subscription or for several, not for both")
+        if several and command.queue:
+            raise BadCommand("a delivery out of a queue is for one subscription")
+        routes = routes_of(command, batch) if several else []
+        if command.positions:
+            batch.positions = _positions(command.positions, batch.count)
+        try:
+            # Checksums made by the publishers; with many small runs the frame's own has to do.
+            if batch.run_count * MESSAGES_A_RUN_CHECKED <= batch.count:
+                batch.verify()
+        except CorruptBatch as error:
+            self.damaged(command.sub_ids or (command.sub_id,), error)
+            return
+        if several:
+            self.delivered_to_all(routes, batch, now)
+        else:
+            self.delivered(command, batch, now)
+
     def delivered(self, command: Deliver, batch: MessageBatch, now: Now) -> None:
         """A batch came; one for a subscription that is over was on its way when it ended. Raises `BadCommand`
         for more than the credit allows."""
@@ -502,3 +528,15 @@ class SubscriptionRegistry:
     def wake(self, now: Now) -> list[Credit]:
         """The credit to give back for subscriptions that have been quiet for a moment."""
         return self._idle_credit.wake(now.mono)
+
+
+def _positions(encoded: bytes, count: int) -> UInt64s:
+    """Return the positions of the messages of a batch. Raises `BadCommand`."""
+    if len(encoded) == U8.itemsize:
+        return np.arange(count, dtype=U8) + np.frombuffer(encoded, U8)
+    if len(encoded) != U8.itemsize * count:
+        raise BadCommand(f"{len(encoded)} bytes of positions for a batch of {count} messages")
+    positions = np.frombuffer(encoded, U8)
+    if (positions[1:] <= positions[:-1]).any():
+        raise BadCommand("the positions of a batch do not rise")
+    return positions

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise, repeat
 from typing import Any, Final
 
@@ -113,6 +113,16 @@ class SharedBatch:
         self._shares.clear()
 
 
+def _of_row(own: Callable[[MessageBatch, int], object]) -> Any:
+    """Return a method of `BatchView` that asks the whole batch for what `own` says of a message."""
+
+    def of_row(self: BatchView, i: int) -> object:
+        view = self._view
+        return own(self, i) if view is None else own(view[0].batch, view[1][i])
+
+    return of_row
+
+
 class BatchView(MessageBatch):
     """Some messages of a `SharedBatch` batch; in every other way the batch of these messages."""
 
@@ -155,45 +165,14 @@ class BatchView(MessageBatch):
             return super().body(i)
         return view[0].batch.body(view[1][i])
 
-    def topic(self, i: int) -> str:
-        """As a batch's."""
-        view = self._view
-        return super().topic(i) if view is None else view[0].batch.topic(view[1][i])
-
-    def publisher(self, i: int) -> int:
-        """As a batch's."""
-        view = self._view
-        return super().publisher(i) if view is None else view[0].batch.publisher(view[1][i])
-
-    def sequence(self, i: int) -> int:
-        """As a batch's."""
-        view = self._view
-        return super().sequence(i) if view is None else view[0].batch.sequence(view[1][i])
-
-    def timestamp(self, i: int) -> int:
-        """As a batch's."""
-        view = self._view
-        return super().timestamp(i) if view is None else view[0].batch.timestamp(view[1][i])
-
-    def bookmark(self, i: int) -> str:
-        """As a batch's."""
-        view = self._view
-        return super().bookmark(i) if view is None else view[0].batch.bookmark(view[1][i])
-
-    def correlation_id(self, i: int) -> str | None:
-        """As a batch's."""
-        view = self._view
-        return super().correlation_id(i) if view is None else view[0].batch.correlation_id(view[1][i])
-
-    def key(self, i: int) -> str | None:
-        """As a batch's."""
-        view = self._view
-        return super().key(i) if view is None else view[0].batch.key(view[1][i])
-
-    def expiration(self, i: int) -> int | None:
-        """As a batch's."""
-        view = self._view
-        return super().expiration(i) if view is None else view[0].batch.expiration(view[1][i])
+    topic = _of_row(MessageBatch.topic)
+    publisher = _of_row(MessageBatch.publisher)
+    sequence = _of_row(MessageBatch.sequence)
+    timestamp = _of_row(MessageBatch.timestamp)
+    bookmark = _of_row(MessageBatch.bookmark)
+    correlation_id = _of_row(MessageBatch.correlation_id)
+    key = _of_row(MessageBatch.key)
+    expiration = _of_row(MessageBatch.expiration)
 
     def discard_one(self, i: int) -> bool:
         """As a batch's."""

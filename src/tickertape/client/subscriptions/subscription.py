@@ -13,6 +13,7 @@ from tickertape.base.limits import combined_subscriptions_max, message_cost_byte
 from tickertape.batch.queue_lease import Hold, Lease
 from tickertape.client.common.effects import Sink
 from tickertape.client.common.request import SubscribeRequest, SubscriptionContext
+from tickertape.client.limits import credit_linger_seconds
 from tickertape.client.subscriptions.bookmark_tracker import BookmarkTracker
 from tickertape.client.subscriptions.resubscribe import ReplayState, ServerTerms
 from tickertape.wire.commands import Credit, Credits, Deliver, Subscribe
@@ -78,15 +79,15 @@ class Subscription:
 
     def command(self, call_id: int) -> Subscribe:
         """Return the command that places it for the first time."""
-        request = self.request
+        request, bookmark = self.request, self.request.bookmark
+        if self.replay is not None:
+            bookmark = self.replay.first(conflated=self.terms.conflated)
         self.command_id = call_id
         return Subscribe(
             id=call_id,
             sub_id=request.context.sub_id,
             topic=request.topic,
-            bookmark=request.bookmark
-            if self.replay is None
-            else self.replay.first(conflated=self.terms.conflated),
+            bookmark=bookmark,
             filter=request.filter,
             options=request.options,
             credit=request.depth_bytes,
@@ -179,3 +180,51 @@ def combined(grants: Sequence[Credit]) -> Iterator[Credit | Credits]:
         else:
             sub_ids = tuple([credit.sub_id for credit in some])
             yield Credits(sub_ids=sub_ids, bytes=tuple([credit.bytes for credit in some]))
+
+
+class IdleCredit:
+    """The subscriptions that had deliveries lately, in the order of their deadlines.
+
+    It returns what is left below half of a window once deliveries pause: a server whose next message does not
+    fit the remaining credit waits for exactly that."""
+
+    def __init__(self) -> None:
+        self._lingering: dict[str, Subscription] = {}
+
+    def delivered(self, subscription: Subscription, cost: int, mono: float) -> None:
+        """Count a delivery of that cost; `mono` is the time, monotonic seconds."""
+        subscription.unconsumed += cost
+        subscription.overdue = False
+        subscription.delivered = mono
+        if not subscription.deadline:
+            subscription.deadline = mono + credit_linger_seconds
+            self._lingering[subscription.context.sub_id] = subscription
+
+    def forget(self, sub_id: str) -> None:
+        """The subscription ended, or lost its connection."""
+        self._lingering.pop(sub_id, None)
+
+    def next_deadline(self) -> float | None:
+        """When to call `wake` (monotonic seconds), or None."""
+        for subscription in self._lingering.values():
+            return subscription.deadline
+        return None
+
+    def wake(self, mono: float) -> list[Credit]:
+        """Return the credit to give back for subscriptions without recent deliveries."""
+        grants = []
+        for sub_id, subscription in list(self._lingering.items()):
+            if subscription.deadline > mono:
+                break
+            del self._lingering[sub_id]
+            quiet = subscription.delivered + credit_linger_seconds
+            if quiet > mono:
+                subscription.deadline = quiet
+                self._lingering[sub_id] = subscription
+                continue
+            subscription.deadline = 0.0
+            if subscription.unconsumed > 0:
+                subscription.overdue = True
+            elif subscription.consumed and subscription.successor is None:
+                grants.append(subscription.give_back())
+        return grants

@@ -11,8 +11,8 @@ import pytest
 
 import tickertape as tt
 from tickertape.batch import BatchBuilder, merge
-from tickertape.client.bookmark_store import columns_of, refuse_own_client
 from tickertape.client.bookmark_store.base import ProgressStore
+from tickertape.client.bookmark_store.protocol import columns_of, refuse_own_client
 
 
 class Kept:

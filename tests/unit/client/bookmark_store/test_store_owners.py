@@ -11,8 +11,7 @@ import pytest
 import tickertape as tt
 from tickertape.base.errors import StoreOfAnother
 from tickertape.client.bookmark_store import LoggedBookmarkStore, RingBookmarkStore
-from tickertape.client.bookmark_store.owner import OWNER_AT, OWNER_END
-from tickertape.client.bookmark_store.store_file import FileBackedStore
+from tickertape.client.bookmark_store.store_file import OWNER_AT, OWNER_END, FileBackedStore
 
 KINDS = [LoggedBookmarkStore, RingBookmarkStore]
 every_kind = pytest.mark.parametrize("kind", KINDS)
