@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Coroutine, Iterable, Iterator
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeAlias, TypeVar
 
 from tickertape.base.errors import StoreFull
 from tickertape.client.aio.driver import AsyncioDriver
@@ -25,18 +25,15 @@ from tickertape.client.publishing.bulk import Chunk, chunks_from_arrow, chunks_o
 from tickertape.payload.bodies import encode
 from tickertape.wire.commands import Resolve, Resolved
 
+T = TypeVar("T")
+Call: TypeAlias = Coroutine[Any, Any, T]
 EVERY_TASK: Final = 1
 """Owner of the runs of an asyncio client: all that happens there happens on one thread."""
 
 
 class AsyncClient(
-    ReadCalls[
-        Coroutine[Any, Any, AsyncMessageStream],
-        Coroutine[Any, Any, tuple[str, int, int]],
-        Coroutine[Any, Any, Resolved],
-        Coroutine[Any, Any, None],
-    ],
-    QueueCalls[Coroutine[Any, Any, None]],
+    ReadCalls[Call[AsyncMessageStream], Call[tuple[str, int, int]], Call[Resolved], Call[None]],
+    QueueCalls[Call[None]],
     TransactionCalls[AsyncClientTransaction],
     ClientFrontend,
 ):

@@ -17,31 +17,11 @@ from tickertape.base.errors import Closed, Disconnected, NameInUse, StoreFull, T
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.batch.queue_lease import AckAccumulator, Action, Marks
 from tickertape.client.bookmark_store.protocol import BookmarkStore
+from tickertape.client.common import effects
 from tickertape.client.common import fork_safety as forks
 from tickertape.client.common.address import Address
 from tickertape.client.common.connection_state import ConnectionState, StateListeners
 from tickertape.client.common.credentials import Credentials
-from tickertape.client.common.effects import (
-    CaughtUp,
-    ConnectionDown,
-    DeliverBatch,
-    DeliverShared,
-    DuplicatesDropped,
-    Effect,
-    End,
-    EndConnection,
-    FailedWrite,
-    Notice,
-    OrderTogether,
-    ReportError,
-    ResolveCall,
-    Sink,
-    SinkEffect,
-    Started,
-    State,
-    StoreHasRoom,
-    Waiter,
-)
 from tickertape.client.common.handlers import Handler, HandlerRunner
 from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.common.subscribe_arguments import MadeUpId
@@ -172,7 +152,7 @@ class ClientDriver(ABC):
     def name_subscriptions(self, what: str, sub_ids: tuple[str, ...], timeout: Timeout) -> Any:
         """Send the command `what`, which names subscriptions, and wait until it is done."""
 
-    def _naming(self, what: str, sub_ids: tuple[str, ...]) -> Callable[[Waiter], None]:
+    def _naming(self, what: str, sub_ids: tuple[str, ...]) -> Callable[[effects.Waiter], None]:
         begins = {"pause": self.core.pause, "resume": self.core.resume, "unsubscribe": self.core.unsubscribe}
         return lambda call: begins[what](call, sub_ids)
 
@@ -231,49 +211,49 @@ class ClientDriver(ABC):
 
     # -- effects ----------------------------------------------------------------------------------------
 
-    def _perform(self, effects: Iterable[Effect], connection: OpenConnection | None) -> None:
+    def _perform(self, pending: Iterable[effects.Effect], connection: OpenConnection | None) -> None:
         """Perform effects, all but `Send`, in order."""
-        for effect in effects:
-            if isinstance(effect, DeliverBatch):
+        for effect in pending:
+            if isinstance(effect, effects.DeliverBatch):
                 effect.sink.push(effect.batch)
-            elif isinstance(effect, DeliverShared):
+            elif isinstance(effect, effects.DeliverShared):
                 self._deliver_shared(effect)
-            elif isinstance(effect, ResolveCall):
+            elif isinstance(effect, effects.ResolveCall):
                 effect.token.settle(effect.outcome)
-            elif isinstance(effect, SinkEffect):
+            elif isinstance(effect, effects.SinkEffect):
                 self._inform_sink(effect)
-            elif isinstance(effect, OrderTogether):
+            elif isinstance(effect, effects.OrderTogether):
                 self._order_together(effect.sinks)
-            elif isinstance(effect, ReportError):
+            elif isinstance(effect, effects.ReportError):
                 self.handlers.tell(effect.error)
-            elif isinstance(effect, FailedWrite | DuplicatesDropped):
+            elif isinstance(effect, effects.FailedWrite | effects.DuplicatesDropped):
                 self._inform_handler(effect)
-            elif isinstance(effect, StoreHasRoom):
+            elif isinstance(effect, effects.StoreHasRoom):
                 self._wake_publishers()
-            elif isinstance(effect, EndConnection):
+            elif isinstance(effect, effects.EndConnection):
                 if connection is not None:
                     connection.hang_up()
-            elif isinstance(effect, ConnectionDown):
+            elif isinstance(effect, effects.ConnectionDown):
                 self._connection_lost(effect)
-            elif isinstance(effect, State):
+            elif isinstance(effect, effects.State):
                 self._report_state(effect.state)
 
-    def _inform_handler(self, effect: FailedWrite | DuplicatesDropped) -> None:
-        if isinstance(effect, DuplicatesDropped):
+    def _inform_handler(self, effect: effects.FailedWrite | effects.DuplicatesDropped) -> None:
+        if isinstance(effect, effects.DuplicatesDropped):
             if self._duplicate_handler is not None:
                 self._handle_each(self._duplicate_handler, effect.batch)
         elif self._failed_write_handler is not None:
             self._handle(self._failed_write_handler, effect.error, effect.batch)
 
-    def _inform_sink(self, effect: SinkEffect) -> None:
+    def _inform_sink(self, effect: effects.SinkEffect) -> None:
         sink = effect.sink
-        if isinstance(effect, Started):
+        if isinstance(effect, effects.Started):
             sink.started(effect.after, effect.found)
-        elif isinstance(effect, CaughtUp):
+        elif isinstance(effect, effects.CaughtUp):
             sink.caught_up()
-        elif isinstance(effect, Notice):
+        elif isinstance(effect, effects.Notice):
             sink.noticed(effect.bookmark)
-        elif isinstance(effect, End):
+        elif isinstance(effect, effects.End):
             sink.end(effect.reason, effect.error)
         else:
             sink.again()
@@ -283,11 +263,11 @@ class ClientDriver(ABC):
             self._handle(listener, state)
 
     @abstractmethod
-    def _deliver_shared(self, effect: DeliverShared) -> None:
+    def _deliver_shared(self, effect: effects.DeliverShared) -> None:
         """Give each sink its share of a batch; handlers are called in the order of the batch."""
 
     @abstractmethod
-    def _order_together(self, sinks: Sequence[Sink]) -> None:
+    def _order_together(self, sinks: Sequence[effects.Sink]) -> None:
         """Call the handlers of these sinks in one order from now on: they were resumed together."""
 
     @abstractmethod
@@ -303,7 +283,7 @@ class ClientDriver(ABC):
         """Let publishers that wait for room in the publish store try again."""
 
     @abstractmethod
-    def _connection_lost(self, lost: ConnectionDown) -> None:
+    def _connection_lost(self, lost: effects.ConnectionDown) -> None:
         """Handle the loss of a connection that the application did not close."""
 
     # -- decisions --------------------------------------------------------------------------------------

@@ -24,7 +24,6 @@ from tickertape.client.bookmark_store.progress import (
     Numbers,
     Progress,
     Publishers,
-    Ranges,
     UInt64s,
 )
 from tickertape.client.bookmark_store.recovery_point import Pending
@@ -107,13 +106,8 @@ def delivery(base: int, publishers: Publishers, sequences: UInt64s) -> bytes:
     return b"".join(parts)
 
 
-def ranges(done: Ranges) -> bytes:
-    """Payload of `DISCARDS`."""
-    return b"".join(_PAIR.pack(*pair) for pair in done)
-
-
-def bookmarks(members: Iterable[Bookmark]) -> bytes:
-    """Payload of `START` and `NOTICE`."""
+def pairs(members: Iterable[tuple[int, int]]) -> bytes:
+    """Payload of `DISCARDS`, whose members are ranges, and of `START` and `NOTICE`: bookmarks."""
     return b"".join(_PAIR.pack(*member) for member in members)
 
 
@@ -161,7 +155,7 @@ def _state(progress: Progress) -> bytes:
     point.reached(progress.head)
     head = _PROGRESS.pack(progress.head, point.at, point.floor, len(moved), len(point.base), 0, 0)
     rows = b"".join(_PENDING.pack(*entry) for entry in moved)
-    return head + _pending(point.pending) + _pending(point.newest) + bookmarks(point.base) + rows
+    return head + _pending(point.pending) + _pending(point.newest) + pairs(point.base) + rows
 
 
 # -- reading ------------------------------------------------------------------------------------------

@@ -196,7 +196,7 @@ class LoggedBookmarkStore(FileBackedStore):
             self._write(RecordKind.NAME, progress, sub_id.encode())
 
     def _keep_point(self, progress: Progress) -> None:
-        self._write(RecordKind.START, progress, records.bookmarks(progress.point.base))
+        self._write(RecordKind.START, progress, records.pairs(progress.point.base))
 
     def _keep_delivery(
         self, progress: Progress, base: int, publishers: Publishers, sequences: UInt64s
@@ -204,10 +204,10 @@ class LoggedBookmarkStore(FileBackedStore):
         self._write(RecordKind.DELIVERY, progress, records.delivery(base, publishers, sequences))
 
     def _keep_discards(self, progress: Progress, done: Ranges) -> None:
-        self._write(RecordKind.DISCARDS, progress, records.ranges(done))
+        self._write(RecordKind.DISCARDS, progress, records.pairs(done))
 
     def _keep_notice(self, progress: Progress, bookmark: Bookmark) -> None:
-        self._write(RecordKind.NOTICE, progress, records.bookmarks([bookmark]))
+        self._write(RecordKind.NOTICE, progress, records.pairs([bookmark]))
 
     def _keep_forgetting(self, progress: Progress) -> None:
         self._write(RecordKind.FORGET, progress, b"")

@@ -17,14 +17,6 @@ from tickertape.base.errors import BadOption, BookmarkStoreFull
 from tickertape.client.bookmark_store import ring_format as cells
 from tickertape.client.bookmark_store.progress import Progress, Ranges
 from tickertape.client.bookmark_store.protocol import RecoveryPointAdapter
-from tickertape.client.bookmark_store.ring_format import (
-    NAME_BYTES,
-    NAME_LENGTH_MAX,
-    SLOT,
-    SLOT_BYTES,
-    RingCell,
-    RingSlot,
-)
 from tickertape.client.bookmark_store.store_file import (
     FileBackedStore,
     Sync,
@@ -36,7 +28,7 @@ from tickertape.client.bookmark_store.store_file import (
 from tickertape.client.limits import bookmark_ring_cells_max
 
 _body: Final = cells.BODY.pack
-_pack_into: Final = SLOT.pack_into
+_pack_into: Final = cells.SLOT.pack_into
 
 
 class RingBookmarkStore(FileBackedStore):
@@ -71,8 +63,8 @@ class RingBookmarkStore(FileBackedStore):
             )
         self._subscriptions, self._publishers = subscriptions, publishers
         self._version = 0
-        self._places: dict[str, RingSlot] = {}
-        self._numbered: dict[int, RingSlot] = {}
+        self._places: dict[str, cells.RingSlot] = {}
+        self._numbered: dict[int, cells.RingSlot] = {}
         self._free: list[int] = []
         self._take(path)
 
@@ -148,15 +140,15 @@ class RingBookmarkStore(FileBackedStore):
 
     def _keep_new(self, sub_id: str, progress: Progress) -> None:
         raw = sub_id.encode()
-        if not self._free or len(raw) > NAME_LENGTH_MAX:
+        if not self._free or len(raw) > cells.NAME_LENGTH_MAX:
             del self._progress[sub_id]
             raise BookmarkStoreFull(
                 f"{self.path} has room for {self._subscriptions} subscriptions with ids of up to "
-                f"{NAME_LENGTH_MAX} bytes; purge one, or make a larger file"
+                f"{cells.NAME_LENGTH_MAX} bytes; purge one, or make a larger file"
             )
         number = self._free.pop()
         self._version += 1
-        place = self._places[sub_id] = RingSlot(number, self._publishers, self._version, self._salt)
+        place = self._places[sub_id] = cells.RingSlot(number, self._publishers, self._version, self._salt)
         progress.number = number
         self._numbered[number] = place
         begin, size = place.start, cells.place_bytes(self._publishers)
@@ -189,25 +181,25 @@ class RingBookmarkStore(FileBackedStore):
         places = [self._places[sub_id] for sub_id in gone]
         # Durable whatever `sync` is: who comes next under such an id may read something else. The names
         # first, so that no part of the rest is believed.
-        self._clear(places, 0, NAME_BYTES)
+        self._clear(places, 0, cells.NAME_BYTES)
         for sub_id, place in zip(gone, places, strict=True):
             del self._places[sub_id], self._numbered[place.number]
             self._free.append(place.number)
         self._file.sync(0, self.size_bytes)
         if places:
-            self._clear(places, NAME_BYTES, cells.place_bytes(self._publishers))
+            self._clear(places, cells.NAME_BYTES, cells.place_bytes(self._publishers))
             self._file.sync(0, self.size_bytes)
 
-    def _clear(self, places: Iterable[RingSlot], low: int, high: int) -> None:
+    def _clear(self, places: Iterable[cells.RingSlot], low: int, high: int) -> None:
         for place in places:
             self._file.map[place.start + low : place.start + high] = bytes(high - low)
 
     # -- inside -----------------------------------------------------------------------------------------
 
-    def _place_of(self, progress: Progress) -> RingSlot:
+    def _place_of(self, progress: Progress) -> cells.RingSlot:
         return self._numbered[progress.number]
 
-    def _write_prefix(self, place: RingSlot, progress: Progress) -> None:
+    def _write_prefix(self, place: cells.RingSlot, progress: Progress) -> None:
         """Record what has moved."""
         progress.settle()
         changed = sorted(progress.changed.items(), key=lambda entry: entry[1].moved)
@@ -223,11 +215,11 @@ class RingBookmarkStore(FileBackedStore):
             place.base_written = state
             self._write(place.base, *point.base[0], point.at, point.floor)
 
-    def _write(self, cell: RingCell, publisher: int, sequence: int, third: int, fourth: int) -> None:
+    def _write(self, cell: cells.RingCell, publisher: int, sequence: int, third: int, fourth: int) -> None:
         self._version = version = self._version + 1
         at = cell.at
         crc = crc32c(_body(0, version, publisher, sequence, third, fourth), cell.seed)
         _pack_into(self._file.map, at, crc, 0, version, publisher, sequence, third, fourth)
         cell.at, cell.other, cell.seed, cell.other_seed = cell.other, at, cell.other_seed, cell.seed
         if self._always:
-            self._file.sync(at, at + SLOT_BYTES)
+            self._file.sync(at, at + cells.SLOT_BYTES)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
@@ -173,14 +174,11 @@ def _name_at(content: bytes, at: int, salt: int) -> tuple[str, int] | None:
     """The name and the epoch of a place; None when they are not whole."""
     _, length, epoch = NAME.unpack_from(content, at)
     text = content[at + NAME.size : at + NAME.size + length]
-    if (
-        (sub_id := _text(text)) is None
-        or length > NAME_LENGTH_MAX
-        or epoch > _COUNT_MAX
-        or name(text, epoch, at, salt) != content[at : at + NAME_BYTES]
-    ):
-        return None
-    return sub_id, epoch
+    with suppress(UnicodeDecodeError):
+        sub_id, bounded = text.decode(), length <= NAME_LENGTH_MAX and epoch <= _COUNT_MAX
+        if bounded and name(text, epoch, at, salt) == content[at : at + NAME_BYTES]:
+            return sub_id, epoch
+    return None
 
 
 def _zeroed(content: bytes, mended: bytearray | None, begin: int, end: int) -> bytearray:
@@ -189,13 +187,6 @@ def _zeroed(content: bytes, mended: bytearray | None, begin: int, end: int) -> b
         mended = bytearray(content)
     mended[begin:end] = bytes(end - begin)
     return mended
-
-
-def _text(name: bytes) -> str | None:
-    try:
-        return name.decode()
-    except UnicodeDecodeError:
-        return None
 
 
 class _Read(NamedTuple):

@@ -70,12 +70,6 @@ def _flag(name: str, value: object) -> None:
         raise BadOption(f"{name} is True or False, not {_kind(value)}")
 
 
-def _word(name: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise BadOption(f"{name} is text, not {_kind(value)}")
-    return _alone(name, value)
-
-
 def _count(name: str, value: object) -> str:
     if isinstance(value, str) and value.isascii() and value.isdigit():
         return value
@@ -126,7 +120,7 @@ def _number(name: str, value: object, kinds: str) -> str:
     return text
 
 
-def _text(name: str, value: object, kinds: str) -> str:
+def _text(name: str, value: object, kinds: str = "text") -> str:
     if not isinstance(value, str):
         raise BadOption(f"{name} is {kinds}, not {_kind(value)}")
     return _alone(name, value)
@@ -151,7 +145,7 @@ def _kind(value: object) -> str:
 _FORMS: Final[dict[str, Callable[[str, object], str | None]]] = {
     "bookmark": _flag,
     "timestamp": _flag,
-    "bookmark_not_found": _word,
+    "bookmark_not_found": _text,
     "rate": _rate,
     "rate_max_gap": _interval,
     "conflation": _interval,
@@ -199,7 +193,6 @@ def make_request(
     bookmark: StartPoint | None = None,
     filter: str | None = None,
     timestamp: bool = False,
-    bookmark_not_found: str = "fail",
     options: str | None = None,
     depth: int | str | None = None,
     until_caught_up: bool = False,
@@ -211,7 +204,7 @@ def make_request(
     """The request of a subscription. Raises `BadTopic`, `BadBookmark`, `BadOption`.
 
     `options` is the option string of the reference, `given` are keywords named like options: what is in both
-    is refused. `timestamp` and `bookmark_not_found` are what holds where neither says anything else.
+    is refused. `timestamp` is what holds where neither says anything else.
     """
     _check_kinds(
         topic, positions, {"sub_id": sub_id, "filter": filter, "options": options, "journal": journal}
@@ -226,7 +219,7 @@ def make_request(
         wire["timestamp"] = None
     not_found = asked.pop("bookmark_not_found", None)
     if bookmark is not None:
-        wire["bookmark_not_found"] = not_found = not_found or bookmark_not_found
+        wire["bookmark_not_found"] = not_found = not_found or NOT_FOUND[0]
         if not_found not in NOT_FOUND:
             raise BadOption(f"bookmark_not_found={not_found!r}: use one of {', '.join(NOT_FOUND)}")
     elif not_found is not None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
 from tickertape.base.errors import BadCommand, NotReady, TickertapeError, error_from_code
@@ -20,36 +21,26 @@ from tickertape.client.publishing.resend import AFTER_RESEND
 from tickertape.client.subscriptions.registry import SubscriptionRegistry
 from tickertape.client.subscriptions.resubscribe import ResubscribeRound
 from tickertape.wire import commands
-from tickertape.wire.commands import (
-    Ack,
-    Command,
-    Committed,
-    Flush,
-    Pause,
-    Resolved,
-    Resume,
-    Staged,
-    Unsubscribe,
-)
 
-Answer: TypeAlias = Ack | Resolved | Staged | Committed
+Answer: TypeAlias = commands.Ack | commands.Resolved | commands.Staged | commands.Committed
 """The server's answer to a command with an id."""
 
 
-_ANSWERS: Final[dict[type[Command], type[Answer]]] = {
-    commands.Resolve: Resolved,
-    commands.Prepare: Staged,
-    commands.Commit: Committed,
+_ANSWERS: Final[dict[type[commands.Command], type[Answer]]] = {
+    commands.Resolve: commands.Resolved,
+    commands.Prepare: commands.Staged,
+    commands.Commit: commands.Committed,
 }
 """The answer to each command that succeeded; every other one is answered with `Ack`."""
 
 
 class _Call(NamedTuple):
     token: Waiter | ResubscribeRound | None  # None: nobody waits
-    command: Command
+    command: commands.Command
     request: SubscribeRequest | None = None  # what a subscribe asks for
 
 
+@dataclass(eq=False)
 class PendingCalls:
     """The calls of one client machine.
 
@@ -57,25 +48,18 @@ class PendingCalls:
     what is to be done.
     """
 
-    def __init__(
-        self,
-        encode: Callable[..., Send],
-        publishing: Publisher,
-        subscriptions: SubscriptionRegistry,
-        effects: list[Effect],
-    ) -> None:
-        self._encode = encode
-        self._publishing = publishing
-        self._subscriptions = subscriptions
-        self._effects = effects
-        self._waiting: dict[int, _Call] = {}
-        self._flushes: deque[tuple[int, Waiter]] = deque()
-        """Waiters for the answers to all frames up to a number."""
-        self._last_id = 0
-        self.postponed: list[ResubscribeRound] = []
-        """Rounds in which the server refused some for now; `retry` goes on with them."""
-        self.retry_at: float | None = None
-        """When that is due, monotonic seconds."""
+    _encode: Callable[..., Send]
+    _publishing: Publisher
+    _subscriptions: SubscriptionRegistry
+    _effects: list[Effect]
+    _waiting: dict[int, _Call] = field(default_factory=dict)
+    _flushes: deque[tuple[int, Waiter]] = field(default_factory=deque)
+    """Waiters for the answers to all frames up to a number."""
+    _last_id: int = 0
+    postponed: list[ResubscribeRound] = field(default_factory=list)
+    """Rounds in which the server refused some for now; `retry` goes on with them."""
+    retry_at: float | None = None
+    """When that is due, monotonic seconds."""
 
     def new_id(self) -> int:
         """A number for the next command; it names its answer."""
@@ -85,7 +69,7 @@ class PendingCalls:
     def ask(
         self,
         call_id: int,
-        command: Command,
+        command: commands.Command,
         token: Waiter | ResubscribeRound | None,
         request: SubscribeRequest | None = None,
         begin: Callable[[], None] | None = None,
@@ -103,7 +87,7 @@ class PendingCalls:
 
     def leave(self, sub_id: str) -> None:
         """Unsubscribe at the server; no caller waits for the answer."""
-        command = Unsubscribe(id=self.new_id(), sub_ids=(sub_id,))
+        command = commands.Unsubscribe(id=self.new_id(), sub_ids=(sub_id,))
         self.ask(command.id, command, None)
         self._subscriptions.unsubscribe_sent(sub_id)
 
@@ -116,26 +100,26 @@ class PendingCalls:
         del self._waiting[answer.id]
         token = call.token
         if isinstance(token, ResubscribeRound):
-            assert isinstance(answer, Ack), "nothing else answers a subscribe"
+            assert isinstance(answer, commands.Ack), "nothing else answers a subscribe"
             self._placed_again(call, token, answer)
             return
         outcome: object = answer
-        if call.request is not None and isinstance(answer, Ack):
+        if call.request is not None and isinstance(answer, commands.Ack):
             outcome = self._subscribed(token, call.request, answer)
-        elif isinstance(answer, Ack) and answer.code:
+        elif isinstance(answer, commands.Ack) and answer.code:
             outcome = error_from_code(answer.code, answer.text, available=answer.available)
-        elif isinstance(call.command, Flush):
+        elif isinstance(call.command, commands.Flush):
             outcome = None
-        elif isinstance(call.command, Unsubscribe):
+        elif isinstance(call.command, commands.Unsubscribe):
             for sub_id in self._subscriptions.known_to(call.command.sub_ids, answer.id):
                 self._subscriptions.end(sub_id, "unsubscribed", None)
-        elif isinstance(call.command, Pause | Resume):
+        elif isinstance(call.command, commands.Pause | commands.Resume):
             meant = self._subscriptions.known_to(call.command.sub_ids, answer.id)
-            self._subscriptions.paused(meant, paused=isinstance(call.command, Pause))
+            self._subscriptions.paused(meant, paused=isinstance(call.command, commands.Pause))
         if token is not None:
             self._effects.append(ResolveCall(token, outcome))
 
-    def _subscribed(self, token: Waiter | None, request: SubscribeRequest, answer: Ack) -> object:
+    def _subscribed(self, token: Waiter | None, request: SubscribeRequest, answer: commands.Ack) -> object:
         outcome: object = answer
         if answer.code:
             outcome = error = error_from_code(answer.code, answer.text, available=answer.available)
@@ -186,7 +170,7 @@ class PendingCalls:
             placing.retry()
             self.place_next(placing)
 
-    def _placed_again(self, call: _Call, placing: ResubscribeRound, answer: Ack) -> None:
+    def _placed_again(self, call: _Call, placing: ResubscribeRound, answer: commands.Ack) -> None:
         assert call.request is not None
         error: TickertapeError | None = None
         sub_id = call.request.context.sub_id
@@ -228,7 +212,7 @@ class PendingCalls:
 
     def hasten(self) -> None:
         """Ask for the acknowledgement that the server holds back, where acknowledgements are conflated."""
-        command = Flush(id=self.new_id())
+        command = commands.Flush(id=self.new_id())
         self.ask(command.id, command, None)
 
     def unanswered(self) -> None:
@@ -237,13 +221,15 @@ class PendingCalls:
         What was unsubscribed is over with the connection; what was paused or resumed comes back so.
         """
         for call_id, call in self._waiting.items():
-            if call.token is None or not isinstance(call.command, Unsubscribe | Pause | Resume):
+            if call.token is None or not isinstance(
+                call.command, commands.Unsubscribe | commands.Pause | commands.Resume
+            ):
                 continue
             meant = self._subscriptions.known_to(call.command.sub_ids, call_id)
-            if isinstance(call.command, Unsubscribe):
+            if isinstance(call.command, commands.Unsubscribe):
                 self._subscriptions.given_up(meant)
             else:
-                self._subscriptions.to_be_paused(meant, paused=isinstance(call.command, Pause))
+                self._subscriptions.to_be_paused(meant, paused=isinstance(call.command, commands.Pause))
 
     def lost(self, error: TickertapeError) -> None:
         """The connection is gone, and every answer with it."""
@@ -259,10 +245,10 @@ class PendingCalls:
         self._effects.extend(ResolveCall(token, error) for token in tokens if token is not None)
 
 
-def _check_kind(command: Command, answer: Answer) -> None:
+def _check_kind(command: commands.Command, answer: Answer) -> None:
     """Raise `BadCommand` for an answer of another kind than the command has; a refusal fits each."""
-    expected = _ANSWERS.get(type(command), Ack)
-    if not isinstance(answer, expected) and not (isinstance(answer, Ack) and answer.code):
+    expected = _ANSWERS.get(type(command), commands.Ack)
+    if not isinstance(answer, expected) and not (isinstance(answer, commands.Ack) and answer.code):
         asked, given = type(command).__name__, type(answer).__name__
         raise BadCommand(
             f"the server answered command {answer.id}, {asked}, with {given} in place of {expected.__name__}"

@@ -52,25 +52,6 @@ from tickertape.client.subscriptions.registry import SubscriptionRegistry
 from tickertape.client.subscriptions.resubscribe import ResubscribeRound
 from tickertape.client.subscriptions.subscription import combined
 from tickertape.wire import commands
-from tickertape.wire.commands import (
-    Command,
-    Completed,
-    Credit,
-    Deliver,
-    Ended,
-    Flush,
-    Goodbye,
-    Heartbeat,
-    LoggedOn,
-    Pause,
-    Persisted,
-    PersistedNotice,
-    Processed,
-    Publish,
-    Rejected,
-    Resume,
-    Unsubscribe,
-)
 from tickertape.wire.connection import Connection, Received, Violation
 from tickertape.wire.heartbeat import Liveness
 
@@ -212,7 +193,7 @@ class ClientProtocol:
         """Judge the connection by what the driver sees of it, at the latest at `next_heartbeat()`."""
         verdict = self.heartbeat.check(liveness, now.mono)
         if verdict == "beat":
-            self._send(Heartbeat())
+            self._send(commands.Heartbeat())
         elif verdict == "silent" and self._goodbye is None:
             silence = self.heartbeat.silence()
             self.heartbeat.end()
@@ -227,7 +208,7 @@ class ClientProtocol:
         self.heartbeat.choose(interval, idle)
         if self._connection is not None:
             self.heartbeat.begin(now.mono)
-            self._send(Heartbeat(interval_ms=self.heartbeat.interval_ms))
+            self._send(commands.Heartbeat(interval_ms=self.heartbeat.interval_ms))
 
     def set_store(self, store: PublishStore | None, now: Now) -> None:
         """Use this publish store. Raises `UsageError` while another one holds messages."""
@@ -251,7 +232,7 @@ class ClientProtocol:
             # Every frame has its answer; asking for another one would only cost a round trip.
             self._calls.flush(frame, token)
             return
-        command = Flush(id=self._calls.new_id(), level=level)
+        command = commands.Flush(id=self._calls.new_id(), level=level)
         self._calls.ask(command.id, command, token)
 
     def subscribe(self, token: Waiter, request: SubscribeRequest, sink: Sink) -> None:
@@ -288,7 +269,7 @@ class ClientProtocol:
             self._effects.append(ResolveCall(token, None))
             return
         self.send_settlements()
-        command = Unsubscribe(id=self._calls.new_id(), sub_ids=sub_ids)
+        command = commands.Unsubscribe(id=self._calls.new_id(), sub_ids=sub_ids)
         self._calls.ask(command.id, command, token)
 
     def leave(self, request: SubscribeRequest) -> None:
@@ -306,12 +287,12 @@ class ClientProtocol:
     def pause(self, token: Waiter, sub_ids: tuple[str, ...]) -> None:
         """Resolved when the server sends them no more. Raises `Disconnected`, `SubscriptionUnknown`."""
         self._check_known("pause", sub_ids, "nothing was paused")
-        self.ask(token, lambda number: Pause(id=number, sub_ids=sub_ids))
+        self.ask(token, lambda number: commands.Pause(id=number, sub_ids=sub_ids))
 
     def resume(self, token: Waiter, sub_ids: tuple[str, ...]) -> None:
         """Resolved when they go on. Raises `Disconnected`, `SubscriptionUnknown`."""
         self._check_known("resume", sub_ids, "nothing was resumed")
-        self.ask(token, lambda number: Resume(id=number, sub_ids=sub_ids))
+        self.ask(token, lambda number: commands.Resume(id=number, sub_ids=sub_ids))
 
     def resolve(self, token: Waiter, asked: commands.Resolve) -> None:
         """Resolved with `Resolved`: what `asked`, given an id, covers now. Raises `Disconnected`."""
@@ -319,7 +300,9 @@ class ClientProtocol:
         self.publishing.flush()
         self.ask(token, lambda number: replace(asked, id=number))
 
-    def ask(self, token: Waiter, make: Callable[[int], Command], batch: MessageBatch | None = None) -> None:
+    def ask(
+        self, token: Waiter, make: Callable[[int], commands.Command], batch: MessageBatch | None = None
+    ) -> None:
         """Send the command that `make` gives for an id, resolved with its answer. Raises `Disconnected`."""
         self.logon.check_ready()
         number = self._calls.new_id()
@@ -368,21 +351,21 @@ class ClientProtocol:
         self._send(replace(self.logon.command, options=options, heartbeat_ms=beat_ms))
         self.heartbeat.begin(now.mono)
 
-    def _frame(self, command: Command, batch: MessageBatch | None = None) -> Send:
+    def _frame(self, command: commands.Command, batch: MessageBatch | None = None) -> Send:
         assert self._connection is not None
         return Send(self._connection.send(command, batch))
 
-    def _send(self, command: Command, batch: MessageBatch | None = None) -> None:
+    def _send(self, command: commands.Command, batch: MessageBatch | None = None) -> None:
         if self._connection is not None:
             self._effects.append(Send(self._connection.send(command, batch)))
 
-    def _send_published(self, command: Publish | Flush, batch: MessageBatch | None) -> None:
-        if isinstance(command, Flush):
+    def _send_published(self, command: commands.Publish | commands.Flush, batch: MessageBatch | None) -> None:
+        if isinstance(command, commands.Flush):
             self._calls.hasten()
         elif self._connection is not None:
             self._effects.append(Send(self._connection.send(command, batch)))
 
-    def _send_credits(self, grants: list[Credit]) -> None:
+    def _send_credits(self, grants: list[commands.Credit]) -> None:
         for command in combined(grants):
             self._send(command)
 
@@ -429,38 +412,38 @@ class ClientProtocol:
         for sub_id in leaving:
             self._calls.leave(sub_id)
 
-    def _command(self, command: Command, batch: MessageBatch | None, now: Now) -> None:
-        if isinstance(command, Goodbye):
+    def _command(self, command: commands.Command, batch: MessageBatch | None, now: Now) -> None:
+        if isinstance(command, commands.Goodbye):
             self._hang_up(error_from_code(command.code, command.text))
-        elif isinstance(command, LoggedOn):
+        elif isinstance(command, commands.LoggedOn):
             self._log_on(command, now)
-        elif isinstance(command, Heartbeat):
+        elif isinstance(command, commands.Heartbeat):
             return  # life is seen where bytes arrive
         elif self.logon.logged_on is None:
             raise BadCommand(f"the server sent {type(command).__name__} before it answered the logon")
-        elif isinstance(command, Deliver):
+        elif isinstance(command, commands.Deliver):
             if batch is not None:
                 self.subscriptions.deliver(command, batch, now)
-        elif isinstance(command, Persisted | Processed | Rejected):
+        elif isinstance(command, commands.Persisted | commands.Processed | commands.Rejected):
             self._published(command)
-        elif isinstance(command, Completed):
+        elif isinstance(command, commands.Completed):
             self.subscriptions.completed(command)
-        elif isinstance(command, PersistedNotice):
+        elif isinstance(command, commands.PersistedNotice):
             self.subscriptions.noticed(command)
-        elif isinstance(command, Ended):
+        elif isinstance(command, commands.Ended):
             self.subscriptions.ended(command)
         elif isinstance(command, Answer):
             self._calls.answered(command)
         else:
             raise BadCommand(f"{type(command).__name__} does not come from a server")
 
-    def _published(self, command: Persisted | Processed | Rejected) -> None:
+    def _published(self, command: commands.Persisted | commands.Processed | commands.Rejected) -> None:
         if self.acks.behind:
             self._run_reported(self.acks.answered)
-        if isinstance(command, Persisted):
+        if isinstance(command, commands.Persisted):
             self.publishing.persisted(command)
             self._calls.hurry()
-        elif isinstance(command, Processed):
+        elif isinstance(command, commands.Processed):
             self.publishing.processed(command)
         else:
             self.publishing.rejected(command)
@@ -468,7 +451,7 @@ class ClientProtocol:
         if self.acks.waiting:
             self._run_reported(self.acks.room)
 
-    def _log_on(self, command: LoggedOn, now: Now) -> None:
+    def _log_on(self, command: commands.LoggedOn, now: Now) -> None:
         assert self._connection is not None
         self.logon.accept(command)
         self._connection.logged_on()

@@ -40,17 +40,7 @@ from tickertape.client.limits import client_transaction_bytes_max, commit_retry_
 from tickertape.client.protocol.core import ClientProtocol
 from tickertape.client.publishing.bulk import chunks_from_arrow, chunks_of_messages
 from tickertape.payload.bodies import encode
-from tickertape.wire.commands import (
-    Abort,
-    Command,
-    Commit,
-    Committed,
-    LoggedOn,
-    Prepare,
-    Stage,
-    Staged,
-    Transaction,
-)
+from tickertape.wire import commands
 
 _TEXT_BYTES: Final = 4
 """Of a character in UTF-8, at most."""
@@ -62,8 +52,8 @@ _NO_ROOM: Final = (TransactionTooLarge, StagingFull, LimitReached)
 """Refusals of a stage in which parts of earlier attempts count."""
 _WRONG: Final = (BadBatch, BadCommand, FrameTooLarge)
 """With what a server ends a connection on which it was sent something that no client may send."""
-Make: TypeAlias = Callable[[int], Command]
-Steps: TypeAlias = Generator[tuple[Make, MessageBatch | None], object, Committed]
+Make: TypeAlias = Callable[[int], commands.Command]
+Steps: TypeAlias = Generator[tuple[Make, MessageBatch | None], object, commands.Committed]
 """What is to be asked one after the other: commands that are made of their ids, and what they carry; it is
 sent each answer, see `onward`."""
 
@@ -76,9 +66,9 @@ class ConnectionPin:
     prepared is dropped with the connection, and what is staged behind that would be committed without it."""
 
     def __init__(self) -> None:
-        self._first: LoggedOn | None = None
+        self._first: commands.LoggedOn | None = None
 
-    def check(self, logged_on: LoggedOn | None) -> None:
+    def check(self, logged_on: commands.LoggedOn | None) -> None:
         """`logged_on`: what the server said at the logon of the connection that there is now, if there is
         one. Raises `Disconnected` when it is another one than the first time."""
         if self._first is None:
@@ -126,7 +116,7 @@ class TransactionBuffer:
         name = uuid4().hex if name is None else name
         check_client_name(publisher)
         check_transaction(space, name)
-        self.key = Transaction(publisher=publisher, space=space, name=name)
+        self.key = commands.Transaction(publisher=publisher, space=space, name=name)
         self.bytes_max = client_transaction_bytes_max if bytes_max is None else parse_size(bytes_max)
         self.result: CommittedTransaction | None = None
         self.aborted = False
@@ -262,16 +252,19 @@ class TransactionBuffer:
     def _commit_parts(self, parts: tuple[str, ...]) -> Steps:
         self._asked, self.uncertain = parts, True
         try:
-            answer = yield (lambda number: Commit(id=number, transaction=self.key, parts=parts)), None
+            answer = yield (
+                (lambda number: commands.Commit(id=number, transaction=self.key, parts=parts)),
+                None,
+            )
         except _NOTHING_SAID:
             raise
         except TickertapeError:
             self.uncertain = False
             raise
-        assert isinstance(answer, Committed)
+        assert isinstance(answer, commands.Committed)
         return answer
 
-    def committed(self, answer: Committed) -> CommittedTransaction:
+    def committed(self, answer: commands.Committed) -> CommittedTransaction:
         """Take in that it is in the log."""
         last = Bookmark(answer.publisher, answer.sequence)
         self.result = CommittedTransaction(
@@ -300,16 +293,16 @@ class TransactionBuffer:
 
 
 def staging(
-    key: Transaction, part: str, frames: Iterable[MessageBatch]
+    key: commands.Transaction, part: str, frames: Iterable[MessageBatch]
 ) -> Generator[tuple[Make, MessageBatch | None], object, None]:
     """Yield the commands to have `frames` staged and durable as a part of a transaction. Raises
     `TransactionUnknown` when the server says that it has something else than all of them."""
     messages = 0
     for frame in frames:
-        yield (lambda number: Stage(id=number, transaction=key, part=part)), frame
+        yield (lambda number: commands.Stage(id=number, transaction=key, part=part)), frame
         messages += frame.count
-    answer = yield (lambda number: Prepare(id=number, transaction=key, part=part)), None
-    if isinstance(answer, Staged) and answer.messages != messages:
+    answer = yield (lambda number: commands.Prepare(id=number, transaction=key, part=part)), None
+    if isinstance(answer, commands.Staged) and answer.messages != messages:
         raise TransactionUnknown(
             f"{answer.messages} of {messages} messages are staged for a part of {key.name}: it was dropped, "
             "and begun again, meanwhile; nothing of it is published, commit it again"
@@ -341,6 +334,6 @@ def before_retry(deadline: float | None, seconds: float | None, lost: Disconnect
     return min(rest, commit_retry_seconds)
 
 
-def aborting(key: Transaction) -> Make:
+def aborting(key: commands.Transaction) -> Make:
     """The command that drops what is staged for a transaction."""
-    return lambda number: Abort(id=number, transaction=key)
+    return lambda number: commands.Abort(id=number, transaction=key)

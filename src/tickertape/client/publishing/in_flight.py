@@ -76,21 +76,6 @@ def check_frame(frame: int, sent: int) -> None:
         raise BadCommand(f"the server answered publish frame {frame}; {sent} were sent")
 
 
-def check_persisted(command: Persisted, sent: int, known: int | None) -> None:
-    """Raise `BadCommand` for a frame that is none of the `sent` ones, or a sequence above those `known` to be
-    given; None where there are none."""
-    if command.frame:
-        check_frame(command.frame, sent)
-    if known is not None and command.sequence > known:
-        raise BadCommand(f"the server persisted sequence {command.sequence}; none above {known} was sent")
-
-
-def check_processed(command: Processed, frame: FrameInFlight) -> None:
-    """Raise `BadCommand` for a frame that a store keeps: only a `Persisted` or `Rejected` settles it."""
-    if frame.batch is not None:
-        raise BadCommand(f"the server processed publish frame {command.frame}, which is to be persisted")
-
-
 def check_rejected(command: Rejected, frame: FrameInFlight) -> None:
     """Raise `BadCommand` when it names messages that are not in the frame, or no longer."""
     named = len(command.refused)
@@ -135,8 +120,11 @@ class UnansweredFrames:
 
         Up to which sequence the store let go; 0 when of nothing.
         """
-        known = None if self.store is None else max(self.sent_sequence, self.last_persisted)
-        check_persisted(command, self.frame, known)
+        if command.frame:
+            check_frame(command.frame, self.frame)
+        known = max(self.sent_sequence, self.last_persisted)
+        if self.store is not None and command.sequence > known:
+            raise BadCommand(f"the server persisted sequence {command.sequence}; none above {known} was sent")
         buffer, sequence = self._buffers.recorded, command.sequence
         while buffer.in_flight and (number := next(iter(buffer.in_flight))) <= command.frame:
             sequence = max(sequence, buffer.in_flight.pop(number).last)
@@ -152,7 +140,9 @@ class UnansweredFrames:
         for buffer in (self._buffers.unrecorded, self._buffers.recorded):
             frame = buffer.in_flight.get(command.frame)
             if frame is not None:
-                check_processed(command, frame)
+                if frame.batch is not None:  # only a `Persisted` or `Rejected` settles what a store keeps
+                    number = command.frame
+                    raise BadCommand(f"the server processed publish frame {number}, which is to be persisted")
                 del buffer.in_flight[command.frame]
                 settled.append(buffer)
         return settled

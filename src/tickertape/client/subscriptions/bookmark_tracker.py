@@ -6,7 +6,7 @@ Exceptions of an application's store become a `TickertapeError`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
@@ -20,55 +20,34 @@ from tickertape.client.limits import bookmark_publishers_max
 T = TypeVar("T")
 
 
-class BookmarkTracker(Protocol):
-    """Tracks the deliveries of one subscription. Every call may raise a `TickertapeError`."""
-
-    comes_again: bool
-    """Whether messages that were not discarded are redelivered after a resumption."""
-
-    def resumed(self, *, conflated: bool) -> None:
-        """The subscription is about to be placed (again)."""
-
-    def started(self, bookmarks: Sequence[Bookmark]) -> None:
-        """The server says after which message it begins; none: at the beginning of the log."""
-
-    def new_rows(self, publishers: Publishers, sequences: UInt64s) -> Mask | None:
-        """A batch came: which rows are for the application; None = all."""
-
-    def noticed(self, bookmark: Bookmark) -> None:
-        """Everything up to there was delivered."""
-
-    def most_recent(self) -> list[Bookmark]:
-        """Where to resume; none: at the beginning of the log."""
-
-
 class StoredBookmarkTracker:
-    """A subscription that a bookmark store remembers."""
+    """A subscription that a bookmark store remembers. Every call may raise a `TickertapeError`."""
 
     comes_again = True
+    """Whether messages that were not discarded are redelivered after a resumption."""
 
     def __init__(self, store: BookmarkStore, sub_id: str) -> None:
         self._store = store
         self._sub_id = sub_id
 
     def resumed(self, *, conflated: bool) -> None:
-        """See `BookmarkTracker`."""
+        """The subscription is about to be placed (again)."""
         asked(lambda: self._store.resumed(self._sub_id, forget_beyond=conflated))
 
     def started(self, bookmarks: Sequence[Bookmark]) -> None:
-        """See `BookmarkTracker`."""
+        """The server says after which message it begins; none: at the beginning of the log."""
         asked(lambda: self._store.started(self._sub_id, bookmarks))
 
     def new_rows(self, publishers: Publishers, sequences: UInt64s) -> Mask | None:
-        """See `BookmarkTracker`."""
+        """A batch came: which rows are for the application; None = all."""
         return asked(lambda: self._store.log(self._sub_id, publishers, sequences))
 
     def noticed(self, bookmark: Bookmark) -> None:
-        """See `BookmarkTracker`."""
+        """Everything up to there was delivered."""
         asked(lambda: self._store.persisted(self._sub_id, bookmark))
 
     def most_recent(self) -> list[Bookmark]:
-        """See `BookmarkTracker`."""
+        """Where to resume; none: at the beginning of the log."""
         return asked(lambda: list(self._store.most_recent(self._sub_id)))
 
 
@@ -87,17 +66,17 @@ class MemoryBookmarkTracker:
         """Of each publisher the ordinal of its last message, and the sequence; the latest is the last."""
 
     def resumed(self, *, conflated: bool) -> None:
-        """See `BookmarkTracker`."""
+        """See `StoredBookmarkTracker`."""
         if conflated:
             self._point.again(self._delivered)
 
     def started(self, bookmarks: Sequence[Bookmark]) -> None:
-        """See `BookmarkTracker`."""
+        """See `StoredBookmarkTracker`."""
         if not self._delivered and not self._point.base:
             self._point.start(one_for_each(bookmarks))
 
     def new_rows(self, publishers: Publishers, sequences: UInt64s) -> Mask | None:
-        """See `BookmarkTracker`."""
+        """See `StoredBookmarkTracker`."""
         if isinstance(publishers, int):
             keep = self._new(publishers, sequences)
             kept = sequences if keep is None else sequences[keep]
@@ -139,16 +118,20 @@ class MemoryBookmarkTracker:
                 del self._seen[old]
 
     def noticed(self, bookmark: Bookmark) -> None:
-        """See `BookmarkTracker`."""
+        """See `StoredBookmarkTracker`."""
         ordinal, high = self._seen.get(bookmark.publisher, (0, -1))
         past = bookmark.sequence < high or (bookmark.sequence == high and ordinal < self._delivered - 1)
         if not past:  # else it tells of messages that came again, and would move the recovery point back
             self._point.notice(bookmark, self._delivered, self._delivered)
 
     def most_recent(self) -> list[Bookmark]:
-        """See `BookmarkTracker`."""
+        """See `StoredBookmarkTracker`."""
         moved = ((at, publisher, sequence) for publisher, (at, sequence) in self._seen.items())
         return self._point.bookmarks(self._delivered, moved)
+
+
+BookmarkTracker: TypeAlias = StoredBookmarkTracker | MemoryBookmarkTracker
+"""Tracks the deliveries of one subscription."""
 
 
 def tracker_of(

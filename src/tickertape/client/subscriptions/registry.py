@@ -29,21 +29,7 @@ from tickertape.batch.format import I8, U8, UInt64s
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.batch.select import select
 from tickertape.client.bookmark_store.protocol import BookmarkStore
-from tickertape.client.common.effects import (
-    CaughtUp,
-    DeliverBatch,
-    DeliverShared,
-    DuplicatesDropped,
-    Effect,
-    End,
-    Notice,
-    OrderTogether,
-    Part,
-    ReportError,
-    Sink,
-    Started,
-    WillRedeliver,
-)
+from tickertape.client.common import effects
 from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.subscriptions.bookmark_tracker import BookmarkTracker, forget, tracker_of
 from tickertape.client.subscriptions.duplicates import Deduplicated, drop_duplicates, dropped_of
@@ -59,7 +45,7 @@ MESSAGES_A_RUN_CHECKED: Final = 8
 class SubscriptionRegistry:
     """The subscribing half of the client machine."""
 
-    def __init__(self, effects: list[Effect], leases: Leases, *, keep: bool = False) -> None:
+    def __init__(self, effects: list[effects.Effect], leases: Leases, *, keep: bool = False) -> None:
         self._effects = effects
         self._leases = leases
         self._by_id: dict[str, Subscription] = {}
@@ -105,7 +91,7 @@ class SubscriptionRegistry:
                 )
         self.store = store
 
-    def prepare(self, request: SubscribeRequest, sink: Sink) -> Subscription:
+    def prepare(self, request: SubscribeRequest, sink: effects.Sink) -> Subscription:
         """Make a subscription for `begin`. Raises `SubscriptionExists`, and errors of the bookmark store."""
         sub_id = request.context.sub_id
         present = self._by_id.get(sub_id)
@@ -166,7 +152,7 @@ class SubscriptionRegistry:
         if present.replay is not None and answer.after:
             self._begun(present, present.replay, place)
         if present.replay is not None:
-            self._effects.append(Started(present.sink, answer.after, answer.found))
+            self._effects.append(effects.Started(present.sink, answer.after, answer.found))
         abandoned, present.abandoned = present.abandoned, False
         return abandoned
 
@@ -192,7 +178,7 @@ class SubscriptionRegistry:
         if successor is None or successor.request is not request:
             return None, False
         present.successor = None
-        self._effects.append(End(successor.sink, reason, error))
+        self._effects.append(effects.End(successor.sink, reason, error))
         abandoned, present.abandoned = present.abandoned, False
         return (present.give_back() if present.consumed else None), abandoned
 
@@ -227,7 +213,7 @@ class SubscriptionRegistry:
         if subscription is not None:
             if subscription.replay is not None:
                 subscription.replay.completed = True
-            self._effects.append(CaughtUp(subscription.sink))
+            self._effects.append(effects.CaughtUp(subscription.sink))
 
     def ended(self, command: Ended) -> None:
         """The server says that it is over."""
@@ -239,20 +225,20 @@ class SubscriptionRegistry:
             return
         error = error_from_code(command.code, command.text)
         if subscription.request.handled:
-            self._effects.append(ReportError(error))
+            self._effects.append(effects.ReportError(error))
         self.end(command.sub_id, command.code, error)
 
     def failed(self, sub_id: str, error: TickertapeError) -> None:
         """It cannot go on here; the server is to be told. What was to go on where it ends fails with it: what
         comes before that stands would be missing."""
-        self._effects.append(ReportError(error))
+        self._effects.append(effects.ReportError(error))
         present = self._by_id[sub_id]
         successor, placed = present.successor, present.placed
         if successor is not None and successor.replay is None:
             present.successor = None
         self.end(sub_id, error.code, error)
         if successor is not None and present.successor is None:
-            self._effects.append(End(successor.sink, error.code, error))
+            self._effects.append(effects.End(successor.sink, error.code, error))
         if placed and sub_id not in self._by_id:  # else it was just being replaced
             self.leaving.append(sub_id)
 
@@ -265,13 +251,13 @@ class SubscriptionRegistry:
         self._idle_credit.forget(sub_id)
         subscription.end_leases()
         self._leases.ended(sub_id)
-        self._effects.append(End(subscription.sink, reason, error))
+        self._effects.append(effects.End(subscription.sink, reason, error))
         if subscription.successor is not None:
             self._by_id[sub_id] = subscription.successor
         elif not subscription.request.named and subscription.context.store is not None:
             error = forget(self.store, sub_id)
             if error is not None:
-                self._effects.append(ReportError(error))
+                self._effects.append(effects.ReportError(error))
 
     # -- connections ------------------------------------------------------------------------------------
 
@@ -289,14 +275,14 @@ class SubscriptionRegistry:
     def _lose(self, sub_id: str, present: Subscription, reason: str, error: TickertapeError) -> None:
         successor, present.successor = present.successor, None
         if successor is not None:
-            self._effects.append(End(successor.sink, reason, error))
+            self._effects.append(effects.End(successor.sink, reason, error))
         self._idle_credit.forget(sub_id)
         present.lose()
         replay = present.replay
         if replay is not None and replay.completed and replay.ends:
             self.end(sub_id, "complete", None)
         elif present.tracker is not None and present.tracker.comes_again:
-            self._effects.append(WillRedeliver(present.sink))
+            self._effects.append(effects.WillRedeliver(present.sink))
 
     def given_up(self, sub_ids: Sequence[str]) -> None:
         """The connection is gone with the answer to what ends them: they are over all the same."""
@@ -400,13 +386,13 @@ class SubscriptionRegistry:
                     return
                 batch = select(batch, np.array(rows, I8))
         batch.context = subscription.leased(command, self._leases) if command.queue else context
-        self._effects.append(DeliverBatch(subscription.sink, batch))
+        self._effects.append(effects.DeliverBatch(subscription.sink, batch))
 
     def delivered_to_all(self, routes: Sequence[Route], batch: MessageBatch, now: Now) -> None:
         """A batch came for several subscriptions: each gets its share of it. Raises `BadCommand` for more
         than the credit of one allows, once those before it have theirs."""
         shared = self._routes.add(batch)
-        parts: list[Part] = []
+        parts: list[effects.Part] = []
         beyond: BadCommand | None = None
         by_id, share, mono = self._by_id, shared.share, now.mono
         for sub_id, rows, cost in routes:
@@ -428,7 +414,7 @@ class SubscriptionRegistry:
                 if cost:
                     parts.append((subscription.sink, share(rows, cost, context), rows))
         if parts:
-            self._effects.append(DeliverShared(shared, parts))
+            self._effects.append(effects.DeliverShared(shared, parts))
         if beyond is not None:
             raise beyond
 
@@ -460,7 +446,7 @@ class SubscriptionRegistry:
         if left_over.dropped is not None:
             if self._report_duplicates:
                 dropped = dropped_of(batch, left_over.dropped, subscription.context)
-                self._effects.append(DuplicatesDropped(dropped))
+                self._effects.append(effects.DuplicatesDropped(dropped))
             credit = subscription.take(cost - left_over.cost)
             if credit is not None:
                 self.grants.append(credit)
@@ -481,7 +467,7 @@ class SubscriptionRegistry:
                     self.failed(sub_id, error)
                     continue
                 replay.begun, replay.after = True, bookmark
-            self._effects.append(Notice(subscription.sink, str(bookmark)))
+            self._effects.append(effects.Notice(subscription.sink, str(bookmark)))
 
     def take_errands(self) -> tuple[list[Credit], list[str]]:
         """Return the credit to give back, and the subscriptions to end at the server."""
@@ -519,7 +505,7 @@ class SubscriptionRegistry:
         if not paused:
             sinks = [self._by_id[sub_id].sink for sub_id in dict.fromkeys(sub_ids) if sub_id in self._by_id]
             if len(sinks) > 1:
-                self._effects.append(OrderTogether(sinks))
+                self._effects.append(effects.OrderTogether(sinks))
 
     def next_deadline(self) -> float | None:
         """When `wake` wants to be called (monotonic seconds), or None."""

@@ -33,7 +33,7 @@ def test_a_plain_subscription_asks_for_nothing() -> None:
 
 def test_a_client_asks_for_fail_unless_told_otherwise() -> None:
     assert make_request("orders", "s", bookmark=EPOCH).options == "bookmark,bookmark_not_found=fail"
-    request = make_request("orders", "s", bookmark=EPOCH, bookmark_not_found="now")
+    request = make_request("orders", "s", bookmark=EPOCH, given={"bookmark_not_found": "now"})
     assert request.options == "bookmark,bookmark_not_found=now"
     request = make_request("orders", "s", bookmark=EPOCH, options="bookmark_not_found = epoch, timestamp,")
     assert request.options == "bookmark,timestamp,bookmark_not_found=epoch"
@@ -153,7 +153,7 @@ def test_options_that_need_a_value_get_one() -> None:
 
 def test_bookmark_not_found_is_checked() -> None:
     with pytest.raises(BadOption, match="'later'"):
-        make_request("orders", "s", bookmark=EPOCH, bookmark_not_found="later")
+        make_request("orders", "s", bookmark=EPOCH, given={"bookmark_not_found": "later"})
     with pytest.raises(BadOption, match="needs a bookmark"):
         make_request("orders", "s", options="bookmark_not_found=now")
 

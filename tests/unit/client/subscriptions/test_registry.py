@@ -42,9 +42,8 @@ def deliver(peer: Peer, count: int) -> None:
 
 def test_the_command_says_what_was_asked_for() -> None:
     peer = Peer().connect()
-    request = make_request(
-        "orders", "sub", bookmark="1|2|", timestamp=True, bookmark_not_found="epoch", depth=5000
-    )
+    given = {"bookmark_not_found": "epoch"}
+    request = make_request("orders", "sub", bookmark="1|2|", timestamp=True, depth=5000, given=given)
     peer.core.subscribe(Named("s"), request, Named("sink"))
     assert peer.sent() == [
         (
