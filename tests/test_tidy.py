@@ -99,13 +99,11 @@ PURE_BY_DUTY = {
     "client/protocol/logon.py",
     "client/common/connection_state.py",
     "client/ha/subscription_manager.py",
-    "client/publish_store/format.py",
     "client/publish_store/unpersisted.py",
-    "client/publish_store/recovery.py",
+    "client/publish_store/format.py",
     "client/bookmark_store/progress.py",
     "client/bookmark_store/ring_format.py",
     "client/bookmark_store/log_format.py",
-    "client/bookmark_store/recovery_point.py",
 }
 IMPURE_CALLS = {"open", "input", "print", "breakpoint"}
 CLOCK_READS = {"now", "utcnow", "today"}

@@ -68,9 +68,9 @@ BOUND_MUTATIONS: Final = (
     ),
     Mutation(
         "records of a store that contradict each other are believed",
-        "client/publish_store/recovery.py",
-        "    if any(low.last >= high.first for low, high in pairwise(entries)):",
-        "    if any(low is high for low, high in pairwise(entries)):",
+        "client/publish_store/format.py",
+        "    if any(low.last >= high.first for low, high in pairwise(fold.ledger.entries)):",
+        "    if any(low is high for low, high in pairwise(fold.ledger.entries)):",
         (f"{_COMMITTED}[publish_store]",),
         promise="R12",
         tier="fuzz",

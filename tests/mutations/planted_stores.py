@@ -133,7 +133,7 @@ STORE_MUTATIONS: Final = (
     ),
     Mutation(
         "names of segments that were removed and are back are taken for a gap",
-        "client/publish_store/recovery.py",
+        "client/publish_store/format.py",
         "        if headers[i].number < oldest:\n",
         "        if headers[i].number < 0:\n",
         (_STORE_POWER,),
@@ -142,7 +142,7 @@ STORE_MUTATIONS: Final = (
     ),
     Mutation(
         "what is left of a batch goes with the segment that the batch was in",
-        "client/publish_store/recovery.py",
+        "client/publish_store/format.py",
         "rest) and rest is not None:",
         "rest) and rest is self:",
         (_STORE_MODEL,),
@@ -151,7 +151,7 @@ STORE_MUTATIONS: Final = (
     ),
     Mutation(
         "a publish that was interrupted comes before what it interrupted",
-        "client/publish_store/recovery.py",
+        "client/publish_store/format.py",
         "self.ledger.replace(first, max(last, self._highest), None)",
         "self.ledger.replace(first, last, None)",
         (_STORE_MODEL,),
@@ -223,7 +223,7 @@ STORE_MUTATIONS: Final = (
     ),
     Mutation(
         "a notice counts before what was delivered ahead of it is discarded",
-        "client/bookmark_store/recovery_point.py",
+        "client/bookmark_store/progress.py",
         "self.pending[0] <= head:",
         "self.pending[0] <= head + 1:",
         (_BOOKMARKS,),

@@ -17,9 +17,8 @@ import msgspec
 from tickertape.base.errors import Closed, Disconnected, StoreFull, TickertapeError, TimedOut, UsageError
 from tickertape.base.units import within
 from tickertape.batch.message_batch import MessageBatch
-from tickertape.client.aio.connection import AsyncioConnection
+from tickertape.client.aio.connection import AsyncioConnection, AsyncioTlsConnection
 from tickertape.client.aio.streams import AsyncHandledStream, AsyncMessageStream, HandlerOrder
-from tickertape.client.aio.tls_connection import AsyncioTlsConnection
 from tickertape.client.aio.waiting import AsyncioWaiter, Notifier, remaining
 from tickertape.client.api import exit_flush as exits
 from tickertape.client.api.driver import ClientDriver, DriverSettings, Step

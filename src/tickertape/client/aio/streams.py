@@ -26,8 +26,7 @@ from tickertape.client.common.handlers import Handler, HandlerRunner
 from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.common.waiting import DEFAULT, Timeout, seconds_of
 from tickertape.client.subscriptions.duplicates import is_over
-from tickertape.client.subscriptions.message_buffer import rest_of
-from tickertape.client.subscriptions.message_buffer_conflation import Superseded
+from tickertape.client.subscriptions.message_buffer import Superseded, rest_of
 from tickertape.client.subscriptions.routing import in_order
 
 if TYPE_CHECKING:

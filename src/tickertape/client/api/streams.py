@@ -15,8 +15,7 @@ from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.api.auto_ack import AutoAckReader
 from tickertape.client.common.request import SubscribeRequest, SubscriptionContext
 from tickertape.client.common.waiting import Timeout
-from tickertape.client.subscriptions.message_buffer import MessageBuffer
-from tickertape.client.subscriptions.message_buffer_conflation import Superseded, discard_superseded
+from tickertape.client.subscriptions.message_buffer import MessageBuffer, Superseded, discard_superseded
 
 T = TypeVar("T")
 NO_REQUEST: Final = SubscribeRequest(topic="", context=SubscriptionContext(sub_id=""))

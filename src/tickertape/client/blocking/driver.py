@@ -21,10 +21,9 @@ from tickertape.base.units import within
 from tickertape.batch import MessageBatch
 from tickertape.client.api import exit_flush as exits
 from tickertape.client.api.driver import ClientDriver, DriverSettings, Step
-from tickertape.client.blocking.connection import SocketConnection, open_socket
+from tickertape.client.blocking.connection import SocketConnection, TlsConnection, open_socket, shake
 from tickertape.client.blocking.streams import HandledPart, HandledStream, MessageStream, push_all
 from tickertape.client.blocking.threads import TimerThread, WriteNotifier
-from tickertape.client.blocking.tls_connection import TlsConnection, shake
 from tickertape.client.blocking.waiting import ThreadWaiter
 from tickertape.client.common import fork_safety as forks
 from tickertape.client.common.connection_state import ConnectionState

@@ -27,8 +27,12 @@ from tickertape.client.common.handlers import Handler, HandlerRunner
 from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.common.waiting import DEFAULT, Timeout, seconds_of
 from tickertape.client.subscriptions.duplicates import unless_over
-from tickertape.client.subscriptions.message_buffer import NO_POSITION, MessageBuffer, ReadPosition
-from tickertape.client.subscriptions.message_buffer_conflation import Superseded
+from tickertape.client.subscriptions.message_buffer import (
+    NO_POSITION,
+    MessageBuffer,
+    ReadPosition,
+    Superseded,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,9 +14,15 @@ from typing import Any, Self
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import BookmarkStoreFull, Closed, TickertapeError
 from tickertape.base.limits import bookmark_subscriptions_max
-from tickertape.client.bookmark_store.progress import Mask, Progress, Publishers, Ranges, UInt64s
+from tickertape.client.bookmark_store.progress import (
+    Mask,
+    Progress,
+    Publishers,
+    Ranges,
+    UInt64s,
+    one_for_each,
+)
 from tickertape.client.bookmark_store.protocol import RecoveryPointAdapter
-from tickertape.client.bookmark_store.recovery_point import one_for_each
 from tickertape.client.common import fork_safety as forks
 
 

@@ -22,11 +22,11 @@ from tickertape.client.bookmark_store.progress import (
     EXPECTED,
     MIXED,
     Numbers,
+    Pending,
     Progress,
     Publishers,
     UInt64s,
 )
-from tickertape.client.bookmark_store.recovery_point import Pending
 from tickertape.client.limits import bookmark_window_messages_max
 
 MAGIC: Final = b"ttbmlog\0"

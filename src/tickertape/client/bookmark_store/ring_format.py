@@ -212,7 +212,9 @@ def _read_place(content: bytes | bytearray, place: RingSlot) -> _Read:
         if best is None and None in slots:
             lost.append(cell)
         newest = max(newest, best.version if best else 0)
-        if best is not None and _is_at(content, cell, best):
+        if best is not None and SLOT.unpack_from(content, cell.at)[2:] == tuple(
+            best
+        ):  # where the next would go
             cell.turn()
         if cell is place.base:
             start = best or start
@@ -246,8 +248,3 @@ def _slots(content: bytes | bytearray, cell: RingCell) -> Iterator[RingValue | N
             yield value if counted else None
         else:
             yield None
-
-
-def _is_at(content: bytes | bytearray, cell: RingCell, value: RingValue) -> bool:
-    """Whether the present value lies where the next one would go."""
-    return SLOT.unpack_from(content, cell.at)[2:] == tuple(value)

@@ -172,18 +172,14 @@ class State(NamedTuple):
 SinkEffect: TypeAlias = Started | CaughtUp | Notice | End | WillRedeliver
 """Effects for a sink."""
 Effect = (
-    Send
+    SinkEffect
+    | Send
     | EndConnection
     | ResolveCall
     | DeliverBatch
     | DeliverShared
     | OrderTogether
     | DuplicatesDropped
-    | Started
-    | CaughtUp
-    | Notice
-    | End
-    | WillRedeliver
     | ReportError
     | FailedWrite
     | StoreHasRoom

@@ -40,13 +40,15 @@ from tickertape.client.publish_store.format import (
     USED,
     WORD,
     Header,
+    Image,
     encode_header,
     encode_message,
     marked,
+    read_entry,
     read_mark,
+    recover_store,
 )
 from tickertape.client.publish_store.protocol import Stored, StoreOptions, WhenFull, another
-from tickertape.client.publish_store.recovery import Image, read_entry, recover_store
 from tickertape.client.publish_store.segments import SegmentDirectory
 from tickertape.client.publish_store.unpersisted import UnpersistedEntry, UnpersistedIndex, UnpersistedView
 

@@ -35,6 +35,7 @@ from tickertape.client.publish_store.protocol import (
     PublishStore,
     Stored,
 )
+from tickertape.client.publishing import store_checks as checks
 from tickertape.client.publishing.bulk import MakeBatch, checked
 from tickertape.client.publishing.in_flight import UnansweredFrames
 from tickertape.client.publishing.resend import AFTER_RESEND, ResendSteps, StoreResend
@@ -47,19 +48,6 @@ from tickertape.client.publishing.send_buffer import (
     StoreAppend,
 )
 from tickertape.client.publishing.server_topics import Flags, ServerTopics
-from tickertape.client.publishing.store_checks import (
-    as_store_error,
-    check_new_store,
-    check_sequences_left,
-    check_size,
-    first_sequence,
-    free_bytes,
-    keep,
-    next_sequence,
-    not_stored,
-    store_full_error,
-    taken_over,
-)
 from tickertape.wire.commands import Flush, Persisted, Processed, Publish, Rejected
 from tickertape.wire.settlement import QUEUE_TOPIC
 
@@ -213,7 +201,7 @@ class Publisher:
         self.unfinished = True
         stored = Stored(first, first + count - 1, batch)
         assert self.store is not None
-        keep(self.store.put, stored)
+        checks.keep(self.store.put, stored)
         self._transmit_put(stored)
         return first + count - 1
 
@@ -289,11 +277,11 @@ class Publisher:
         After `PublisherTakenOver` and `TopicNotRecorded` the old one may hold them: nobody sends them.
         """
         given_up = self._taken_over is not None or self._resending.refused is not None
-        check_new_store(store, 0 if given_up else self.unpersisted_count())
+        checks.check_new_store(store, 0 if given_up else self.unpersisted_count())
         buffer = self._recorded
         never = False
         if store is not None:
-            check_sequences_left(self._name, self._outstanding.last_persisted)
+            checks.check_sequences_left(self._name, self._outstanding.last_persisted)
             store.attach(self._name)
             never = isinstance(store, LogonNotingPublishStore) and store.never_logged_on
             if self.server_topics.known:
@@ -307,7 +295,7 @@ class Publisher:
         buffer.sequenced = store is not None
         if store is not None:
             self._outstanding.sent_sequence = store.last_sequence
-            buffer.base = next_sequence(store, self._outstanding.last_persisted, now)
+            buffer.base = checks.next_sequence(store, self._outstanding.last_persisted, now)
             self._own_from = 1 if never else buffer.base
             self.server_topics.restart(self._own_from, store.last_sequence)
         self._buffers.of_topic.clear()
@@ -350,7 +338,7 @@ class Publisher:
         except TopicNotRecorded:
             raise
         except Exception as error:
-            raise as_store_error(error) from error
+            raise checks.as_store_error(error) from error
         self._storing_failed = False
         self._measure()
 
@@ -377,9 +365,9 @@ class Publisher:
         try:
             self.flush()
         except Exception as error:  # noqa: BLE001 - a store of the application may raise anything
-            failure = as_store_error(error)
+            failure = checks.as_store_error(error)
             if not self._storing_failed:
-                self._effects.append(ReportError(not_stored(failure, self._recorded.count)))
+                self._effects.append(ReportError(checks.not_stored(failure, self._recorded.count)))
             self._storing_failed = True
             return failure
         self._storing_failed = False
@@ -445,17 +433,17 @@ class Publisher:
 
     def _make_room(self, buffer: SendBuffer, size: int, most: int = message_bytes_max) -> None:
         store = self.store if buffer.sequenced else None
-        check_size(size, store, most)
+        checks.check_size(size, store, most)
         if buffer.count and buffer.size + size > batch_bytes_target:
             self._flush_buffer(buffer)
-        if store is not None and buffer.size + size > free_bytes(store):
+        if store is not None and buffer.size + size > checks.free_bytes(store):
             if buffer.count:
                 self._flush_buffer(buffer)  # stored, it takes what it takes: before, that was only estimated
-            if size > free_bytes(store):
+            if size > checks.free_bytes(store):
                 if self.eager and self._connected and not self.starved:
                     self._send_frame(Flush(id=0), None)  # else the store stays full for an interval
                 self.starved = True
-                raise store_full_error(store, size)
+                raise checks.store_full_error(store, size)
 
     def _close_run(self) -> None:
         self.run = CLOSED
@@ -478,7 +466,7 @@ class Publisher:
             self.unfinished = True
             stored = Stored(buffer.base, buffer.base + buffer.count - 1, batch)
             assert self.store is not None
-            keep(self.store.put if self._appending is None else self._appending.seal, stored)
+            checks.keep(self.store.put if self._appending is None else self._appending.seal, stored)
             self._transmit_put(stored)
 
     def _take_back(self, buffer: SendBuffer) -> None:
@@ -510,12 +498,12 @@ class Publisher:
         self._resending.stop()
         if store is None:
             return
-        self._taken_over = taken_over(self._name, store.held(), self._outstanding.sent_sequence, last)
+        self._taken_over = checks.taken_over(self._name, store.held(), self._outstanding.sent_sequence, last)
         if self._taken_over is not None:
             return
         store.discard(self.server_topics.last_certain(store.held(), last))
         if last >= buffer.base:
-            buffer.base = first_sequence(last, now)
+            buffer.base = checks.first_sequence(last, now)
         self._resending.begin(store)
         self._resend()
 
@@ -572,7 +560,9 @@ class Publisher:
 
     def _measure(self) -> None:
         buffer, store = self._recorded, self.store
-        buffer.limit = batch_bytes_target if store is None else min(batch_bytes_target, free_bytes(store))
+        buffer.limit = (
+            batch_bytes_target if store is None else min(batch_bytes_target, checks.free_bytes(store))
+        )
         if self.starved and store is not None:
             self.starved = False
             self._effects.append(StoreHasRoom())

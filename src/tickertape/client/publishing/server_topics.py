@@ -104,10 +104,6 @@ class ServerTopics:
     def __contains__(self, topic: str) -> bool:
         return self._recorded is None or topic in self._recorded or topic == QUEUE_TOPIC
 
-    def validates(self, topics: Iterable[str]) -> bool:
-        """Whether bodies of one of `topics` may be refused."""
-        return not self._validated.isdisjoint(topics)
-
     def unrecorded(self, batch: MessageBatch) -> Flags | None:
         """Which messages of `batch` are of topics that are not recorded; None when there is none."""
         others = [index for index, topic in enumerate(batch.topics) if topic not in self]
@@ -127,7 +123,8 @@ class ServerTopics:
         for first, _, batch in held:
             if first > last:
                 break
-            if self.validates(batch.topics) or int(np.diff(batch.offsets).max()) > self.message_bytes_max:
+            refused = not self._validated.isdisjoint(batch.topics)
+            if refused or int(np.diff(batch.offsets).max()) > self.message_bytes_max:
                 return first - 1
         return last
 

@@ -12,9 +12,8 @@ import numpy as np
 
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import Closed, StoreFailed, TickertapeError
-from tickertape.client.bookmark_store.progress import Mask, Publishers, UInt64s
+from tickertape.client.bookmark_store.progress import Mask, Publishers, RecoveryPoint, UInt64s, one_for_each
 from tickertape.client.bookmark_store.protocol import BookmarkStore
-from tickertape.client.bookmark_store.recovery_point import RecoveryPoint, one_for_each
 from tickertape.client.limits import bookmark_publishers_max
 
 T = TypeVar("T")

@@ -19,8 +19,14 @@ from tickertape.base.names import publisher_id
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.limits import publish_segment_bytes
 from tickertape.client.publish_store import FilePublishStore
-from tickertape.client.publish_store.format import HEADER_BYTES, MARK_AT, read_mark
-from tickertape.client.publish_store.recovery import Image, read_entry, recover_store
+from tickertape.client.publish_store.format import (
+    HEADER_BYTES,
+    MARK_AT,
+    Image,
+    read_entry,
+    read_mark,
+    recover_store,
+)
 from tickertape.client.publish_store.unpersisted import UnpersistedEntry
 
 Messages = list[tuple[int, bytes]]
