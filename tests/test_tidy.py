@@ -85,8 +85,8 @@ PURE_LAYERS = {"base", "payload", "batch", "filter", "wire", "engine", "journal"
 IMPURE_BY_NATURE = {"journal/disk.py"}
 PURE_BY_DUTY = {
     "client/publishing/in_flight.py",
-    "client/ha/authenticator.py",
     "client/protocol/calls.py",
+    "client/ha/authenticator.py",
     "client/ha/server_chooser.py",
     "client/protocol/heartbeat.py",
     "client/protocol/core.py",

@@ -233,7 +233,7 @@ STORE_MUTATIONS: Final = (
     Mutation(
         "a notice of what was delivered long ago moves the recovery point back",
         "client/bookmark_store/progress.py",
-        "return ordinal < self._next - 1",
+        "return ordinal < self.delivered - 1",
         "return ordinal < 0",
         (_BOOKMARKS,),
         promise="behaviour 26",

@@ -54,7 +54,8 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         self._handler = handler
         self._transport: asyncio.Transport | None = None
         self._descriptor = -1
-        self._paused = False
+        self.congested = False
+        """Whether so much waits for the socket that no more should be added."""
         self._reported = 0
         """The last frame given to `report_written`."""
         self._unreported = 0
@@ -74,11 +75,6 @@ class AsyncioConnection(asyncio.BufferedProtocol):
             await loop.create_unix_connection(lambda: self, address.path)
         else:
             await loop.create_connection(lambda: self, address.host, address.port)
-
-    @property
-    def congested(self) -> bool:
-        """Whether so much waits for the socket that no more should be added."""
-        return self._paused
 
     def send(self, buffers: Sequence[Buffer]) -> None:
         """Write, after all that was written before; never waits. Where nobody reads it any more it is
@@ -116,7 +112,7 @@ class AsyncioConnection(asyncio.BufferedProtocol):
 
     async def wait_room(self, seconds: float | None) -> bool:
         """Wait until it is not `congested`; False when `seconds` have passed."""
-        return await self.changed.wait_for(lambda: self.gone or not self._paused, seconds)
+        return await self.changed.wait_for(lambda: self.gone or not self.congested, seconds)
 
     def end_gently(self) -> None:
         """Let `hang_up` send first what is still to be sent."""
@@ -169,11 +165,11 @@ class AsyncioConnection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """Enough waits for the socket."""
-        self._paused = True
+        self.congested = True
 
     def resume_writing(self) -> None:
         """It takes more."""
-        self._paused = False
+        self.congested = False
         self.changed.wake()
         frame, self._unreported = self._unreported, 0
         if frame:
@@ -184,7 +180,7 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         self._handler.opened(self)
 
     def _report(self, frame: int) -> None:
-        if self._paused:
+        if self.congested:
             self._unreported = frame
         elif not self.gone:
             self._handler.written(self, frame)

@@ -428,8 +428,7 @@ class AsyncioDriver(ClientDriver):
             self._beat_timer = None
         deadline = self.core.next_heartbeat()
         if deadline is not None and self._loop is not None and self.connection is not None:
-            wait = max(0.0, deadline - now().mono)
-            self._beat_timer = self._loop.call_at(self._loop.time() + wait, self._look)
+            self._beat_timer = self._loop.call_at(self._loop_time(deadline), self._look)
 
     def _look(self) -> None:
         self._beat_timer = None

@@ -20,7 +20,7 @@ from tickertape.client.bookmark_store.protocol import BookmarkStore
 from tickertape.client.common import effects
 from tickertape.client.common import fork_safety as forks
 from tickertape.client.common.address import Address
-from tickertape.client.common.connection_state import ConnectionState, StateListeners
+from tickertape.client.common.connection_state import ConnectionState, StateListener
 from tickertape.client.common.credentials import Credentials
 from tickertape.client.common.handlers import Handler, HandlerRunner
 from tickertape.client.common.request import SubscribeRequest
@@ -66,7 +66,7 @@ class ClientDriver(ABC):
         self.acks = core.acks
         self.subscriptions = core.subscriptions
         self.handlers = settings.handlers
-        self.states = StateListeners()
+        self._state_listeners: tuple[StateListener, ...] = ()
         self.timeout = seconds_of(settings.timeout)
         self.effects = core.waiting
         self._address = settings.address
@@ -93,6 +93,17 @@ class ClientDriver(ABC):
         """Give rejected publishes to `handler`; without one the next flush raises."""
         self._failed_write_handler = handler
         self.rejections.reporting(enabled=handler is None)
+
+    def add_state_listener(self, listener: StateListener) -> None:
+        """Call `listener` with each state of the connection, once. Raises `UsageError`."""
+        if not callable(listener):
+            raise UsageError(f"a connection-state listener is called with a state, not {listener!r}")
+        if listener not in self._state_listeners:
+            self._state_listeners += (listener,)
+
+    def remove_state_listener(self, listener: StateListener) -> None:
+        """Call it no more, if it was added."""
+        self._state_listeners = tuple(one for one in self._state_listeners if one != listener)
 
     def check_not_forked(self) -> None:
         """Raise `Forked` in a forked child."""
@@ -259,7 +270,7 @@ class ClientDriver(ABC):
             sink.again()
 
     def _report_state(self, state: ConnectionState) -> None:
-        for listener in self.states.listeners:
+        for listener in self._state_listeners:
             self._handle(listener, state)
 
     @abstractmethod

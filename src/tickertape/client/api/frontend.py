@@ -120,11 +120,11 @@ class ClientFrontend:
         It runs where other handlers run, before the disconnect handler, and must not wait. One that is added
         twice is called once. Raises `UsageError` for what cannot be called.
         """
-        self._driver.states.add(listener)
+        self._driver.add_state_listener(listener)
 
     def remove_connection_state_listener(self, listener: StateListener) -> None:
         """Call it no more; nothing happens when it is not called."""
-        self._driver.states.remove(listener)
+        self._driver.remove_state_listener(listener)
 
     def unpersisted_count(self) -> int:
         """Messages of the publish store that are not known to be persisted; 0 without a store."""

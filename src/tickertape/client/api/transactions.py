@@ -7,20 +7,22 @@ meanwhile, all of it is sent again, which commits it once.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
-from tickertape.base.errors import Disconnected
+from tickertape.base.errors import BadBatch, BadCommand, Disconnected, FrameTooLarge
 from tickertape.batch import MessageBatch
 from tickertape.client.api.driver import ClientDriver
+from tickertape.client.common.waiting import no_answer, remaining
+from tickertape.client.limits import commit_retry_seconds
 from tickertape.client.protocol.transactions import (
     CommittedTransaction,
     ConnectionPin,
     Make,
     TransactionBuffer,
-    before_retry,
-    refused_for_good,
 )
 
+_WRONG: Final = (BadBatch, BadCommand, FrameTooLarge)
+"""With what a server ends a connection on which it was sent something that no client may send."""
 CommitStep: TypeAlias = tuple[Make, MessageBatch | None] | float
 """A command to send, answered by what is sent in, or seconds to wait."""
 CommitSteps: TypeAlias = Generator[CommitStep, object, CommittedTransaction]
@@ -54,6 +56,25 @@ class TransactionBase(TransactionBuffer):
                 yield before_retry(deadline, seconds, lost)
             else:
                 return self.committed(answer)
+
+
+def refused_for_good(lost: Disconnected) -> bool:
+    """Whether the server ended the connection because of what it was sent: it would end the next one too."""
+    cause: BaseException | None = lost
+    while cause is not None and not isinstance(cause, _WRONG):
+        cause = cause.__cause__
+    return cause is not None
+
+
+def before_retry(deadline: float | None, seconds: float | None, lost: Disconnected) -> float:
+    """How long to wait before a commit that met a lost connection is tried again. Raises `TimedOut` when its
+    time is over."""
+    rest = remaining(deadline)
+    if rest is None:
+        return commit_retry_seconds
+    if not rest:
+        raise no_answer("a transaction", seconds) from lost
+    return min(rest, commit_retry_seconds)
 
 
 class TransactionCalls(Generic[Made]):

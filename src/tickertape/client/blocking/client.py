@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import partial
 from threading import get_ident
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from tickertape.base.errors import TickertapeError
 from tickertape.batch import MessageBatch
@@ -20,6 +19,7 @@ from tickertape.client.blocking.driver import ThreadDriver
 from tickertape.client.blocking.streams import MessageStream
 from tickertape.client.blocking.transactions import ClientTransaction
 from tickertape.client.bookmark_store.protocol import BookmarkStore
+from tickertape.client.common.closing import ClosesItself
 from tickertape.client.common.subscribe_arguments import extras
 from tickertape.client.common.waiting import DEFAULT, Timeout
 from tickertape.client.limits import client_timeout_seconds
@@ -37,6 +37,7 @@ class Client(
     QueueCalls[None],
     TransactionCalls[ClientTransaction],
     ClientFrontend,
+    ClosesItself,
 ):
     """A connection to one server that blocks its callers; any number of threads may use it.
 
@@ -115,14 +116,6 @@ class Client(
         keeps what is not persisted. In a forked child nothing happens.
         """
         self._driver.close(timeout)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def set_disconnect_handler(self, handler: DisconnectHandler | None) -> None:
         """Call `handler(client)` once for each connection that is lost, not for `close`.

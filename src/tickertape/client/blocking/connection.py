@@ -121,16 +121,12 @@ class SocketConnection:
         self._gone = False
         self._begun = threading.Lock()
         """Taken, once, by whoever decides that the receive thread runs, or that it never will."""
-        self._thread = threading.Thread(target=self._run, name=f"tickertape {uri}", daemon=True)
+        self.thread = threading.Thread(target=self._run, name=f"tickertape {uri}", daemon=True)
+        """The receive thread."""
 
     def start(self) -> None:
         """Begin to receive."""
-        self._thread.start()
-
-    @property
-    def thread(self) -> threading.Thread:
-        """The receive thread."""
-        return self._thread
+        self.thread.start()
 
     @property
     def hung_up(self) -> bool:

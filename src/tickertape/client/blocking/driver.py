@@ -25,17 +25,9 @@ from tickertape.client.blocking.connection import SocketConnection, TlsConnectio
 from tickertape.client.blocking.streams import HandledPart, HandledStream, MessageStream, push_all
 from tickertape.client.blocking.threads import TimerThread, WriteNotifier
 from tickertape.client.blocking.waiting import ThreadWaiter
+from tickertape.client.common import effects
 from tickertape.client.common import fork_safety as forks
 from tickertape.client.common.connection_state import ConnectionState
-from tickertape.client.common.effects import (
-    ConnectionDown,
-    DeliverShared,
-    Effect,
-    ResolveCall,
-    Send,
-    Sink,
-    State,
-)
 from tickertape.client.common.handlers import Handler
 from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.common.waiting import Timeout, now, remaining
@@ -154,8 +146,8 @@ class ThreadDriver(ClientDriver):
                     self.core.flush(call, level)
                 except StoreFull as error:
                     full = error
-                connection, later = self.connection, self._take_sends()
-            self._carry_out(connection, later)
+                connection = self.connection
+            self.drive()
             if full is None:
                 return connection
             self._wait_for_store(full, seconds, deadline)
@@ -285,7 +277,7 @@ class ThreadDriver(ClientDriver):
     def give_back(self, connection: SocketConnection | None, *, refused: bool) -> None:
         """Give the lock back after an exception in a step: `refused` by the machine, which is
         whole then, or from a signal handler."""
-        later: Sequence[Effect] = ()
+        later: Sequence[effects.Effect] = ()
         if self.owns_lock():
             if refused:
                 connection, later = self.connection, self._take_sends()
@@ -315,7 +307,7 @@ class ThreadDriver(ClientDriver):
 
     def settle_now(self, step: Step) -> None:
         """Take a step of the acknowledgements, and send what it wants to be sent."""
-        self._step(_without_sequence, step)
+        self._step(step)
         deadline = self.acks.next_deadline()
         if deadline is not None and deadline < self._ack_timer_at:
             self._keep_acknowledging(deadline)
@@ -334,7 +326,7 @@ class ThreadDriver(ClientDriver):
 
     def _look_at_settlements(self) -> float | None:
         """On the thread for it: send what is due; when to look again."""
-        later: Sequence[Effect] = ()
+        later: Sequence[effects.Effect] = ()
         with self.lock:
             connection, moment = self.connection, now()
             deadline = self.acks.next_deadline()
@@ -367,14 +359,14 @@ class ThreadDriver(ClientDriver):
             self._carry_out(connection, later)
         except BaseException:
             for effect in later:  # a Ctrl-C in a caller that reads: others still get their answers
-                if isinstance(effect, ResolveCall):
+                if isinstance(effect, effects.ResolveCall):
                     effect.token.settle(effect.outcome)
             raise
         return self.core.next_deadline()
 
     def lost(self, error: Disconnected) -> None:
         """The connection is gone."""
-        timer, notifier, later = None, None, list[Effect]()
+        timer, notifier, later = None, None, list[effects.Effect]()
         try:
             with self.lock:
                 try:
@@ -440,7 +432,7 @@ class ThreadDriver(ClientDriver):
 
     def _look(self, connection: SocketConnection) -> float | None:
         """On the thread for it: do what is due; when to look again."""
-        later: list[Effect] = []
+        later: list[effects.Effect] = []
         with self.lock:
             if self.connection is not connection:
                 return None
@@ -541,30 +533,30 @@ class ThreadDriver(ClientDriver):
             while self.connection is connection:
                 self._room.wait()
 
-    def _take_sends(self) -> list[Effect]:
+    def _take_sends(self) -> list[effects.Effect]:
         # Under the lock, so that frames leave in the order in which they were made.
-        later: list[Effect] = []
+        later: list[effects.Effect] = []
         if not self.effects:
             return later
         for effect in self.core.effects():
-            if type(effect) is Send:
+            if type(effect) is effects.Send:
                 if self.connection is not None:
                     self.connection.add(effect.buffers)
-            elif type(effect) is State:
+            elif type(effect) is effects.State:
                 self._due_states.append(effect.state)
             else:
                 later.append(effect)
         return later
 
-    def _carry_out(self, connection: SocketConnection | None, effects: Sequence[Effect]) -> None:
+    def _carry_out(self, connection: SocketConnection | None, pending: Sequence[effects.Effect]) -> None:
         if connection is not None:
             connection.push()
             if (frame := self.publishing.unwritten_frame) and self._notifier is not None:
                 self._notifier.report(frame)
         if self._due_states:
             self._tell_states()
-        if effects:
-            self._perform(effects, connection)
+        if pending:
+            self._perform(pending, connection)
 
     def drive(self) -> None:
         """Send what the protocol wants to be sent, and perform its other effects."""
@@ -592,7 +584,7 @@ class ThreadDriver(ClientDriver):
         with self.lock:
             self._room.notify_all()
 
-    def _deliver_shared(self, effect: DeliverShared) -> None:
+    def _deliver_shared(self, effect: effects.DeliverShared) -> None:
         handled: list[HandledPart] = []
         for sink, share, rows in effect.parts:
             if type(sink) is HandledStream:
@@ -607,16 +599,16 @@ class ThreadDriver(ClientDriver):
                 connection, later = self.connection, self._take_sends()
             self._carry_out(connection, later)
 
-    def _order_together(self, sinks: Sequence[Sink]) -> None:
+    def _order_together(self, sinks: Sequence[effects.Sink]) -> None:
         """All handlers run on the receive thread, in the order in which messages come."""
 
-    def _begin_telling_loss(self, effects: Sequence[Effect]) -> None:
+    def _begin_telling_loss(self, pending: Sequence[effects.Effect]) -> None:
         """Under the lock: the connection is gone, and this thread is about to carry out these effects."""
 
     def _end_telling_loss(self) -> None:
         """The loss is reported, or the disconnect handler is next, which may connect again."""
 
-    def _connection_lost(self, lost: ConnectionDown) -> None:  # noqa: ARG002 - for those who override it
+    def _connection_lost(self, lost: effects.ConnectionDown) -> None:  # noqa: ARG002 - for overrides
         handler = self._disconnect_handler
         if handler is not None:
             with self._handling_loss:
@@ -639,7 +631,3 @@ class ThreadDriver(ClientDriver):
     def check_may_wait(self, what: str) -> None:
         if self._on_receive_thread():
             raise UsageError(f"{what} would wait for the receive thread, which it was called on")
-
-
-def _without_sequence(step: Step) -> None:
-    step()

@@ -158,10 +158,10 @@ class HAThreadDriver(HADriver, ThreadDriver):
             raise UsageError(f"{what} would wait for the thread that connects, which it was called on")
         super().check_may_wait(what)
 
-    def _begin_telling_loss(self, effects: Sequence[Effect]) -> None:
+    def _begin_telling_loss(self, pending: Sequence[Effect]) -> None:
         # Before anybody hears of the loss: whoever calls because of it then waits for the next connection.
         self._loss_told_on = get_ident()
-        for effect in effects:
+        for effect in pending:
             if isinstance(effect, ConnectionDown) and self._concerns_machine(effect):
                 self.feed(machine.ConnectionLost(effect.error))
 

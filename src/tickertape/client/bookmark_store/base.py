@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import BookmarkStoreFull, Closed, TickertapeError
@@ -24,9 +23,10 @@ from tickertape.client.bookmark_store.progress import (
 )
 from tickertape.client.bookmark_store.protocol import RecoveryPointAdapter
 from tickertape.client.common import fork_safety as forks
+from tickertape.client.common.closing import ClosesItself
 
 
-class ProgressStore:
+class ProgressStore(ClosesItself):
     """A bookmark store in memory, with steps that others fill in. Safe to use from several threads. It is the
     parent's alone: in a forked child everything but `close` raises `Forked`."""
 
@@ -169,14 +169,6 @@ class ProgressStore:
         self._closed = True
         refusing: Any = forks.ForkedLock()
         self._lock = refusing
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # -- steps of stores with a file --------------------------------------------------------------------
 

@@ -19,14 +19,7 @@ from tickertape.client.bookmark_store import log_format as records
 from tickertape.client.bookmark_store.log_format import BODY, RECORD, RECORD_BYTES, BadRecord, RecordKind
 from tickertape.client.bookmark_store.progress import Progress, Publishers, Ranges, UInt64s
 from tickertape.client.bookmark_store.protocol import RecoveryPointAdapter
-from tickertape.client.bookmark_store.store_file import (
-    FileBackedStore,
-    Sync,
-    boot_id,
-    marked,
-    owner_of,
-    random_salt,
-)
+from tickertape.client.bookmark_store.store_file import FileBackedStore, Sync, boot_id, owner_of, random_salt
 from tickertape.client.limits import (
     bookmark_log_bytes_first,
     bookmark_log_step_bytes_max,
@@ -100,7 +93,7 @@ class LoggedBookmarkStore(FileBackedStore):
         with self._lock:
             self._check()
             salt = random_salt()
-            content = marked(records.snapshot(self._progress, salt, boot_id()), self._owner, salt)
+            content = self._marked(records.snapshot(self._progress, salt, boot_id()), salt)
             size = _room_for(len(content))
             before = self._file.replaced
             try:

@@ -153,6 +153,7 @@ Pending = tuple[int, Bookmark]
 """A notice, and how many messages had been delivered when it came."""
 
 
+@dataclass(eq=False, slots=True)
 class RecoveryPoint:
     """Where a subscription resumes, as MOST_RECENT sends it. Ordinals count its delivered messages; `head` of
     them are a discarded prefix.
@@ -162,18 +163,15 @@ class RecoveryPoint:
     publisher that fell silent would pull the start back for ever. Hence notices: what was discarded before
     the last notice but one is left out."""
 
-    __slots__ = ("at", "base", "floor", "newest", "pending")
-
-    def __init__(self) -> None:
-        self.base: tuple[Bookmark, ...] = ()
-        """The start, or the last notice that counts."""
-        self.at = 0
-        """Delivered messages before `base`."""
-        self.floor = 0
-        """Delivered messages before the notice before it."""
-        self.pending: Pending | None = None
-        """A notice that counts once everything delivered before it is discarded."""
-        self.newest: Pending | None = None
+    base: tuple[Bookmark, ...] = ()
+    """The start, or the last notice that counts."""
+    at: int = 0
+    """Delivered messages before `base`."""
+    floor: int = 0
+    """Delivered messages before the notice before it."""
+    pending: Pending | None = None
+    """A notice that counts once everything delivered before it is discarded."""
+    newest: Pending | None = None
 
     def start(self, bookmarks: Iterable[Bookmark]) -> None:
         """The subscription begins after these."""
@@ -221,20 +219,18 @@ def one_for_each(bookmarks: Sequence[Bookmark]) -> list[Bookmark]:
     return [Bookmark(*entry) for entry in highest.items()]
 
 
+@dataclass(eq=False, slots=True)
 class Known:
     """What is known of one publisher."""
 
-    __slots__ = ("blocks", "firsts", "moved", "seen", "watermark")
-
-    def __init__(self) -> None:
-        self.watermark = -1
-        """Highest sequence in the discarded prefix."""
-        self.moved = -1
-        """Its ordinal."""
-        self.seen = -1
-        """Highest sequence delivered."""
-        self.firsts: list[int] = []
-        self.blocks: list[ProgressBlock] = []
+    watermark: int = -1
+    """Highest sequence in the discarded prefix."""
+    moved: int = -1
+    """Its ordinal."""
+    seen: int = -1
+    """Highest sequence delivered."""
+    firsts: list[int] = field(default_factory=list)
+    blocks: list[ProgressBlock] = field(default_factory=list)
 
 
 class Progress:
@@ -253,19 +249,15 @@ class Progress:
         """Whose watermark has moved, since somebody cleared this."""
         self.blocks: list[ProgressBlock] = []
         self._bases: list[int] = []
-        self._next = head
+        self.delivered = head
+        """Ordinal of the next message."""
         self._hint = ProgressBlock(0, 0, None, range(0), 0)
         self._hint_at = 0
 
     @property
-    def delivered(self) -> int:
-        """Ordinal of the next message."""
-        return self._next
-
-    @property
     def window(self) -> int:
         """Messages remembered one by one: all since the first that is not discarded."""
-        return self._next - self.head
+        return self.delivered - self.head
 
     @property
     def undiscarded(self) -> int:
@@ -310,11 +302,11 @@ class Progress:
             tail.extend(publisher, mixed, numbers)
             self._register(tail, low)
         else:
-            block = ProgressBlock(self._next, publisher, mixed, numbers, self.connection)
+            block = ProgressBlock(self.delivered, publisher, mixed, numbers, self.connection)
             self.blocks.append(block)
             self._bases.append(block.base)
             self._register(block, 0)
-        self._next += len(numbers)
+        self.delivered += len(numbers)
         if len(self.publishers) > bookmark_publishers_max:
             self._forget_publishers()
 
@@ -363,7 +355,7 @@ class Progress:
             self.settle()
             self.blocks.clear()
             self._bases.clear()
-            self._next = self.head
+            self.delivered = self.head
             self._hint_at = self._hint.count
             for known in self.publishers.values():
                 known.seen = known.watermark
@@ -488,7 +480,7 @@ class Progress:
                 return
             self.head = block.base + block.count
             self._retire(block)
-        self.head = self._next
+        self.head = self.delivered
 
     # -- the prefix -------------------------------------------------------------------------------------
 
@@ -534,8 +526,8 @@ class Progress:
         ordinal = known.moved
         if known.watermark < known.seen:
             block, at = self._find(known, bookmark.publisher, bookmark.sequence)
-            ordinal = self._next if block is None else block.base + at
-        return ordinal < self._next - 1
+            ordinal = self.delivered if block is None else block.base + at
+        return ordinal < self.delivered - 1
 
     def most_recent(self) -> list[Bookmark]:
         """The bookmarks to resume from; none: the beginning of the log."""

@@ -17,14 +17,7 @@ from tickertape.base.errors import BadOption, BookmarkStoreFull
 from tickertape.client.bookmark_store import ring_format as cells
 from tickertape.client.bookmark_store.progress import Progress, Ranges
 from tickertape.client.bookmark_store.protocol import RecoveryPointAdapter
-from tickertape.client.bookmark_store.store_file import (
-    FileBackedStore,
-    Sync,
-    boot_id,
-    marked,
-    owner_of,
-    random_salt,
-)
+from tickertape.client.bookmark_store.store_file import FileBackedStore, Sync, boot_id, owner_of, random_salt
 from tickertape.client.limits import bookmark_ring_cells_max
 
 _body: Final = cells.BODY.pack
@@ -126,7 +119,7 @@ class RingBookmarkStore(FileBackedStore):
     def _header(self, salt: int) -> bytes:
         flags = cells.SYNCED if self._always else 0
         head = cells.header(salt, self._subscriptions, self._publishers, boot_id(), flags)
-        return marked(head, self._owner, salt)
+        return self._marked(head, salt)
 
     def _begin(self, content: bytes, found: cells.Ring) -> None:
         """Write on where the file ends; anew when it is not as it has to be, durably before all else."""

@@ -64,11 +64,6 @@ def mark(owner: bytes, salt: int) -> bytes:
     return _OWNER.pack(owner, crc32c(struct.pack("<I", salt) + owner))
 
 
-def marked(content: bytes, owner: bytes, salt: int) -> bytes:
-    """The content of a file, bound to that owner."""
-    return content[:OWNER_AT] + mark(owner, salt) + content[OWNER_END:]
-
-
 def owner_of(content: bytes, salt: int) -> bytes:
     """The digest in a file; empty when it is bound to no name, or that was not written whole."""
     owner, crc = _OWNER.unpack_from(content, OWNER_AT)
@@ -141,13 +136,10 @@ class StoreFile:
                 raise StoreCorrupt(f"{self.path} is not a regular file, so no bookmark store")
             self._fd = fd
 
-    @property
-    def exists(self) -> bool:
-        """Whether there is a file."""
-        return self._fd >= 0
-
     def read(self) -> bytes:
-        """All of the file."""
+        """All of the file; nothing where there is none."""
+        if self._fd < 0:
+            return b""
         with self._errors("read"):
             size = os.fstat(self._fd).st_size
             content = b""
@@ -322,11 +314,15 @@ class FileBackedStore(ProgressStore, ABC):
 
     def _content(self, magic: bytes, version: int, kind: str) -> bytes:
         """What the file has. Raises `StoreCorrupt` when it is not this store's to write over."""
-        content = self._file.read() if self._file.exists else b""
+        content = self._file.read()
         foreign = check_owner(content, magic, version, kind)
         if foreign is not None:
             raise self._unusable(foreign, "")
         return content
+
+    def _marked(self, content: bytes, salt: int) -> bytes:
+        """The content of a file with this salt, bound to the owner."""
+        return content[:OWNER_AT] + mark(self._owner, salt) + content[OWNER_END:]
 
     def _unusable(self, why: str, remedy: str) -> StoreCorrupt:
         return StoreCorrupt(

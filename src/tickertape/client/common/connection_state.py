@@ -1,11 +1,9 @@
-"""Connection states of a client, and the listeners for them."""
+"""Connection states of a client."""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-
-from tickertape.base.errors import UsageError
 
 
 class ConnectionState(enum.StrEnum):
@@ -26,21 +24,3 @@ class ConnectionState(enum.StrEnum):
 
 
 StateListener = Callable[[ConnectionState], object]
-
-
-class StateListeners:
-    """Listeners in the order in which they were added; each once."""
-
-    def __init__(self) -> None:
-        self.listeners: tuple[StateListener, ...] = ()
-
-    def add(self, listener: StateListener) -> None:
-        """Add `listener`, once. Raises `UsageError`."""
-        if not callable(listener):
-            raise UsageError(f"a connection-state listener is called with a state, not {listener!r}")
-        if listener not in self.listeners:
-            self.listeners = (*self.listeners, listener)
-
-    def remove(self, listener: StateListener) -> None:
-        """Remove it, if it was added."""
-        self.listeners = tuple(one for one in self.listeners if one != listener)

@@ -224,8 +224,11 @@ def make_request(
             raise BadOption(f"bookmark_not_found={not_found!r}: use one of {', '.join(NOT_FOUND)}")
     elif not_found is not None:
         raise BadOption("bookmark_not_found needs a bookmark")
-    if bookmark is not None or positions is not None:
-        _check_no_queue(asked)
+    for name in ("max_backlog", "browse"):
+        if name in asked and (bookmark is not None or positions is not None):
+            raise BadOption(
+                f"{name} is for subscriptions to queues: one with a bookmark replays what was published"
+            )
     return SubscribeRequest(
         topic=topic,
         context=SubscriptionContext(
@@ -277,14 +280,6 @@ def _depth_bytes(depth: int | str | None) -> int:
             f"depth={depth!r}: a stream's depth is {message_cost_bytes} to {credit_bytes_max:,} bytes"
         )
     return depth_bytes
-
-
-def _check_no_queue(asked: Mapping[str, object]) -> None:
-    for name in ("max_backlog", "browse"):
-        if name in asked:
-            raise BadOption(
-                f"{name} is for subscriptions to queues: one with a bookmark replays what was published"
-            )
 
 
 def not_found_given(bookmark_not_found: str) -> str | None:

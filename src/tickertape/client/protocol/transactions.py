@@ -14,11 +14,8 @@ import msgspec
 
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import (
-    BadBatch,
-    BadCommand,
     Closed,
     Disconnected,
-    FrameTooLarge,
     LimitReached,
     StagingFailed,
     StagingFull,
@@ -35,8 +32,7 @@ from tickertape.base.units import parse_size
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.client.common.effects import Waiter
 from tickertape.client.common.subscribe_arguments import extras
-from tickertape.client.common.waiting import no_answer, remaining
-from tickertape.client.limits import client_transaction_bytes_max, commit_retry_seconds, stage_frame_bytes
+from tickertape.client.limits import client_transaction_bytes_max, stage_frame_bytes
 from tickertape.client.protocol.core import ClientProtocol
 from tickertape.client.publishing.bulk import chunks_from_arrow, chunks_of_messages
 from tickertape.payload.bodies import encode
@@ -50,8 +46,6 @@ _NOTHING_SAID: Final = (Closed, Disconnected, TimedOut, TransactionBusy, LimitRe
 """Errors that leave open whether it is on its way into the log."""
 _NO_ROOM: Final = (TransactionTooLarge, StagingFull, LimitReached)
 """Refusals of a stage in which parts of earlier attempts count."""
-_WRONG: Final = (BadBatch, BadCommand, FrameTooLarge)
-"""With what a server ends a connection on which it was sent something that no client may send."""
 Make: TypeAlias = Callable[[int], commands.Command]
 Steps: TypeAlias = Generator[tuple[Make, MessageBatch | None], object, commands.Committed]
 """What is to be asked one after the other: commands that are made of their ids, and what they carry; it is
@@ -313,25 +307,6 @@ def onward(steps: Generator[Next, object, object], answer: object) -> Next:
     """Tell the steps what the last one came to, an answer or an error; the next one. Raises `StopIteration`
     with the outcome, and errors after which there is none."""
     return steps.throw(answer) if isinstance(answer, Exception) else steps.send(answer)
-
-
-def refused_for_good(lost: Disconnected) -> bool:
-    """Whether the server ended the connection because of what it was sent: it would end the next one too."""
-    cause: BaseException | None = lost
-    while cause is not None and not isinstance(cause, _WRONG):
-        cause = cause.__cause__
-    return cause is not None
-
-
-def before_retry(deadline: float | None, seconds: float | None, lost: Disconnected) -> float:
-    """How long to wait before a commit that met a lost connection is tried again. Raises `TimedOut` when its
-    time is over."""
-    rest = remaining(deadline)
-    if rest is None:
-        return commit_retry_seconds
-    if not rest:
-        raise no_answer("a transaction", seconds) from lost
-    return min(rest, commit_retry_seconds)
 
 
 def aborting(key: commands.Transaction) -> Make:

@@ -21,33 +21,13 @@ from tickertape.base.interfaces import Buffer
 from tickertape.base.names import publisher_id
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.common import fork_safety as forks
+from tickertape.client.common.closing import ClosesItself
 from tickertape.client.limits import (
     publish_segment_bytes,
     publish_store_file_bytes_default,
     topics_remembered_max,
 )
-from tickertape.client.publish_store.format import (
-    BATCH,
-    BEHIND_CRC,
-    CRC,
-    HEADER_BYTES,
-    MARK_AT,
-    MESSAGE,
-    NEXT_AT,
-    RECORD_BYTES,
-    REPLACED,
-    SETTLED,
-    USED,
-    WORD,
-    Header,
-    Image,
-    encode_header,
-    encode_message,
-    marked,
-    read_entry,
-    read_mark,
-    recover_store,
-)
+from tickertape.client.publish_store import format as records
 from tickertape.client.publish_store.protocol import Stored, StoreOptions, WhenFull, another
 from tickertape.client.publish_store.segments import SegmentDirectory
 from tickertape.client.publish_store.unpersisted import UnpersistedEntry, UnpersistedIndex, UnpersistedView
@@ -55,11 +35,11 @@ from tickertape.client.publish_store.unpersisted import UnpersistedEntry, Unpers
 Sync = Literal["never", "always"]
 
 _NOBODY_YET: Final = "a client that has not connected yet"
-_NOTE_BYTES: Final = 4 * RECORD_BYTES
-_head: Final = BEHIND_CRC.pack
-_put_crc: Final = CRC.pack_into
-_MARK_BASE: Final = marked(0)
-_MARK_STEP: Final = marked(0) - marked(1)
+_NOTE_BYTES: Final = 4 * records.RECORD_BYTES
+_head: Final = records.BEHIND_CRC.pack
+_put_crc: Final = records.CRC.pack_into
+_MARK_BASE: Final = records.marked(0)
+_MARK_STEP: Final = records.marked(0) - records.marked(1)
 
 
 class _Segment:
@@ -67,7 +47,7 @@ class _Segment:
 
     __slots__ = ("at", "end", "header", "mark", "memory", "seed")
 
-    def __init__(self, memory: mmap.mmap, header: Header, at: int) -> None:
+    def __init__(self, memory: mmap.mmap, header: records.Header, at: int) -> None:
         self.memory = memory
         self.mark = _mark(memory)
         self.header = header
@@ -77,7 +57,7 @@ class _Segment:
         """Where records end but for the note that lets segments go: a full disk must not prevent it."""
 
 
-class FilePublishStore(StoreOptions):
+class FilePublishStore(StoreOptions, ClosesItself):
     """Keeps what was published in small mapped files until the server says that it is persisted.
 
     A message is there when `publish` returns: it survives the end of the process at any moment, and with
@@ -107,7 +87,8 @@ class FilePublishStore(StoreOptions):
         self._refusal: TickertapeError = Closed("the publish store was closed")
         self._ledger = UnpersistedIndex(self._read)
         self._name = ""
-        self._never_logged_on = True
+        self.never_logged_on = True
+        """Whether no server ever accepted a logon with this store, in an earlier process either."""
         self._publisher = 0
         self._used = self._settled = self._noted = 0
         self._last = self._put = 0
@@ -140,19 +121,19 @@ class FilePublishStore(StoreOptions):
                 )
             directory.say(_NOBODY_YET)
             return
-        images = [Image(n, directory.file(n), partial(self._view, n)) for n in numbers]
-        found = recover_store(images, self._read)
+        images = [records.Image(n, directory.file(n), partial(self._view, n)) for n in numbers]
+        found = records.recover_store(images, self._read)
         directory.say(found.name)
         for segment in found.segments:
             memory = self._look(segment.header.number)
-            _mark(memory)[0] = marked(segment.end)  # power loss may have left an older one
+            _mark(memory)[0] = records.marked(segment.end)  # power loss may have left an older one
         rest = bytes(len(memory) - segment.end)
         if memory[segment.end :] != rest:
             memory[segment.end :] = rest
         self._current = _Segment(memory, segment.header, segment.end)
         self._name, self._publisher = found.name, publisher_id(found.name)
         self._ledger = found.ledger
-        self._never_logged_on = found.never_logged_on
+        self.never_logged_on = found.never_logged_on
         self._last = self._put = self._used = found.used
         self._settled = self._noted = found.settled
         if self._sync:
@@ -173,11 +154,11 @@ class FilePublishStore(StoreOptions):
         if self._name and name != self._name:
             raise another(f"the publish store {directory.path}", self._name, name)
         if self._current is None:
-            size, never = publish_segment_bytes, self._never_logged_on
-            header = Header(directory.chance(), 1, 0, 0, 1, 0, size, name, never)
-            memory = directory.create(1, header.size, encode_header(header), durable=self._sync)
+            size, never = publish_segment_bytes, self.never_logged_on
+            header = records.Header(directory.chance(), 1, 0, 0, 1, 0, size, name, never)
+            memory = directory.create(1, header.size, records.encode_header(header), durable=self._sync)
             self._name, self._publisher = name, publisher_id(name)
-            self._current = _Segment(memory, header, HEADER_BYTES)
+            self._current = _Segment(memory, header, records.HEADER_BYTES)
         directory.say(name)
 
     def close(self) -> None:
@@ -191,12 +172,6 @@ class FilePublishStore(StoreOptions):
         self._current = self._looked = None
         if directory is not None:
             directory.close()
-
-    def __enter__(self) -> FilePublishStore:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def forked(self) -> None:
         """Internal: this is a forked child; the parent goes on."""
@@ -232,10 +207,10 @@ class FilePublishStore(StoreOptions):
         """Keep one message of the next batch."""
         name = self._topics.get(topic) or self._encoded(topic)
         if expiration_ms or correlation_id or key:
-            record = encode_message(name, body, sequence, expiration_ms, correlation_id, key)
+            record = records.encode_message(name, body, sequence, expiration_ms, correlation_id, key)
         else:
             size = len(name)
-            record = _head(size + len(body), sequence, sequence, MESSAGE, size, 0, 0) + name + body
+            record = _head(size + len(body), sequence, sequence, records.MESSAGE, size, 0, 0) + name + body
         segment = self._current
         if segment is None or segment.at + 4 + len(record) > segment.end:
             segment = self._next(4 + len(record))
@@ -265,7 +240,7 @@ class FilePublishStore(StoreOptions):
         size, memory, mark, seed, end = len(name), segment.memory, segment.mark, segment.seed, segment.end
 
         def write(sequence: int, body: bytes) -> bool:
-            record = _head(size + len(body), sequence, sequence, MESSAGE, size, 0, 0) + name + body
+            record = _head(size + len(body), sequence, sequence, records.MESSAGE, size, 0, 0) + name + body
             at = segment.at
             stop = at + 4 + len(record)
             if stop > end or sequence <= self._used or self._current is not segment:
@@ -299,7 +274,7 @@ class FilePublishStore(StoreOptions):
         """Keep one batch; its sequences are above all others put before."""
         first, last, batch = stored
         assert first > self.last_put, "sequences rise"
-        number, at = self._write(BATCH, first, last, batch.buffers())
+        number, at = self._write(records.BATCH, first, last, batch.buffers())
         entry = UnpersistedEntry(first, last, batch.count, batch.nbytes, number, at)
         entry.batch = batch
         self._ledger.add(entry)
@@ -324,7 +299,7 @@ class FilePublishStore(StoreOptions):
         # Where it cannot be noted the messages are sent again after a restart, and refused again.
         number = at = 0
         with suppress(StoreFailed):
-            number, at = self._write(REPLACED, first, last, [] if rest is None else rest.buffers())
+            number, at = self._write(records.REPLACED, first, last, [] if rest is None else rest.buffers())
         if rest is not None:
             if not number:
                 return
@@ -335,19 +310,14 @@ class FilePublishStore(StoreOptions):
 
     def note_used(self, sequence: int) -> None:
         """Note that sequences up to `sequence` may be used, by messages that are not kept here."""
-        self._write(USED, sequence, sequence, ())
+        self._write(records.USED, sequence, sequence, ())
         self._used = max(self._used, sequence)
-
-    @property
-    def never_logged_on(self) -> bool:
-        """Whether no server ever accepted a logon with this store, in an earlier process either."""
-        return self._never_logged_on
 
     def note_logon(self) -> None:
         """Note on disk that a server accepted a logon. Raises `StoreFailed`, `Closed`."""
-        if self._never_logged_on:
-            self._write(USED, 0, self._used, (), reserve=_NOTE_BYTES)
-            self._never_logged_on = False
+        if self.never_logged_on:
+            self._write(records.USED, 0, self._used, (), reserve=_NOTE_BYTES)
+            self.never_logged_on = False
 
     def held(self) -> Sequence[Stored]:
         """What is held, in the order of sequences; each batch is read when it is asked for."""
@@ -385,7 +355,7 @@ class FilePublishStore(StoreOptions):
         # Where the disk refuses it is tried again: more is kept than needed meanwhile, never less.
         with suppress(StoreFailed):
             reserve = _NOTE_BYTES if frees or last else 0
-            self._write(SETTLED, oldest, self._settled, (), reserve=reserve)
+            self._write(records.SETTLED, oldest, self._settled, (), reserve=reserve)
             self._noted = self._settled
             while self._oldest < oldest:
                 directory.remove(self._oldest)
@@ -406,23 +376,23 @@ class FilePublishStore(StoreOptions):
         free at the end. Raises `StoreFailed`, `Closed`."""
         length = sum([memoryview(part).nbytes for part in payload])
         segment = self._current
-        if segment is None or segment.at + RECORD_BYTES + length > segment.end + reserve:
-            segment = self._next(RECORD_BYTES + length)
+        if segment is None or segment.at + records.RECORD_BYTES + length > segment.end + reserve:
+            segment = self._next(records.RECORD_BYTES + length)
         memory, at = segment.memory, segment.at
-        head = BEHIND_CRC.pack(length, first, last, kind, 0, 0, 0)
+        head = records.BEHIND_CRC.pack(length, first, last, kind, 0, 0, 0)
         crc = crc32c(head, segment.seed)
-        place = at + RECORD_BYTES
-        memory[at + CRC.size : place] = head
+        place = at + records.RECORD_BYTES
+        memory[at + records.CRC.size : place] = head
         for part in payload:
             size = memoryview(part).nbytes
             memory[place : place + size] = bytes(part) if isinstance(part, memoryview) else part
             crc = crc32c(part, crc)
             place += size
-        CRC.pack_into(memory, at, crc)
+        records.CRC.pack_into(memory, at, crc)
         if self._sync:
             self._flush(segment, at, place)
         segment.at = end = (place + 7) & ~7
-        segment.mark[0] = marked(end)
+        segment.mark[0] = records.marked(end)
         return segment.header.number, at
 
     def _flush(self, segment: _Segment, begin: int, end: int) -> None:
@@ -440,7 +410,7 @@ class FilePublishStore(StoreOptions):
                 if directory is None
                 else Closed("no client uses the publish store yet: attach()")
             )
-        before.mark[0] = marked(before.at)
+        before.mark[0] = records.marked(before.at)
         last = before.header
         header = last._replace(
             number=last.number + 1,
@@ -448,14 +418,16 @@ class FilePublishStore(StoreOptions):
             settled=self._settled,
             oldest=self._oldest,
             previous_end=before.at,
-            never_logged_on=self._never_logged_on,
-            size=max(publish_segment_bytes, HEADER_BYTES + ((size + 7) & ~7) + _NOTE_BYTES),
+            never_logged_on=self.never_logged_on,
+            size=max(publish_segment_bytes, records.HEADER_BYTES + ((size + 7) & ~7) + _NOTE_BYTES),
         )
-        memory = directory.create(header.number, header.size, encode_header(header), durable=self._sync)
-        segment = self._current = _Segment(memory, header, HEADER_BYTES)
-        WORD.pack_into(before.memory, NEXT_AT, marked(1))
+        memory = directory.create(
+            header.number, header.size, records.encode_header(header), durable=self._sync
+        )
+        segment = self._current = _Segment(memory, header, records.HEADER_BYTES)
+        records.WORD.pack_into(before.memory, records.NEXT_AT, records.marked(1))
         if self._sync:
-            directory.flush(before.memory, 0, HEADER_BYTES)
+            directory.flush(before.memory, 0, records.HEADER_BYTES)
         return segment
 
     def _look(self, number: int) -> mmap.mmap:
@@ -470,7 +442,7 @@ class FilePublishStore(StoreOptions):
 
     def _segment(self, number: int) -> tuple[Buffer, int]:
         view = self._view(number)
-        return view, read_mark(view, MARK_AT) or 0
+        return view, records.read_mark(view, records.MARK_AT) or 0
 
     def _view(self, number: int) -> Buffer:
         return memoryview(self._look(number))
@@ -478,11 +450,11 @@ class FilePublishStore(StoreOptions):
     def _read(self, entry: UnpersistedEntry) -> MessageBatch:
         batch = entry.batch
         if batch is None:
-            batch = entry.batch = read_entry(entry, self._segment, self._publisher)
+            batch = entry.batch = records.read_entry(entry, self._segment, self._publisher)
         return batch
 
 
 def _mark(memory: mmap.mmap) -> memoryview:
     """Where the mark stands. Set by one move of 8 bytes, so that no end of the process leaves half of it;
     `pack_into` would write zeros first."""
-    return memoryview(memory)[MARK_AT : MARK_AT + 8].cast("Q")
+    return memoryview(memory)[records.MARK_AT : records.MARK_AT + 8].cast("Q")

@@ -13,6 +13,7 @@ from pathlib import Path
 from tickertape.base.errors import StoreFailed
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.common import fork_safety as forks
+from tickertape.client.common.closing import ClosesItself
 from tickertape.client.limits import (
     publish_store_bytes_default,
     publish_store_file_bytes_default,
@@ -24,7 +25,7 @@ from tickertape.client.publish_store.protocol import Stored, StoreOptions, WhenF
 from tickertape.client.publish_store.unpersisted import UnpersistedView
 
 
-class HybridPublishStore(StoreOptions):
+class HybridPublishStore(StoreOptions, ClosesItself):
     """Keeps up to `memory_bytes_max` in memory and what is older than that in files.
 
     It survives a lost connection with a large backlog, and a clean end of the process: `close` (or leaving
@@ -66,12 +67,6 @@ class HybridPublishStore(StoreOptions):
         self._memory = MemoryPublishStore(self.bytes_max, self.when_full)
         self._ahead = -1
 
-    def __enter__(self) -> HybridPublishStore:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     @property
     def size_bytes(self) -> int:
         """Encoded bytes held now. Where the disk takes no more it is full as soon as memory is."""
@@ -105,7 +100,7 @@ class HybridPublishStore(StoreOptions):
     def replace(self, first: int, last: int, rest: MessageBatch | None) -> None:
         """Let go of the messages `first` to `last`, but keep `rest` of them."""
         self._memory.replace(first, last, rest)
-        if first <= self._spilled:
+        if first <= self._file.last_put:
             self._file.replace(first, last, rest)
 
     @property
@@ -121,7 +116,7 @@ class HybridPublishStore(StoreOptions):
         """What is held, in the order of sequences."""
         in_memory = self._memory.held()
         in_files = self._file.held()
-        in_memory = in_memory[bisect_right(in_memory, self._spilled, key=attrgetter("first")) :]
+        in_memory = in_memory[bisect_right(in_memory, self._file.last_put, key=attrgetter("first")) :]
         written = len(in_files)
 
         def stored(at: int) -> Stored:
@@ -133,14 +128,10 @@ class HybridPublishStore(StoreOptions):
         """Messages held."""
         return self._file.unpersisted_count() + self._memory.unpersisted_count()
 
-    @property
-    def _spilled(self) -> int:
-        return self._file.last_put
-
     def _spill(self, bytes_max: int) -> None:
         """Write the oldest batches, until memory holds no more than that."""
         memory = self._memory
         while memory.size_bytes > bytes_max and (oldest := memory.oldest()) is not None:
-            if oldest.first > self._spilled:
+            if oldest.first > self._file.last_put:
                 self._file.put(oldest)
             memory.forget_oldest()

@@ -95,7 +95,9 @@ class ServerTopics:
         """
         first, last = self._assumed or (1, 0)
         others = [
-            i for i, topic in enumerate(batch.topics) if any(_in(topic, one) for one in self._seen.values())
+            i
+            for i, topic in enumerate(batch.topics)
+            if any(one is None or topic in one for one in self._seen.values())
         ]
         index = np.zeros(batch.count, np.int32) if batch.topic_index is None else batch.topic_index
         promised = apart & ((batch.sequences < first) | (batch.sequences > last) | np.isin(index, others))
@@ -127,7 +129,3 @@ class ServerTopics:
             if refused or int(np.diff(batch.offsets).max()) > self.message_bytes_max:
                 return first - 1
         return last
-
-
-def _in(topic: str, recorded: TopicSet | None) -> bool:
-    return recorded is None or topic in recorded

@@ -281,7 +281,7 @@ class SubscriptionRegistry:
         replay = present.replay
         if replay is not None and replay.completed and replay.ends:
             self.end(sub_id, "complete", None)
-        elif present.tracker is not None and present.tracker.comes_again:
+        elif replay is not None and replay.tracker is not None and replay.tracker.comes_again:
             self._effects.append(effects.WillRedeliver(present.sink))
 
     def given_up(self, sub_ids: Sequence[str]) -> None:

@@ -14,7 +14,6 @@ from tickertape.batch.queue_lease import Hold, Lease
 from tickertape.client.common.effects import Sink
 from tickertape.client.common.request import SubscribeRequest, SubscriptionContext
 from tickertape.client.limits import credit_linger_seconds
-from tickertape.client.subscriptions.bookmark_tracker import BookmarkTracker
 from tickertape.client.subscriptions.resubscribe import ReplayState, ServerTerms
 from tickertape.wire.commands import Credit, Credits, Deliver, Subscribe
 
@@ -71,11 +70,6 @@ class Subscription:
         self.context = self.request.context
         self.terms = ServerTerms(self.request.options)
         self.window = self.bound = self.request.depth_bytes
-
-    @property
-    def tracker(self) -> BookmarkTracker | None:
-        """The tracker of its deliveries."""
-        return None if self.replay is None else self.replay.tracker
 
     def command(self, call_id: int) -> Subscribe:
         """Return the command that places it for the first time."""
