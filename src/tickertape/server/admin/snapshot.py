@@ -10,7 +10,8 @@ import os
 import time
 from collections import Counter
 from itertools import islice
-from typing import NamedTuple
+from operator import attrgetter
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -285,17 +286,12 @@ class InstanceSnapshot:
         return topics
 
 
+_counts: Final = attrgetter(*TopicSnapshot._fields[1:-1])
+"""The values of `TopicCounters` that a `TopicSnapshot` has, in its order."""
+
+
 def _topic_snapshot(name: str, topic: TopicCounters, subscriptions: int | None) -> TopicSnapshot:
-    return TopicSnapshot(
-        name,
-        topic.recorded,
-        topic.messages,
-        topic.bytes,
-        topic.publisher,
-        topic.sequence,
-        topic.timestamp,
-        subscriptions,
-    )
+    return TopicSnapshot._make((name, *_counts(topic), subscriptions))
 
 
 def _topic(snapshot: TopicSnapshot) -> TopicState:

@@ -6,11 +6,13 @@ Invariant: no key passes unread: `finish` reports the others as unknown.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from tickertape.base.errors import ConfigurationError, UsageError
+from tickertape.base.limits import MIB
+from tickertape.base.names import check_topic, is_pattern
 from tickertape.base.text_format import shown
-from tickertape.base.units import parse_interval
+from tickertape.base.units import parse_interval, parse_size
 from tickertape.server.config.document import (
     KEY_CHARACTERS_MAX,
     UNUSABLE,
@@ -26,6 +28,7 @@ MISSING: Final = "is missing here"
 """The text of a problem that a broken line beside it may explain."""
 
 _Value = TypeVar("_Value")
+_Choice = TypeVar("_Choice", bound=str)
 
 
 class Section:
@@ -55,6 +58,11 @@ class Section:
         except UsageError as error:
             self.problem(key, str(error), node.location)
             return default
+
+    def values(self, **converters: Callable[[Any], Any]) -> dict[str, Any]:
+        """The values of these keys, without those that are absent, unusable or refused."""
+        found = {key: self.value(key, convert, UNUSABLE) for key, convert in converters.items()}
+        return {key: value for key, value in found.items() if value is not UNUSABLE}
 
     def required(self, key: str, convert: Callable[[Any], _Value], default: _Value) -> _Value:
         """As `value`, of a required key."""
@@ -164,6 +172,43 @@ def check_choice(value: Any, names: Sequence[str]) -> None:
     if value not in names:
         allowed = ", ".join(f'"{name}"' for name in names)
         raise ConfigurationError(f"is one of {allowed}, not {kind_of(value)}")
+
+
+def choice_of(names: Sequence[_Choice]) -> Callable[[Any], _Choice]:
+    """Return what reads one of `names`."""
+
+    def convert(value: Any) -> _Choice:
+        check_choice(value, names)
+        return cast("_Choice", value)
+
+    return convert
+
+
+def path_of(value: Any, noun: str) -> str:
+    """The path of a file or a directory, which `noun` says."""
+    path = text_of(value)
+    if not path or "\0" in path:
+        raise ConfigurationError(f"is the path of a {noun}, not {shown(path)}")
+    return path
+
+
+def topic_of(value: Any, remedy: str = "a topic is named in full here") -> str:
+    """The name of a topic; the server's own have a $, and count as patterns. Raises `BadTopic` too."""
+    name = text_of(value)
+    if is_pattern(name):
+        raise ConfigurationError(f"{shown(name)} is a pattern: {remedy}")
+    check_topic(name)
+    return name
+
+
+def size_of(value: Any, example: str, least: int = 0) -> int:
+    """A size in bytes, at least `least`. Raises `BadOption` too."""
+    if isinstance(value, dict | list):
+        raise ConfigurationError(f'is a size such as "{example}", not {kind_of(value)}')
+    size = parse_size(value)
+    if size < least:
+        raise ConfigurationError(f"is at least {least // MIB}MB, not {kind_of(value)}")
+    return size
 
 
 def seconds_of(value: Any) -> float:
