@@ -9,9 +9,10 @@ from collections.abc import Iterator
 import click
 
 from tickertape.base.text_format import shown
+from tickertape.base.units import parse_interval
 from tickertape.cli.limits import watch_seconds_min
 from tickertape.cli.support.admin_client import admin_option, json_option, stats_of
-from tickertape.cli.support.option_types import interval
+from tickertape.cli.support.option_types import parsed
 from tickertape.cli.support.tables import counted, echo_table, number, safe
 from tickertape.engine.queues.snapshot import QueueSnapshot
 from tickertape.server.admin.schema import (
@@ -25,10 +26,10 @@ from tickertape.server.admin.schema import (
 )
 
 
-def _watched(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
-    seconds = interval(ctx, param, value)
-    if seconds is not None and seconds < watch_seconds_min:
-        raise click.BadParameter(f"at least {watch_seconds_min:g} seconds, not {shown(value or '')}")
+def _watched(value: str) -> float:
+    seconds = parse_interval(value)
+    if seconds < watch_seconds_min:
+        raise click.BadParameter(f"at least {watch_seconds_min:g} seconds, not {shown(value)}")
     return seconds
 
 
@@ -38,7 +39,7 @@ def _watched(ctx: click.Context, param: click.Parameter, value: str | None) -> f
 @click.option(
     "--watch",
     metavar="S",
-    callback=_watched,
+    callback=parsed(_watched),
     help="Show it again and again, every S seconds (at least 0.1), until Ctrl-C. With --json: an "
     "object a line.",
 )

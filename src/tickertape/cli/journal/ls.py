@@ -15,6 +15,7 @@ import msgspec
 from tickertape.base.timestamps import format_timestamp
 from tickertape.cli.journal.log_range import directory_argument
 from tickertape.cli.journal.verify import print_findings, report_json_option
+from tickertape.cli.support.tables import echo_table
 
 if TYPE_CHECKING:
     from tickertape.journal.offline.report import SegmentSummary
@@ -50,10 +51,7 @@ def ls(directory: str, as_json: bool) -> None:
         seen["damage_outside_sealed_commits"] = seen.pop("damage")
         click.echo(msgspec.json.encode(seen))
         return
-    rows = [_COLUMNS, *(_row(segment) for segment in report.segments)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]
-    for row in rows:
-        click.echo("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)))
+    echo_table(_COLUMNS, [_row(segment) for segment in report.segments], left=0)
     print_findings(report)
 
 

@@ -6,7 +6,6 @@ Spark is started only after the archive was checked to belong to the log.
 from __future__ import annotations
 
 import contextlib
-import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -15,7 +14,7 @@ import msgspec
 
 from tickertape.archive.limits import batch_messages_default
 from tickertape.cli.pipeline.compact import echo_compacted
-from tickertape.cli.pipeline.session import require_spark, session_options, spark_session
+from tickertape.cli.pipeline.session import require_spark, session_options, spark_session, stop_signals_to
 from tickertape.cli.support.archive_options import (
     archive_location,
     report_json_option,
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from tickertape.spark.archive.job import ArchiveJobReport
 
 _INTERVAL_SECONDS_DEFAULT: Final = 30.0
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 @click.command(short_help="Write the log to a Delta table, exactly once.")
@@ -158,9 +156,5 @@ class StopFlag:
 def stop_flag() -> Iterator[StopFlag]:
     """Set the returned flag on Ctrl-C and SIGTERM instead of their usual effect."""
     stop = StopFlag()
-    before = [signal.signal(number, stop.note) for number in _SIGNALS]
-    try:
+    with stop_signals_to(stop.note):
         yield stop
-    finally:
-        for number, handler in zip(_SIGNALS, before, strict=True):
-            signal.signal(number, handler)

@@ -132,7 +132,7 @@ def _show_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
         "publish": "tickertape.cli.commands.publish",
         "subscribe": "tickertape.cli.commands.subscribe",
         "ack": "tickertape.cli.commands.ack",
-        "queue": "tickertape.cli.queue",
+        "queue": "tickertape.cli.commands.queue",
         "journal": "tickertape.cli.journal",
         "pipeline": "tickertape.cli.pipeline",
         "token": "tickertape.cli.commands.token",
