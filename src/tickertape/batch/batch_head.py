@@ -10,10 +10,9 @@ import numpy as np
 
 from tickertape.base.errors import BadBatch
 from tickertape.base.interfaces import Buffer
-from tickertape.batch.decode import check_head
-from tickertape.batch.format import I8, Int64s, lengths_of, offsets_from
+from tickertape.batch.derive import take_runs
+from tickertape.batch.format import I8, Int64s, check_head, lengths_of, offsets_from
 from tickertape.batch.message_batch import MessageBatch
-from tickertape.batch.select import take_runs
 
 
 class BatchHead:

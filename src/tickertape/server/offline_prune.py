@@ -22,9 +22,8 @@ from tickertape.engine.limits import retention_segments_max
 from tickertape.engine.queues.state.checkpoint import decode_covered, needed_from
 from tickertape.engine.queues.state.records import begun_in
 from tickertape.engine.retention import RetentionPin
-from tickertape.journal.commit.jobs import RetireSegments
+from tickertape.journal.commit.jobs import DiskJobExecutor, RetireSegments
 from tickertape.journal.disk import SystemDisk
-from tickertape.journal.disk_jobs import DiskJobExecutor
 from tickertape.journal.format.identity import open_identity
 from tickertape.journal.format.queue_checkpoint import read_queues
 from tickertape.journal.format.segment import CONTROL_TOPIC, JOURNAL_DIRECTORY, segment_number, segment_path

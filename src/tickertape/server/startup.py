@@ -20,8 +20,8 @@ from tickertape.engine.runtime.publisher_ids import load_publishers
 from tickertape.engine.runtime.topic_catalog import TopicCatalog
 from tickertape.engine.sessions.registry import LogonPolicy
 from tickertape.journal.commit.group_commit import SyncPolicy
+from tickertape.journal.commit.jobs import DiskJobExecutor
 from tickertape.journal.disk import SystemDisk
-from tickertape.journal.disk_jobs import DiskJobExecutor
 from tickertape.journal.format.clean_shutdown import write_clean_shutdown
 from tickertape.journal.format.identity import IDENTITY_FILE, open_identity
 from tickertape.journal.format.queue_checkpoint import read_queues, remove_queues, write_queues

@@ -174,7 +174,7 @@ class LogExtent(NamedTuple):
 
 def _position(reader: SnapshotReader, point: int | StartPoint, *, after: bool) -> int:
     """Return where `point` lies; `after`: where what follows it begins."""
-    from tickertape.journal.reading.lookup import find_bookmark, find_time
+    from tickertape.journal.reading.log_reader import find_bookmark, find_time
 
     if isinstance(point, int):
         return point + after

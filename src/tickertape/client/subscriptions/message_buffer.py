@@ -17,8 +17,8 @@ from typing import Final, NamedTuple
 from tickertape.base.errors import StreamEnded, TickertapeError, TimedOut
 from tickertape.base.units import within
 from tickertape.batch.delivery_context import DeliveryContext
+from tickertape.batch.derive import slice_batch
 from tickertape.batch.message_batch import Message, MessageBatch
-from tickertape.batch.select import slice_batch
 from tickertape.client.limits import catch_up_bytes_max
 from tickertape.client.subscriptions.duplicates import left_of
 from tickertape.client.subscriptions.message_buffer_conflation import (

@@ -11,8 +11,8 @@ from tickertape.base.timestamps import format_timestamp
 from tickertape.journal.format.retired_state import is_expired
 from tickertape.journal.format.segment import segment_path
 from tickertape.journal.offline.snapshot import SnapshotReader
+from tickertape.journal.reading.log_reader import find_bookmark, find_time
 from tickertape.journal.reading.log_view import LogView
-from tickertape.journal.reading.lookup import find_bookmark, find_time
 
 
 class Location(NamedTuple):

@@ -16,8 +16,8 @@ from tickertape.base.limits import archive_answer_bytes_max
 from tickertape.base.timestamps import format_timestamp
 from tickertape.journal.format.retired_state import expired, is_expired
 from tickertape.journal.reading.archive_tier import ArchiveCoverage, ArchiveTier
+from tickertape.journal.reading.log_reader import message_at
 from tickertape.journal.reading.log_view import LogPart, LogView, ReadRequest
-from tickertape.journal.reading.lookup import message_at
 
 _NOTHING: Final = -1
 _SMALL: Final = 4096
