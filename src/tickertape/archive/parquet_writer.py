@@ -25,6 +25,7 @@ from tickertape.archive.limits import (
     row_group_rows_max,
 )
 from tickertape.archive.location import ArchiveLocation, new_file
+from tickertape.archive.rows_to_batches import body_offsets
 from tickertape.archive.schema import FILE_COLUMNS, day_of, file_path, file_schema, file_statistics
 from tickertape.base.errors import ArchiveFailed
 from tickertape.base.limits import message_cost_bytes
@@ -276,14 +277,12 @@ def _indices(values: Int64s) -> pa.Array:
 
 def _row_groups(batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, int]]:
     """`batch` in pieces that fit a row group, or of one row, each with the bytes of its bodies."""
-    data = batch.column("data")
-    offsets = np.frombuffer(data.buffers()[1], np.int32)[data.offset : data.offset + len(data) + 1]
-    low = 0
-    while low < len(data):
+    offsets, count, low = body_offsets(batch), batch.num_rows, 0
+    while low < count:
         high = (
             int(np.searchsorted(offsets, int(offsets[low]) + archive_row_group_bytes_max, side="right")) - 1
         )
-        high = min(max(high, low + 1), low + row_group_rows_max, len(data))
-        whole = low == 0 and high == len(data)
+        high = min(max(high, low + 1), low + row_group_rows_max, count)
+        whole = low == 0 and high == count
         yield batch if whole else batch.slice(low, high - low), int(offsets[high]) - int(offsets[low])
         low = high

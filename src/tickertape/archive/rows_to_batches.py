@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from tickertape.archive.schema import FILE_COLUMNS
+from tickertape.archive.schema import FILE_COLUMNS, arrow_schema
 from tickertape.base.errors import ArchiveFailed
 from tickertape.base.limits import message_bytes_max
 from tickertape.batch import Labels, MessageBatch
@@ -144,12 +144,7 @@ def _typed(array: pa.Array, name: str) -> pa.Array:
         if isinstance(array, pa.DictionaryArray):  # few publishers: few texts become numbers
             return pc.take(array.dictionary.cast(pa.uint64()), array.indices)
         return array.cast(pa.uint64())
-    wanted = {
-        "timestamp": pa.timestamp("us", "UTC"),
-        "data": pa.binary(),
-        "correlation_id": pa.string(),
-        "key": pa.string(),
-    }.get(name, pa.int64())
+    wanted = arrow_schema().field(name).type
     return array if array.type == wanted else array.cast(wanted)
 
 

@@ -14,6 +14,7 @@ from pyspark.sql import functions as f
 from tickertape.base.errors import BadOption
 from tickertape.base.names import is_pattern
 from tickertape.spark.archive.frame import positions_of, read_archive
+from tickertape.spark.common.schema import ALL_SCHEMA
 from tickertape.spark.source.options import read_servers
 from tickertape.spark.source.task_reader import connect
 
@@ -78,9 +79,10 @@ def _of_server(spark: SparkSession, servers: str, columns: Sequence[str], openin
     client, _ = connect(read_servers(reached), opening.timeout_seconds)
     with client:
         journal, first, after = client.resolve(EVERY_TOPIC, opening.start)
+    declared = {column.split()[0]: column for column in ALL_SCHEMA.split(", ")}
     frame = (
         spark.read.format("tickertape")
-        .schema(", ".join(f"{column} {_TYPES[column]}" for column in columns))
+        .schema(", ".join(declared[column] for column in columns))
         .options(**reached)
         .option("topicPattern", EVERY_TOPIC)
         .option("startingBookmark", opening.start)
@@ -110,16 +112,3 @@ def in_common(here: OpenedLog, there: OpenedLog) -> tuple[OpenedLog, OpenedLog]:
             f"{there.start} to below {there.end} of one journal: they have nothing in common to compare"
         )
     return here.within(start, end), there.within(start, end)
-
-
-_TYPES: Final = {
-    "position": "long",
-    "topic": "string",
-    "publisher": "string",
-    "sequence": "long",
-    "timestamp": "timestamp",
-    "data": "binary",
-    "expiration_ms": "long",
-    "correlation_id": "string",
-    "key": "string",
-}
