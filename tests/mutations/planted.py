@@ -263,9 +263,9 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "what is kept of removed segments is not synced",
-        "journal/format/retired_state.py",
-        "        disk.write(handle, 0, [data])\n        disk.sync(handle)\n",
-        "        disk.write(handle, 0, [data])\n",
+        "journal/format/files.py",
+        "        disk.write(handle, 0, buffers)\n        disk.sync(handle)\n",
+        "        disk.write(handle, 0, buffers)\n",
         (_RETENTION,),
         promise="invariant 4",
         tier="simulation",

@@ -15,9 +15,9 @@ from typing import Final
 import msgspec
 
 from tickertape.base.interfaces import Disk
+from tickertape.journal.format.files import open_file, replace_file
 
 CLEAN_SHUTDOWN_FILE: Final = "end.json"
-_TEMPORARY: Final = "end.json.new"
 _BYTES_MAX: Final = 4096
 
 
@@ -34,25 +34,15 @@ class CleanShutdown(msgspec.Struct, frozen=True, kw_only=True):
 
 def write_clean_shutdown(disk: Disk, shutdown: CleanShutdown) -> None:
     """Record it, durably and at once, or not at all. Raises `OSError`; the earlier record is kept then."""
-    handle = disk.open(_TEMPORARY, create=_TEMPORARY not in disk.names("."))
-    try:
-        disk.truncate(handle, 0)
-        disk.write(handle, 0, [msgspec.json.encode(shutdown) + b"\n"])
-        disk.sync(handle)
-    finally:
-        disk.close(handle)
-    disk.rename(_TEMPORARY, CLEAN_SHUTDOWN_FILE)
-    disk.sync_directory(".")
+    replace_file(disk, CLEAN_SHUTDOWN_FILE, [msgspec.json.encode(shutdown) + b"\n"])
 
 
 def read_clean_shutdown(disk: Disk) -> CleanShutdown | None:
     """Return the record; None if there is none. Raises `ValueError` if it is invalid."""
     if CLEAN_SHUTDOWN_FILE not in disk.names("."):
         return None
-    handle = disk.open(CLEAN_SHUTDOWN_FILE, write=False)
     try:
-        return msgspec.json.decode(disk.read(handle, 0, _BYTES_MAX), type=CleanShutdown)
+        with open_file(disk, CLEAN_SHUTDOWN_FILE) as handle:
+            return msgspec.json.decode(disk.read(handle, 0, _BYTES_MAX), type=CleanShutdown)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{CLEAN_SHUTDOWN_FILE} cannot be read: {error}") from None
-    finally:
-        disk.close(handle)

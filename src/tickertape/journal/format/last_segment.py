@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 from tickertape.base.interfaces import Disk
+from tickertape.journal.format.files import open_file
 from tickertape.journal.format.segment import (
     FormatError,
     SegmentHeader,
@@ -23,19 +24,7 @@ from tickertape.journal.limits import segment_header_bytes
 
 LAST_SEGMENT_FILE: Final = "begun.bin"
 LAST_SEGMENT_NEW_FILE: Final = "begun.bin.new"
-_NONE: Final = encode_segment_header(
-    SegmentHeader(
-        journal_id=bytes(16),
-        number=0,
-        epoch=0,
-        first_position=0,
-        first_commit=0,
-        salt=0,
-        previous_chain=0,
-        previous_end=0,
-        created=0,
-    )
-)[0]
+_NONE: Final = encode_segment_header(SegmentHeader(bytes(16), 0, 0, 0, 0, 0, 0, 0, 0))[0]
 """Contents before the first segment; a disk that lost the file might show zeros."""
 
 
@@ -70,13 +59,11 @@ def read_last_segment(disk: Disk, journal_id: bytes) -> int:
     `ValueError` when that cannot be read, or is of another journal, `OSError`."""
     if LAST_SEGMENT_FILE not in disk.names("."):
         return 0
-    handle = disk.open(LAST_SEGMENT_FILE, write=False)
     try:
-        header, _ = decode_segment_header(disk.read(handle, 0, segment_header_bytes))
+        with open_file(disk, LAST_SEGMENT_FILE) as handle:
+            header, _ = decode_segment_header(disk.read(handle, 0, segment_header_bytes))
     except FormatError as error:
         raise ValueError(f"{LAST_SEGMENT_FILE} cannot be read: {error}") from None
-    finally:
-        disk.close(handle)
     if header.number and header.journal_id != journal_id:
         raise ValueError(f"{LAST_SEGMENT_FILE} is of another journal")
     return header.number

@@ -16,6 +16,7 @@ from tickertape.base.interfaces import Buffer, Disk
 from tickertape.batch import MessageBatch, select
 from tickertape.batch.format import KIND_MESSAGE, Int64s
 from tickertape.journal.commit.active_segment import ActiveSegment
+from tickertape.journal.format.files import damaged_at, open_file
 from tickertape.journal.format.identity import IDENTITY_FILE, read_identity
 from tickertape.journal.format.retired_state import RetiredState, read_retired
 from tickertape.journal.format.segment import CommitHeader, CommitKind, decode_commit, segment_path
@@ -133,20 +134,16 @@ def _add_active(
         segment.advance(unproven, first.first_position, timestamp)
     damage = None
     if ending.verdict is Verdict.CORRUPT:
-        path = segment_path(file.number)
-        damage = JournalCorrupt(f"{path} at {ending.end}: {ending.detail}", file=path, offset=ending.end)
+        damage = damaged_at(segment_path(file.number), ending.end, ending.detail)
     return written - segment.end_position, damage
 
 
 def _header_at(disk: Disk, number: int, offset: int) -> CommitHeader:
     path = segment_path(number)
-    handle = disk.open(path, write=False)
-    try:
+    with open_file(disk, path) as handle:
         header = decode_commit(disk.read(handle, offset, commit_header_bytes))
-    finally:
-        disk.close(handle)
     if header is None:
-        raise JournalCorrupt(f"{path} at {offset}: it changed while it was read", file=path, offset=offset)
+        raise damaged_at(path, offset, "it changed while it was read")
     return header
 
 
@@ -220,7 +217,7 @@ class SnapshotReader:
         return done
 
     def find(self, search: Generator[ReadRequest, Buffer, T]) -> T:
-        """Run a search of `lookup.py` to its end."""
+        """Run a search of `log_reader.py` to its end."""
         try:
             request = next(search)
             while True:
@@ -239,8 +236,7 @@ class SnapshotReader:
                 memoryview(self._read(ReadRequest(segment.number, offset, commit_header_bytes)))
             )
             if header is None:
-                path = segment_path(segment.number)
-                raise JournalCorrupt(f"{path} at {offset}: no valid commit", file=path, offset=offset)
+                raise damaged_at(segment_path(segment.number), offset, "no valid commit")
             if position < header.first_position + header.messages:
                 return segment, header
             offset = header.end
@@ -280,8 +276,7 @@ def commit_headers(disk: Disk) -> Iterator[tuple[str, CommitHeader]]:
 def _of_segment(disk: Disk, file: SegmentSurvey) -> Iterator[tuple[str, CommitHeader]]:
     path = segment_path(file.number)
     assert file.header is not None
-    handle = disk.open(path, write=False)
-    try:
+    with open_file(disk, path) as handle:
         offset, chain = segment_header_bytes, file.chain
         while True:
             header = decode_commit(disk.read(handle, offset, commit_header_bytes))
@@ -296,10 +291,5 @@ def _of_segment(disk: Disk, file: SegmentSurvey) -> Iterator[tuple[str, CommitHe
                 return
             offset, chain = header.end, header.crc
         if file.seal is not None:
-            raise JournalCorrupt(
-                f"{path} at {offset}: no valid commit header; `tickertape journal verify` shows the extent",
-                file=path,
-                offset=offset,
-            )
-    finally:
-        disk.close(handle)
+            what = "no valid commit header; `tickertape journal verify` shows the extent"
+            raise damaged_at(path, offset, what)
