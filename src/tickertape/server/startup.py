@@ -231,17 +231,20 @@ def begin_run(journal: Journal, executor: DiskJobExecutor) -> None:
     journal.take_persisted()
 
 
-def read_all(disk: Disk, search: Generator[ReadRequest, Buffer, T]) -> T:
-    """Run a search to its end with blocking reads."""
+def read_all(disk: Disk, steps: Generator[ReadRequest | None, Buffer, T]) -> T:
+    """Run the steps of a search to their end with blocking reads; of None there is nothing to read. Raises
+    their errors, `OSError`."""
     handles: dict[int, int] = {}
-    data: Buffer | None = None
     try:
+        request = next(steps)
         while True:
-            request = next(search) if data is None else search.send(data)
+            if request is None:
+                request = steps.send(b"")
+                continue
             handle = handles.get(request.segment)
             if handle is None:
                 handle = handles[request.segment] = disk.open(segment_path(request.segment), write=False)
-            data = request.read(partial(disk.read, handle))
+            request = steps.send(request.read(partial(disk.read, handle)))
     except StopIteration as done:
         result: T = done.value
         return result
