@@ -22,8 +22,8 @@ from tickertape.engine.sessions.registry import LogonPolicy
 from tickertape.journal.commit.group_commit import SyncPolicy
 from tickertape.journal.commit.jobs import DiskJobExecutor
 from tickertape.journal.disk import SystemDisk
-from tickertape.journal.format.clean_shutdown import write_clean_shutdown
 from tickertape.journal.format.identity import IDENTITY_FILE, open_identity
+from tickertape.journal.format.log_end import write_clean_shutdown
 from tickertape.journal.format.queue_checkpoint import read_queues, remove_queues, write_queues
 from tickertape.journal.format.segment import segment_path
 from tickertape.journal.format.staging_file import find_staged

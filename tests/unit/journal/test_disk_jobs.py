@@ -27,7 +27,7 @@ from tickertape.journal.commit.jobs import (
     WriteCommit,
 )
 from tickertape.journal.disk import SystemDisk
-from tickertape.journal.format.last_segment import read_last_segment
+from tickertape.journal.format.log_end import read_last_segment
 from tickertape.journal.format.segment import (
     JOURNAL_DIRECTORY,
     SegmentHeader,

@@ -32,8 +32,14 @@ def find(directory: str, point: int | StartPoint, as_json: bool, unsynced: bool)
     tickertape journal find data 1000000 --json
     """
     from tickertape.journal.disk import SystemDisk
-    from tickertape.journal.offline.locate import Absent, locate, locate_bookmark, locate_time
-    from tickertape.journal.offline.snapshot import SnapshotReader, take_snapshot
+    from tickertape.journal.offline.snapshot import (
+        Absent,
+        SnapshotReader,
+        locate,
+        locate_bookmark,
+        locate_time,
+        take_snapshot,
+    )
 
     disk = SystemDisk(directory)
     snapshot = take_snapshot(disk, unsynced=unsynced)

@@ -213,7 +213,7 @@ def _refuse_removed(reader: SnapshotReader, begin: int | StartPoint | None) -> N
 
 
 def _not_found(reader: SnapshotReader, bookmarks: tuple[Bookmark, ...]) -> str:
-    from tickertape.journal.offline.locate import Absent, locate_bookmark
+    from tickertape.journal.offline.snapshot import Absent, locate_bookmark
 
     if not bookmarks:
         return "that is no bookmark of any log"

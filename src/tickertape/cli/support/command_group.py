@@ -111,6 +111,11 @@ class LazyGroup(click.Group):
         return result
 
 
+def modules_in(package: str, *names: str) -> dict[str, str]:
+    """The commands of a group, each with its module in `package`."""
+    return {name: f"{package}.{name}" for name in names}
+
+
 def _forget_stdout() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
@@ -123,26 +128,16 @@ def _show_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
         ctx.exit()
 
 
+_COMMANDS: Final = (
+    "serve", "check", "doctor", "publish", "subscribe", "ack", "queue", "journal", "pipeline", "token",
+    "health", "stats", "topics", "filter", "error", "completion",
+)  # fmt: skip
+
+
 @click.group(
     cls=LazyGroup,
-    modules={
-        "serve": "tickertape.cli.commands.serve",
-        "check": "tickertape.cli.commands.check",
-        "doctor": "tickertape.cli.commands.doctor",
-        "publish": "tickertape.cli.commands.publish",
-        "subscribe": "tickertape.cli.commands.subscribe",
-        "ack": "tickertape.cli.commands.ack",
-        "queue": "tickertape.cli.commands.queue",
-        "journal": "tickertape.cli.journal",
-        "pipeline": "tickertape.cli.pipeline",
-        "token": "tickertape.cli.commands.token",
-        "health": "tickertape.cli.commands.health",
-        "stats": "tickertape.cli.commands.stats",
-        "topics": "tickertape.cli.commands.topics",
-        "filter": "tickertape.cli.commands.filter",
-        "error": "tickertape.cli.commands.error",
-        "completion": "tickertape.cli.commands.completion",
-    },
+    modules=modules_in("tickertape.cli.commands", *_COMMANDS)
+    | {"journal": "tickertape.cli.journal", "pipeline": "tickertape.cli.pipeline"},
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.option(

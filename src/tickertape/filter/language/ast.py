@@ -114,19 +114,17 @@ class Comparison(Node):
 
 
 @dataclass(frozen=True, slots=True)
-class Between(Node):
+class Between(Unary):
     """`operand BETWEEN low AND high`, both inclusive."""
 
-    operand: Node
     low: Node
     high: Node
 
 
 @dataclass(frozen=True, slots=True)
-class In(Node):
+class In(Unary):
     """`operand IN (member, ...)`."""
 
-    operand: Node
     members: tuple[Node, ...]
 
 
@@ -140,10 +138,9 @@ class Like(Unary):
 
 
 @dataclass(frozen=True, slots=True)
-class Affix(Node):
+class Affix(Unary):
     """`operand BEGINS WITH (...)`, or `ENDS WITH` when `ends`; any of the members."""
 
-    operand: Node
     members: tuple[Node, ...]
     ends: bool
 

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from tickertape.base.interfaces import Buffer, Disk
-from tickertape.journal.format.last_segment import LAST_SEGMENT_FILE, reserve_last_segment, write_last_segment
+from tickertape.journal.format.log_end import LAST_SEGMENT_FILE, reserve_last_segment, write_last_segment
 from tickertape.journal.format.queue_checkpoint import write_queues
 from tickertape.journal.format.retired_state import RetiredState, write_retired
 from tickertape.journal.format.segment import AGAIN, JOURNAL_DIRECTORY, segment_path

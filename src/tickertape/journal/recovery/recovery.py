@@ -11,17 +11,28 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterable
 from enum import Enum
-from typing import NamedTuple, NoReturn
+from hashlib import blake2b
+from typing import Final, NamedTuple, NoReturn
 
 from tickertape.base.errors import BadBatch, JournalVersion, WrongJournal
 from tickertape.base.interfaces import Buffer, Disk
 from tickertape.base.limits import MIB
+from tickertape.base.names import derived_publisher_id
+from tickertape.batch import MessageBatch, Stamp, merge
 from tickertape.journal.commit.active_segment import ActiveSegment, LogEnd, make_seal
-from tickertape.journal.format.clean_shutdown import CLEAN_SHUTDOWN_FILE, CleanShutdown, read_clean_shutdown
 from tickertape.journal.format.commit_headers import CommitHeaders
 from tickertape.journal.format.files import open_file, set_aside
-from tickertape.journal.format.last_segment import LAST_SEGMENT_FILE, read_last_segment
+from tickertape.journal.format.identity import read_identity
+from tickertape.journal.format.log_end import (
+    CLEAN_SHUTDOWN_FILE,
+    LAST_SEGMENT_FILE,
+    CleanShutdown,
+    read_clean_shutdown,
+    read_last_segment,
+)
 from tickertape.journal.format.retired_state import RETIRED_FILE, RetiredState, read_retired
 from tickertape.journal.format.segment import (
     AGAIN,
@@ -32,13 +43,12 @@ from tickertape.journal.format.segment import (
     SegmentHeader,
     segment_path,
 )
-from tickertape.journal.format.staging_file import STAGING_DIRECTORY
+from tickertape.journal.format.staging_file import STAGING_DIRECTORY, StagedFileDamaged, prepared_parts
 from tickertape.journal.index.rebuild import IndexRebuild
 from tickertape.journal.index.segment_index import SegmentIndex
 from tickertape.journal.limits import segment_header_bytes
 from tickertape.journal.reading.log_view import SealedSegment
-from tickertape.journal.recovery.incomplete_transaction import IncompleteTransaction, is_staged
-from tickertape.journal.recovery.segment_scan import Ending, SegmentScan, Verdict
+from tickertape.journal.recovery.segment_scan import Ending, ScannedCommit, SegmentScan, Verdict
 from tickertape.journal.recovery.survey import (
     PublisherFold,
     SegmentHead,
@@ -499,3 +509,47 @@ def _copy_tail(disk: Disk, handle: int, file: SegmentSurvey, begin: int, end: in
         disk.close(copy)
     disk.rename(f"{path}.new", path)
     disk.sync_directory(QUARANTINE_DIRECTORY)
+
+
+# -- a transaction without an end ---------------------------------------------------------------------
+
+
+_NO_STAMP: Final = Stamp(1, 1, 0)
+
+
+class IncompleteTransaction(NamedTuple):
+    """The commits of a chain that has no end."""
+
+    first: CommitHeader
+    end: int
+    """Offset after the last valid one."""
+    tail_end: int
+    """Offset after the last byte behind them that is not zero; `end` when there is none."""
+
+
+def is_staged(disk: Disk, journal_id: bytes, chain: Iterable[ScannedCommit]) -> bool:
+    """Whether prepared parts hold the messages of all these commits. Raises `OSError` when the directory
+    cannot be read."""
+    missing: set[bytes] = set()
+    publishers: set[int] = set()
+    for commit in chain:
+        missing.add(_digest(commit.body))
+        publishers.update(MessageBatch.parse(commit.body).runs["publisher"].tolist())
+    instance = read_identity(disk).instance
+    for label, blocks in prepared_parts(disk, journal_id):
+        if instance is not None and derived_publisher_id(label.publisher, instance) not in publishers:
+            continue
+        with contextlib.suppress(StagedFileDamaged, BadBatch, OSError):  # not a part that can be committed
+            missing -= {_digest(block) for block in blocks}
+        if not missing:
+            return True
+    return False
+
+
+def _digest(encoded: Buffer) -> bytes:
+    """The same for a staged batch and for the commit of it: a commit differs by its stamp alone."""
+    batch = merge((MessageBatch.parse(encoded),), (_NO_STAMP,))
+    digest = blake2b(digest_size=16)
+    for buffer in batch.buffers():
+        digest.update(buffer)
+    return digest.digest()

@@ -1,19 +1,23 @@
-"""Last segment record (`begun.bin`): the header of the segment that was begun last.
+"""Records of the end of the log: its clean stop (`end.json`) and its last segment (`begun.bin`).
 
-Without it a last segment that is missing or empty after a crash looks like one that was never begun, and its
-positions would be given again. It is a lower bound, which stays true whatever happens later.
+Without them a log whose end was cut off, removed or lost looks like a shorter one, and its positions would be
+given again. They are lower bounds, which stay true whatever happens later.
 
 Invariants:
-- It is written only after the header of the segment is durable, and needs no more room once it exists.
-- The log can be read without it.
+- `end.json` is written only after the seal is durable.
+- `begun.bin` has the header of the segment that was begun last. It is written only after that header is
+  durable, and needs no more room once it exists.
+- The log can be read without them.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
 from tickertape.base.interfaces import Disk
-from tickertape.journal.format.files import open_file
+from tickertape.journal.format.files import open_file, replace_file
 from tickertape.journal.format.segment import (
     FormatError,
     SegmentHeader,
@@ -21,6 +25,40 @@ from tickertape.journal.format.segment import (
     encode_segment_header,
 )
 from tickertape.journal.limits import segment_header_bytes
+
+CLEAN_SHUTDOWN_FILE: Final = "end.json"
+_BYTES_MAX: Final = 4096
+
+
+class CleanShutdown(msgspec.Struct, frozen=True, kw_only=True):
+    """End of the log at a clean stop."""
+
+    segment: int
+    """The segment that was sealed."""
+    commit: int
+    """Number of its seal."""
+    position: int
+    """Position after its last message."""
+
+
+def write_clean_shutdown(disk: Disk, shutdown: CleanShutdown) -> None:
+    """Record it, durably and at once, or not at all. Raises `OSError`; the earlier record is kept then."""
+    replace_file(disk, CLEAN_SHUTDOWN_FILE, [msgspec.json.encode(shutdown) + b"\n"])
+
+
+def read_clean_shutdown(disk: Disk) -> CleanShutdown | None:
+    """Return the record; None if there is none. Raises `ValueError` if it is invalid."""
+    if CLEAN_SHUTDOWN_FILE not in disk.names("."):
+        return None
+    try:
+        with open_file(disk, CLEAN_SHUTDOWN_FILE) as handle:
+            return msgspec.json.decode(disk.read(handle, 0, _BYTES_MAX), type=CleanShutdown)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{CLEAN_SHUTDOWN_FILE} cannot be read: {error}") from None
+
+
+# -- the last segment ---------------------------------------------------------------------------------
+
 
 LAST_SEGMENT_FILE: Final = "begun.bin"
 LAST_SEGMENT_NEW_FILE: Final = "begun.bin.new"
