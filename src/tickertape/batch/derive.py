@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from struct import Struct
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -43,6 +43,7 @@ from tickertape.batch.format import (
     numbered,
     offsets_from,
     run_crc,
+    run_crcs,
 )
 from tickertape.batch.message_batch import MessageBatch
 
@@ -110,7 +111,7 @@ def reorder(batch: MessageBatch, order: Int64s) -> MessageBatch:
     runs = batch.runs[of_run[begins]].copy()
     runs["count"], runs["first_sequence"] = counts, sequences[begins]
     runs["flags"] |= RUN_BY_SERVER
-    runs["crc"] = _crcs(offsets, bodies, begins, counts)
+    runs["crc"] = run_crcs(offsets, bodies, begins, counts)
     own = None if (sequences == numbered(runs)).all() else sequences
     return _assembled(batch, order, offsets, bodies, None, runs.tobytes(), own)
 
@@ -289,16 +290,8 @@ def _cut_runs(
     cut = (counts < old["count"]).nonzero()[0]
     if len(cut):
         runs["flags"][cut] |= RUN_BY_SERVER
-        runs["crc"][cut] = _crcs(offsets, bodies, begins[cut], counts[cut])
+        runs["crc"][cut] = run_crcs(offsets, bodies, begins[cut], counts[cut])
     return runs.tobytes(), sequences
-
-
-def _crcs(offsets: Int32s, bodies: Buffer, begins: Int64s, counts: Int64s) -> list[int]:
-    """Return the checksums of runs that begin at messages `begins` and have `counts` messages."""
-    ends = begins + counts
-    length_bytes, body_bytes = lengths_of(offsets).tobytes(), memoryview(bodies)
-    edges = zip(begins.tolist(), ends.tolist(), offsets[begins].tolist(), offsets[ends].tolist(), strict=True)
-    return [run_crc(length_bytes[4 * a : 4 * b], body_bytes[c:d]) for a, b, c, d in edges]
 
 
 def _used_topics(topics: tuple[str, ...], index: Int32s) -> tuple[tuple[str, ...], Int32s | None]:
@@ -387,10 +380,10 @@ def merge(batches: Sequence[MessageBatch], stamps: Sequence[Stamp] | None = None
         optional = Columns(
             topic_index,
             _sequences(batches, counts, runs, stamps) if columns & SEQUENCES else None,
-            _expirations(batches, counts) if columns & EXPIRATIONS else None,
+            _filled([b.expirations for b in batches], counts, I8) if columns & EXPIRATIONS else None,
             _labels([b.correlation_ids for b in batches], counts) if columns & CORRELATION_IDS else None,
             _labels([b.keys for b in batches], counts) if columns & KEYS else None,
-            _kinds(batches, counts) if columns & KINDS else None,
+            _filled([b.kinds for b in batches], counts, I1) if columns & KINDS else None,
         )
     return assemble(runs=runs, offsets=offsets, bodies=bodies, topics=topics, optional=optional)
 
@@ -486,18 +479,10 @@ def _sequences(
     return column
 
 
-def _expirations(batches: Sequence[MessageBatch], counts: list[int]) -> Int64s:
+def _filled(columns: list[ColumnArray | None], counts: list[int], kind: np.dtype[Any]) -> AnyArray:
+    """Return columns one after the other, 0 where there is none."""
     return np.concatenate(
-        [
-            np.zeros(n, I8) if b.expirations is None else b.expirations
-            for b, n in zip(batches, counts, strict=True)
-        ]
-    )
-
-
-def _kinds(batches: Sequence[MessageBatch], counts: list[int]) -> Bytes8:
-    return np.concatenate(
-        [np.zeros(n, I1) if b.kinds is None else b.kinds for b, n in zip(batches, counts, strict=True)]
+        [np.zeros(n, kind) if c is None else c for c, n in zip(columns, counts, strict=True)]
     )
 
 
@@ -525,13 +510,8 @@ def with_bodies(batch: MessageBatch, bodies: Sequence[bytes], kinds: Bytes8 | No
     joined = b"".join(bodies)
     runs = batch.runs.copy()
     runs["flags"] |= RUN_BY_SERVER
-    edges = batch.run_starts.tolist()
-    at = offsets[batch.run_starts].tolist()
-    view, encoded = memoryview(joined), lengths.astype(I4).tobytes()
-    runs["crc"] = [
-        run_crc(encoded[4 * a : 4 * b], view[c:d])
-        for a, b, c, d in zip(edges[:-1], edges[1:], at[:-1], at[1:], strict=True)
-    ]
+    starts = batch.run_starts
+    runs["crc"] = run_crcs(offsets, joined, starts[:-1], lengths_of(starts))
     made = assemble(
         runs=runs.tobytes(),
         offsets=offsets.tobytes(),

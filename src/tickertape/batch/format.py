@@ -133,6 +133,14 @@ def run_crc(lengths: Buffer, bodies: Buffer) -> int:
     return crc32c(bodies, crc32c(lengths))
 
 
+def run_crcs(offsets: Int32s, bodies: Buffer, begins: Int64s, counts: Int64s) -> list[int]:
+    """Return the checksums of runs that begin at messages `begins` and have `counts` messages."""
+    ends = begins + counts
+    length_bytes, body_bytes = lengths_of(offsets).tobytes(), memoryview(bodies)
+    edges = zip(begins.tolist(), ends.tolist(), offsets[begins].tolist(), offsets[ends].tolist(), strict=True)
+    return [run_crc(length_bytes[4 * a : 4 * b], body_bytes[c:d]) for a, b, c, d in edges]
+
+
 def lengths_of(offsets: _Ints) -> _Ints:
     """Return the lengths between `offsets`, n of n + 1."""
     return offsets[1:] - offsets[:-1]

@@ -12,7 +12,8 @@ from tickertape.cli.support.command_group import LazyGroup, modules_in
 
 @click.group(
     cls=LazyGroup,
-    modules=modules_in(__name__, "archive", "audit", "compact", "init", "run"),
+    modules=modules_in(__name__, "archive", "audit", "compact", "init", "run")
+    | {"compact": f"{__name__}.archive"},
     short_help="Run Spark jobs over the log.",
 )
 def pipeline() -> None:

@@ -9,8 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from tickertape.base.errors import ConfigurationError
-from tickertape.server.config.document import ConfigNode
-from tickertape.server.config.section import Section, flag_of, kind_of, seconds_of, text_of
+from tickertape.server.config.document import ConfigNode, Section, flag_of, kind_of, seconds_of, text_of
 from tickertape.server.limits import archive_refresh_seconds_default
 
 REFRESH_SECONDS_MIN: Final = 0.1

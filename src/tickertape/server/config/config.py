@@ -27,11 +27,21 @@ from tickertape.payload import MESSAGE_TYPE_ALIASES, MESSAGE_TYPES, message_type
 from tickertape.server.config.addresses import parse_admin, parse_host_name
 from tickertape.server.config.archive import ArchiveConfig, read_archive
 from tickertape.server.config.document import (
+    MISSING,
     ConfigNode,
     ConfigProblem,
     ConfigProblems,
+    Section,
     SourceLocation,
+    check_choice,
+    choice_of,
+    flag_of,
+    kind_of,
+    path_of,
     read_document,
+    seconds_of,
+    size_of,
+    text_of,
 )
 from tickertape.server.config.limits import (
     SlowClientsConfig,
@@ -41,18 +51,6 @@ from tickertape.server.config.limits import (
     read_transactions,
 )
 from tickertape.server.config.queues import read_queues
-from tickertape.server.config.section import (
-    MISSING,
-    Section,
-    check_choice,
-    choice_of,
-    flag_of,
-    kind_of,
-    path_of,
-    seconds_of,
-    size_of,
-    text_of,
-)
 from tickertape.server.config.topics import read_name, read_recorded
 from tickertape.server.config.transports import (
     BEYOND_LOOPBACK,

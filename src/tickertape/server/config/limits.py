@@ -28,7 +28,7 @@ from tickertape.engine.limits import (
 from tickertape.engine.transactions.staging_area import StagingLimits
 from tickertape.engine.transient.slow_consumers import SlowConsumerLimits
 from tickertape.journal.format.segment import SPILL_DIRECTORY
-from tickertape.server.config.section import Section, kind_of, size_of
+from tickertape.server.config.document import Section, kind_of, size_of
 from tickertape.server.limits import (
     slow_disk_bytes_min,
     slow_memory_bytes_min,

@@ -24,7 +24,7 @@ from tickertape.engine.runtime.queue_definition import (
 )
 from tickertape.engine.runtime.topic_catalog import DEFAULT_TYPE
 from tickertape.payload import MessageType, message_type
-from tickertape.server.config.section import (
+from tickertape.server.config.document import (
     Section,
     choice_of,
     count_of,

@@ -13,7 +13,7 @@ from tickertape.base.errors import BadTopic, ConfigurationError
 from tickertape.base.names import PATTERN_CHARACTERS, is_pattern
 from tickertape.base.text_format import shown
 from tickertape.filter.limits import recorded_patterns_max
-from tickertape.server.config.section import Section, text_of, topic_of
+from tickertape.server.config.document import Section, text_of, topic_of
 
 RECORDED_LATER: Final = ("filter", "key", "expiration")
 TOPIC_LATER: Final = (*RECORDED_LATER, "pattern")

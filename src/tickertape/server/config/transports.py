@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from tickertape.server.config.addresses import parse_listen
-from tickertape.server.config.section import Section, flag_of, path_of, text_of
+from tickertape.server.config.document import Section, flag_of, path_of, text_of
 
 LISTEN_DEFAULT: Final = "tcp://127.0.0.1:9007"
 TRANSPORT_LATER: Final = ("name", "slow_client")
