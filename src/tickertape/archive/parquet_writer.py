@@ -25,7 +25,7 @@ from tickertape.archive.limits import (
     row_group_rows_max,
 )
 from tickertape.archive.location import ArchiveLocation, new_file
-from tickertape.archive.rows_to_batches import body_offsets
+from tickertape.archive.rows_to_batches import body_offsets, index_array, numbers
 from tickertape.archive.schema import FILE_COLUMNS, day_of, file_path, file_schema, file_statistics
 from tickertape.base.errors import ArchiveFailed
 from tickertape.base.limits import message_cost_bytes
@@ -238,16 +238,6 @@ def write_files(
 # -- rows ---------------------------------------------------------------------------------------------
 
 
-def numbers(column: pa.Array) -> Int64s:
-    """Return a column of 64-bit values without nulls, times as microseconds, as they lie."""
-    import pyarrow as pa
-
-    if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
-    found: Int64s = column.view(pa.int64()).to_numpy(zero_copy_only=True)
-    return found
-
-
 def _groups(batch: pa.RecordBatch) -> Iterator[tuple[_Group, pa.RecordBatch]]:
     """Yield the rows of each day and topic, in the columns of a file. Those of one group alone are not
     copied; else each is a copy of its own, so that a rare one does not hold the whole batch."""
@@ -266,13 +256,7 @@ def _groups(batch: pa.RecordBatch) -> Iterator[tuple[_Group, pa.RecordBatch]]:
     for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
         first = int(order[low])
         group = _Group(int(days[first]), names[topics.indices[first].as_py()])
-        yield group, columns.take(_indices(order[low:high]))
-
-
-def _indices(values: Int64s) -> pa.Array:
-    import pyarrow as pa
-
-    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
+        yield group, columns.take(index_array(order[low:high]))
 
 
 def _row_groups(batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, int]]:

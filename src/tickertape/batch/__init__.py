@@ -6,10 +6,10 @@ The package reads no clock and no files, and knows no connections. The names bel
 from __future__ import annotations
 
 from tickertape.batch.arrow import COLUMNS_DEFAULT, batch_from_arrow
-from tickertape.batch.batch_head import BatchHead
 from tickertape.batch.builders.builder import BatchBuilder
 from tickertape.batch.delivery_context import DeliveryContext
 from tickertape.batch.derive import (
+    BatchHead,
     Stamp,
     indices_of_topics,
     merge,

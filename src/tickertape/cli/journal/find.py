@@ -7,8 +7,7 @@ import contextlib
 import click
 import msgspec
 
-from tickertape.base.bookmarks import AtBookmarks, AtTime, Epoch, StartPoint
-from tickertape.base.timestamps import format_timestamp
+from tickertape.base.bookmarks import AtBookmarks, AtTime, Epoch, StartPoint, format_timestamp
 from tickertape.cli.journal.log_range import Point, Role, directory_argument
 from tickertape.cli.support.command_group import Failure
 from tickertape.cli.support.tables import counted

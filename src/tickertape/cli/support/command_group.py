@@ -42,6 +42,16 @@ class Failure(click.ClickException):
         click.echo(f"tickertape: {self.message}", file=file or sys.stderr)
 
 
+def end_of_search(matched: int, only_count: bool, nothing: str) -> None:
+    """Print how many were found, if only that is asked for, and end the command as failed if none was."""
+    if not matched and not only_count:
+        raise Failure(nothing)
+    if only_count:
+        click.echo(matched)
+        if not matched:
+            raise click.exceptions.Exit(EXIT_ERROR)
+
+
 class TimedOutFailure(Failure):
     """The same for what did not come in time."""
 

@@ -16,7 +16,7 @@ import numpy as np
 from tickertape.batch.format import Bools, Int64s
 from tickertape.filter.compiler.compile import Filter
 from tickertape.filter.contained_errors import DEFECTS
-from tickertape.filter.functions import comparison as operators
+from tickertape.filter.functions import arrays as operators
 from tickertape.filter.functions.arrays import TooCostly, elements
 from tickertape.filter.functions.values import Scalar, key, scalar
 from tickertape.filter.index.columns import CostShare, ValueColumns

@@ -14,10 +14,9 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
-from tickertape.base.bookmarks import Bookmark
+from tickertape.base.bookmarks import Bookmark, format_timestamp
 from tickertape.base.errors import BookmarkExpired, JournalCorrupt, JournalVersion, WrongJournal
 from tickertape.base.interfaces import Disk
-from tickertape.base.timestamps import format_timestamp
 from tickertape.journal.format.files import open_file, replace_file
 from tickertape.journal.format.segment import FORMAT_VERSION
 from tickertape.journal.limits import retired_bytes_max

@@ -11,10 +11,9 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from tickertape.base.bookmarks import Bookmark
+from tickertape.base.bookmarks import Bookmark, format_timestamp
 from tickertape.base.errors import BookmarkExpired, JournalCorrupt, NotAJournal
 from tickertape.base.interfaces import Buffer, Disk
-from tickertape.base.timestamps import format_timestamp
 from tickertape.batch import MessageBatch, select
 from tickertape.batch.format import KIND_MESSAGE, Int64s
 from tickertape.journal.commit.active_segment import ActiveSegment

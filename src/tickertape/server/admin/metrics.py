@@ -20,7 +20,7 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from tickertape.base.timestamps import parse_timestamp
+from tickertape.base.bookmarks import parse_timestamp
 from tickertape.engine.queues.snapshot import QueueSnapshot
 from tickertape.server.admin.schema import SlowClientsState, Stats, TransactionsState
 

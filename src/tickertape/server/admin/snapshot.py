@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from tickertape.base.bookmarks import format_timestamp
 from tickertape.base.histogram import SECONDS_BUCKETS, Histogram
-from tickertape.base.timestamps import format_timestamp
 from tickertape.engine.delivery.fanout import Fanout
 from tickertape.engine.delivery.log_delivery import LogDelivery
 from tickertape.engine.matching.interest import Interest

@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
+from tickertape.base.bookmarks import format_timestamp
 from tickertape.base.errors import ArchiveFailed, TickertapeError
-from tickertape.base.timestamps import format_timestamp
 from tickertape.engine.broker import Broker
 from tickertape.engine.log_reads.read_tasks import ReadTask
 from tickertape.engine.runtime.effects import ArchiveRead
