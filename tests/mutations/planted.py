@@ -84,8 +84,8 @@ MUTATIONS: Final = (
     Mutation(
         "the checksum of a body is not checked at a start",
         "journal/recovery/segment_scan.py",
-        "(self._deep and crc32c(body) != header.body_crc)",
-        "(self._deep and crc32c(body) == -1)",
+        "or crc32c(body) != header.body_crc:",
+        "or crc32c(body) == -1:",
         (_TRUNCATION,),
         promise="R2",
         tier="simulation",
