@@ -26,8 +26,7 @@ ORDER: Final[dict[str, str]] = {
         " > publish_store, bookmark_store > common > limits"
     ),
     "journal": (
-        "offline > journal > disk_jobs > recovery, retention > reading > commit > index > format > disk"
-        " > limits"
+        "offline > journal > recovery, retention > reading > commit > index > format > disk > limits"
     ),
     "server": (
         "app > diagnosis, signals > session_expiry, offline_prune, admin, web > engine_driver > startup"

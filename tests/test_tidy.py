@@ -217,10 +217,10 @@ def test_layers_have_no_cycle() -> None:
 @pytest.mark.parametrize(
     ("module", "name", "allowed"),
     [
-        ("batch/select.py", "tickertape.base.errors", True),
-        ("batch/select.py", "tickertape.wire.frames", False),
-        ("batch/select.py", "select", False),
-        ("batch/select.py", "tickertape.batch.select", True),
+        ("batch/derive.py", "tickertape.base.errors", True),
+        ("batch/derive.py", "tickertape.wire.frames", False),
+        ("batch/derive.py", "select", False),
+        ("batch/derive.py", "tickertape.batch.derive", True),
         ("wire/frames.py", "asyncio", False),
         ("journal/disk.py", "os", True),
         ("journal/commit/group_commit.py", "os.path", False),

@@ -16,8 +16,7 @@ from tests.bench.logs import ROWS, rows_log, singles_count, singles_log
 from tests.bench.registry import Reading, Room, bench
 from tests.bench.stage import BODY, timed
 from tests.helpers.processes import source_environment
-from tickertape.base.bookmarks import EPOCH
-from tickertape.base.timestamps import format_timestamp
+from tickertape.base.bookmarks import EPOCH, format_timestamp
 from tickertape.client.blocking.client import Client
 from tickertape.testing import RunningServer
 

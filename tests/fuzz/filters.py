@@ -12,8 +12,8 @@ from tickertape.base.errors import BadFilter, BadTopic
 from tickertape.filter import Filter, FilterInputs, compile_filter, compile_topic_pattern
 from tickertape.filter.contained_errors import DEFECTS
 from tickertape.filter.index.filter_index import FilterIndex
+from tickertape.filter.language.ast import unparse
 from tickertape.filter.language.parser import parse as parse_filter
-from tickertape.filter.language.unparse import unparse
 from tickertape.payload.registry import message_type
 
 _FILTERED: Final = (b'{"a":[1,"x",null,2.5],"b":{"c":"24"},"d":""}', b"{}", b"[1]", b"no json", b"")

@@ -11,8 +11,8 @@ import pytest
 
 import tickertape as tt
 from tests.helpers.start_points import MESSAGES, POINTS, RANGES, Row, written
+from tickertape.base.bookmarks import format_timestamp, to_micros
 from tickertape.base.errors import TickertapeError
-from tickertape.base.timestamps import format_timestamp, to_micros
 from tickertape.testing import RunningServer, running_server
 
 SECONDS = 20.0

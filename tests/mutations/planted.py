@@ -29,7 +29,7 @@ _TRUNCATION = "simulation/test_truncation.py"
 MUTATIONS: Final = (
     Mutation(
         "a commit is not synced",
-        "journal/disk_jobs.py",
+        "journal/commit/jobs.py",
         "            if job.sync:\n",
         "            if not job:\n",
         (_ENGINE_CRASHES,),
@@ -56,7 +56,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "the names of reserved segments are not synced",
-        "journal/disk_jobs.py",
+        "journal/commit/jobs.py",
         "            self._disk.sync_directory(JOURNAL_DIRECTORY)\n            if last_segment",
         "            if last_segment",
         (_ENGINE_CRASHES,),
@@ -84,8 +84,8 @@ MUTATIONS: Final = (
     Mutation(
         "the checksum of a body is not checked at a start",
         "journal/recovery/segment_scan.py",
-        "(self._deep and crc32c(body) != header.body_crc)",
-        "(self._deep and crc32c(body) == -1)",
+        "or crc32c(body) != header.body_crc:",
+        "or crc32c(body) == -1:",
         (_TRUNCATION,),
         promise="R2",
         tier="simulation",
@@ -254,7 +254,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "segments go before what must outlive them is recorded",
-        "journal/disk_jobs.py",
+        "journal/commit/jobs.py",
         "        if job.retired is not None:\n            write_retired",
         "        if job.retired is None:\n            write_retired",
         (_RETENTION,),
@@ -263,9 +263,9 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "what is kept of removed segments is not synced",
-        "journal/format/retired_state.py",
-        "        disk.write(handle, 0, [data])\n        disk.sync(handle)\n",
-        "        disk.write(handle, 0, [data])\n",
+        "journal/format/files.py",
+        "        disk.write(handle, 0, buffers)\n        disk.sync(handle)\n",
+        "        disk.write(handle, 0, buffers)\n",
         (_RETENTION,),
         promise="invariant 4",
         tier="simulation",
@@ -326,7 +326,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "a search cannot read what retention has removed meanwhile",
-        "journal/reading/lookup.py",
+        "journal/reading/log_reader.py",
         "                if view.has(segment):\n                    raise\n                position = None",
         "                raise",
         ("unit/engine/test_retention_and_searches.py",),

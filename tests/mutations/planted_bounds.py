@@ -50,7 +50,7 @@ BOUND_MUTATIONS: Final = (
     ),
     Mutation(
         "offsets that fall are taken",
-        "batch/decode.py",
+        "batch/format.py",
         "    falls = offsets[1:] < offsets[:-1]",
         "    falls = offsets[1:] < 0 * offsets[:-1]",
         (f"{_COMMITTED}[batch]",),

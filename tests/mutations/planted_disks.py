@@ -54,7 +54,7 @@ DISK_MUTATIONS: Final = (
     ),
     Mutation(
         "which segment was begun is written and not synced",
-        "journal/disk_jobs.py",
+        "journal/commit/jobs.py",
         "        self._disk.sync(self._last_segment)\n",
         "",
         (_JOBS,),

@@ -130,7 +130,7 @@ TRANSACTION_MUTATIONS: Final = (
     ),
     Mutation(
         "a damaged part counts as one that can be committed again",
-        "journal/recovery/incomplete_transaction.py",
+        "journal/recovery/recovery.py",
         "            missing -= {_digest(block) for block in blocks}\n",
         "            for block in blocks:\n                missing.discard(_digest(block))\n",
         (_UNFINISHED,),

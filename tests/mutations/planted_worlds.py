@@ -151,7 +151,7 @@ WORLD_MUTATIONS: Final = (
     ),
     Mutation(
         "a segment is followed by another before its seal is durable",
-        "journal/disk_jobs.py",
+        "journal/commit/jobs.py",
         "        self._disk.truncate(handle, end)\n        self._disk.sync(handle)\n",
         "        self._disk.truncate(handle, end)\n",
         (_LARGE,),

@@ -29,7 +29,7 @@ def test_every_defect_has_its_place_and_changes_it() -> None:
 
 
 def test_a_defect_without_its_place_is_told() -> None:
-    mutation = Mutation("gone", "journal/disk_jobs.py", "a line that is nowhere", "", (), "R1", "unit")
+    mutation = Mutation("gone", "journal/commit/jobs.py", "a line that is nowhere", "", (), "R1", "unit")
     with pytest.raises(MutationError, match="stands 0 times"):
         planted(mutation, source(mutation).read_text())
 
@@ -70,7 +70,7 @@ def test_the_gate_has_a_defect_for_each_goal() -> None:
 
 
 def test_a_row_of_the_table_says_what_is_known() -> None:
-    mutation = Mutation("x", "journal/disk_jobs.py", "", "", (), "R9", "simulation")
+    mutation = Mutation("x", "journal/commit/jobs.py", "", "", (), "R9", "simulation")
     assert row(mutation, None, 1.6).split() == ["x", "R9", "simulation", "2", "SURVIVES"]
     noticed = Noticed("tests.unit.journal.test_disk_jobs::test_it", "assert 1 == 2\nmore")
     assert noticed.tier == "unit"

@@ -13,18 +13,16 @@ from tickertape.base.bookmarks import (
     FromNow,
     Range,
     StartPoint,
-    parse_bookmark,
-)
-from tickertape.base.errors import BadBookmark, BadOption
-from tickertape.base.options import format_options, parse_options
-from tickertape.base.timestamps import (
     format_timestamp,
+    parse_bookmark,
     parse_timestamp,
     timestamp_micros_max,
     timestamp_micros_min,
     to_datetime,
     to_micros,
 )
+from tickertape.base.errors import BadBookmark, BadOption
+from tickertape.base.options import format_options, parse_options
 
 numbers = st.integers(0, 2**64 - 1)
 # 0|1| is NOW, so no bookmark can have that text

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.helpers.publish_batches import stored_all
 from tickertape.base.errors import StoreError
-from tickertape.batch.select import select
+from tickertape.batch.derive import select
 from tickertape.client.publish_store import (
     AppendingPublishStore,
     FilePublishStore,

@@ -43,8 +43,7 @@ from tickertape.engine.runtime.topic_catalog import TopicCatalog
 from tickertape.engine.subscriptions.log_feed import LogFeed
 from tickertape.engine.transient.slow_consumers import SlowConsumerLimits
 from tickertape.journal.commit.group_commit import SyncPolicy
-from tickertape.journal.commit.jobs import JournalJob
-from tickertape.journal.disk_jobs import DiskJobExecutor
+from tickertape.journal.commit.jobs import DiskJobExecutor, JournalJob
 from tickertape.journal.format.identity import open_identity
 from tickertape.journal.format.segment import segment_path
 from tickertape.journal.format.staging_file import StagedFileDamaged, StagedFiles, StageOpen, find_staged

@@ -14,8 +14,7 @@ from tests.simulation.journal_world import read_log
 from tickertape.base.interfaces import Disk, Now
 from tickertape.batch import Stamp, batch_from_bodies
 from tickertape.journal.commit.group_commit import SyncPolicy
-from tickertape.journal.commit.jobs import WriteCommit
-from tickertape.journal.disk_jobs import DiskJobExecutor
+from tickertape.journal.commit.jobs import DiskJobExecutor, WriteCommit
 from tickertape.journal.format.identity import open_identity
 from tickertape.journal.format.segment import JOURNAL_DIRECTORY
 from tickertape.journal.journal import Journal

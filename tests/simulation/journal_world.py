@@ -20,6 +20,7 @@ from tickertape.journal.commit.active_segment import commit_bytes_of
 from tickertape.journal.commit.group_commit import SyncPolicy
 from tickertape.journal.commit.jobs import (
     DiskFull,
+    DiskJobExecutor,
     JournalJob,
     PrepareSegment,
     RollSegment,
@@ -27,12 +28,11 @@ from tickertape.journal.commit.jobs import (
     SyncSegment,
     WriteCommit,
 )
-from tickertape.journal.disk_jobs import DiskJobExecutor
 from tickertape.journal.format.identity import open_identity
 from tickertape.journal.format.segment import segment_path
 from tickertape.journal.journal import Journal
+from tickertape.journal.reading.log_reader import find_bookmark
 from tickertape.journal.reading.log_view import ReadRequest
-from tickertape.journal.reading.lookup import find_bookmark
 from tickertape.journal.recovery.recovery import recover_journal
 from tickertape.testing.disk import StrictDisk
 

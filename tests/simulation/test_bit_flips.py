@@ -9,7 +9,7 @@ import pytest
 
 from tests.simulation.journal_log import Log, Message, messages_in, reopened, small_log
 from tickertape.base.errors import JournalCorrupt, JournalError, WrongJournal
-from tickertape.journal.format.last_segment import LAST_SEGMENT_FILE
+from tickertape.journal.format.log_end import LAST_SEGMENT_FILE
 from tickertape.journal.format.segment import decode_footer, footer_bytes, segment_path
 from tickertape.journal.limits import commit_header_bytes, segment_header_bytes
 

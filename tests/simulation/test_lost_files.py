@@ -15,7 +15,7 @@ from tests.simulation.journal_world import Key, World, read_log
 from tickertape.base.errors import JournalError
 from tickertape.base.interfaces import Now
 from tickertape.journal.format.identity import open_identity
-from tickertape.journal.format.last_segment import LAST_SEGMENT_FILE
+from tickertape.journal.format.log_end import LAST_SEGMENT_FILE
 from tickertape.journal.journal import Journal
 from tickertape.journal.recovery.recovery import recover_journal
 from tickertape.testing.disk import StrictDisk

@@ -16,7 +16,7 @@ import pytest
 
 from tests.helpers.publish_batches import held_messages, stored_all
 from tests.simulation.store_disk import Platter, PowerLoss, StrictDirectory
-from tickertape.batch.select import slice_batch
+from tickertape.batch.derive import slice_batch
 from tickertape.client.publish_store import FilePublishStore, file
 
 WORLDS = 40

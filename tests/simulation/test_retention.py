@@ -14,8 +14,7 @@ from tests.simulation.engine_world import EngineWorld
 from tests.simulation.journal_world import FailingDisk, PowerLost, Trace, drive, read_log
 from tickertape.base.names import publisher_id
 from tickertape.engine.runtime.publisher_ids import load_publishers
-from tickertape.journal.commit.jobs import RetireSegments
-from tickertape.journal.disk_jobs import DiskJobExecutor
+from tickertape.journal.commit.jobs import DiskJobExecutor, RetireSegments
 from tickertape.journal.format.identity import read_identity
 from tickertape.journal.format.segment import JOURNAL_DIRECTORY
 from tickertape.journal.journal import Journal

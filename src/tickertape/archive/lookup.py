@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from tickertape.archive.delta_table import ArchiveTable
-from tickertape.archive.manifest import ArchiveFile, Int64s, Manifest
+from tickertape.archive.delta_table import ArchiveFile, ArchiveTable, Int64s, Manifest
 from tickertape.archive.parquet_scan import groups_between, outside
 from tickertape.archive.schema import sequence_bits
 from tickertape.base.bookmarks import Bookmark

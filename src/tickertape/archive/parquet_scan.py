@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from tickertape.archive.delta_table import ArchiveTable
+from tickertape.archive.delta_table import ArchiveFile, ArchiveTable
 from tickertape.archive.limits import (
     archive_chunk_bytes_max,
     archive_fetched_bytes_max,
     archive_files_open_max,
     archive_scan_bytes_max,
 )
-from tickertape.archive.manifest import ArchiveFile
 from tickertape.archive.rows_to_batches import OUT_OF_ORDER, Rows, merged, rows_of
 from tickertape.archive.schema import FILE_COLUMNS
 from tickertape.base.errors import ArchiveFailed

@@ -25,6 +25,7 @@ from tickertape.archive.limits import (
     row_group_rows_max,
 )
 from tickertape.archive.location import ArchiveLocation, new_file
+from tickertape.archive.rows_to_batches import body_offsets, index_array, numbers
 from tickertape.archive.schema import FILE_COLUMNS, day_of, file_path, file_schema, file_statistics
 from tickertape.base.errors import ArchiveFailed
 from tickertape.base.limits import message_cost_bytes
@@ -237,16 +238,6 @@ def write_files(
 # -- rows ---------------------------------------------------------------------------------------------
 
 
-def numbers(column: pa.Array) -> Int64s:
-    """Return a column of 64-bit values without nulls, times as microseconds, as they lie."""
-    import pyarrow as pa
-
-    if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
-    found: Int64s = column.view(pa.int64()).to_numpy(zero_copy_only=True)
-    return found
-
-
 def _groups(batch: pa.RecordBatch) -> Iterator[tuple[_Group, pa.RecordBatch]]:
     """Yield the rows of each day and topic, in the columns of a file. Those of one group alone are not
     copied; else each is a copy of its own, so that a rare one does not hold the whole batch."""
@@ -265,25 +256,17 @@ def _groups(batch: pa.RecordBatch) -> Iterator[tuple[_Group, pa.RecordBatch]]:
     for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
         first = int(order[low])
         group = _Group(int(days[first]), names[topics.indices[first].as_py()])
-        yield group, columns.take(_indices(order[low:high]))
-
-
-def _indices(values: Int64s) -> pa.Array:
-    import pyarrow as pa
-
-    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
+        yield group, columns.take(index_array(order[low:high]))
 
 
 def _row_groups(batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, int]]:
     """`batch` in pieces that fit a row group, or of one row, each with the bytes of its bodies."""
-    data = batch.column("data")
-    offsets = np.frombuffer(data.buffers()[1], np.int32)[data.offset : data.offset + len(data) + 1]
-    low = 0
-    while low < len(data):
+    offsets, count, low = body_offsets(batch), batch.num_rows, 0
+    while low < count:
         high = (
             int(np.searchsorted(offsets, int(offsets[low]) + archive_row_group_bytes_max, side="right")) - 1
         )
-        high = min(max(high, low + 1), low + row_group_rows_max, len(data))
-        whole = low == 0 and high == len(data)
+        high = min(max(high, low + 1), low + row_group_rows_max, count)
+        whole = low == 0 and high == count
         yield batch if whole else batch.slice(low, high - low), int(offsets[high]) - int(offsets[low])
         low = high

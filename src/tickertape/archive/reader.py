@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import numpy as np
 
 from tickertape.archive import lookup
-from tickertape.archive.delta_table import ArchiveTable
+from tickertape.archive.delta_table import ArchiveTable, Int64s, Manifest
 from tickertape.archive.limits import archive_looks_max
 from tickertape.archive.location import check_files, location_of
-from tickertape.archive.manifest import Int64s, Manifest
 from tickertape.archive.parquet_scan import ParquetScan
 from tickertape.archive.rows_to_batches import Rows
 from tickertape.archive.schema import Coverage, coverage_of

@@ -6,16 +6,16 @@ Rows that are not valid messages are refused.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from tickertape.archive.schema import FILE_COLUMNS
+from tickertape.archive.schema import FILE_COLUMNS, arrow_schema
 from tickertape.base.errors import ArchiveFailed
 from tickertape.base.limits import message_bytes_max
 from tickertape.batch import Labels, MessageBatch
 from tickertape.batch.builders.rows import batch_from_columns
-from tickertape.batch.format import I4, I8, U8, Int32s, Int64s, lengths_of
+from tickertape.batch.format import I4, U8, Int32s, Int64s, lengths_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,7 +54,7 @@ class Rows(NamedTuple):
     def take(self, indices: Int64s) -> Rows:
         """Return the rows `indices`, in their order."""
         index = None if self.topic_index is None else self.topic_index[indices]
-        return Rows(self.table.take(_arrow(indices)), self.positions[indices], self.topics, index)
+        return Rows(self.table.take(index_array(indices)), self.positions[indices], self.topics, index)
 
     def batch(self) -> MessageBatch:
         """Return the messages; there must be one."""
@@ -67,14 +67,14 @@ class Rows(NamedTuple):
         topics, index = _used(self.topics, self.topic_index)
         expirations = column("expiration_ms")
         return batch_from_columns(
-            _numbers(column("publisher")).view(U8),
-            _numbers(column("sequence")).view(U8),
-            _numbers(column("timestamp")),
+            numbers(column("publisher")).view(U8),
+            numbers(column("sequence")).view(U8),
+            numbers(column("timestamp")),
             topics,
             index,
             offsets - offsets[0],
             bodies,
-            None if expirations.null_count == len(expirations) else _numbers(expirations.fill_null(0)),
+            None if expirations.null_count == len(expirations) else numbers(expirations.fill_null(0)),
             _labels(column("correlation_id")),
             _labels(column("key")),
         )
@@ -93,7 +93,7 @@ def rows_of(batch: pa.RecordBatch, topic: str) -> Rows:
             raise ArchiveFailed(f"column {name} has no value in some rows")
     columns = [_typed(batch.column(name), name) for name in FILE_COLUMNS]
     table = pa.RecordBatch.from_arrays(columns, list(FILE_COLUMNS))
-    positions = _numbers(table.column("position"))
+    positions = numbers(table.column("position"))
     if (positions[1:] <= positions[:-1]).any():
         raise ArchiveFailed(OUT_OF_ORDER)
     if int(lengths_of(body_offsets(table)).max(initial=0)) > message_bytes_max:
@@ -111,7 +111,7 @@ def merged(pieces: Sequence[Rows]) -> Rows:
     for piece in pieces:
         for topic in piece.topics:
             names.setdefault(topic, len(names))
-    numbers = [
+    indexes = [
         np.full(len(piece.positions), names[piece.topics[0]], I4)
         if piece.topic_index is None
         else np.array([names[topic] for topic in piece.topics], I4)[piece.topic_index]
@@ -123,8 +123,8 @@ def merged(pieces: Sequence[Rows]) -> Rows:
     if (positions[1:] == positions[:-1]).any():
         twice = int(positions[1:][positions[1:] == positions[:-1]][0])
         raise ArchiveFailed(f"position {twice} is in two files: the table has messages twice")
-    table = pa.concat_batches([piece.table for piece in pieces]).take(_arrow(order))
-    index = np.concatenate(numbers)[order] if len(names) > 1 else None
+    table = pa.concat_batches([piece.table for piece in pieces]).take(index_array(order))
+    index = np.concatenate(indexes)[order] if len(names) > 1 else None
     return Rows(table, positions, tuple(names), index)
 
 
@@ -144,24 +144,25 @@ def _typed(array: pa.Array, name: str) -> pa.Array:
         if isinstance(array, pa.DictionaryArray):  # few publishers: few texts become numbers
             return pc.take(array.dictionary.cast(pa.uint64()), array.indices)
         return array.cast(pa.uint64())
-    wanted = {
-        "timestamp": pa.timestamp("us", "UTC"),
-        "data": pa.binary(),
-        "correlation_id": pa.string(),
-        "key": pa.string(),
-    }.get(name, pa.int64())
+    wanted = arrow_schema().field(name).type
     return array if array.type == wanted else array.cast(wanted)
 
 
-def _arrow(indices: Int64s) -> pa.Array:
+def index_array(values: Int64s) -> pa.Array:
+    """Return indexes as Arrow takes them."""
     import pyarrow as pa
 
-    return pa.array(indices)
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
 
 
-def _numbers(array: pa.Array) -> Any:
-    """Return a column of 64 bits without nulls, as it lies."""
-    return np.frombuffer(array.buffers()[1], I8)[array.offset : array.offset + len(array)]
+def numbers(column: pa.Array) -> Int64s:
+    """Return a column of 64-bit values without nulls, times as microseconds, as they lie."""
+    import pyarrow as pa
+
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    found: Int64s = column.view(pa.int64()).to_numpy(zero_copy_only=True)
+    return found
 
 
 def _labels(array: pa.Array) -> Labels | None:

@@ -13,8 +13,7 @@ import numpy as np
 
 from tickertape.archive.commit import ArchiveWriter
 from tickertape.archive.compact import batches_of, stored_files
-from tickertape.archive.parquet_writer import numbers
-from tickertape.archive.rows_to_batches import rows_of
+from tickertape.archive.rows_to_batches import numbers, rows_of
 from tickertape.base.errors import ArchiveFailed
 from tickertape.batch import Labels, MessageBatch
 from tickertape.batch.format import U8, Int64s, UInt64s, lengths_of

@@ -7,13 +7,21 @@ turns a code from the network back into its class.
 
 from __future__ import annotations
 
-from typing import ClassVar
+import re
+from typing import ClassVar, Final
+
+_CAPITAL: Final = re.compile(r"(?<!^)(?=[A-Z])")
 
 
 class TickertapeError(Exception):
     """Base of all errors. `code` is stable across versions; the text is for people."""
 
     code: ClassVar[str] = "error"
+
+    def __init_subclass__(cls) -> None:
+        # The errors of this module that name no code have their own name as one: BadTopic has bad_topic.
+        if cls.__module__ == __name__ and "code" not in cls.__dict__:
+            cls.code = _CAPITAL.sub("_", cls.__name__).lower()
 
 
 # -- the caller ---------------------------------------------------------------------------------------
@@ -28,37 +36,25 @@ class UsageError(TickertapeError):
 class BadBookmark(UsageError, ValueError):
     """A timestamp, range or bookmark that cannot be read."""
 
-    code = "bad_bookmark"
-
 
 class BadOption(UsageError, ValueError):
     """An option that does not exist, is malformed, excludes another, or is not built yet."""
-
-    code = "bad_option"
 
 
 class LimitReached(UsageError):
     """A limit of the server is reached; the text names it. What there is goes on."""
 
-    code = "limit_reached"
-
 
 class BadTopic(UsageError, ValueError):
     """A topic name that is empty, too long, or a pattern where a literal is needed."""
-
-    code = "bad_topic"
 
 
 class BadName(UsageError, ValueError):
     """A client name that is empty, too long, or has control characters."""
 
-    code = "bad_name"
-
 
 class BadFilter(UsageError, ValueError):
     """A content filter that cannot be used."""
-
-    code = "bad_filter"
 
     def __init__(self, message: str, position: int = 0) -> None:
         super().__init__(message)
@@ -69,25 +65,17 @@ class BadFilter(UsageError, ValueError):
 class BadPath(BadFilter):
     """A path to a field that cannot be read, or that the message type cannot have."""
 
-    code = "bad_path"
-
 
 class MessageTooLarge(UsageError, ValueError):
     """A message above `message_bytes_max`."""
-
-    code = "message_too_large"
 
 
 class BadMessage(UsageError, ValueError):
     """A body that cannot be encoded, or cannot be decoded as requested."""
 
-    code = "bad_message"
-
 
 class BadBody(UsageError, ValueError):
     """A message that the server refused: its body is not what its validated topic says."""
-
-    code = "bad_body"
 
 
 class ConfigurationError(UsageError):
@@ -99,25 +87,17 @@ class ConfigurationError(UsageError):
 class TopicNotRecorded(UsageError):
     """A bookmark subscription to a topic that the transaction log does not record."""
 
-    code = "topic_not_recorded"
-
 
 class NotAQueue(UsageError):
     """A topic that is acknowledged is not the name of a queue of this server."""
-
-    code = "not_a_queue"
 
 
 class BookmarkUnknown(UsageError):
     """The log does not hold the bookmark and the subscription asked to fail then."""
 
-    code = "bookmark_unknown"
-
 
 class BookmarkExpired(UsageError):
     """A start or end lies in a part of the log that retention has removed; nothing was skipped."""
-
-    code = "bookmark_expired"
 
     def __init__(self, message: str = "", *, available: str = "") -> None:
         super().__init__(message)
@@ -128,85 +108,57 @@ class BookmarkExpired(UsageError):
 class SubscriptionExists(UsageError):
     """The subscription id is in use on this connection."""
 
-    code = "subscription_exists"
-
 
 class SubscriptionUnknown(UsageError):
     """No subscription of this connection has that id."""
-
-    code = "subscription_unknown"
 
 
 class PublishRejected(UsageError):
     """The server refused messages; they are not in the log and will not be."""
 
-    code = "publish_rejected"
-
 
 class PublisherTakenOver(UsageError):
     """Another process published under this client name; what this one holds may be stored or not."""
-
-    code = "publisher_taken_over"
 
 
 class TransactionTooLarge(UsageError, ValueError):
     """A transaction is larger than its bound."""
 
-    code = "transaction_too_large"
-
 
 class TransactionUnknown(UsageError):
     """The transaction to commit is not staged: it never was, was aborted, expired, or is incomplete."""
-
-    code = "transaction_unknown"
 
 
 class TransactionBusy(UsageError):
     """It is being committed just now: its parts stay as they are."""
 
-    code = "transaction_busy"
-
 
 class WrongJournal(UsageError):
     """Positions, files or a data directory belong to another journal or instance than this server's."""
-
-    code = "wrong_journal"
 
 
 class TimedOut(UsageError, TimeoutError):
     """A deadline passed; the outcome is unknown and nothing was undone."""
 
-    code = "timed_out"
-
 
 class StreamEnded(UsageError):
     """The message stream is over; `end_reason` on the stream says why."""
-
-    code = "stream_ended"
 
 
 class Closed(UsageError):
     """The client or server object was closed by its owner."""
 
-    code = "closed"
-
 
 class Forked(UsageError):
     """A forked process used a client or stream of its parent."""
-
-    code = "forked"
 
 
 class StoreFull(UsageError):
     """The publish store is full and is configured to raise instead of waiting."""
 
-    code = "store_full"
-
 
 class Disconnected(TickertapeError, ConnectionError):
     """Not connected, or the connection was lost; the outcome of calls in flight is unknown."""
-
-    code = "disconnected"
 
 
 class HeartbeatMissed(Disconnected):
@@ -218,49 +170,33 @@ class HeartbeatMissed(Disconnected):
 class TlsFailed(Disconnected):
     """The TLS connection failed: a certificate was not accepted, or the peer does not use TLS."""
 
-    code = "tls_failed"
-
 
 class Refused(TickertapeError):
     """The server refused the logon or ended the connection, and said why."""
-
-    code = "refused"
 
 
 class AuthenticationFailed(Refused):
     """The server wants a token, and the logon had none, a wrong one, or one that is not for this client."""
 
-    code = "authentication_failed"
-
 
 class TlsRequired(Refused):
     """The address takes connections with TLS only."""
-
-    code = "tls_required"
 
 
 class NameInUse(Refused):
     """Another connection holds or took over this client name."""
 
-    code = "name_in_use"
-
 
 class PublisherCollision(Refused):
     """Two client names hash to one publisher id; choose another name."""
-
-    code = "publisher_collision"
 
 
 class NotReady(Refused):
     """The server accepts no publishes: its disk failed, is full, or it is draining."""
 
-    code = "not_ready"
-
 
 class SlowClient(Refused):
     """The connection was closed because it did not read its subscriptions."""
-
-    code = "slow_client"
 
 
 # -- the peer -----------------------------------------------------------------------------------------
@@ -275,67 +211,45 @@ class PeerError(TickertapeError):
 class NotTickertape(PeerError):
     """The peer does not speak this protocol at all."""
 
-    code = "not_tickertape"
-
 
 class BadVersion(PeerError):
     """The peer speaks no version of the protocol that we speak."""
-
-    code = "bad_version"
 
 
 class BadFrame(PeerError):
     """A frame whose lengths, padding or checksum are wrong."""
 
-    code = "bad_frame"
-
 
 class FrameTooLarge(PeerError):
     """A frame above the limit that holds at this point of the connection."""
-
-    code = "frame_too_large"
 
 
 class BadCommand(PeerError):
     """A command that does not exist, has wrong fields, or comes from the wrong side."""
 
-    code = "bad_command"
-
 
 class BadBatch(PeerError):
     """A message batch whose structure is wrong."""
-
-    code = "bad_batch"
 
 
 class CorruptBatch(PeerError):
     """A message batch whose bodies do not match their checksum."""
 
-    code = "corrupt_batch"
-
 
 class LogonRequired(PeerError):
     """A command came before the logon."""
-
-    code = "logon_required"
 
 
 class AlreadyLoggedOn(PeerError):
     """A second logon on one connection."""
 
-    code = "already_logged_on"
-
 
 class LogonTimeout(PeerError):
     """The peer connected and did not log on in time."""
 
-    code = "logon_timeout"
-
 
 class FrameStalled(PeerError):
     """The peer began a large frame and did not go on with it while others waited for the memory."""
-
-    code = "frame_stalled"
 
 
 # -- the journal --------------------------------------------------------------------------------------
@@ -350,25 +264,17 @@ class JournalError(TickertapeError):
 class NotAJournal(JournalError):
     """The directory is not empty and has no identity, or does not exist and must not be created."""
 
-    code = "not_a_journal"
-
 
 class JournalLocked(JournalError):
     """Another process holds the data directory."""
-
-    code = "journal_locked"
 
 
 class JournalVersion(JournalError):
     """The directory was written by a newer format than this program knows."""
 
-    code = "journal_version"
-
 
 class JournalCorrupt(JournalError):
     """Bytes that were once durable cannot be read back."""
-
-    code = "journal_corrupt"
 
     def __init__(self, message: str, *, file: str = "", offset: int = 0) -> None:
         super().__init__(message)
@@ -379,37 +285,25 @@ class JournalCorrupt(JournalError):
 class JournalFailed(JournalError):
     """A write or sync failed; nothing more is acknowledged until a restart."""
 
-    code = "journal_failed"
-
 
 class SpillFailed(JournalError):
     """The directory for what waits for slow clients cannot be used, or something in it not be read back."""
-
-    code = "spill_failed"
 
 
 class StagingFull(JournalError):
     """The space for staged transactions is full."""
 
-    code = "staging_full"
-
 
 class StagingFailed(JournalError):
     """A file of a staged transaction could not be written or read."""
-
-    code = "staging_failed"
 
 
 class JournalFull(JournalError):
     """The next segment cannot be allocated; publishes are rejected until there is space."""
 
-    code = "journal_full"
-
 
 class ArchiveFailed(TickertapeError):
     """The archive cannot be read, or a table is not the archive that it should be; nothing was skipped."""
-
-    code = "archive_failed"
 
     def __init__(self, message: str = "", *, missing: bool = False) -> None:
         super().__init__(message)
@@ -429,31 +323,21 @@ class StoreError(TickertapeError):
 class NotAStore(StoreError):
     """The path does not hold a store."""
 
-    code = "not_a_store"
-
 
 class StoreLocked(StoreError):
     """Another process, or another object of this one, holds the store."""
-
-    code = "store_locked"
 
 
 class StoreOfAnother(StoreError):
     """The store belongs to another client name."""
 
-    code = "store_of_another"
-
 
 class StoreVersion(StoreError):
     """The store was written by a newer format than this program knows."""
 
-    code = "store_version"
-
 
 class StoreCorrupt(StoreError):
     """Stored data cannot be read back."""
-
-    code = "store_corrupt"
 
     def __init__(self, message: str, *, file: str = "", offset: int = 0) -> None:
         super().__init__(message)
@@ -464,13 +348,9 @@ class StoreCorrupt(StoreError):
 class StoreFailed(StoreError):
     """The file system refused something: permissions, a full disk, a failed write."""
 
-    code = "store_failed"
-
 
 class BookmarkStoreFull(StoreError):
     """A bookmark store has no room for more undiscarded messages, subscriptions or publishers."""
-
-    code = "bookmark_store_full"
 
 
 def _all_subclasses(root: type[TickertapeError]) -> list[type[TickertapeError]]:

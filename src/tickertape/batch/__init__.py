@@ -6,23 +6,25 @@ The package reads no clock and no files, and knows no connections. The names bel
 from __future__ import annotations
 
 from tickertape.batch.arrow import COLUMNS_DEFAULT, batch_from_arrow
-from tickertape.batch.batch_head import BatchHead
-from tickertape.batch.bodies import with_bodies, with_topics
 from tickertape.batch.builders.builder import BatchBuilder
 from tickertape.batch.delivery_context import DeliveryContext
-from tickertape.batch.encode import batch_from_bodies
-from tickertape.batch.format import KIND_CONTROL, KIND_MESSAGE, RUN_BY_SERVER, RUN_DTYPE, Labels, Run
-from tickertape.batch.merge import Stamp, merge
-from tickertape.batch.message_batch import Message, MessageBatch
-from tickertape.batch.select import (
+from tickertape.batch.derive import (
+    BatchHead,
+    Stamp,
     indices_of_topics,
+    merge,
     message_costs,
     reorder,
     select,
     select_topic,
     slice_batch,
     split_topics,
+    with_bodies,
+    with_topics,
 )
+from tickertape.batch.encode import batch_from_bodies
+from tickertape.batch.format import KIND_CONTROL, KIND_MESSAGE, RUN_BY_SERVER, RUN_DTYPE, Labels, Run
+from tickertape.batch.message_batch import Message, MessageBatch
 
 __all__ = [
     "COLUMNS_DEFAULT",

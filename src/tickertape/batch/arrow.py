@@ -39,7 +39,7 @@ def to_arrow(batch: MessageBatch, columns: Sequence[str] | None = None) -> pa.Re
     names = COLUMNS_DEFAULT if columns is None else tuple(columns)
     kit = _kit()
     schema = _schema(names)
-    return kit.record_batch([_MAKERS[name](kit, batch) for name in names], schema=schema)
+    return kit.record_batch([_COLUMNS[name][1](kit, batch) for name in names], schema=schema)
 
 
 class _Kit:
@@ -76,22 +76,11 @@ def _kit() -> _Kit:
 
 @lru_cache(_SCHEMAS_CACHED)
 def _schema(names: tuple[str, ...]) -> pa.Schema:
-    unknown = [name for name in names if name not in _MAKERS]
+    unknown = [name for name in names if name not in _COLUMNS]
     if unknown:
-        raise UsageError(f"there is no column {unknown[0]!r}; there are {', '.join(_MAKERS)}")
+        raise UsageError(f"there is no column {unknown[0]!r}; there are {', '.join(_COLUMNS)}")
     kit = _kit()
-    types = {
-        "topic": kit.topic,
-        "publisher": kit.uint64,
-        "sequence": kit.uint64,
-        "timestamp": kit.timestamp,
-        "data": kit.binary,
-        "expiration_ms": kit.int64,
-        "correlation_id": kit.string,
-        "sow_key": kit.string,
-        "kind": kit.uint8,
-    }
-    return kit.schema([(name, types[name]) for name in names])
+    return kit.schema([(name, getattr(kit, _COLUMNS[name][0])) for name in names])
 
 
 def _topic(kit: _Kit, batch: MessageBatch) -> pa.Array:
@@ -135,17 +124,18 @@ def _kind(kit: _Kit, batch: MessageBatch) -> pa.Array:
     return kit.fixed(kit.uint8, np.zeros(batch.count, I1) if batch.kinds is None else batch.kinds)
 
 
-_MAKERS: Final[dict[str, Callable[[_Kit, MessageBatch], pa.Array]]] = {
-    "topic": _topic,
-    "publisher": lambda kit, batch: kit.fixed(kit.uint64, batch.publishers),
-    "sequence": lambda kit, batch: kit.fixed(kit.uint64, batch.sequences),
-    "timestamp": lambda kit, batch: kit.fixed(kit.timestamp, batch.timestamps),
-    "data": _data,
-    "expiration_ms": _expiration,
-    "correlation_id": lambda kit, batch: _labels(kit, batch.correlation_ids, batch.count),
-    "sow_key": lambda kit, batch: _labels(kit, batch.keys, batch.count),
-    "kind": _kind,
+_COLUMNS: Final[dict[str, tuple[str, Callable[[_Kit, MessageBatch], pa.Array]]]] = {
+    "topic": ("topic", _topic),
+    "publisher": ("uint64", lambda kit, batch: kit.fixed(kit.uint64, batch.publishers)),
+    "sequence": ("uint64", lambda kit, batch: kit.fixed(kit.uint64, batch.sequences)),
+    "timestamp": ("timestamp", lambda kit, batch: kit.fixed(kit.timestamp, batch.timestamps)),
+    "data": ("binary", _data),
+    "expiration_ms": ("int64", _expiration),
+    "correlation_id": ("string", lambda kit, batch: _labels(kit, batch.correlation_ids, batch.count)),
+    "sow_key": ("string", lambda kit, batch: _labels(kit, batch.keys, batch.count)),
+    "kind": ("uint8", _kind),
 }
+"""Of each column the name of its type in a `_Kit`, and how it is made."""
 
 
 def check_columns(columns: Sequence[str] | None) -> None:

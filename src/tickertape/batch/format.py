@@ -1,7 +1,12 @@
-"""Constants and types of the batch format (docs/formats/batch.md): structs, column bits and checksums."""
+"""Batch format (docs/formats/batch.md): structs, column bits and checksums, and the check of a batch.
+
+Checksums of bodies are not checked (`MessageBatch.verify` does that), and an aligned buffer is not copied.
+Every count is compared with the length of the buffer before it is used, so no allocation exceeds the input.
+"""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from struct import Struct
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -9,7 +14,9 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
+from tickertape.base.errors import BadBatch
 from tickertape.base.interfaces import Buffer
+from tickertape.base.limits import label_bytes_max, message_bytes_max, topic_bytes_max
 
 VERSION: Final = 0
 CODEC_NONE: Final = 0
@@ -126,6 +133,14 @@ def run_crc(lengths: Buffer, bodies: Buffer) -> int:
     return crc32c(bodies, crc32c(lengths))
 
 
+def run_crcs(offsets: Int32s, bodies: Buffer, begins: Int64s, counts: Int64s) -> list[int]:
+    """Return the checksums of runs that begin at messages `begins` and have `counts` messages."""
+    ends = begins + counts
+    length_bytes, body_bytes = lengths_of(offsets).tobytes(), memoryview(bodies)
+    edges = zip(begins.tolist(), ends.tolist(), offsets[begins].tolist(), offsets[ends].tolist(), strict=True)
+    return [run_crc(length_bytes[4 * a : 4 * b], body_bytes[c:d]) for a, b, c, d in edges]
+
+
 def lengths_of(offsets: _Ints) -> _Ints:
     """Return the lengths between `offsets`, n of n + 1."""
     return offsets[1:] - offsets[:-1]
@@ -153,3 +168,234 @@ def read_only(array: AnyArray) -> AnyArray:
     """`array`, after making it read-only."""
     array.setflags(write=False)
     return array
+
+
+# -- check --------------------------------------------------------------------------------------------
+
+
+_frombuffer: Final = np.frombuffer
+_CONTINUATION_MASK: Final = 0xC0
+_CONTINUATION: Final = 0x80
+
+
+Checked = tuple[memoryview, int, int, int, int, int, tuple[str, ...], Places]
+"""Of a batch found right: its bytes, messages, runs, head bytes, body bytes, column bits, topics, places."""
+
+
+def check(buffer: Buffer) -> Checked:
+    """Return the parts of the batch that fills `buffer`. Raises `BadBatch` with the error and its place."""
+    source = _settled(buffer)
+    return _check(source, len(source))
+
+
+def check_head(head: Buffer, nbytes: int) -> Checked:
+    """Return the parts of a batch of `nbytes` whose head, and nothing more, fills `head`. Raises
+    `BadBatch`."""
+    source = _settled(head)
+    checked = _check(source, nbytes)
+    if checked[3] != len(source):
+        raise BadBatch(f"a batch head says it has {checked[3]} bytes, here are {len(source)}")
+    return checked
+
+
+def _check(source: memoryview, size: int) -> Checked:
+    total, version, codec, columns, count, run_count, topic_count, head_bytes, body_bytes, reserved = (
+        HEADER.unpack_from(source)
+    )
+    if total != size:
+        raise BadBatch(f"batch says it has {total} bytes, here are {size}")
+    if version != VERSION or codec != CODEC_NONE or columns & ~COLUMNS_KNOWN or reserved:
+        raise BadBatch(
+            f"batch of version {version}, codec {codec}, columns {columns:#x}, reserved {reserved}: "
+            f"this program reads version {VERSION}, codec {CODEC_NONE}, columns up to {COLUMNS_KNOWN:#x}"
+        )
+    if head_bytes & 7 or pad8(head_bytes + body_bytes) != size:
+        raise BadBatch(f"batch of {size} bytes: head {head_bytes} and bodies {body_bytes} do not fill it")
+    if not 1 <= run_count <= count or not topic_count:
+        raise BadBatch(f"batch of {count} messages in {run_count} runs and {topic_count} topics")
+    offsets_at = HEADER_BYTES + RUN_BYTES * run_count
+    topics_at = pad8(offsets_at + 4 * (count + 1))
+    names_at = topics_at + 4 * (topic_count + 1)
+    if names_at > head_bytes or head_bytes > len(source):
+        raise BadBatch(
+            f"batch head of {head_bytes} bytes is too short for {count} messages in {run_count} runs"
+        )
+    if count == 1:
+        if PAIR.unpack_from(source, offsets_at) != (0, body_bytes) or body_bytes > message_bytes_max:
+            raise BadBatch(f"one message of {body_bytes} bytes: its offsets disagree, or it is too large")
+    else:
+        _check_offsets(_frombuffer(source, I4, count + 1, offsets_at), body_bytes, message_bytes_max, "body")
+    _check_runs(source, run_count, count)
+    if topic_count == 1:
+        topics, end = _one_topic(source, topics_at, head_bytes)
+    else:
+        topics, end = _many_topics(source, topics_at, topic_count, head_bytes)
+    places = NO_PLACES
+    if columns or topic_count > 1:
+        places, end = _places(source, pad8(end), head_bytes, count, topic_count, columns)
+        _check_columns(source, count, run_count, topic_count, places)
+    if pad8(end) != head_bytes:
+        raise BadBatch(f"batch head has {head_bytes} bytes, its sections end at {end}")
+    return source, count, run_count, head_bytes, body_bytes, columns, topics, places
+
+
+def _settled(buffer: Buffer) -> memoryview:
+    """`buffer` as flat read-only bytes at an address that is a multiple of 8; copied only if it is not."""
+    if type(buffer) is bytes:  # the data of a bytes object always begins on such an address
+        source = memoryview(buffer)
+        size = len(source)
+    else:
+        source = memoryview(buffer)
+        if not source.c_contiguous:
+            source = memoryview(source.tobytes())
+        if source.format != "B" or source.ndim != 1:
+            source = source.cast("B")
+        if not source.readonly:
+            source = source.toreadonly()
+        size = len(source)
+        if size >= HEADER_BYTES and not size & 7 and not _frombuffer(source, I8).flags.aligned:
+            source = memoryview(source.tobytes())
+    if size < HEADER_BYTES or size & 7:
+        raise BadBatch(f"a batch has at least {HEADER_BYTES} bytes and a multiple of 8, here are {size}")
+    return source
+
+
+def _check_offsets(offsets: Int32s, end: int, entry_max: int, noun: str) -> None:
+    if offsets[0] != 0 or offsets[-1] != end:
+        raise BadBatch(f"{noun} offsets go from {offsets[0]} to {offsets[-1]}, not from 0 to {end}")
+    falls = offsets[1:] < offsets[:-1]  # compared, not subtracted: a difference could overflow
+    at = falls.argmax()
+    if falls[at]:
+        raise BadBatch(f"{noun} offset {at + 1} is below the one before it")
+    if end > entry_max:
+        longest = int(lengths_of(offsets).max())
+        if longest > entry_max:
+            raise BadBatch(f"a {noun} has {longest} bytes, the limit is {entry_max}")
+
+
+def _check_runs(source: memoryview, run_count: int, count: int) -> None:
+    if run_count == 1:
+        _, first, _, messages, _, flags, reserved = RUN.unpack_from(source, HEADER_BYTES)
+        wrong = messages != count or first + count > SEQUENCE_END
+    else:
+        runs = _frombuffer(source, RUN_DTYPE, run_count, HEADER_BYTES)
+        counts = runs["count"].astype(U8)
+        firsts = runs["first_sequence"]
+        messages = int(counts.sum())
+        wrong = (
+            messages != count or not counts.all() or bool((firsts + (counts - np.uint64(1)) < firsts).any())
+        )
+        flags = int(runs["flags"].max())
+        reserved = int(runs["reserved"].max())
+    if wrong:
+        raise BadBatch(f"runs have {messages} of {count} messages, or one has none or passes 64 bits")
+    if flags & ~RUN_BY_SERVER or reserved:
+        raise BadBatch(f"a run has flags {flags:#x} and reserved {reserved}: not known to version {VERSION}")
+
+
+def _one_topic(source: memoryview, at: int, head_bytes: int) -> tuple[tuple[str, ...], int]:
+    begin = at + 8
+    first, size = PAIR.unpack_from(source, at)
+    end = begin + size
+    if first or not 0 <= size <= topic_bytes_max or end > head_bytes:
+        raise BadBatch(f"topic name lies from {first} to {size} in a head of {head_bytes} bytes")
+    try:
+        return (str(source[begin:end], "utf-8"),), end
+    except UnicodeDecodeError as error:
+        raise BadBatch(f"topic name is not UTF-8: {error}") from None
+
+
+def _many_topics(source: memoryview, at: int, n: int, head_bytes: int) -> tuple[tuple[str, ...], int]:
+    offsets, begin, end = _text_table(source, at, n, head_bytes, topic_bytes_max, "topic name")
+    text = source[begin:end].tobytes()
+    places = offsets.tolist()
+    pairs = pairwise(places)
+    try:
+        if text.isascii():
+            names = text.decode("ascii")
+            topics = tuple([names[a:b] for a, b in pairs])
+        else:
+            topics = tuple([text[a:b].decode("utf-8") for a, b in pairs])
+    except UnicodeDecodeError as error:
+        raise BadBatch(f"topic name is not UTF-8: {error}") from None
+    if len(set(topics)) != n:
+        raise BadBatch(f"two of the {n} topic names are the same")
+    return topics, end
+
+
+def _text_table(
+    source: memoryview, at: int, n: int, head_bytes: int, entry_max: int, noun: str
+) -> tuple[Int32s, int, int]:
+    """Offsets, begin and end of the text of a table of `n` entries at `at`, found to lie inside the head."""
+    begin = at + 4 * (n + 1)
+    if begin > head_bytes:
+        raise BadBatch(f"{noun} offsets end at {begin}, the head at {head_bytes}")
+    offsets = _frombuffer(source, I4, n + 1, at)
+    size = int(offsets[-1])
+    if not 0 <= size <= head_bytes - begin:
+        raise BadBatch(f"{noun}s have {size} bytes in a head of {head_bytes}")
+    _check_offsets(offsets, size, entry_max, noun)
+    return offsets, begin, begin + size
+
+
+def _places(
+    source: memoryview, at: int, head_bytes: int, n: int, topic_count: int, columns: int
+) -> tuple[Places, int]:
+    """Return where the optional sections lie, and the end of the last one; labels are checked on the way."""
+    begins = [0, 0, 0, 0, 0, 0]
+    end = at
+    fixed = ((topic_count > 1, 4), (columns & SEQUENCES, 8), (columns & EXPIRATIONS, 8))
+    for i, (present, width) in enumerate(fixed):
+        if present:
+            begins[i] = pad8(end)
+            end = begins[i] + width * n
+    for i, bit, noun in ((3, CORRELATION_IDS, "correlation id"), (4, KEYS, "key")):
+        if columns & bit:
+            begins[i] = pad8(end)
+            offsets, begin, end = _text_table(source, begins[i], n, head_bytes, label_bytes_max, noun)
+            _check_label_text(source[begin:end].tobytes(), offsets, noun)
+    if columns & KINDS:
+        begins[5] = pad8(end)
+        end = begins[5] + n
+    if end > head_bytes:
+        raise BadBatch(f"batch head has {head_bytes} bytes, its columns end at {end}")
+    return Places(*begins), end
+
+
+def _check_label_text(text: bytes, offsets: Int32s, noun: str) -> None:
+    """Every label is UTF-8: the whole text is, and no label begins inside a character."""
+    if text.isascii():
+        return
+    try:
+        text.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadBatch(f"{noun} is not UTF-8: {error}") from None
+    begins = offsets[offsets < len(text)]
+    if ((_frombuffer(text, I1)[begins] & _CONTINUATION_MASK) == _CONTINUATION).any():
+        raise BadBatch(f"a {noun} is not UTF-8: it begins inside a character")
+
+
+def _check_columns(source: memoryview, n: int, run_count: int, topic_count: int, places: Places) -> None:
+    if places.topic_index:
+        index = _frombuffer(source, I4, n, places.topic_index)
+        if int(index.min()) < 0 or int(index.max()) >= topic_count:
+            raise BadBatch(f"a topic index is outside 0 to {topic_count - 1}")
+    if places.sequences:
+        _check_sequences(source, n, _frombuffer(source, RUN_DTYPE, run_count, HEADER_BYTES), places.sequences)
+    if places.expirations and int(_frombuffer(source, I8, n, places.expirations).min()) < 0:
+        raise BadBatch("an expiration is below 0")
+    if places.kinds and int(_frombuffer(source, I1, n, places.kinds).max()) > KIND_CONTROL:
+        raise BadBatch(f"a message kind is above {KIND_CONTROL}")
+
+
+def _check_sequences(source: memoryview, n: int, runs: Runs, at: int) -> None:
+    sequences = _frombuffer(source, U8, n, at)
+    starts = runs["count"].cumsum(dtype=np.int64) - runs["count"]
+    if (sequences[starts] != runs["first_sequence"]).any():
+        raise BadBatch("the sequence column does not begin with the first sequence of its run")
+    if n == 1:
+        return
+    stays = sequences[1:] <= sequences[:-1]
+    stays[starts[1:] - 1] = False  # from the last of a run to the first of the next it may fall
+    if stays.any():
+        raise BadBatch(f"sequence {sequences[1:][stays][0]} does not rise above the one before it in its run")

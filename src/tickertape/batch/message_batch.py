@@ -19,7 +19,6 @@ from crc32c import crc32c
 from tickertape.base.errors import CorruptBatch, UsageError
 from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import message_cost_bytes
-from tickertape.batch.decode import check
 from tickertape.batch.format import (
     CORRELATION_IDS,
     HEADER_BYTES,
@@ -42,6 +41,7 @@ from tickertape.batch.format import (
     Run,
     Runs,
     UInt64s,
+    check,
     lengths_of,
     numbered,
     read_only,

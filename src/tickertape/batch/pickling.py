@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 
 from tickertape.base.errors import UsageError
+from tickertape.batch.derive import slice_batch
 from tickertape.batch.message_batch import Message, MessageBatch
-from tickertape.batch.select import slice_batch
 
 if TYPE_CHECKING:
     from tickertape.batch.delivery_context import DeliveryContext

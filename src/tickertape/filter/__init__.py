@@ -6,8 +6,14 @@ connections.
 
 from __future__ import annotations
 
-from tickertape.filter.compiler.compile import Filter, FilterInputs, compile_filter, prepare
-from tickertape.filter.compiler.numeric import NumericExpression, compile_value
+from tickertape.filter.compiler.compile import (
+    Filter,
+    FilterInputs,
+    NumericExpression,
+    compile_filter,
+    compile_value,
+    prepare,
+)
 from tickertape.filter.compiler.regex import Pattern, compile_topic_pattern
 from tickertape.filter.language.ast import Node
 from tickertape.filter.topic_set import TopicSet

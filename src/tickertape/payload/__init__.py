@@ -5,9 +5,8 @@ The package knows bodies and paths. It does not know topics, the filter language
 
 from __future__ import annotations
 
-from tickertape.payload.paths import Path, parse_path
+from tickertape.payload.paths import Path, Select, parse_path, parse_select
 from tickertape.payload.registry import MESSAGE_TYPE_ALIASES, MESSAGE_TYPES, message_type
-from tickertape.payload.select import Select, parse_select
 from tickertape.payload.types import FieldReader, MessageType, Unreadable
 
 __all__ = [

@@ -28,12 +28,7 @@ def encode(data: object) -> bytes:
         if isinstance(data, (bytes, bytearray, memoryview)):
             return bytes(data)
         return data.encode() if isinstance(data, str) else _to_json(data)
-    except (
-        TypeError,
-        ValueError,
-        OverflowError,
-        RecursionError,
-    ) as error:
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise BadMessage(f"a {type(data).__name__} cannot be made a message body: {error}") from error
 
 
@@ -48,8 +43,5 @@ def decode(data: bytes) -> Any:
     """Return a body, read as JSON. Raises `BadMessage` when it is not."""
     try:
         return _from_json(data)
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:
+    except (ValueError, RecursionError) as error:
         raise BadMessage(f"a body of {len(data)} bytes is not JSON: {error}") from error

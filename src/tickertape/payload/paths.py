@@ -1,18 +1,18 @@
-"""Field paths: parse and check `/parent/child`, `/data[0]`, `/a/b/@attr` and `/35`.
+"""Field paths (`/parent/child`, `/data[0]`, `/a/b/@attr`, `/35`) and select lists (`[-/,+/id]`).
 
 A path finds the same in every message type. A name selects a member of an object. A name applied to an array
 selects the member of each of its objects, and the result is one array. A subscript selects one element,
-counted from 0.
+counted from 0. The message types apply the decisions of select lists to bodies.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
-from tickertape.base.errors import BadPath
+from tickertape.base.errors import BadOption, BadPath
 from tickertape.base.text_format import shown
 from tickertape.payload.limits import (
     path_characters_max,
@@ -20,6 +20,7 @@ from tickertape.payload.limits import (
     path_steps_max,
     path_subscript_max,
     paths_per_reader_max,
+    select_entries_max,
 )
 
 NAME: Final = r"[^\s\x00-\x1f\x7f/\[\](){}<>,;'\"`=!+*%&|\\]+"
@@ -99,3 +100,93 @@ def _wanted(text: str, at: int, steps: list[str | int]) -> str:
     if text[at] == "/":
         return "a name follows each /"
     return f"{text[at]!r} is not part of a name"
+
+
+# -- select lists -------------------------------------------------------------------------------------
+
+
+_BLANKS: Final = " \t"
+
+
+@dataclass(slots=True)
+class Choice:
+    """Decision for a value and for the names below it. Read only, once `parse_select` returned it."""
+
+    keep: bool
+    """Whether the value stays; fields named in `below` decide for themselves."""
+    below: dict[str, Choice] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Select:
+    """A select list: its entries in order, True for `+`, and the decisions that they come to."""
+
+    entries: tuple[tuple[bool, Path], ...]
+    root: Choice = field(compare=False, repr=False)
+
+    def __str__(self) -> str:
+        """Return the text that `parse_select` reads back to an equal select list."""
+        return "[" + ",".join(f"{'+' if keep else '-'}{path}" for keep, path in self.entries) + "]"
+
+
+def parse_select(text: str) -> Select:
+    """Parse the select list in `text`, with or without brackets: entries `+/path` and `-/path`, where `/` is
+    everything.
+
+    The first entry sets what is begun with: `-/` or `+/field` with nothing, `+/` or `-/field` with all.
+    Later entries win over earlier ones, for all below their path. Raises `BadOption`, with the position in
+    `text`, for entries that are none, subscripts, and more than `select_entries_max`.
+    """
+    if text.count(",") >= select_entries_max:
+        raise BadOption(
+            f"a select list of {text.count(',') + 1:,} entries: at most {select_entries_max} are read"
+        )
+    entries = tuple(_entry(item, at, text) for at, item in _items(text))
+    keep, path = entries[0]
+    root = Choice(keep if not path.steps else not keep)
+    for keep, path in entries:
+        _apply(root, keep, path)
+    return Select(entries, root)
+
+
+def _items(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the parts between commas inside the brackets, without blanks around them, with their
+    positions."""
+    start = len(text) - len(text.lstrip(_BLANKS))
+    end = len(text.rstrip(_BLANKS))
+    if text[start:end].startswith("["):
+        if not text[:end].endswith("]"):
+            raise BadOption(f"the select list {shown(text)} has no closing bracket (position {end})")
+        start, end = start + 1, end - 1
+    for item in text[start:end].split(","):
+        yield start + len(item) - len(item.lstrip(_BLANKS)), item.strip(_BLANKS)
+        start += len(item) + 1
+
+
+def _entry(item: str, at: int, text: str) -> tuple[bool, Path]:
+    if item[:1] not in {"+", "-"}:
+        raise BadOption(
+            f"{shown(item)} at position {at} of the select list {shown(text)} is no entry: entries are "
+            f"+/field, -/field, and +/ or -/ for all fields"
+        )
+    if item[1:] == "/":
+        return item[0] == "+", Path(())
+    try:
+        path = parse_path(item[1:])
+    except BadPath as error:
+        raise BadOption(f"position {at + 1 + error.position} of the select list: {error}") from error
+    if not all(isinstance(step, str) for step in path.steps):
+        raise BadOption(
+            f"{shown(item)} at position {at} of the select list has a subscript: fields are selected by "
+            f"name, and within an array in each of its objects"
+        )
+    return item[0] == "+", path
+
+
+def _apply(root: Choice, keep: bool, path: Path) -> None:
+    node = root
+    for step in path.steps:
+        assert isinstance(step, str)
+        node = node.below.setdefault(step, Choice(node.keep))
+    node.keep = keep
+    node.below.clear()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from tickertape.payload.select import Choice, Select
+from tickertape.payload.paths import Choice, Select
 from tickertape.payload.types import Unreadable
 
 

@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 from tickertape.base.text_format import said
-from tickertape.payload.paths import Path
-from tickertape.payload.select import Select
+from tickertape.payload.paths import Path, Select
 
 unreadable_characters_max: Final = 200
 """Characters of the text for a body that is not of its type."""

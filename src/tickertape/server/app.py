@@ -33,7 +33,7 @@ from tickertape.base.errors import (
 from tickertape.base.limits import transaction_parts_max
 from tickertape.base.version import __version__
 from tickertape.filter import prepare
-from tickertape.journal.format.clean_shutdown import CLEAN_SHUTDOWN_FILE
+from tickertape.journal.format.log_end import CLEAN_SHUTDOWN_FILE
 from tickertape.journal.limits import staging_files_open_max
 from tickertape.server.access.credentials import CredentialStore
 from tickertape.server.admin.server import AdminServer, admin_server

@@ -162,16 +162,13 @@ def space(config: Config, directory: str) -> Finding:
     """Check that the disk has room for the next segments."""
     free = shutil.disk_usage(directory).free
     segment = config.journal.segment_size
-    figures = {"free_bytes": float(free)}
     text = f"{free / 1e9:,.1f} GB free, segments of {segment / 1e6:,.0f} MB"
-    if free < segment * _SEGMENTS_NEEDED:
-        level: Level = "fail"
-    elif free < segment * _SEGMENTS_WANTED:
-        level = "warn"
-    else:
-        return Finding(check="free space", level="ok", text=text, figures=figures)
-    cure = "Free space, or set [journal] retain or retain_size, or a smaller segment_size"
-    return Finding(check="free space", level=level, text=text, cure=cure, figures=figures)
+    level: Level = "ok"
+    cure = ""
+    if free < segment * _SEGMENTS_WANTED:
+        level = "fail" if free < segment * _SEGMENTS_NEEDED else "warn"
+        cure = "Free space, or set [journal] retain or retain_size, or a smaller segment_size"
+    return Finding(check="free space", level=level, text=text, cure=cure, figures={"free_bytes": float(free)})
 
 
 def open_files() -> Finding:
@@ -191,24 +188,19 @@ def open_files() -> Finding:
 
 def clock(jumped: float, seconds: float, data: str) -> Finding:
     """Check that the wall clock runs evenly, is kept by something, and is not behind the log."""
-    figures = {"jump_seconds": jumped}
+    level: Level = "fail"
     if abs(jumped) > _JUMP_SECONDS:
         text = f"the wall clock moved by {jumped:+.3f} s against the monotonic clock in {seconds:g} s"
-        return Finding(check="clock", level="fail", text=text, cure="Run one time service", figures=figures)
-    ahead = _newest(data) - time.time()
-    if ahead > _FUTURE_SECONDS:
-        return Finding(
-            check="clock",
-            level="fail",
-            text=f"a file of the log was written {ahead:,.0f} s in the future of the wall clock",
-            cure="Set the clock before you start the server: timestamps of messages would go back",
-            figures=figures,
-        )
-    if _unsynchronised():
-        text = "runs evenly, but the kernel reports that nothing synchronises it"
+        cure = "Run one time service"
+    elif (ahead := _newest(data) - time.time()) > _FUTURE_SECONDS:
+        text = f"a file of the log was written {ahead:,.0f} s in the future of the wall clock"
+        cure = "Set the clock before you start the server: timestamps of messages would go back"
+    elif _unsynchronised():
+        level, text = "warn", "runs evenly, but the kernel reports that nothing synchronises it"
         cure = "Run a time service such as chrony"
-        return Finding(check="clock", level="warn", text=text, cure=cure, figures=figures)
-    return Finding(check="clock", level="ok", text="runs evenly", figures=figures)
+    else:
+        level, text, cure = "ok", "runs evenly", ""
+    return Finding(check="clock", level=level, text=text, cure=cure, figures={"jump_seconds": jumped})
 
 
 def _newest(data: str) -> float:
@@ -268,14 +260,12 @@ def tokens(config: Config) -> Iterator[Finding]:
 
 def _expiry(check: str, name: str, expires: datetime, cure: str) -> Finding:
     days = (expires - datetime.now(UTC)).total_seconds() / _DAY_SECONDS
-    figures = {"days_left": days}
+    level: Level = "fail" if days <= 0 else "warn" if days < _EXPIRY_WARN_DAYS else "ok"
+    text = f"{name} expires in {days:,.0f} days, on {expires:%Y-%m-%d}"
     if days <= 0:
         text = f"{name} expired on {expires:%Y-%m-%d %H:%M} UTC"
-        return Finding(check=check, level="fail", text=text, cure=cure, figures=figures)
-    text = f"{name} expires in {days:,.0f} days, on {expires:%Y-%m-%d}"
-    if days < _EXPIRY_WARN_DAYS:
-        return Finding(check=check, level="warn", text=text, cure=cure, figures=figures)
-    return Finding(check=check, level="ok", text=text, figures=figures)
+    cure = "" if level == "ok" else cure
+    return Finding(check=check, level=level, text=text, cure=cure, figures={"days_left": days})
 
 
 def versions() -> Finding:

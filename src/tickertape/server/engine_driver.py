@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final, get_args
 
 from tickertape.base.errors import (
@@ -108,14 +109,14 @@ class EngineDriver:
         self.empty = asyncio.Event()
         """Set while there is no connection."""
         self.empty.set()
-        self.disk_worker = DiskWorker(opened.executor, self._disk_answers, workers)
+        self.disk_worker = DiskWorker(opened.executor, self._on_loop(self._disk_answered), workers)
         self._full = False
-        self._segment_reads = SegmentReads(opened.disk, self._read_answers, workers)
+        self._segment_reads = SegmentReads(opened.disk, self._on_loop(self._read_answered), workers)
         self._reads: dict[int, ReadRequest] = {}
         self._spill = opened.spill
         if self._spill is not None:
-            self._spill.start(self._spill_answers)
-        self._staging = StagingFiles(opened.disk, self._staging_answers, workers)
+            self._spill.start(self._on_loop(self._spill_answered))
+        self._staging = StagingFiles(opened.disk, self._on_loop(self._staging_answered), workers)
         self._archive = opened.archive
         if self._archive is not None:
             self._archive.start(loop, self)
@@ -240,21 +241,9 @@ class EngineDriver:
 
     # -- disk -----------------------------------------------------------------------------------------
 
-    def _disk_answers(self, job: JournalJob, error: OSError | None, salt: int) -> None:
-        """Pass the answer to the event loop; called on a disk thread."""
-        self._loop.call_soon_threadsafe(self._disk_answered, job, error, salt)
-
-    def _read_answers(self, token: int, data: Buffer | OSError) -> None:
-        """Pass the answer to the event loop; called on a reader thread."""
-        self._loop.call_soon_threadsafe(self._read_answered, token, data)
-
-    def _spill_answers(self, token: int, data: Buffer | OSError | None) -> None:
-        """Pass the answer to the event loop; called on a spill thread."""
-        self._loop.call_soon_threadsafe(self._spill_answered, token, data)
-
-    def _staging_answers(self, token: int, result: list[memoryview] | TickertapeError) -> None:
-        """Pass the answer to the event loop; called on a staging thread."""
-        self._loop.call_soon_threadsafe(self._staging_answered, token, result)
+    def _on_loop(self, take: Callable[..., None]) -> Callable[..., Any]:
+        """Return what passes an answer of a thread on to `take`, on the event loop."""
+        return partial(self._loop.call_soon_threadsafe, take)
 
     def _staging_answered(self, token: int, result: list[memoryview] | TickertapeError) -> None:
         self.broker.staging_done(token, result, clock())

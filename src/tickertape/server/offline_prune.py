@@ -10,26 +10,25 @@ Invariants:
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator
-from typing import Final, NamedTuple, TypeVar
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 from tickertape.archive.commit import ArchiveWriter
 from tickertape.archive.verify import Sums, sums_of
 from tickertape.base.errors import ArchiveFailed, JournalLocked
-from tickertape.base.interfaces import Buffer, Disk
 from tickertape.base.text_format import shown
 from tickertape.engine.limits import retention_segments_max
 from tickertape.engine.queues.state.checkpoint import decode_covered, needed_from
 from tickertape.engine.queues.state.records import begun_in
 from tickertape.engine.retention import RetentionPin
-from tickertape.journal.commit.jobs import RetireSegments
+from tickertape.journal.commit.jobs import DiskJobExecutor, RetireSegments
 from tickertape.journal.disk import SystemDisk
-from tickertape.journal.disk_jobs import DiskJobExecutor
+from tickertape.journal.format.files import open_file
 from tickertape.journal.format.identity import open_identity
 from tickertape.journal.format.queue_checkpoint import read_queues
 from tickertape.journal.format.segment import CONTROL_TOPIC, JOURNAL_DIRECTORY, segment_number, segment_path
 from tickertape.journal.offline.snapshot import SnapshotReader, take_snapshot
-from tickertape.journal.reading.log_view import LogSegment, LogView, ReadRequest
+from tickertape.journal.reading.log_view import LogSegment, LogView
 from tickertape.journal.retention import (
     RetentionPolicy,
     due,
@@ -38,9 +37,7 @@ from tickertape.journal.retention import (
     removable,
     unneeded,
 )
-from tickertape.server.startup import salt
-
-T = TypeVar("T")
+from tickertape.server.startup import read_all, salt
 
 Advance = Callable[[int], object]
 """Called with the number of bytes of segments that were compared."""
@@ -96,7 +93,7 @@ class OfflinePrune:
         that `policy` does not keep. Raises `JournalCorrupt`, `OSError`."""
         view, coverage = self._view, self.archive.coverage
         if view.segments and view.last_message is None:
-            view.found_last_message(_run(self._disk, find_last_message(view)))
+            view.found_last_message(read_all(self._disk, find_last_message(view)))
         sealed = removable(view, view.segments[-1].number - 1) if view.segments else []
         archived = 0
         if sealed and sealed[0].first_position >= coverage.begin:
@@ -139,7 +136,7 @@ class OfflinePrune:
         left = len(plan.segments)
         while left:
             count = min(left, retention_segments_max)
-            gathered = _run(self._disk, gather(self._view, self.journal_id, count))
+            gathered = read_all(self._disk, gather(self._view, self.journal_id, count))
             through = gathered.retired.through
             # The new start of the log is durable before the segments before it are removed.
             self._sync(through + 1)
@@ -211,30 +208,5 @@ class OfflinePrune:
         return tuple(sorted(number for number in found if number is not None and number <= through))
 
     def _sync(self, number: int) -> None:
-        handle = self._disk.open(segment_path(number), write=False)
-        try:
+        with open_file(self._disk, segment_path(number)) as handle:
             self._disk.sync(handle)
-        finally:
-            self._disk.close(handle)
-
-
-def _run(disk: Disk, steps: Generator[ReadRequest | None, Buffer, T]) -> T:
-    """Run steps to their end with blocking reads. Raises their errors, `OSError`."""
-    handles: dict[int, int] = {}
-
-    def read(request: ReadRequest) -> Buffer:
-        handle = handles.get(request.segment)
-        if handle is None:
-            handle = handles[request.segment] = disk.open(segment_path(request.segment), write=False)
-        return request.read(lambda offset, size: disk.read(handle, offset, size))
-
-    try:
-        request = next(steps)
-        while True:
-            request = steps.send(b"" if request is None else read(request))
-    except StopIteration as done:
-        outcome: T = done.value
-        return outcome
-    finally:
-        for handle in handles.values():
-            disk.close(handle)

@@ -20,10 +20,10 @@ from tickertape.engine.runtime.publisher_ids import load_publishers
 from tickertape.engine.runtime.topic_catalog import TopicCatalog
 from tickertape.engine.sessions.registry import LogonPolicy
 from tickertape.journal.commit.group_commit import SyncPolicy
+from tickertape.journal.commit.jobs import DiskJobExecutor
 from tickertape.journal.disk import SystemDisk
-from tickertape.journal.disk_jobs import DiskJobExecutor
-from tickertape.journal.format.clean_shutdown import write_clean_shutdown
 from tickertape.journal.format.identity import IDENTITY_FILE, open_identity
+from tickertape.journal.format.log_end import write_clean_shutdown
 from tickertape.journal.format.queue_checkpoint import read_queues, remove_queues, write_queues
 from tickertape.journal.format.segment import segment_path
 from tickertape.journal.format.staging_file import find_staged
@@ -231,17 +231,20 @@ def begin_run(journal: Journal, executor: DiskJobExecutor) -> None:
     journal.take_persisted()
 
 
-def read_all(disk: Disk, search: Generator[ReadRequest, Buffer, T]) -> T:
-    """Run a search to its end with blocking reads."""
+def read_all(disk: Disk, steps: Generator[ReadRequest | None, Buffer, T]) -> T:
+    """Run the steps of a search to their end with blocking reads; of None there is nothing to read. Raises
+    their errors, `OSError`."""
     handles: dict[int, int] = {}
-    data: Buffer | None = None
     try:
+        request = next(steps)
         while True:
-            request = next(search) if data is None else search.send(data)
+            if request is None:
+                request = steps.send(b"")
+                continue
             handle = handles.get(request.segment)
             if handle is None:
                 handle = handles[request.segment] = disk.open(segment_path(request.segment), write=False)
-            data = request.read(partial(disk.read, handle))
+            request = steps.send(request.read(partial(disk.read, handle)))
     except StopIteration as done:
         result: T = done.value
         return result

@@ -120,9 +120,8 @@ class StrictDisk:
     def lose(self, path: str) -> None:
         """Remove a file from outside, durably. For a held lock it is counted (`lock_lost`) when another
         process is still rejected."""
-        parts = _entry(path)
-        parent = self._directory(parts[:-1], path)
-        self._names.unlink(parent, parts[-1])
+        parent, name, _ = self._found(path)
+        self._names.unlink(parent, name)
         self._names.sync(parent)
 
     def harm(self, path: str, how: str, start: int = 0, stop: int = 1 << 62) -> None:
@@ -133,8 +132,7 @@ class StrictDisk:
         """
         if how not in HARMS:
             raise ValueError(f"no harm {how!r}; there are {', '.join(HARMS)}")
-        parts = _entry(path)
-        file = self._directory(parts[:-1], path).view.get(parts[-1])
+        file = self._found(path)[2]
         if not isinstance(file, FileState):
             raise _error(errno.ENOENT, path)
         file.suffer(how, start, stop)
@@ -231,15 +229,13 @@ class StrictDisk:
 
     def remove(self, path: str) -> None:
         self._begin("remove")
-        parts = _entry(path)
-        parent = self._directory(parts[:-1], path)
-        file = parent.view.get(parts[-1])
+        parent, name, file = self._found(path)
         if file is None:
             raise _error(errno.ENOENT, path)
         if isinstance(file, DiskDirectory):
             raise _error(errno.EISDIR, path)
         self._used -= file.allocated
-        self._names.unlink(parent, parts[-1])
+        self._names.unlink(parent, name)
 
     def sync_directory(self, path: str) -> None:
         fault = self._fault("sync_directory")
@@ -253,9 +249,7 @@ class StrictDisk:
 
     def lock(self, path: str, owner: str) -> None:
         self._begin("lock")
-        parts = _entry(path)
-        parent = self._directory(parts[:-1], path)
-        file = parent.view.get(parts[-1])
+        parent, name, file = self._found(path)
         if parent in self._locked:
             self.counts["lock_lost"] += file not in self._locked
             held = file.view.read(0, 4096) if isinstance(file, FileState) else b""
@@ -264,13 +258,19 @@ class StrictDisk:
             raise _error(errno.EISDIR, path)
         if file is None:
             file = FileState()
-            self._names.link(parent, parts[-1], file)
+            self._names.link(parent, name, file)
         text = f"{owner} (pid 1)\n".encode()
         self._store(file, 0, text, path)
         file.resize(len(text))
         for node in (parent, file):
             self._locked[node] = owner
             self._mine.append(node)
+
+    def _found(self, path: str) -> tuple[DiskDirectory, str, Node | None]:
+        """The directory of a path, the name in it, and what has that name."""
+        parts = _entry(path)
+        parent = self._directory(parts[:-1], path)
+        return parent, parts[-1], parent.view.get(parts[-1])
 
     def _directory(self, parts: tuple[str, ...], path: str) -> DiskDirectory:
         node: Node = self._names.root
@@ -287,14 +287,12 @@ class StrictDisk:
 
     def open(self, path: str, *, create: bool = False, write: bool = True) -> int:
         self._begin("open")
-        parts = _entry(path)
-        parent = self._directory(parts[:-1], path)
-        file = parent.view.get(parts[-1])
+        parent, name, file = self._found(path)
         if create:
             if file is not None:
                 raise _error(errno.EEXIST, path)
             file = FileState()
-            self._names.link(parent, parts[-1], file)
+            self._names.link(parent, name, file)
         if file is None:
             raise _error(errno.ENOENT, path)
         if isinstance(file, DiskDirectory):

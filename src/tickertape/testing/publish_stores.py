@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from tickertape.base.errors import StoreFull, StoreOfAnother
 from tickertape.base.names import publisher_id
 from tickertape.batch.builders.builder import BatchBuilder
-from tickertape.batch.select import slice_batch
+from tickertape.batch.derive import slice_batch
 from tickertape.client.publish_store.protocol import AppendingPublishStore, PublishStore, Stored
 from tickertape.client.publishing.store_checks import free_bytes
 from tickertape.testing.verdicts import must, same

@@ -6,6 +6,7 @@ not exceptions. The engine and the client execute the commands.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final, Literal
 
 import msgspec
@@ -99,8 +100,8 @@ class Connection:
         server = role == "server"
         # a client chose its server and gets its largest answer, the list of recorded topics, with the logon
         limit = frame_bytes_before_logon_max if server else frame_bytes_max
-        self._reader = FrameReader(limit, scratch, _foresee_from_client if server else _foresee_from_server)
         self._decoder: _Decoder = _FROM_CLIENT if server else _FROM_SERVER
+        self._reader = FrameReader(limit, scratch, partial(_foresee, role, self._decoder))
         # the preface has memory of its own: no byte of a frame is read before it was judged
         self._preface = memoryview(bytearray(len(PREFACE))) if server else None
         self._preface_filled = 0
@@ -265,14 +266,6 @@ class Connection:
     def _violation(self, error: PeerError) -> Violation:
         self._broken = True
         return Violation(error)
-
-
-def _foresee_from_client(header: bytes, total: int | None, size: int) -> PeerError | None:
-    return _foresee("server", _FROM_CLIENT, header, total, size)
-
-
-def _foresee_from_server(header: bytes, total: int | None, size: int) -> PeerError | None:
-    return _foresee("client", _FROM_SERVER, header, total, size)
 
 
 def _foresee(role: Role, decoder: _Decoder, header: bytes, total: int | None, size: int) -> PeerError | None:

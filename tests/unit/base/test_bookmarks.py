@@ -18,9 +18,9 @@ from tickertape.base.bookmarks import (
     StartPoint,
     bookmark_text,
     parse_bookmark,
+    parse_timestamp,
 )
 from tickertape.base.errors import BadBookmark
-from tickertape.base.timestamps import parse_timestamp
 
 TOP = 2**64 - 1
 A, B, C = Bookmark(1, 2), Bookmark(3, 4), Bookmark(12290412031115262887, 1484244707000000008)

@@ -4,8 +4,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from tickertape.base.errors import BadBookmark
-from tickertape.base.timestamps import (
+from tickertape.base.bookmarks import (
     format_timestamp,
     parse_timestamp,
     timestamp_micros_max,
@@ -13,6 +12,7 @@ from tickertape.base.timestamps import (
     to_datetime,
     to_micros,
 )
+from tickertape.base.errors import BadBookmark
 
 
 @pytest.mark.parametrize(

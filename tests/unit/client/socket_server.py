@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.helpers.listen_addresses import listening
+from tickertape.batch.derive import select_topic, slice_batch
 from tickertape.batch.message_batch import MessageBatch
-from tickertape.batch.select import select_topic, slice_batch
 from tickertape.wire.commands import (
     Ack,
     Command,

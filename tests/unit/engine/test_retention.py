@@ -7,8 +7,8 @@ import pytest
 from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
 from tests.simulation.journal_world import drive
+from tickertape.base.bookmarks import format_timestamp
 from tickertape.base.names import publisher_id
-from tickertape.base.timestamps import format_timestamp
 from tickertape.engine.retention import RetentionPin
 from tickertape.journal.commit.jobs import RetireSegments
 from tickertape.journal.retention import RetentionPolicy, due, gather, removable, unneeded

@@ -6,7 +6,7 @@ import pytest
 
 from tests.simulation.engine_world import EngineWorld
 from tests.unit.engine.test_retention import HOUR, PUB, SEGMENT_BYTES, files, numbers, world_of
-from tickertape.base.timestamps import format_timestamp
+from tickertape.base.bookmarks import format_timestamp
 from tickertape.journal.retention import RetentionPolicy
 from tickertape.wire.commands import Ack, Resolve, Resolved
 

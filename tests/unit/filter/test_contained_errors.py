@@ -15,7 +15,7 @@ from tickertape.filter.contained_errors import DEFECTS
 from tickertape.filter.functions import registry
 from tickertape.filter.functions.strings import strptime
 from tickertape.filter.index import predicates
-from tickertape.filter.index import range as range_module
+from tickertape.filter.index import structures as range_module
 from tickertape.filter.index.columns import ColumnReading, ValueColumns
 from tickertape.filter.index.filter_index import FilterIndex
 from tickertape.payload import message_type

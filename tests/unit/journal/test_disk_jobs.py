@@ -17,6 +17,7 @@ from tests.simulation.journal_log import JOURNAL_ID
 from tests.simulation.journal_world import FailingDisk, PowerLost, Trace
 from tickertape.journal.commit.jobs import (
     DiskFull,
+    DiskJobExecutor,
     JournalJob,
     PrepareSegment,
     RollSegment,
@@ -26,8 +27,7 @@ from tickertape.journal.commit.jobs import (
     WriteCommit,
 )
 from tickertape.journal.disk import SystemDisk
-from tickertape.journal.disk_jobs import DiskJobExecutor
-from tickertape.journal.format.last_segment import read_last_segment
+from tickertape.journal.format.log_end import read_last_segment
 from tickertape.journal.format.segment import (
     JOURNAL_DIRECTORY,
     SegmentHeader,

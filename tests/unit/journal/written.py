@@ -12,8 +12,7 @@ from tests.simulation.journal_world import drive
 from tickertape.base.interfaces import Now
 from tickertape.batch import MessageBatch, Stamp, batch_from_bodies
 from tickertape.journal.commit.active_segment import commit_bytes_of
-from tickertape.journal.commit.jobs import RetireSegments, WriteCommit
-from tickertape.journal.disk_jobs import DiskJobExecutor
+from tickertape.journal.commit.jobs import DiskJobExecutor, RetireSegments, WriteCommit
 from tickertape.journal.format.identity import open_identity
 from tickertape.journal.format.retired_state import RetiredState
 from tickertape.journal.format.staging_file import StagedFiles, StagedPartLabel

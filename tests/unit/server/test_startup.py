@@ -11,8 +11,7 @@ import pytest
 from tickertape.base.errors import JournalCorrupt
 from tickertape.batch import BatchBuilder, Stamp
 from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER, CONTROL_TOPIC
-from tickertape.journal.format.clean_shutdown import CLEAN_SHUTDOWN_FILE
-from tickertape.journal.format.last_segment import LAST_SEGMENT_FILE
+from tickertape.journal.format.log_end import CLEAN_SHUTDOWN_FILE, LAST_SEGMENT_FILE
 from tickertape.server.clock import clock
 from tickertape.server.config.config import Config, InstanceConfig, TopicConfig
 from tickertape.server.startup import OpenedInstance, open_instance, record_end

@@ -6,7 +6,7 @@ topics, gaps and labels are recorded with their index and spread at `build`.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -33,10 +33,9 @@ from tickertape.batch.format import (
     SEQUENCE_END,
     SEQUENCES,
     U8,
-    Bytes8,
+    AnyArray,
     Columns,
     Int32s,
-    Int64s,
     Labels,
     UInt64s,
     offsets_from,
@@ -246,16 +245,16 @@ class BatchBuilder:
             first_sequence = self._first
         encoded = encode_bodies(self._bodies)
         runs = new_run(publisher, first_sequence, timestamp, encoded.messages, encoded.crc)
-        columns = self._columns
+        columns, extras = self._columns, self._extras
         optional = None
         if columns or len(self._topics) > 1:
             optional = Columns(
                 self._topic_index() if len(self._topics) > 1 else None,
                 self._sequence_column() if columns & SEQUENCES else None,
-                self._expirations() if columns & EXPIRATIONS else None,
-                self._labels([e.correlation_id for e in self._extras]) if columns & CORRELATION_IDS else None,
-                self._labels([e.key for e in self._extras]) if columns & KEYS else None,
-                self._kinds() if columns & KINDS else None,
+                self._spread([e.expiration_ms for e in extras], I8) if columns & EXPIRATIONS else None,
+                self._labels([e.correlation_id for e in extras]) if columns & CORRELATION_IDS else None,
+                self._labels([e.key for e in extras]) if columns & KEYS else None,
+                self._spread([e.kind for e in extras], I1) if columns & KINDS else None,
             )
         return assemble(
             runs=runs,
@@ -277,17 +276,11 @@ class BatchBuilder:
             steps[index] += np.uint64(gap)
         return steps.cumsum(dtype=U8)
 
-    def _expirations(self) -> Int64s:
-        column = np.zeros(len(self._bodies), I8)
-        column[[e.at for e in self._extras]] = [e.expiration_ms for e in self._extras]
-        return column
-
-    def _kinds(self) -> Bytes8:
-        column = np.zeros(len(self._bodies), I1)
-        column[[e.at for e in self._extras]] = [e.kind for e in self._extras]
+    def _spread(self, values: list[int], kind: np.dtype[Any]) -> AnyArray:
+        """Return a column with the values of the messages that have extras, 0 for others."""
+        column = np.zeros(len(self._bodies), kind)
+        column[[e.at for e in self._extras]] = values
         return column
 
     def _labels(self, texts: list[bytes]) -> Labels:
-        lengths = np.zeros(len(self._bodies), I4)
-        lengths[[e.at for e in self._extras]] = list(map(len, texts))
-        return Labels(offsets_from(lengths), b"".join(texts))
+        return Labels(offsets_from(self._spread(list(map(len, texts)), I4)), b"".join(texts))

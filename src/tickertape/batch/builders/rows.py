@@ -28,10 +28,10 @@ from tickertape.batch.format import (
     Labels,
     Runs,
     UInt64s,
-    lengths_of,
     numbered,
     offsets_from,
     run_crc,
+    run_crcs,
 )
 from tickertape.batch.message_batch import MessageBatch
 
@@ -106,7 +106,8 @@ def batch_from_columns(
     of them used, need a `topic_index`. Raises `MessageTooLarge` when all bodies have 2 GiB or more.
     """
     runs = _runs(publishers, sequences, timestamps)
-    _sum_up(runs, lengths_of(offsets), offsets, bodies)
+    counts = runs["count"].astype(I8)
+    runs["crc"] = run_crcs(offsets, bodies, counts.cumsum() - counts, counts)
     columns = Columns(
         topic_index,
         None if (numbered(runs) == sequences).all() else sequences,
@@ -144,15 +145,6 @@ def _runs(publishers: UInt64s, sequences: UInt64s, timestamps: Int64s) -> Runs:
     runs["count"] = np.diff(firsts, append=len(sequences))
     runs["flags"] = RUN_BY_SERVER
     return runs
-
-
-def _sum_up(runs: Runs, lengths: Int32s, offsets: Int32s, bodies: Buffer) -> None:
-    """Put the checksums into the run table."""
-    ends = runs["count"].cumsum(dtype=I8)
-    starts = ends - runs["count"]
-    length_bytes, view = lengths.tobytes(), memoryview(bodies)
-    edges = zip(starts.tolist(), ends.tolist(), offsets[starts].tolist(), offsets[ends].tolist(), strict=True)
-    runs["crc"] = [run_crc(length_bytes[4 * a : 4 * b], view[c:d]) for a, b, c, d in edges]
 
 
 def _topic_index(names: tuple[str, ...], topics: Sequence[str]) -> Int32s | None:

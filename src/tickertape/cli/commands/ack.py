@@ -10,22 +10,18 @@ from typing import Final
 import click
 
 from tickertape.base.bookmarks import BOOKMARK_FORM, AtBookmarks, parse_bookmark
-from tickertape.base.errors import BadBookmark, BadOption
+from tickertape.base.errors import BadBookmark
 from tickertape.base.text_format import shown
 from tickertape.base.units import parse_interval
 from tickertape.cli.support.connect_options import Server, server_options
-from tickertape.cli.support.option_types import answer_timeout_option, client_name, queue_name
+from tickertape.cli.support.option_types import answer_timeout_option, client_name, parsed, topic_name
 from tickertape.cli.support.terminal import remark
 
 _EXTENSION: Final = "lease_extension"
 
 
-def _bookmarks(
-    ctx: click.Context,  # noqa: ARG001 - click's signature
-    param: click.Parameter,  # noqa: ARG001
-    value: str | None,
-) -> list[str] | None:
-    return None if value is None else [_bookmark(text.strip()) for text in value.split(",")]
+def _bookmarks(value: str) -> list[str]:
+    return [_bookmark(text.strip()) for text in value.split(",")]
 
 
 def _bookmark(text: str) -> str:
@@ -38,29 +34,20 @@ def _bookmark(text: str) -> str:
     return text
 
 
-def _option(
-    ctx: click.Context,  # noqa: ARG001 - click's signature
-    param: click.Parameter,  # noqa: ARG001
-    value: str | None,
-) -> str | None:
-    if value is None or value in ("cancel", "expire"):
-        return value
+def _option(value: str) -> str:
     name, _, length = value.partition("=")
-    try:
-        if name == _EXTENSION and parse_interval(length) > 0:
-            return value
-    except BadOption as error:
-        raise click.BadParameter(str(error)) from None
+    if value in ("cancel", "expire") or (name == _EXTENSION and parse_interval(length) > 0):
+        return value
     raise click.BadParameter(f"{shown(value)} is not cancel, expire or {_EXTENSION}=60s")
 
 
 @click.command(short_help="Say what became of messages of a queue: done, back, or expired.")
-@click.argument("queue", callback=queue_name)
-@click.argument("bookmarks", required=False, callback=_bookmarks)
+@click.argument("queue", callback=topic_name)
+@click.argument("bookmarks", required=False, callback=parsed(_bookmarks))
 @server_options
 @click.option(
     "--option",
-    callback=_option,
+    callback=parsed(_option),
     metavar="O",
     help="cancel: they go back to the queue. expire: they leave it as dead letters do. lease_extension=60s: "
     "their lease ends so long from now. Default: they are done.",

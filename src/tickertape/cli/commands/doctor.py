@@ -8,10 +8,11 @@ import click
 import msgspec
 
 from tickertape.base.text_format import shown
+from tickertape.base.units import parse_interval
 from tickertape.cli.support.command_group import EXIT_ERROR
-from tickertape.cli.support.option_types import interval
-from tickertape.cli.support.tables import safe
-from tickertape.cli.support.terminal import timed_progress
+from tickertape.cli.support.option_types import parsed
+from tickertape.cli.support.tables import safe_whole
+from tickertape.cli.support.terminal import progress
 from tickertape.server.config.config import load_config
 from tickertape.server.diagnosis import Finding, diagnose
 
@@ -20,9 +21,8 @@ SECONDS_MAX: Final = 600.0
 _WIDTH: Final = 14
 
 
-def _seconds(ctx: click.Context, param: click.Parameter, value: str) -> float:
-    seconds = interval(ctx, param, value)
-    assert seconds is not None, "it has a default"
+def _seconds(value: str) -> float:
+    seconds = parse_interval(value)
     if seconds > SECONDS_MAX:
         raise click.BadParameter(f"at most {SECONDS_MAX:g} seconds, not {shown(value)}")
     return seconds
@@ -33,7 +33,7 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str) -> float:
 @click.option("--data", metavar="DIR", help="Data directory. Default: that of CONFIG, or ./data.")
 @click.option(
     "--seconds",
-    callback=_seconds,
+    callback=parsed(_seconds),
     default=SECONDS_DEFAULT,
     show_default=True,
     metavar="S",
@@ -57,7 +57,7 @@ def doctor(ctx: click.Context, config: str | None, data: str | None, seconds: fl
     tickertape doctor tickertape.toml --json | jq '.findings[] | select(.level != "ok")'
     """
     settings = load_config(config, data=data)
-    with timed_progress("measuring synced writes", seconds) as advance:
+    with progress("measuring synced writes", seconds, timed=True) as advance:
         findings = list(diagnose(settings, seconds, advance))
     failed = any(finding.level == "fail" for finding in findings)
     if as_json:
@@ -70,10 +70,5 @@ def doctor(ctx: click.Context, config: str | None, data: str | None, seconds: fl
 
 
 def _lines(finding: Finding) -> list[str]:
-    text = f"{finding.level:<6}{finding.check:<{_WIDTH}}{_printable(finding.text)}"
-    return [text, f"{'':<6}{'':<{_WIDTH}}{_printable(finding.cure)}."] if finding.cure else [text]
-
-
-def _printable(text: str) -> str:
-    """Return `text` with control characters escaped, in pieces: a path or an error may be long."""
-    return "".join(safe(text[i : i + 50]) for i in range(0, len(text), 50))
+    text = f"{finding.level:<6}{finding.check:<{_WIDTH}}{safe_whole(finding.text)}"
+    return [text, f"{'':<6}{'':<{_WIDTH}}{safe_whole(finding.cure)}."] if finding.cure else [text]

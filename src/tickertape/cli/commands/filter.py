@@ -12,7 +12,7 @@ import click
 
 from tickertape.base.errors import BadFilter
 from tickertape.base.limits import message_bytes_max
-from tickertape.cli.support.command_group import EXIT_ERROR, Failure
+from tickertape.cli.support.command_group import Failure, end_of_search
 from tickertape.cli.support.json_lines import message_output
 from tickertape.cli.support.tables import counted
 from tickertape.filter import Filter, compile_filter
@@ -99,12 +99,7 @@ def try_lines(text: str, file: BinaryIO, kind: str, only_count: bool) -> None:
     if found.unreadable:
         lines_read = counted(found.unreadable, "line")
         click.echo(f"tickertape: {lines_read} could not be read as {found.type.name}", err=True)
-    if only_count:
-        click.echo(matched)
-        if not matched:
-            raise click.exceptions.Exit(EXIT_ERROR)
-    elif not matched:
-        raise Failure("no line matches")
+    end_of_search(matched, only_count, "no line matches")
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:

@@ -7,7 +7,7 @@ import msgspec
 
 from tickertape.cli.support.admin_client import admin_option, fetch, json_option
 from tickertape.cli.support.command_group import EXIT_ERROR, Failure
-from tickertape.cli.support.tables import safe
+from tickertape.cli.support.tables import safe, safe_whole
 
 
 class _State(msgspec.Struct):
@@ -39,9 +39,5 @@ def health(ctx: click.Context, admin: str, as_json: bool) -> None:
     if as_json:
         click.echo(body)
     else:
-        click.echo(safe(state.status) + (f": {_whole(state.reason)}" if state.reason else ""))
+        click.echo(safe(state.status) + (f": {safe_whole(state.reason)}" if state.reason else ""))
     ctx.exit(0 if code == 200 else EXIT_ERROR)
-
-
-def _whole(reason: str) -> str:
-    return "".join(safe(reason[i : i + 50]) for i in range(0, len(reason), 50))

@@ -72,22 +72,19 @@ def _settings(
 ) -> Config:
     settings, problems = examine(config, name=name, data=data, listen=listen, admin=admin)
     given = [problem for problem in problems if problem.location.file == COMMAND_LINE]
+    if settings is not None and not given:
+        return settings
+    lines = [_of_option(problem) for problem in given]
+    lines += problem_lines(problem for problem in problems if problem not in given)
+    if len(lines) > 1:
+        for line in lines:
+            click.echo(line, err=True)
+        what = f"{counted_problems(problems)}; nothing was started"
+    else:
+        what = lines[0]
     if given:
-        lines = [_of_option(problem) for problem in given]
-        lines += problem_lines(problem for problem in problems if problem not in given)
-        if len(lines) == 1:
-            raise click.UsageError(lines[0])
-        for line in lines:
-            click.echo(line, err=True)
-        raise click.UsageError(f"{counted_problems(problems)}; nothing was started")
-    if settings is None:
-        lines = problem_lines(problems)
-        if len(lines) == 1:
-            raise ConfigurationError(lines[0])
-        for line in lines:
-            click.echo(line, err=True)
-        raise ConfigurationError(f"{config}: {counted_problems(problems)}; nothing was started")
-    return settings
+        raise click.UsageError(what)
+    raise ConfigurationError(what if len(lines) == 1 else f"{config}: {what}")
 
 
 def _of_option(problem: ConfigProblem) -> str:

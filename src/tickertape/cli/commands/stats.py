@@ -9,9 +9,10 @@ from collections.abc import Iterator
 import click
 
 from tickertape.base.text_format import shown
+from tickertape.base.units import parse_interval
 from tickertape.cli.limits import watch_seconds_min
 from tickertape.cli.support.admin_client import admin_option, json_option, stats_of
-from tickertape.cli.support.option_types import interval
+from tickertape.cli.support.option_types import parsed
 from tickertape.cli.support.tables import counted, echo_table, number, safe
 from tickertape.engine.queues.snapshot import QueueSnapshot
 from tickertape.server.admin.schema import (
@@ -25,10 +26,10 @@ from tickertape.server.admin.schema import (
 )
 
 
-def _watched(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
-    seconds = interval(ctx, param, value)
-    if seconds is not None and seconds < watch_seconds_min:
-        raise click.BadParameter(f"at least {watch_seconds_min:g} seconds, not {shown(value or '')}")
+def _watched(value: str) -> float:
+    seconds = parse_interval(value)
+    if seconds < watch_seconds_min:
+        raise click.BadParameter(f"at least {watch_seconds_min:g} seconds, not {shown(value)}")
     return seconds
 
 
@@ -38,7 +39,7 @@ def _watched(ctx: click.Context, param: click.Parameter, value: str | None) -> f
 @click.option(
     "--watch",
     metavar="S",
-    callback=_watched,
+    callback=parsed(_watched),
     help="Show it again and again, every S seconds (at least 0.1), until Ctrl-C. With --json: an "
     "object a line.",
 )
@@ -90,35 +91,21 @@ def _retention(retention: Retention) -> Iterator[tuple[str, str]]:
 def _lines(report: Stats) -> Iterator[tuple[str, str]]:
     journal, totals, memory = report.journal, report.totals, report.memory
     reason = f" ({safe(report.reason)})" if report.reason else ""
-    yield (
-        "server",
-        (
-            f"{safe(report.instance)}, version {report.version}, process {report.pid}, "
-            f"{report.state}{reason}, up {number(report.uptime_seconds)} s"
-        ),
-    )
-    yield (
-        "log",
-        (
-            f"positions {journal.first_position:,} to {journal.persisted_end:,}, "
-            f"{counted(journal.segments, 'segment')}, {counted(journal.bytes, 'byte')}, "
-            f"{counted(journal.publishers, 'publisher')}"
-            f"{', NO ROOM FOR THE NEXT SEGMENT' if journal.full else ''}"
-        ),
-    )
+    state = f"{report.state}{reason}, up {number(report.uptime_seconds)} s"
+    yield "server", f"{safe(report.instance)}, version {report.version}, process {report.pid}, {state}"
+    positions = f"positions {journal.first_position:,} to {journal.persisted_end:,}"
+    files = f"{counted(journal.segments, 'segment')}, {counted(journal.bytes, 'byte')}"
+    full = ", NO ROOM FOR THE NEXT SEGMENT" if journal.full else ""
+    yield "log", f"{positions}, {files}, {counted(journal.publishers, 'publisher')}{full}"
     yield from _retention(journal.retention)
     persisted = f"{counted(totals.persisted_messages, 'message')}, {counted(totals.persisted_bytes, 'byte')}"
     yield "persisted", f"{persisted}, {counted(journal.commits, 'commit')}"
     yield "sent", f"{counted(totals.sent_messages, 'message')}, {counted(totals.sent_bytes, 'byte')}"
     yield from _rates(report.rates)
     yield "syncs", _syncs(journal.syncs)
-    yield (
-        "memory",
-        (
-            f"{number(memory.anonymous_bytes)} bytes anonymous, tail of the log {memory.tail_cache_bytes:,}, "
-            f"outboxes {memory.outbox_bytes:,}, unfinished frames {memory.inbound_bytes:,}"
-        ),
-    )
+    waiting = f"outboxes {memory.outbox_bytes:,}, unfinished frames {memory.inbound_bytes:,}"
+    tail = f"tail of the log {memory.tail_cache_bytes:,}"
+    yield "memory", f"{number(memory.anonymous_bytes)} bytes anonymous, {tail}, {waiting}"
     yield from _slow(report.slow_clients)
     yield from _transactions(report.transactions)
     yield from _queues(report.queues)
@@ -126,13 +113,8 @@ def _lines(report: Stats) -> Iterator[tuple[str, str]]:
     for name, counts in by_code:
         if counts:
             yield name, ", ".join(f"{safe(code)} {count:,}" for code, count in sorted(counts.items()))
-    yield (
-        "clients",
-        (
-            f"{counted(report.connections, 'connection')}, {report.session_count:,} logged on, "
-            f"{counted(report.subscription_count, 'subscription')}"
-        ),
-    )
+    clients = f"{counted(report.connections, 'connection')}, {report.session_count:,} logged on"
+    yield "clients", f"{clients}, {counted(report.subscription_count, 'subscription')}"
 
 
 def _rates(rates: Rates | None) -> Iterator[tuple[str, str]]:
@@ -153,10 +135,8 @@ def _transactions(transactions: TransactionsState) -> Iterator[tuple[str, str]]:
     if transactions.committed or transactions.staged_parts:
         staged = f"{counted(transactions.staged_parts, 'part')} staged, {transactions.staged_bytes:,} bytes"
         ends = f"{transactions.aborted:,} aborted, {transactions.expired:,} expired"
-        yield (
-            "transactions",
-            f"{transactions.committed:,} committed, {ends}; {staged}, {transactions.waiting:,} waiting",
-        )
+        ends = f"{transactions.committed:,} committed, {ends}"
+        yield "transactions", f"{ends}; {staged}, {transactions.waiting:,} waiting"
 
 
 def _queues(queues: list[QueueSnapshot]) -> Iterator[tuple[str, str]]:

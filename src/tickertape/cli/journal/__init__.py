@@ -7,19 +7,12 @@ from __future__ import annotations
 
 import click
 
-from tickertape.cli.support.command_group import LazyGroup
+from tickertape.cli.support.command_group import LazyGroup, modules_in
 
 
 @click.group(
     cls=LazyGroup,
-    modules={
-        "dump": "tickertape.cli.journal.dump",
-        "find": "tickertape.cli.journal.find",
-        "grep": "tickertape.cli.journal.grep",
-        "ls": "tickertape.cli.journal.ls",
-        "prune": "tickertape.cli.journal.prune",
-        "verify": "tickertape.cli.journal.verify",
-    },
+    modules=modules_in(__name__, "dump", "find", "grep", "ls", "prune", "verify"),
     short_help="Look into a data directory, also beside a running server.",
 )
 def journal() -> None:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from tickertape.base.bookmarks import Range, StartPoint
-from tickertape.base.timestamps import format_timestamp
+from tickertape.base.bookmarks import Range, StartPoint, format_timestamp
 from tickertape.cli.journal.log_range import LogExtent, directory_argument, extent_options
 from tickertape.cli.support.json_lines import Output, json_lines, message_output
 

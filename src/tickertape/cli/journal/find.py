@@ -7,8 +7,7 @@ import contextlib
 import click
 import msgspec
 
-from tickertape.base.bookmarks import AtBookmarks, AtTime, Epoch, StartPoint
-from tickertape.base.timestamps import format_timestamp
+from tickertape.base.bookmarks import AtBookmarks, AtTime, Epoch, StartPoint, format_timestamp
 from tickertape.cli.journal.log_range import Point, Role, directory_argument
 from tickertape.cli.support.command_group import Failure
 from tickertape.cli.support.tables import counted
@@ -32,8 +31,14 @@ def find(directory: str, point: int | StartPoint, as_json: bool, unsynced: bool)
     tickertape journal find data 1000000 --json
     """
     from tickertape.journal.disk import SystemDisk
-    from tickertape.journal.offline.locate import Absent, locate, locate_bookmark, locate_time
-    from tickertape.journal.offline.snapshot import SnapshotReader, take_snapshot
+    from tickertape.journal.offline.snapshot import (
+        Absent,
+        SnapshotReader,
+        locate,
+        locate_bookmark,
+        locate_time,
+        take_snapshot,
+    )
 
     disk = SystemDisk(directory)
     snapshot = take_snapshot(disk, unsynced=unsynced)

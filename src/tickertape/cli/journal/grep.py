@@ -13,7 +13,7 @@ import click
 
 from tickertape.base.bookmarks import Range, StartPoint
 from tickertape.cli.journal.log_range import LogExtent, directory_argument, extent_options
-from tickertape.cli.support.command_group import EXIT_ERROR, Failure
+from tickertape.cli.support.command_group import end_of_search
 from tickertape.cli.support.json_lines import message_output
 
 if TYPE_CHECKING:
@@ -72,12 +72,7 @@ def grep(
             out.write(b"".join(_lines(selected, hits)))
         if matched == max_count:
             break
-    if only_count:
-        click.echo(matched)
-        if not matched:
-            raise click.exceptions.Exit(EXIT_ERROR)
-    elif not matched:
-        raise Failure("no message matches")
+    end_of_search(matched, only_count, "no message matches")
 
 
 def _compiled(pattern: str, ignore_case: bool) -> Any:

@@ -174,7 +174,7 @@ class LogExtent(NamedTuple):
 
 def _position(reader: SnapshotReader, point: int | StartPoint, *, after: bool) -> int:
     """Return where `point` lies; `after`: where what follows it begins."""
-    from tickertape.journal.reading.lookup import find_bookmark, find_time
+    from tickertape.journal.reading.log_reader import find_bookmark, find_time
 
     if isinstance(point, int):
         return point + after
@@ -213,7 +213,7 @@ def _refuse_removed(reader: SnapshotReader, begin: int | StartPoint | None) -> N
 
 
 def _not_found(reader: SnapshotReader, bookmarks: tuple[Bookmark, ...]) -> str:
-    from tickertape.journal.offline.locate import Absent, locate_bookmark
+    from tickertape.journal.offline.snapshot import Absent, locate_bookmark
 
     if not bookmarks:
         return "that is no bookmark of any log"

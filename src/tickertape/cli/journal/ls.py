@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from tickertape.base.timestamps import format_timestamp
+from tickertape.base.bookmarks import format_timestamp
 from tickertape.cli.journal.log_range import directory_argument
 from tickertape.cli.journal.verify import print_findings, report_json_option
+from tickertape.cli.support.tables import echo_table
 
 if TYPE_CHECKING:
     from tickertape.journal.offline.report import SegmentSummary
@@ -50,25 +51,14 @@ def ls(directory: str, as_json: bool) -> None:
         seen["damage_outside_sealed_commits"] = seen.pop("damage")
         click.echo(msgspec.json.encode(seen))
         return
-    rows = [_COLUMNS, *(_row(segment) for segment in report.segments)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]
-    for row in rows:
-        click.echo("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)))
+    echo_table(_COLUMNS, [_row(segment) for segment in report.segments], left=0)
     print_findings(report)
 
 
 def _row(segment: SegmentSummary) -> Sequence[str]:
     if segment.state in ("reserved", "unreadable"):
         return (str(segment.number), segment.state, *["-"] * 5, f"{segment.bytes:,}", "-", "-")
-    return (
-        str(segment.number),
-        segment.state,
-        str(segment.epoch),
-        str(segment.first_position),
-        str(segment.end_position),
-        str(segment.messages),
-        str(segment.publishers),
-        f"{segment.used:,}",
-        format_timestamp(segment.begun),
-        format_timestamp(segment.last),
-    )
+    positions = segment.first_position, segment.end_position
+    numbers = map(str, (segment.epoch, *positions, segment.messages, segment.publishers))
+    times = format_timestamp(segment.begun), format_timestamp(segment.last)
+    return (str(segment.number), segment.state, *numbers, f"{segment.used:,}", *times)

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from tickertape.base.errors import BadOption
 from tickertape.base.units import parse_size
 from tickertape.cli.journal.log_range import directory_argument
 from tickertape.cli.support.archive_options import archive_location, require_deltalake, storage_option
-from tickertape.cli.support.option_types import interval
+from tickertape.cli.support.option_types import interval, parsed
 from tickertape.cli.support.tables import counted
 from tickertape.cli.support.terminal import progress
 
@@ -24,16 +23,6 @@ if TYPE_CHECKING:
     from tickertape.archive.commit import ArchiveWriter
     from tickertape.archive.schema import Coverage
     from tickertape.server.offline_prune import PrunePlan
-
-
-def _size(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:  # noqa: ARG001
-    """Callback of an option: bytes, from text such as 10GB."""
-    if value is None:
-        return None
-    try:
-        return parse_size(value)
-    except BadOption as error:
-        raise click.BadParameter(str(error)) from None
 
 
 @click.command(short_help="Remove old segments that an archive has; the server is stopped.")
@@ -49,7 +38,10 @@ def _size(ctx: click.Context, param: click.Parameter, value: str | None) -> int 
     "--keep-age", callback=interval, metavar="S", help="Keep messages younger than this, such as 7d."
 )
 @click.option(
-    "--keep-size", callback=_size, metavar="SIZE", help="Keep segments of so many bytes, such as 10GB."
+    "--keep-size",
+    callback=parsed(parse_size),
+    metavar="SIZE",
+    help="Keep segments of so many bytes, such as 10GB.",
 )
 @click.option("--dry-run", is_flag=True, help="Compare and tell, and remove nothing.")
 @storage_option

@@ -7,18 +7,13 @@ from __future__ import annotations
 
 import click
 
-from tickertape.cli.support.command_group import LazyGroup
+from tickertape.cli.support.command_group import LazyGroup, modules_in
 
 
 @click.group(
     cls=LazyGroup,
-    modules={
-        "archive": "tickertape.cli.pipeline.archive",
-        "audit": "tickertape.cli.pipeline.audit",
-        "compact": "tickertape.cli.pipeline.compact",
-        "init": "tickertape.cli.pipeline.init",
-        "run": "tickertape.cli.pipeline.run",
-    },
+    modules=modules_in(__name__, "archive", "audit", "compact", "init", "run")
+    | {"compact": f"{__name__}.archive"},
     short_help="Run Spark jobs over the log.",
 )
 def pipeline() -> None:

@@ -17,7 +17,7 @@ from tickertape.cli.support.connect_options import access_options
 from tickertape.cli.support.option_types import answer_timeout_option, start
 
 if TYPE_CHECKING:
-    from tickertape.spark.audit.audit import AuditReport
+    from tickertape.spark.audit import AuditReport
 
 SHOWN_DEFAULT: Final = 20
 _PIPE_CHARACTERS: Final = 300
@@ -90,7 +90,7 @@ def audit(
     tickertape pipeline audit tcp://127.0.0.1:9007 --against /srv/archive --format json
     """
     with spark_session("audit", master=master, driver_memory=driver_memory) as spark:
-        from tickertape.spark.audit.audit import examine
+        from tickertape.spark.audit import examine
 
         report = examine(
             spark,

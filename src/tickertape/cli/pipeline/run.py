@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import IO, Final
 
 import click
 
-from tickertape.cli.pipeline.session import error_line, require_spark
+from tickertape.cli.pipeline.session import error_line, require_spark, stop_signals_to
 from tickertape.cli.support.command_group import EXIT_USAGE, Failure
 
 SPEC_NAMES: Final = ("spark-pipeline.yml", "spark-pipeline.yaml")
@@ -164,7 +164,8 @@ def run_runner(
 
     When this process is interrupted or ended, the runner and all it started are ended first."""
     lines: deque[str] = deque(maxlen=_KEPT_LINES)
-    with _signals() as signals:
+    signals = _Signals()
+    with stop_signals_to(signals):
         process = subprocess.Popen(
             command,
             cwd=directory,
@@ -226,17 +227,6 @@ class _Signals:
         self.armed = True
         if self._noted:
             raise KeyboardInterrupt
-
-
-@contextlib.contextmanager
-def _signals() -> Iterator[_Signals]:
-    handler = _Signals()
-    before = [(number, signal.signal(number, handler)) for number in (signal.SIGINT, signal.SIGTERM)]
-    try:
-        yield handler
-    finally:
-        for number, former in before:
-            signal.signal(number, former)
 
 
 def reason(lines: Sequence[str], code: int) -> str:

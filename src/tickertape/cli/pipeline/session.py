@@ -10,6 +10,7 @@ import contextlib
 import os
 import re
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ import click
 
 from tickertape.cli.support.archive_options import INSTALL
 from tickertape.cli.support.command_group import Failure
+from tickertape.cli.support.option_types import parsed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,6 +34,17 @@ _OUR_ERROR: Final = re.compile(r"tickertape\.base\.errors\.\w+: (.*)")
 _START_ERROR: Final = re.compile(r"(?i).*(?:error|exception|unsupported|not found|no such|denied).*")
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@contextlib.contextmanager
+def stop_signals_to(handler: Callable[..., object]) -> Iterator[None]:
+    """Call `handler` on Ctrl-C and SIGTERM instead of their usual effect."""
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, former in before.items():
+            signal.signal(number, former)
 
 
 def session_options(command: Command) -> Command:
@@ -48,13 +61,13 @@ def session_options(command: Command) -> Command:
         metavar="SIZE",
         default=DRIVER_MEMORY_DEFAULT,
         show_default=True,
-        callback=_memory,
+        callback=parsed(_memory),
         help="Memory of Spark's driver, which is all of it with a local master.",
     )
     return master(memory(command))
 
 
-def _memory(ctx: click.Context, param: click.Parameter, value: str) -> str:  # noqa: ARG001
+def _memory(value: str) -> str:
     if not re.fullmatch(r"[1-9][0-9]*[mgt]b?", value.lower()):
         raise click.BadParameter(f"a whole number with m, g or t, such as 2g, not {value!r}")
     return value.lower()

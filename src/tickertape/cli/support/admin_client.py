@@ -12,9 +12,9 @@ from typing import Final
 import click
 import msgspec
 
-from tickertape.base.errors import ConfigurationError
 from tickertape.base.limits import MIB
 from tickertape.cli.support.command_group import Failure, TimedOutFailure
+from tickertape.cli.support.option_types import parsed
 from tickertape.server.admin.schema import Stats
 from tickertape.server.config.addresses import parse_admin
 from tickertape.server.config.config import ADMIN_DEFAULT
@@ -23,20 +23,13 @@ _SECONDS_MAX: Final = 10.0
 _ANSWER_BYTES_MAX: Final = 64 * MIB
 
 
-def checked_admin(
-    ctx: click.Context,  # noqa: ARG001 - click's signature
-    param: click.Parameter,  # noqa: ARG001
-    value: str | None,
-) -> str | None:
-    """Callback of an option: an admin address, looked at before anything is done."""
-    if value is None:
-        return None
-    try:
-        parse_admin(value)
-    except ConfigurationError as error:
-        raise click.BadParameter(str(error)) from None
+def _admin(value: str) -> str:
+    parse_admin(value)
     return value
 
+
+checked_admin = parsed(_admin)
+"""Callback of an option: an admin address, looked at before anything is done."""
 
 admin_option = click.option(
     "--admin",

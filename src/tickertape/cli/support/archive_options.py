@@ -8,6 +8,7 @@ import click
 
 from tickertape.base.errors import BadOption
 from tickertape.cli.support.command_group import Failure
+from tickertape.cli.support.option_types import parsed
 
 if TYPE_CHECKING:
     from tickertape.archive.location import ArchiveLocation
@@ -15,11 +16,7 @@ if TYPE_CHECKING:
 INSTALL: Final = "pip install 'tickertape[spark]'"
 
 
-def _storage(
-    ctx: click.Context,  # noqa: ARG001
-    param: click.Parameter,  # noqa: ARG001
-    values: tuple[str, ...],
-) -> dict[str, str]:
+def _storage(values: tuple[str, ...]) -> dict[str, str]:
     """Parse the options that delta-rs takes for an object store."""
     found = {}
     for value in values:
@@ -35,7 +32,7 @@ storage_option = click.option(
     "storage",
     multiple=True,
     metavar="KEY=VALUE",
-    callback=_storage,
+    callback=parsed(_storage),
     help="What an object store asks for (AWS_REGION, AWS_ENDPOINT_URL, ...), as delta-rs names it; may be "
     "given more than once. What stands in the environment need not be said.",
 )

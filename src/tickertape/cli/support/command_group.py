@@ -42,6 +42,16 @@ class Failure(click.ClickException):
         click.echo(f"tickertape: {self.message}", file=file or sys.stderr)
 
 
+def end_of_search(matched: int, only_count: bool, nothing: str) -> None:
+    """Print how many were found, if only that is asked for, and end the command as failed if none was."""
+    if not matched and not only_count:
+        raise Failure(nothing)
+    if only_count:
+        click.echo(matched)
+        if not matched:
+            raise click.exceptions.Exit(EXIT_ERROR)
+
+
 class TimedOutFailure(Failure):
     """The same for what did not come in time."""
 
@@ -111,6 +121,11 @@ class LazyGroup(click.Group):
         return result
 
 
+def modules_in(package: str, *names: str) -> dict[str, str]:
+    """The commands of a group, each with its module in `package`."""
+    return {name: f"{package}.{name}" for name in names}
+
+
 def _forget_stdout() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
@@ -123,26 +138,16 @@ def _show_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
         ctx.exit()
 
 
+_COMMANDS: Final = (
+    "serve", "check", "doctor", "publish", "subscribe", "ack", "queue", "journal", "pipeline", "token",
+    "health", "stats", "topics", "filter", "error", "completion",
+)  # fmt: skip
+
+
 @click.group(
     cls=LazyGroup,
-    modules={
-        "serve": "tickertape.cli.commands.serve",
-        "check": "tickertape.cli.commands.check",
-        "doctor": "tickertape.cli.commands.doctor",
-        "publish": "tickertape.cli.commands.publish",
-        "subscribe": "tickertape.cli.commands.subscribe",
-        "ack": "tickertape.cli.commands.ack",
-        "queue": "tickertape.cli.queue",
-        "journal": "tickertape.cli.journal",
-        "pipeline": "tickertape.cli.pipeline",
-        "token": "tickertape.cli.commands.token",
-        "health": "tickertape.cli.commands.health",
-        "stats": "tickertape.cli.commands.stats",
-        "topics": "tickertape.cli.commands.topics",
-        "filter": "tickertape.cli.commands.filter",
-        "error": "tickertape.cli.commands.error",
-        "completion": "tickertape.cli.commands.completion",
-    },
+    modules=modules_in("tickertape.cli.commands", *_COMMANDS)
+    | {"journal": "tickertape.cli.journal", "pipeline": "tickertape.cli.pipeline"},
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.option(

@@ -88,17 +88,10 @@ def server_options(command: _Command) -> _Command:
     """Give a command the options, and the `Server` they mean as its argument `server`."""
 
     @functools.wraps(command)
-    def reached(
-        *arguments: Any,
-        server: str,
-        token_file: str | None,
-        ca: str | None,
-        certificate: str | None,
-        key: str | None,
-        **others: Any,
-    ) -> Any:
+    def reached(*arguments: Any, server: str, **others: Any) -> Any:
+        files = _files(others)
         try:
-            given = _server(server, token_file, ca, certificate, key)
+            given = _server(server, files)
         except BadOption as error:
             raise click.UsageError(str(error)) from None
         return command(*arguments, server=given, **others)
@@ -113,44 +106,47 @@ def access_options(command: _Command) -> _Command:
     by the names of Spark's options: for commands that reach several servers through Spark."""
 
     @functools.wraps(command)
-    def reached(
-        *arguments: Any,
-        token_file: str | None,
-        ca: str | None,
-        certificate: str | None,
-        key: str | None,
-        **others: Any,
-    ) -> Any:
-        return command(*arguments, access=_files(token_file, ca, certificate, key), **others)
+    def reached(*arguments: Any, **others: Any) -> Any:
+        files = _files(others)
+        return command(*arguments, access=_absolute(files), **others)
 
     for option in reversed((_TOKEN_FILE, *_OPTIONS[2:])):
         option(reached)
     return reached  # type: ignore[return-value]
 
 
-def _files(
-    token_file: str | None, ca: str | None, certificate: str | None, key: str | None
-) -> dict[str, str]:
+_FILES: Final = {
+    "token_file": "tokenFile",
+    "ca": "caFile",
+    "certificate": "certificateFile",
+    "key": "keyFile",
+}
+"""Options that name files, and the names of Spark's options."""
+
+
+def _files(given: dict[str, Any]) -> dict[str, str | None]:
+    """Take the options that name files out of `given`."""
+    return {name: given.pop(name) for name in _FILES}
+
+
+def _absolute(files: Mapping[str, str | None]) -> dict[str, str]:
     """By the names of Spark's options."""
-    named = {"tokenFile": token_file, "caFile": ca, "certificateFile": certificate, "keyFile": key}
-    return {option: os.path.abspath(path) for option, path in named.items() if path is not None}
+    return {_FILES[name]: os.path.abspath(path) for name, path in files.items() if path is not None}
 
 
-def _server(
-    uri: str, token_file: str | None, ca: str | None, certificate: str | None, key: str | None
-) -> Server:
+def _server(uri: str, files: Mapping[str, str | None]) -> Server:
     from tickertape.client.common.address import parse_uri
     from tickertape.client.common.credentials import credentials_of
 
     token = os.environ.get(TOKEN_VARIABLE) or None
+    of_tls = {name: path for name, path in files.items() if path is not None}
+    token_file = of_tls.pop("token_file", None)
     if token_file is not None:
         token = read_token(token_file, BadOption)
-    tls = None
-    if (ca, certificate, key) != (None, None, None):
-        tls = TLS(ca=ca, certificate=certificate, key=key)
+    tls = TLS(**of_tls) if of_tls else None
     try:
         address = parse_uri(uri)
     except BadOption as error:
         raise click.BadParameter(str(error), param_hint="--server") from None
     credentials_of(tls, token).check(address)
-    return Server(uri, token, tls, _files(token_file, ca, certificate, key))
+    return Server(uri, token, tls, _absolute(files))

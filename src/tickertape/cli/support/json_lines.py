@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 import click
 import msgspec
 
-from tickertape.base.timestamps import format_timestamp, to_micros
+from tickertape.base.bookmarks import format_timestamp, to_micros
 
 if TYPE_CHECKING:
     from tickertape.batch import MessageBatch

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -17,24 +18,31 @@ from tickertape.base.bookmarks import (
     TIME_FORM,
     parse_bookmark,
 )
-from tickertape.base.errors import BadBookmark, BadOption, BadTopic
+from tickertape.base.errors import UsageError
 from tickertape.base.names import check_topic
 from tickertape.base.units import parse_interval
+
+T = TypeVar("T")
 
 START_WORDS: Final = {"epoch": EPOCH, "now": NOW}
 """What may be written, in either case, for a start point that has a name."""
 _START_FORMS: Final = f"epoch, now, {BOOKMARK_FORM}, {LIST_FORM}, {TIME_FORM}, or {RANGE_FORM}"
 
 
-def interval(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:  # noqa: ARG001
-    """Callback of an option: seconds, from a number or text with a unit such as 500ms."""
-    if value is None:
-        return None
-    try:
-        return parse_interval(value)
-    except BadOption as error:
-        raise click.BadParameter(str(error)) from None
+def parsed(parse: Callable[[Any], T]) -> Callable[[click.Context, click.Parameter, Any], T | None]:
+    """Return the callback of an option whose value `parse` reads; what it refuses is bad usage."""
 
+    def callback(ctx: click.Context, param: click.Parameter, value: Any) -> T | None:  # noqa: ARG001
+        try:
+            return None if value is None else parse(value)
+        except UsageError as error:
+            raise click.BadParameter(str(error)) from None
+
+    return callback
+
+
+interval = parsed(parse_interval)
+"""Callback of an option: seconds, from a number or text with a unit such as 500ms."""
 
 filter_option = click.option(
     "--filter", metavar="F", help="Only messages whose content passes, such as \"/symbol = 'IBM'\"."
@@ -49,25 +57,23 @@ answer_timeout_option = click.option(
 )
 
 
-def start(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:  # noqa: ARG001
-    """Callback of an option: where to start, `epoch`, `now`, a bookmark, a timestamp, a range."""
-    if value is None:
-        return None
+def _start(value: str) -> str:
     text = START_WORDS.get(value.lower(), value)
-    try:
-        parse_bookmark(text, _START_FORMS)
-    except BadBookmark as error:
-        raise click.BadParameter(str(error)) from None
+    parse_bookmark(text, _START_FORMS)
     return text
 
 
-def queue_name(ctx: click.Context, param: click.Parameter, value: str) -> str:  # noqa: ARG001
-    """Callback of an argument: the name of one queue, in full."""
-    try:
-        check_topic(value)
-    except BadTopic as error:
-        raise click.BadParameter(str(error)) from None
+start = parsed(_start)
+"""Callback of an option: where to start, `epoch`, `now`, a bookmark, a timestamp, a range."""
+
+
+def _topic(value: str) -> str:
+    check_topic(value)
     return value
+
+
+topic_name = parsed(_topic)
+"""Callback of an argument or option: the name of one topic or queue, in full."""
 
 
 def client_name(command: str) -> str:

@@ -17,6 +17,11 @@ def safe(text: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
+def safe_whole(text: str) -> str:
+    """`text` with what cannot be printed escaped, however long it is."""
+    return "".join(safe(text[i : i + 50]) for i in range(0, len(text), 50))
+
+
 def number(value: int | float | None) -> str:
     """Return a count with separators, a rate with few digits; `-` for None."""
     if value is None:

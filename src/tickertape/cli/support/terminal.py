@@ -13,42 +13,32 @@ from typing import Final
 
 import click
 
-Advance = Callable[[int], object]
-"""Called with how many more bytes are done."""
+Advance = Callable[[float], object]
+"""Called with how many more bytes, or seconds, are done."""
 
 _SHOW_SECONDS: Final = 0.05
 
 
 @contextlib.contextmanager
-def progress(what: str, total_bytes: int | None) -> Iterator[Advance]:
-    """Show progress of `what` in bytes, of `total_bytes` if known."""
+def progress(what: str, total: float | None, *, timed: bool = False) -> Iterator[Advance]:
+    """Show progress of `what` in bytes, or `timed` in seconds, of `total` if known."""
     if not sys.stderr.isatty():
         yield _nothing
         return
+    import rich.progress as shown
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TaskProgressColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TransferSpeedColumn,
-    )
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=total_bytes)
-        done, shown_at = 0, 0.0
+    columns = [shown.TextColumn("{task.description}"), shown.BarColumn()]
+    if timed:
+        columns += [shown.TimeRemainingColumn()]
+    else:
+        columns += [shown.TaskProgressColumn(), shown.DownloadColumn()]
+        columns += [shown.TransferSpeedColumn(), shown.TimeElapsedColumn()]
+    with shown.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        done, shown_at = 0.0, 0.0
 
-        def advance(more: int) -> None:
+        def advance(more: float) -> None:
             nonlocal done, shown_at
             done += more
             now = time.monotonic()
@@ -58,31 +48,6 @@ def progress(what: str, total_bytes: int | None) -> Iterator[Advance]:
 
         yield advance
         bar.update(task, completed=done)
-
-
-@contextlib.contextmanager
-def timed_progress(what: str, total_seconds: float) -> Iterator[Callable[[float], object]]:
-    """Show how much of `total_seconds` is over. Yields a function to call with the seconds that passed."""
-    if not sys.stderr.isatty():
-        yield _nothing
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=total_seconds)
-        done, shown_at = 0.0, 0.0
-
-        def advance(more: float) -> None:
-            nonlocal done, shown_at
-            done += more
-            now = time.monotonic()
-            if now >= shown_at + _SHOW_SECONDS:
-                shown_at = now
-                bar.update(task, completed=done)
-
-        yield advance
 
 
 def remark(text: str) -> None:

@@ -19,9 +19,9 @@ from tickertape.base.errors import BadMessage, NotAStore, StoreCorrupt, StoreVer
 from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import batch_bytes_target, message_cost_bytes
 from tickertape.batch.builders.builder import BatchBuilder
+from tickertape.batch.derive import slice_batch
 from tickertape.batch.encode import label_bytes
 from tickertape.batch.message_batch import MessageBatch
-from tickertape.batch.select import slice_batch
 from tickertape.client.limits import stored_sequence_max
 from tickertape.client.publish_store.unpersisted import UnpersistedEntry, UnpersistedIndex
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tickertape.batch.derive import slice_batch
 from tickertape.batch.message_batch import MessageBatch
-from tickertape.batch.select import slice_batch
 from tickertape.client.limits import publish_store_bytes_default
 from tickertape.client.publish_store.protocol import Stored, StoreOptions, WhenFull, another
 

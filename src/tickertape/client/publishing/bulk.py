@@ -9,9 +9,8 @@ from typing import Final, NamedTuple, Protocol
 from tickertape.base.errors import BadBatch, BadMessage, UsageError
 from tickertape.base.limits import message_cost_bytes
 from tickertape.batch.arrow import array_pieces, body_arrays, encode_array
-from tickertape.batch.decode import check_head
 from tickertape.batch.encode import EncodedBodies, encode_bodies, lengths_in
-from tickertape.batch.format import I8
+from tickertape.batch.format import I8, check_head
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.payload.bodies import encode, encode_all
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from tickertape.base.errors import BadCommand, PublishRejected, TickertapeError, error_from_code
+from tickertape.batch.derive import select
 from tickertape.batch.message_batch import MessageBatch
-from tickertape.batch.select import select
 from tickertape.client.common.effects import Effect, FailedWrite
 from tickertape.client.publish_store.protocol import PublishStore, Stored
 from tickertape.client.publishing.send_buffer import FrameInFlight, SendBuffer, SendBuffers

@@ -15,8 +15,8 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from tickertape.base.errors import TopicNotRecorded
+from tickertape.batch.derive import select
 from tickertape.batch.message_batch import MessageBatch
-from tickertape.batch.select import select
 from tickertape.client.limits import republish_bytes_max
 from tickertape.client.publish_store.protocol import PublishStore, Stored
 from tickertape.client.publishing.send_buffer import SendBuffers

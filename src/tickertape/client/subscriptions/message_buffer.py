@@ -23,9 +23,9 @@ import numpy as np
 from tickertape.base.errors import StreamEnded, TickertapeError, TimedOut, UsageError
 from tickertape.base.units import within
 from tickertape.batch.delivery_context import DeliveryContext
+from tickertape.batch.derive import message_costs, select, slice_batch
 from tickertape.batch.format import I8, U8
 from tickertape.batch.message_batch import Message, MessageBatch
-from tickertape.batch.select import message_costs, select, slice_batch
 from tickertape.client.limits import catch_up_bytes_max
 from tickertape.client.subscriptions.bookmark_tracker import asked
 from tickertape.client.subscriptions.duplicates import left_of

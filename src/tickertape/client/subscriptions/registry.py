@@ -25,9 +25,9 @@ from tickertape.base.errors import (
     error_from_code,
 )
 from tickertape.base.interfaces import Now
+from tickertape.batch.derive import select
 from tickertape.batch.format import I8, U8, UInt64s
 from tickertape.batch.message_batch import MessageBatch
-from tickertape.batch.select import select
 from tickertape.client.bookmark_store.protocol import BookmarkStore
 from tickertape.client.common import effects
 from tickertape.client.common.request import SubscribeRequest

@@ -23,9 +23,8 @@ from tickertape.engine.queues.consumer import FeedQueue, QueueFeed
 from tickertape.engine.queues.state.queue import Held
 from tickertape.engine.queues.state.records import Outcome, Reason, array_of, bitmap_of, record_bodies
 from tickertape.engine.sessions.session import Session
-from tickertape.journal.reading.log_reader import LogReader
+from tickertape.journal.reading.log_reader import LogReader, positions_of_run
 from tickertape.journal.reading.log_view import LogView, ReadRequest
-from tickertape.journal.reading.lookup import positions_of_run
 from tickertape.wire.settlement import Runs, Settlement
 
 Found = Generator[ReadRequest | None, Buffer, BitMap64]

@@ -21,8 +21,8 @@ from tickertape.journal.format import segment as formats
 from tickertape.journal.format.retired_state import RETIRED_FILE
 from tickertape.journal.format.segment import segment_path
 from tickertape.journal.journal import Journal
+from tickertape.journal.reading.log_reader import fold_topic
 from tickertape.journal.reading.log_view import LogPart, LogView, ReadRequest
-from tickertape.journal.reading.lookup import fold_topic
 
 CONTROL_TOPIC: Final = formats.CONTROL_TOPIC
 CONTROL_PUBLISHER: Final = publisher_id("$control")

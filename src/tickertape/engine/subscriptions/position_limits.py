@@ -31,9 +31,8 @@ from tickertape.journal.reading.archive_reader import (
     oldest,
 )
 from tickertape.journal.reading.archive_tier import ArchiveCoverage
-from tickertape.journal.reading.log_reader import LogReader
+from tickertape.journal.reading.log_reader import LogReader, next_block_with
 from tickertape.journal.reading.log_view import LogPart, LogView, ReadRequest
-from tickertape.journal.reading.lookup import next_block_with
 
 Steps = Generator[Asked, Buffer | ArchiveAnswer, int]
 """As an `ExtentSearch`; returns a position."""

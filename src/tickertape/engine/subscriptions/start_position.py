@@ -39,8 +39,8 @@ from tickertape.journal.reading.archive_reader import (
     look,
     oldest,
 )
+from tickertape.journal.reading.log_reader import find_bookmark, find_time, last_before
 from tickertape.journal.reading.log_view import LogView, ReadRequest
-from tickertape.journal.reading.lookup import find_bookmark, find_time, last_before
 
 NOT_FOUND_POLICIES = ("now", "epoch", "fail")
 

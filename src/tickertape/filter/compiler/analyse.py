@@ -26,17 +26,11 @@ from tickertape.filter.functions.strings import bad_time_format
 from tickertape.filter.language.ast import (
     Affix,
     And,
-    Arithmetic,
-    Between,
     Call,
     Comparison,
     Field,
-    In,
-    IsNan,
-    IsNull,
     Like,
     Literal,
-    Negative,
     Node,
     Not,
     Or,
@@ -109,7 +103,7 @@ class _Resolver:
             return node
         if isinstance(node, Call):
             self._check_name(node)
-        node = self._with_parts(node)
+        node = node.with_parts(self.node)
         if isinstance(node, Call):
             node = self._checked_call(node)
         if isinstance(node, Like):
@@ -121,23 +115,6 @@ class _Resolver:
         if isinstance(node, And | Or):
             return self._joined(node)
         return self._simplified(node)
-
-    def _with_parts(self, node: Node) -> Node:
-        changes: dict[str, Any] = {}
-        if isinstance(node, And | Or):
-            changes["terms"] = tuple(self.node(term) for term in node.terms)
-        elif isinstance(node, Call):
-            changes["arguments"] = tuple(self.node(argument) for argument in node.arguments)
-        elif isinstance(node, Arithmetic | Comparison):
-            changes = {"left": self.node(node.left), "right": self.node(node.right)}
-        else:
-            assert isinstance(node, Between | In | Like | Affix | IsNull | IsNan | Not | Negative)
-            changes["operand"] = self.node(node.operand)
-            if isinstance(node, Between):
-                changes |= {"low": self.node(node.low), "high": self.node(node.high)}
-            elif isinstance(node, In | Affix):
-                changes["members"] = tuple(self.node(member) for member in node.members)
-        return replace(node, **changes)
 
     # -- functions and patterns --
 

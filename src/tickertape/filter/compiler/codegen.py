@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from tickertape.filter.compiler.regex import Pattern, compile_pattern
-from tickertape.filter.functions import comparison as operators
+from tickertape.filter.functions import arrays as operators
 from tickertape.filter.functions.arrays import Arrays, elements
 from tickertape.filter.functions.numbers import ARITHMETIC, negative
 from tickertape.filter.functions.regexp_replace import replacing

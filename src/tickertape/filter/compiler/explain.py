@@ -8,8 +8,7 @@ from tickertape.filter.compiler.analyse import patterns_of, scans
 from tickertape.filter.compiler.compile import Filter
 from tickertape.filter.compiler.regex import compile_pattern
 from tickertape.filter.functions.values import scalar, truth
-from tickertape.filter.language.ast import And, Comparison, Field, In, Literal, Node, walk
-from tickertape.filter.language.unparse import unparse
+from tickertape.filter.language.ast import And, Comparison, Field, In, Literal, Node, unparse, walk
 from tickertape.filter.limits import filter_operations_max, filter_text_scans_max, pattern_states_max
 
 

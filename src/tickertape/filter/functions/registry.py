@@ -6,7 +6,8 @@ It wraps each function so that NULL and arguments of the wrong type give NULL.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from tickertape.filter.functions import arrays as array_functions
@@ -102,41 +103,21 @@ def _arrayed(function: Function) -> Callable[..., Any]:
     return guarded
 
 
-def _coalesce(*values: Scalar) -> Scalar:
-    return next((value for value in values if value is not None), None)
-
-
-def _nullif(value: Scalar, other: Scalar) -> Scalar:
-    return None if equal(value, other) else value
-
-
-def _greatest(*values: Scalar) -> Scalar:
+def _extreme(values: Sequence[Scalar], lowest: bool) -> Scalar:
     found = values[0]
     for value in values[1:]:
-        if less(found, value):
+        if less(value, found) if lowest else less(found, value):
             found = value
     return found
-
-
-def _least(*values: Scalar) -> Scalar:
-    found = values[0]
-    for value in values[1:]:
-        if less(value, found):
-            found = value
-    return found
-
-
-def _nan_value() -> float:
-    return math.nan
 
 
 _ALL: Final = (
     Function("CONCAT", "tt*", texts.concat, "the texts one after the other", scan=True),
     Function("UPPER", "t", str.upper, "in capitals", scan=True),
     Function("LOWER", "t", str.lower, "in small letters", scan=True),
-    Function("TRIM", "t", texts.trim, "without blanks at both ends", scan=True),
-    Function("LTRIM", "t", texts.ltrim, "without blanks at its begin", scan=True),
-    Function("RTRIM", "t", texts.rtrim, "without blanks at its end", scan=True),
+    Function("TRIM", "t", lambda t: t.strip(texts.BLANKS), "without blanks at both ends", scan=True),
+    Function("LTRIM", "t", lambda t: t.lstrip(texts.BLANKS), "without blanks at its begin", scan=True),
+    Function("RTRIM", "t", lambda t: t.rstrip(texts.BLANKS), "without blanks at its end", scan=True),
     Function("LENGTH", "t", len, "number of characters"),
     Function("SUBSTR", "tn?n", texts.substr, "from a place on, counted from 1, so many characters or all"),
     Function("LEFT", "tn", texts.left, "the first so many characters"),
@@ -144,7 +125,7 @@ _ALL: Final = (
     Function("REPLACE", "tte", texts.replace, "with each occurrence of a part replaced", scan=True),
     Function("INSTR", "tt", texts.instr, "where a part begins, from 1; 0 when it is not there", scan=True),
     Function("INSTR_I", "tt", texts.instr_i, "as INSTR, upper and lower case alike", scan=True),
-    Function("STREQUAL", "tt", texts.streq, "whether two texts are the same; numbers too compare as texts"),
+    Function("STREQUAL", "tt", operator.eq, "whether two texts are the same; numbers too compare as texts"),
     Function("STREQUAL_I", "tt", texts.streq_i, "as STREQUAL, upper and lower case alike", scan=True),
     Function("REGEXP_MATCH", "tp", _same, "as LIKE", scan=True),
     Function("REGEXP_REPLACE", "tpe", _same, "with each match of a regular expression replaced", scan=True),
@@ -173,11 +154,13 @@ _ALL: Final = (
     Function("ATAN2", "nn", math.atan2, "arc tangent of y / x, in its quadrant"),
     Function("WIDTH_BUCKET", "nnnn", numbers.width_bucket, "of (x, low, high, n): which of n equal parts"),
     Function("GEO_DISTANCE", "nnnn", numbers.geo_distance, "metres between two (latitude, longitude)"),
-    Function("GREATEST", "vv*", _greatest, "the highest of its arguments"),
-    Function("LEAST", "vv*", _least, "the lowest of its arguments"),
-    Function("NAN_VALUE", "", _nan_value, "NaN"),
-    Function("COALESCE", "vv*", _coalesce, "the first argument that is not NULL", strict=False),
-    Function("NULLIF", "vv", _nullif, "the first argument, NULL when it equals the second", strict=False),
+    Function("GREATEST", "vv*", lambda *values: _extreme(values, False), "the highest of its arguments"),
+    Function("LEAST", "vv*", lambda *values: _extreme(values, True), "the lowest of its arguments"),
+    Function("NAN_VALUE", "", lambda: math.nan, "NaN"),
+    Function("COALESCE", "vv*", lambda *values: next((v for v in values if v is not None), None),
+             "the first argument that is not NULL", strict=False),
+    Function("NULLIF", "vv", lambda value, other: None if equal(value, other) else value,
+             "the first argument, NULL when it equals the second", strict=False),
     Function("IF", "vvv", _same, "of (condition, a, b): a when the condition is true, else b", strict=False),
     Function("ARRAY_MIN", "a", array_functions.array_min, "the lowest element"),
     Function("ARRAY_MAX", "a", array_functions.array_max, "the highest element"),

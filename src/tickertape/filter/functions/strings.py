@@ -17,7 +17,7 @@ _EASY: Final = 1 << 16
 """Below this product of lengths the usual search is quick whatever the texts are."""
 _LONG: Final = 30_000
 """From this length on `str.find` is linear whatever the texts are: CPython then searches two ways."""
-_BLANKS: Final = " \t\r\n"
+BLANKS: Final = " \t\r\n"
 
 
 def find(text: str, part: str) -> int:
@@ -57,13 +57,8 @@ def _unfolded(text: str, at: int) -> int:
     return low
 
 
-def streq(text: str, other: str) -> bool:
-    """Return whether both are the same text, also where both are numbers."""
-    return text == other
-
-
 def streq_i(text: str, other: str) -> bool:
-    """As `streq`, upper and lower case alike."""
+    """Return whether both are the same text, upper and lower case alike, also where both are numbers."""
     return text.casefold() == other.casefold()
 
 
@@ -111,21 +106,6 @@ def right(text: str, length: Number) -> str | None:
     if not length >= 0:
         return None
     return text[max(len(text) - int(min(length, 2.0**53)), 0) :]
-
-
-def trim(text: str) -> str:
-    """Without blanks, tabs and line ends at both ends."""
-    return text.strip(_BLANKS)
-
-
-def ltrim(text: str) -> str:
-    """Without blanks, tabs and line ends at its begin."""
-    return text.lstrip(_BLANKS)
-
-
-def rtrim(text: str) -> str:
-    """Without blanks, tabs and line ends at its end."""
-    return text.rstrip(_BLANKS)
 
 
 def crc32(text: str) -> int:

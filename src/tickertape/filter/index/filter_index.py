@@ -18,8 +18,7 @@ from typing import Generic, TypeVar
 from tickertape.filter.compiler.compile import Filter, FilterInputs
 from tickertape.filter.index.columns import ColumnReading
 from tickertape.filter.index.search import FilterSearch, Matches, part_of
-from tickertape.filter.index.slots import FilterSlot
-from tickertape.filter.index.structures import Structures
+from tickertape.filter.index.structures import FilterSlot, Structures
 from tickertape.filter.index.terms import terms_of
 from tickertape.filter.language.ast import Literal, Node
 from tickertape.filter.limits import index_paths_max, index_piece_messages_max

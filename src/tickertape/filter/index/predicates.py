@@ -17,8 +17,7 @@ from tickertape.filter.compiler.codegen import CodeGenerator as Source
 from tickertape.filter.compiler.codegen import affixes, searching
 from tickertape.filter.compiler.regex import compile_pattern
 from tickertape.filter.contained_errors import DEFECTS
-from tickertape.filter.functions.arrays import Arrays, TooCostly
-from tickertape.filter.functions.comparison import affixed, one_of
+from tickertape.filter.functions.arrays import Arrays, TooCostly, affixed, one_of
 from tickertape.filter.index.columns import CostShare
 from tickertape.filter.index.terms import EqualityTerm, Single
 from tickertape.filter.index.value_cache import MEMORY, ValueCache

@@ -16,8 +16,7 @@ from tickertape.filter.compiler.compile import Filter, FilterInputs
 from tickertape.filter.contained_errors import DEFECTS
 from tickertape.filter.index.columns import ColumnReading, ValueColumns
 from tickertape.filter.index.predicates import SeenValues
-from tickertape.filter.index.range import Pairs
-from tickertape.filter.index.structures import Structures
+from tickertape.filter.index.structures import Pairs, Structures
 from tickertape.filter.limits import filter_piece_steps_max, index_values_max
 
 K = TypeVar("K")

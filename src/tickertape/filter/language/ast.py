@@ -1,4 +1,4 @@
-"""Syntax tree of a filter; each node has its position in the text.
+"""Syntax tree of a filter, each node with its position in the text, and its text with all brackets.
 
 Nodes are immutable. Nodes that mean the same are equal wherever they are in a text, so parts that several
 filters share can be found with a dictionary.
@@ -6,9 +6,9 @@ filters share can be found with a dictionary.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeAlias
 
 from tickertape.payload.paths import Path
 
@@ -30,7 +30,20 @@ class Node:
     @property
     def children(self) -> tuple[Node, ...]:
         """The parts of it, in the order of the text."""
-        return ()
+        found: list[Node] = []
+        for name in self.__dataclass_fields__:
+            part = getattr(self, name)
+            found += part if isinstance(part, tuple) else (part,) if isinstance(part, Node) else ()
+        return tuple(found)
+
+    def with_parts(self, change: Callable[[Node], Node]) -> Node:
+        """Return the same with `change` of each part, made in the order of the text."""
+        changes: dict[str, Any] = {}
+        for name in self.__dataclass_fields__:
+            part = getattr(self, name)
+            if isinstance(part, Node | tuple):
+                changes[name] = change(part) if isinstance(part, Node) else tuple(map(change, part))
+        return replace(self, **changes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +51,6 @@ class Unary(Node):
     """Any part with one operand."""
 
     operand: Node
-
-    @property
-    def children(self) -> tuple[Node, ...]:
-        """The operand."""
-        return (self.operand,)
 
 
 # -- values -------------------------------------------------------------------------------------------
@@ -79,11 +87,6 @@ class Arithmetic(Node):
     left: Node
     right: Node
 
-    @property
-    def children(self) -> tuple[Node, ...]:
-        """Both operands."""
-        return (self.left, self.right)
-
 
 @dataclass(frozen=True, slots=True)
 class Negative(Unary):
@@ -97,11 +100,6 @@ class Call(Node):
     name: str
     arguments: tuple[Node, ...]
 
-    @property
-    def children(self) -> tuple[Node, ...]:
-        """The arguments."""
-        return self.arguments
-
 
 # -- conditions: true, false or unknown ---------------------------------------------------------------
 
@@ -114,37 +112,20 @@ class Comparison(Node):
     left: Node
     right: Node
 
-    @property
-    def children(self) -> tuple[Node, ...]:
-        """Both operands."""
-        return (self.left, self.right)
-
 
 @dataclass(frozen=True, slots=True)
-class Between(Node):
+class Between(Unary):
     """`operand BETWEEN low AND high`, both inclusive."""
 
-    operand: Node
     low: Node
     high: Node
 
-    @property
-    def children(self) -> tuple[Node, ...]:
-        """The operand and its bounds."""
-        return (self.operand, self.low, self.high)
-
 
 @dataclass(frozen=True, slots=True)
-class In(Node):
+class In(Unary):
     """`operand IN (member, ...)`."""
 
-    operand: Node
     members: tuple[Node, ...]
-
-    @property
-    def children(self) -> tuple[Node, ...]:
-        """The operand, then the members."""
-        return (self.operand, *self.members)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,17 +138,11 @@ class Like(Unary):
 
 
 @dataclass(frozen=True, slots=True)
-class Affix(Node):
+class Affix(Unary):
     """`operand BEGINS WITH (...)`, or `ENDS WITH` when `ends`; any of the members."""
 
-    operand: Node
     members: tuple[Node, ...]
     ends: bool
-
-    @property
-    def children(self) -> tuple[Node, ...]:
-        """The operand, then the members."""
-        return (self.operand, *self.members)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,22 +166,12 @@ class And(Node):
 
     terms: tuple[Node, ...]
 
-    @property
-    def children(self) -> tuple[Node, ...]:
-        """The terms."""
-        return self.terms
-
 
 @dataclass(frozen=True, slots=True)
 class Or(Node):
     """Two or more terms joined by OR, none of them an `Or`."""
 
     terms: tuple[Node, ...]
-
-    @property
-    def children(self) -> tuple[Node, ...]:
-        """The terms."""
-        return self.terms
 
 
 CONDITIONS: tuple[type[Node], ...] = (Comparison, Between, In, Like, Affix, IsNull, IsNan, Not, And, Or)
@@ -225,3 +190,64 @@ def walk(node: Node) -> Iterator[Node]:
 def fields(node: Node) -> tuple[Path, ...]:
     """Return the different paths in `node`, in the order in which they first occur."""
     return tuple(dict.fromkeys(found.path for found in walk(node) if isinstance(found, Field)))
+
+
+# -- text ---------------------------------------------------------------------------------------------
+
+
+_ATOMS: Final = (Field, Literal, Call)
+
+
+def unparse(node: Node) -> str:
+    """`node` as the text of a filter."""
+    if isinstance(node, Literal):
+        return constant(node.value)
+    if isinstance(node, Field):
+        return str(node.path)
+    if isinstance(node, Call):
+        return f"{node.name}({', '.join(map(unparse, node.arguments))})"
+    if isinstance(node, And | Or):
+        return (" AND " if isinstance(node, And) else " OR ").join(map(_term, node.terms))
+    if isinstance(node, Not):
+        return f"NOT {_term(node.operand)}"
+    if isinstance(node, Negative):
+        return f"-{_operand(node.operand)}" if not _is_number(node.operand) else f"-({unparse(node.operand)})"
+    if isinstance(node, Arithmetic | Comparison):
+        return f"{_operand(node.left)} {node.operator} {_operand(node.right)}"
+    assert isinstance(node, Between | In | Like | Affix | IsNull | IsNan)
+    return f"{_operand(node.operand)} {_predicate(node)}"
+
+
+def constant(value: Constant) -> str:
+    """Return a constant as a literal."""
+    if value is None or isinstance(value, bool):
+        return {None: "NULL", True: "TRUE", False: "FALSE"}[value]
+    if isinstance(value, str):
+        return "'" + value.replace("'", "''") + "'"
+    return "NAN_VALUE()" if value != value else repr(value)
+
+
+def _predicate(node: Between | In | Like | Affix | IsNull | IsNan) -> str:
+    if isinstance(node, Between):
+        return f"BETWEEN {_operand(node.low)} AND {_operand(node.high)}"
+    if isinstance(node, Like):
+        return f"LIKE {constant(node.pattern)}"
+    if isinstance(node, IsNull | IsNan):
+        return "IS NULL" if isinstance(node, IsNull) else "IS NAN"
+    word = "IN" if isinstance(node, In) else "ENDS WITH" if node.ends else "BEGINS WITH"
+    return f"{word} ({', '.join(map(unparse, node.members))})"
+
+
+def _is_number(node: Node) -> bool:
+    return isinstance(node, Literal) and not isinstance(node.value, str)
+
+
+def _operand(node: Node) -> str:
+    return unparse(node) if isinstance(node, _ATOMS) else f"({unparse(node)})"
+
+
+def _term(node: Node) -> str:
+    simple = isinstance(node, _ATOMS) or (
+        isinstance(node, CONDITIONS) and not isinstance(node, And | Or | Not)
+    )
+    return unparse(node) if simple else f"({unparse(node)})"

@@ -32,7 +32,7 @@ from tickertape.journal.commit.jobs import (
     WriteCommit,
 )
 from tickertape.journal.commit.preallocation import SegmentPreallocation
-from tickertape.journal.format.clean_shutdown import CleanShutdown
+from tickertape.journal.format.log_end import CleanShutdown
 from tickertape.journal.format.segment import (
     CommitHeader,
     CommitKind,

@@ -1,18 +1,24 @@
-"""Disk jobs as data: everything that the journal asks of a disk.
+"""Disk jobs as data, everything that the journal asks of a disk, and what carries them out in order.
 
-The jobs of one journal are carried out in the order in which they were made (`disk_jobs.py` does that).
+Invariants:
+- No other module writes journal files.
+- An error is neither retried nor swallowed: it is the answer to the job.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
-from tickertape.base.interfaces import Buffer
-from tickertape.journal.format.retired_state import RetiredState
+from tickertape.base.interfaces import Buffer, Disk
+from tickertape.journal.format.log_end import LAST_SEGMENT_FILE, reserve_last_segment, write_last_segment
+from tickertape.journal.format.queue_checkpoint import write_queues
+from tickertape.journal.format.retired_state import RetiredState, write_retired
+from tickertape.journal.format.segment import AGAIN, JOURNAL_DIRECTORY, segment_path
 
 NO_ROOM: Final = {
     errno.ENOSPC: "free disk space",
@@ -109,3 +115,129 @@ class WriteQueues(JournalJob, frozen=True, kw_only=True):
 
     journal_id: bytes
     encode: Callable[[], bytes]
+
+
+# -- executor -----------------------------------------------------------------------------------------
+
+
+_NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
+
+
+class DiskJobExecutor:
+    """Carries out jobs on a disk, keeping the files of the active and the prepared segment open.
+
+    `entropy` gives the salt of each prepared segment: 64 unpredictable bits."""
+
+    def __init__(self, disk: Disk, entropy: Callable[[], int]) -> None:
+        self._disk = disk
+        self._entropy = entropy
+        self._handles: dict[int, int] = {}
+        self._last_segment: int | None = None
+        """The file that says which segment was begun last; open from the first reserve on."""
+
+    def run(self, job: JournalJob) -> int:
+        """Carry out one job; returns the salt for a `PrepareSegment`, else 0. Raises `OSError`.
+
+        Only reserving raises `DiskFull`: a sync that fails for lack of room has failed like any other, and
+        the bytes may be gone from the cache as well."""
+        if isinstance(job, WriteCommit):
+            handle = self._handle(job.segment)
+            self._disk.write(handle, job.offset, job.buffers)
+            if job.sync:
+                self._disk.sync(handle)
+        elif isinstance(job, SyncSegment):
+            self._disk.sync(self._handle(job.segment))
+        elif isinstance(job, StartSegment):
+            self._start(job.number, job.header)
+        elif isinstance(job, RollSegment):
+            self._seal(job.old, job.seal_offset, job.seal, job.old_end)
+            self._start(job.new, job.header)
+        elif isinstance(job, SealSegment):
+            self._seal(job.segment, job.seal_offset, job.seal, job.end)
+        elif isinstance(job, PrepareSegment):
+            return self._prepare(job)
+        elif isinstance(job, RetireSegments):
+            self._retire(job)
+        elif isinstance(job, WriteQueues):
+            write_queues(self._disk, job.journal_id, job.encode())
+        return 0
+
+    def close(self) -> None:
+        """Close the files; nothing is written."""
+        for handle in self._handles.values():
+            self._disk.close(handle)
+        self._handles.clear()
+        if self._last_segment is not None:
+            self._disk.close(self._last_segment)
+            self._last_segment = None
+
+    def _handle(self, number: int) -> int:
+        handle = self._handles.get(number)
+        if handle is None:
+            handle = self._handles[number] = self._disk.open(segment_path(number))
+        return handle
+
+    def _start(self, number: int, header: bytes) -> None:
+        handle = self._handle(number)
+        self._disk.write(handle, 0, [header])
+        self._disk.sync(handle)
+        # Only behind that, and before anything in it is acknowledged.
+        assert self._last_segment is not None, "a segment is prepared before it is begun"
+        self._disk.write(self._last_segment, 0, [header])
+        self._disk.sync(self._last_segment)
+
+    def _seal(self, number: int, offset: int, seal: list[Buffer], end: int) -> None:
+        handle = self._handle(number)
+        self._disk.write(handle, offset, seal)
+        self._disk.truncate(handle, end)
+        self._disk.sync(handle)
+        self._disk.close(handle)
+        del self._handles[number]
+
+    def _prepare(self, job: PrepareSegment) -> int:
+        last_segment = None
+        try:
+            handle = self._reserve(job)
+            if self._last_segment is None:
+                last_segment = reserve_last_segment(self._disk)
+        except OSError as error:
+            if error.errno in NO_ROOM:
+                raise DiskFull(*error.args) from error
+            raise
+        self._disk.sync(handle)
+        try:
+            self._disk.sync_directory(JOURNAL_DIRECTORY)
+            if last_segment is not None:
+                write_last_segment(self._disk, last_segment)
+            if self._last_segment is None:
+                self._last_segment = self._disk.open(LAST_SEGMENT_FILE)
+        except OSError as error:
+            if (
+                error.errno in _NO_DESCRIPTOR
+            ):  # it could not be opened: nothing was lost, it may be tried again
+                raise DiskFull(*error.args) from error
+            raise
+        return self._entropy()
+
+    def _retire(self, job: RetireSegments) -> None:
+        if job.retired is not None:
+            write_retired(self._disk, job.retired)
+        for number in job.numbers:
+            with contextlib.suppress(FileNotFoundError):  # an earlier try has removed it
+                self._disk.remove(segment_path(number))
+        self._disk.sync_directory(JOURNAL_DIRECTORY)
+
+    def _reserve(self, job: PrepareSegment) -> int:
+        path = segment_path(job.number)
+        if job.number not in self._handles:
+            try:
+                self._handles[job.number] = self._disk.open(path, create=True)
+            except FileExistsError:
+                # An earlier process may have failed to sync this name, and then no later sync of the
+                # directory does: only a change that is new makes it last.
+                self._disk.rename(path, path + AGAIN)
+                self._disk.rename(path + AGAIN, path)
+                self._handles[job.number] = self._disk.open(path)
+        handle = self._handles[job.number]
+        self._disk.preallocate(handle, job.bytes)
+        return handle

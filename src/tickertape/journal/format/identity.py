@@ -14,6 +14,7 @@ import msgspec
 from tickertape.base.errors import JournalCorrupt, JournalLocked, JournalVersion, NotAJournal, WrongJournal
 from tickertape.base.interfaces import Disk
 from tickertape.base.text_format import shown
+from tickertape.journal.format.files import open_file
 from tickertape.journal.format.segment import FORMAT_VERSION, JOURNAL_DIRECTORY
 
 IDENTITY_FILE: Final = "identity.json"
@@ -94,11 +95,8 @@ def _create(disk: Disk, identity: Identity) -> None:
 
 def read_identity(disk: Disk) -> Identity:
     """The identity of a directory; nothing is locked. Raises `JournalCorrupt`, `JournalVersion`."""
-    handle = disk.open(IDENTITY_FILE, write=False)
-    try:
+    with open_file(disk, IDENTITY_FILE) as handle:
         data = disk.read(handle, 0, 4096)
-    finally:
-        disk.close(handle)
     try:
         identity = msgspec.json.decode(data, type=Identity)
         valid = len(identity.journal_id) == 16

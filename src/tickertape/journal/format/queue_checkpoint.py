@@ -11,9 +11,9 @@ from typing import Final
 from crc32c import crc32c
 
 from tickertape.base.interfaces import Disk
+from tickertape.journal.format.files import open_file, replace_file
 
 QUEUES_FILE: Final = "queues.bin"
-_TEMPORARY: Final = "queues.bin.new"
 _MAGIC: Final = b"TKTQUE\x00\x00"
 _HEAD_BYTES: Final = len(_MAGIC) + 16 + 8 + 4
 
@@ -22,15 +22,7 @@ def write_queues(disk: Disk, journal_id: bytes, body: bytes) -> None:
     """Replace the file, durably and at once, or not at all. Raises `OSError`; the earlier one stays then."""
     head = _MAGIC + journal_id + len(body).to_bytes(8, "little")
     checksum = crc32c(body, crc32c(head)).to_bytes(4, "little")
-    handle = disk.open(_TEMPORARY, create=_TEMPORARY not in disk.names("."))
-    try:
-        disk.truncate(handle, 0)
-        disk.write(handle, 0, [head, checksum, body])
-        disk.sync(handle)
-    finally:
-        disk.close(handle)
-    disk.rename(_TEMPORARY, QUEUES_FILE)
-    disk.sync_directory(".")
+    replace_file(disk, QUEUES_FILE, [head, checksum, body])
 
 
 def remove_queues(disk: Disk) -> None:
@@ -45,8 +37,7 @@ def read_queues(disk: Disk, journal_id: bytes) -> bytes | None:
     `OSError`."""
     if QUEUES_FILE not in disk.names("."):
         return None
-    handle = disk.open(QUEUES_FILE, write=False)
-    try:
+    with open_file(disk, QUEUES_FILE) as handle:
         head = bytes(disk.read(handle, 0, _HEAD_BYTES))
         if len(head) < _HEAD_BYTES or not head.startswith(_MAGIC):
             raise ValueError(f"{QUEUES_FILE} is no checkpoint of queues")
@@ -54,8 +45,6 @@ def read_queues(disk: Disk, journal_id: bytes) -> bytes | None:
         if size != disk.size(handle) - _HEAD_BYTES:
             raise ValueError(f"{QUEUES_FILE} has not the length that it says")
         body = bytes(disk.read(handle, _HEAD_BYTES, size))
-    finally:
-        disk.close(handle)
     if crc32c(body, crc32c(head[:32])) != int.from_bytes(head[32:], "little"):
         raise ValueError(f"{QUEUES_FILE} does not match its checksum")
     if head[8:24] != journal_id:

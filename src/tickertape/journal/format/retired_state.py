@@ -14,15 +14,14 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
-from tickertape.base.bookmarks import Bookmark
+from tickertape.base.bookmarks import Bookmark, format_timestamp
 from tickertape.base.errors import BookmarkExpired, JournalCorrupt, JournalVersion, WrongJournal
 from tickertape.base.interfaces import Disk
-from tickertape.base.timestamps import format_timestamp
+from tickertape.journal.format.files import open_file, replace_file
 from tickertape.journal.format.segment import FORMAT_VERSION
 from tickertape.journal.limits import retired_bytes_max
 
 RETIRED_FILE: Final = "retired.bin"
-_TEMPORARY: Final = "retired.bin.new"
 _MAGIC: Final = b"TKTRET\x00\x00"
 _HEAD_BYTES: Final = 16
 _U8: Final = np.dtype("<u8")
@@ -205,17 +204,11 @@ def decode_retired(data: bytes) -> RetiredState:
         raise ValueError("its publishers are out of order")
     if stored.through < 1 or len(stored.journal) != 16:
         raise ValueError("it names no removed segment of a journal")
+    fields = msgspec.structs.asdict(stored)
+    del fields["publishers"], fields["sequences"]
+    highest = HighestSequences(publishers, np.frombuffer(stored.sequences, _U8))
     return RetiredState(
-        journal_id=stored.journal,
-        through=stored.through,
-        first_position=stored.first_position,
-        first_commit=stored.first_commit,
-        previous_chain=stored.previous_chain,
-        previous_end=stored.previous_end,
-        last_time=stored.last_time,
-        removed_bytes=stored.removed_bytes,
-        highest=HighestSequences(publishers, np.frombuffer(stored.sequences, _U8)),
-        records=tuple(stored.records),
+        fields.pop("journal"), highest=highest, records=tuple(fields.pop("records")), **fields
     )
 
 
@@ -225,15 +218,7 @@ def write_retired(disk: Disk, retired: RetiredState) -> None:
         data = encode_retired(retired)
     except OverflowError as error:
         raise OSError(str(error)) from None
-    handle = disk.open(_TEMPORARY, create=_TEMPORARY not in disk.names("."))
-    try:
-        disk.truncate(handle, 0)
-        disk.write(handle, 0, [data])
-        disk.sync(handle)
-    finally:
-        disk.close(handle)
-    disk.rename(_TEMPORARY, RETIRED_FILE)
-    disk.sync_directory(".")
+    replace_file(disk, RETIRED_FILE, [data])
 
 
 def read_retired(disk: Disk, journal_id: bytes) -> RetiredState | None:
@@ -241,20 +226,18 @@ def read_retired(disk: Disk, journal_id: bytes) -> RetiredState | None:
     `WrongJournal`, `JournalVersion`."""
     if RETIRED_FILE not in disk.names("."):
         return None
-    handle = disk.open(RETIRED_FILE, write=False)
     try:
-        size = disk.size(handle)
-        if size > retired_bytes_max:
-            raise ValueError(f"it has {size} bytes, more than {retired_bytes_max}")
-        retired = decode_retired(disk.read(handle, 0, size))
+        with open_file(disk, RETIRED_FILE) as handle:
+            size = disk.size(handle)
+            if size > retired_bytes_max:
+                raise ValueError(f"it has {size} bytes, more than {retired_bytes_max}")
+            retired = decode_retired(disk.read(handle, 0, size))
     except ValueError as error:
         raise JournalCorrupt(
             f"{RETIRED_FILE}: {error}. Without it nobody knows which messages of the removed segments were "
             "stored: restore it from a copy. Nothing was changed",
             file=RETIRED_FILE,
         ) from None
-    finally:
-        disk.close(handle)
     if retired.journal_id != journal_id:
         raise WrongJournal(f"{RETIRED_FILE} belongs to another journal: move it away; nothing was changed")
     return retired

@@ -128,16 +128,9 @@ def encode_segment_header(header: SegmentHeader) -> tuple[bytes, int]:
         FORMAT_VERSION,
         CHECKSUM_CRC32C,
         0,
-        header.journal_id,
-        header.number,
-        header.epoch,
-        header.first_position,
-        header.first_commit,
-        header.salt,
-        header.previous_chain,
+        *header[:7],
         0,
-        header.previous_end,
-        header.created,
+        *header[7:],
     ).ljust(segment_header_bytes - 4, b"\x00")
     crc = crc32c(body)
     return body + _U32.pack(crc), crc
@@ -160,27 +153,7 @@ def decode_segment_header(data: bytes) -> tuple[SegmentHeader, int]:
 
 def encode_commit(header: CommitHeader) -> tuple[bytes, int]:
     """The 96 bytes and their checksum, to which the next commit is chained."""
-    body = _COMMIT.pack(
-        COMMIT_MAGIC,
-        header.kind,
-        header.flags,
-        header.codec,
-        0,
-        header.salt,
-        header.offset,
-        header.number,
-        header.first_position,
-        header.messages,
-        header.body_bytes,
-        header.synced_through,
-        header.timestamp,
-        header.body_crc,
-        header.chain,
-        header.epoch,
-        header.head_bytes,
-        header.head_crc,
-        0,
-    )
+    body = _COMMIT.pack(COMMIT_MAGIC, *header[:3], 0, *header[3:-1], 0)
     crc = crc32c(body)
     return body + _U32.pack(crc), crc
 

@@ -23,7 +23,7 @@ import numpy as np
 from crc32c import crc32c
 
 from tickertape.base.interfaces import Buffer, Disk
-from tickertape.journal.format.segment import QUARANTINE_DIRECTORY
+from tickertape.journal.format.files import open_file, set_aside
 from tickertape.journal.limits import staged_memory_bytes_max, staging_files_open_max
 
 STAGING_DIRECTORY: Final = "transactions"
@@ -279,8 +279,7 @@ class StagedFiles:
 
         Blocks stay in memory as read, up to `staged_memory_bytes_max` over all in use; files beyond that are
         mapped after they were read."""
-        handle = self._disk.open(prepared_path_of(file), write=False)
-        try:
+        with open_file(self._disk, prepared_path_of(file)) as handle:
             size = self._disk.size(handle)
             whole = _whole(partial(self._disk.read, handle), size)
             while self._let_go:
@@ -290,8 +289,6 @@ class StagedFiles:
             places = [(begin, len(block)) for begin, block in whole]
             mapped = self._disk.map(handle)
             return [mapped[begin : begin + length] for begin, length in places]
-        finally:
-            self._disk.close(handle)
 
     def _hold(self, block: Buffer) -> memoryview:
         held = np.frombuffer(block, np.uint8)
@@ -352,26 +349,12 @@ def find_staged(disk: Disk, journal_id: bytes) -> tuple[list[PreparedPart], list
         try:
             found.append(_found(disk, name, journal_id))
         except StagedFileDamaged as error:
-            aside = _set_aside(disk, name)
+            aside = set_aside(disk, f"{STAGING_DIRECTORY}/{name}", name[:20], ".part")
             report.append(f"{STAGING_DIRECTORY}/{name}: {error}; moved to {aside}, it cannot be committed")
         except _Unprepared:
             disk.remove(f"{STAGING_DIRECTORY}/{name}")
     disk.sync_directory(STAGING_DIRECTORY)
     return found, report
-
-
-def _set_aside(disk: Disk, name: str) -> str:
-    """Move a file to quarantine; returns its new path."""
-    disk.make_directory(QUARANTINE_DIRECTORY)
-    disk.sync_directory(".")
-    taken = set(disk.names(QUARANTINE_DIRECTORY))
-    attempt = 0
-    while (aside := f"{name[:20]}-{attempt}.part") in taken:
-        attempt += 1
-    path = f"{QUARANTINE_DIRECTORY}/{aside}"
-    disk.rename(f"{STAGING_DIRECTORY}/{name}", path)
-    disk.sync_directory(QUARANTINE_DIRECTORY)
-    return path
 
 
 class _Unprepared(Exception):
@@ -380,8 +363,7 @@ class _Unprepared(Exception):
 
 def _found(disk: Disk, name: str, journal_id: bytes) -> PreparedPart:
     file, prepared = int(name[:20]), name.endswith(_PREPARED)
-    handle = disk.open(f"{STAGING_DIRECTORY}/{name}")
-    try:
+    with open_file(disk, f"{STAGING_DIRECTORY}/{name}", write=True) as handle:
         size = disk.size(handle)
         begin = disk.read(handle, 0, _HEAD.size + _LABEL_BYTES_MAX + 8)
         if _begins(begin) and _HEAD.unpack_from(begin)[1] != _VERSION:
@@ -400,8 +382,6 @@ def _found(disk: Disk, name: str, journal_id: bytes) -> PreparedPart:
             disk.rename(path_of(file), prepared_path_of(file))
         messages, blocks = counts
         return PreparedPart(file, label, messages, size, blocks)
-    finally:
-        disk.close(handle)
 
 
 def prepared_parts(disk: Disk, journal_id: bytes) -> Iterator[tuple[StagedPartLabel, Iterator[Buffer]]]:

@@ -14,7 +14,6 @@ from typing import Final, NamedTuple, NoReturn
 from tickertape.base.errors import (
     BadBatch,
     BookmarkExpired,
-    JournalCorrupt,
     JournalVersion,
     NotAJournal,
     WrongJournal,
@@ -22,6 +21,7 @@ from tickertape.base.errors import (
 from tickertape.base.interfaces import Disk
 from tickertape.base.limits import KIB, MIB
 from tickertape.batch import MessageBatch
+from tickertape.journal.format.files import damaged_at
 from tickertape.journal.format.identity import IDENTITY_FILE, read_identity
 from tickertape.journal.format.retired_state import read_retired
 from tickertape.journal.format.segment import (
@@ -255,6 +255,4 @@ def _headers(file: OpenFile, segment: SegmentHeader) -> Iterator[CommitHeader]:
 
 
 def _corrupt(path: str, offset: int, what: str) -> NoReturn:
-    raise JournalCorrupt(
-        f"{path} at {offset}: {what}; `tickertape journal verify` shows more", file=path, offset=offset
-    )
+    raise damaged_at(path, offset, f"{what}; `tickertape journal verify` shows more")

@@ -14,6 +14,7 @@ import msgspec
 from tickertape.base.errors import BadBatch, CorruptBatch
 from tickertape.base.interfaces import Disk
 from tickertape.batch import MessageBatch
+from tickertape.journal.format.files import open_file
 from tickertape.journal.format.segment import (
     FLAG_CONTINUES,
     CommitHeader,
@@ -44,11 +45,8 @@ class OpenFile(NamedTuple):
 @contextlib.contextmanager
 def opened(disk: Disk, path: str) -> Iterator[OpenFile]:
     """The file `path` of `disk`, open for reading."""
-    handle = disk.open(path, write=False)
-    try:
+    with open_file(disk, path) as handle:
         yield OpenFile(lambda offset, size: disk.read(handle, offset, size), disk.size(handle))
-    finally:
-        disk.close(handle)
 
 
 class SegmentChecker:

@@ -11,24 +11,42 @@ from typing import Final
 
 from tickertape.base.errors import JournalError, NotAJournal, WrongJournal
 from tickertape.base.interfaces import Disk
-from tickertape.journal.format.clean_shutdown import CLEAN_SHUTDOWN_FILE, CleanShutdown, read_clean_shutdown
-from tickertape.journal.format.data_directory import DATA_NAMES
-from tickertape.journal.format.identity import IDENTITY_FILE, read_identity
-from tickertape.journal.format.last_segment import LAST_SEGMENT_FILE, read_last_segment
+from tickertape.journal.format.identity import CREATED_NAMES, IDENTITY_FILE, read_identity
+from tickertape.journal.format.log_end import (
+    CLEAN_SHUTDOWN_FILE,
+    LAST_SEGMENT_FILE,
+    CleanShutdown,
+    read_clean_shutdown,
+    read_last_segment,
+)
+from tickertape.journal.format.queue_checkpoint import QUEUES_FILE
 from tickertape.journal.format.retired_state import RETIRED_FILE, RetiredState, read_retired
 from tickertape.journal.format.segment import (
     JOURNAL_DIRECTORY,
     QUARANTINE_DIRECTORY,
+    SPILL_DIRECTORY,
     FormatError,
     decode_segment_header,
     segment_number,
     segment_path,
 )
+from tickertape.journal.format.staging_file import STAGING_DIRECTORY
 from tickertape.journal.limits import segment_header_bytes
 from tickertape.journal.offline.report import RetiredSummary, SegmentSummary, VerifyFinding, VerifyReport
 from tickertape.journal.offline.segment_check import Progress, SegmentChecker, opened
 from tickertape.journal.recovery.recovery import check_retired_link
 from tickertape.journal.recovery.survey import SegmentHead, SegmentSurvey, leftovers, survey_segments
+
+_REPLACED: Final = (LAST_SEGMENT_FILE, CLEAN_SHUTDOWN_FILE, RETIRED_FILE, QUEUES_FILE)
+"""Written under a name of their own first, and renamed."""
+
+DATA_NAMES: Final = CREATED_NAMES.union(
+    _REPLACED,
+    (f"{name}.new" for name in _REPLACED),
+    (QUARANTINE_DIRECTORY, SPILL_DIRECTORY, STAGING_DIRECTORY),
+)
+"""Everything in a data directory that is not foreign, `lost+found` of the file system included."""
+
 
 _LOOKS_MAX: Final = 5
 """How often a directory is looked at again when a server seems to have removed a segment meanwhile."""

@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Final, NamedTuple
 
-from tickertape.base.bookmarks import Bookmark
+from tickertape.base.bookmarks import Bookmark, format_timestamp
 from tickertape.base.errors import BookmarkExpired, TickertapeError
 from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import archive_answer_bytes_max
-from tickertape.base.timestamps import format_timestamp
 from tickertape.journal.format.retired_state import expired, is_expired
 from tickertape.journal.reading.archive_tier import ArchiveCoverage, ArchiveTier
+from tickertape.journal.reading.log_reader import message_at
 from tickertape.journal.reading.log_view import LogPart, LogView, ReadRequest
-from tickertape.journal.reading.lookup import message_at
 
 _NOTHING: Final = -1
 _SMALL: Final = 4096

@@ -18,6 +18,7 @@ from tickertape.batch import MessageBatch
 from tickertape.batch.format import Int64s
 from tickertape.journal.commit.active_segment import ActiveSegment
 from tickertape.journal.commit.group_commit import PersistedCommit
+from tickertape.journal.format.files import damaged_at
 from tickertape.journal.format.retired_state import RetiredState, StoredMessage
 from tickertape.journal.format.segment import (
     CommitHeader,
@@ -369,6 +370,4 @@ def commit_parts(segment: LogSegment, commits: list[tuple[CommitHeader, memoryvi
 def corrupt(segment: LogSegment, offset: int, what: str) -> JournalCorrupt:
     """Return the error for damage at an offset."""
     path = segment_path(segment.number)
-    return JournalCorrupt(
-        f"{path} at {offset}: {what}; `tickertape journal verify` shows more", file=path, offset=offset
-    )
+    return damaged_at(path, offset, f"{what}; `tickertape journal verify` shows more")

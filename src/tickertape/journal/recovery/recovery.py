@@ -11,16 +11,28 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterable
 from enum import Enum
-from typing import NamedTuple, NoReturn
+from hashlib import blake2b
+from typing import Final, NamedTuple, NoReturn
 
 from tickertape.base.errors import BadBatch, JournalVersion, WrongJournal
 from tickertape.base.interfaces import Buffer, Disk
 from tickertape.base.limits import MIB
+from tickertape.base.names import derived_publisher_id
+from tickertape.batch import MessageBatch, Stamp, merge
 from tickertape.journal.commit.active_segment import ActiveSegment, LogEnd, make_seal
-from tickertape.journal.format.clean_shutdown import CLEAN_SHUTDOWN_FILE, CleanShutdown, read_clean_shutdown
 from tickertape.journal.format.commit_headers import CommitHeaders
-from tickertape.journal.format.last_segment import LAST_SEGMENT_FILE, read_last_segment
+from tickertape.journal.format.files import open_file, set_aside
+from tickertape.journal.format.identity import read_identity
+from tickertape.journal.format.log_end import (
+    CLEAN_SHUTDOWN_FILE,
+    LAST_SEGMENT_FILE,
+    CleanShutdown,
+    read_clean_shutdown,
+    read_last_segment,
+)
 from tickertape.journal.format.retired_state import RETIRED_FILE, RetiredState, read_retired
 from tickertape.journal.format.segment import (
     AGAIN,
@@ -31,13 +43,12 @@ from tickertape.journal.format.segment import (
     SegmentHeader,
     segment_path,
 )
-from tickertape.journal.format.staging_file import STAGING_DIRECTORY
+from tickertape.journal.format.staging_file import STAGING_DIRECTORY, StagedFileDamaged, prepared_parts
 from tickertape.journal.index.rebuild import IndexRebuild
 from tickertape.journal.index.segment_index import SegmentIndex
 from tickertape.journal.limits import segment_header_bytes
 from tickertape.journal.reading.log_view import SealedSegment
-from tickertape.journal.recovery.incomplete_transaction import IncompleteTransaction, is_staged
-from tickertape.journal.recovery.segment_scan import Ending, SegmentScan, Verdict
+from tickertape.journal.recovery.segment_scan import Ending, ScannedCommit, SegmentScan, Verdict
 from tickertape.journal.recovery.survey import (
     PublisherFold,
     SegmentHead,
@@ -231,7 +242,8 @@ def recover_journal(disk: Disk, journal_id: bytes) -> RecoveredJournal:
     ]
     for file, action in actions:
         if action is RecoveryAction.ASIDE:
-            _move_aside(disk, file.number)
+            set_aside(disk, segment_path(file.number), f"{file.number:010d}", ".segment")
+            disk.sync_directory(JOURNAL_DIRECTORY)
             report.append(f"segment {file.number}: interrupted creation, moved to {QUARANTINE_DIRECTORY}/")
         elif action is RecoveryAction.FINISH:
             log_time = segments[-1].seal.timestamp if segments else 0
@@ -277,7 +289,7 @@ def _restore_reserve(
     disk: Disk, files: list[SegmentSurvey], retired: RetiredState | None, unknown: list[str]
 ) -> list[str]:
     """Give the reserve its name back where an earlier start was cut short between two renames (see
-    `disk_jobs.py`); the names that are still none of ours."""
+    `commit/jobs.py`); the names that are still none of ours."""
     number = (files[-1].number if files else 0 if retired is None else retired.through) + 1
     path = segment_path(number) + AGAIN
     if path.rpartition("/")[2] not in unknown or not is_blank(disk, path):
@@ -298,11 +310,8 @@ def _make_durable(
     if retired is not None:
         paths.append(RETIRED_FILE)
     for path in paths:
-        handle = disk.open(path)
-        try:
+        with open_file(disk, path, write=True) as handle:
             disk.sync(handle)
-        finally:
-            disk.close(handle)
     disk.sync_directory(JOURNAL_DIRECTORY)
     disk.sync_directory(".")
 
@@ -342,8 +351,7 @@ def read_contents(disk: Disk, file: SegmentSurvey, until: int | None = None) -> 
     """Read every commit of a segment, or those before `until`. Raises `JournalCorrupt` for a batch that is
     none."""
     assert file.header is not None
-    handle = disk.open(segment_path(file.number), write=False)
-    try:
+    with open_file(disk, segment_path(file.number)) as handle:
         scan = SegmentScan(lambda o, n: disk.read(handle, o, n), file.size, file.header, file.chain)
         rebuild = IndexRebuild(file.header.first_commit)
         at = segment_header_bytes
@@ -362,8 +370,6 @@ def read_contents(disk: Disk, file: SegmentSurvey, until: int | None = None) -> 
         assert scan.ending is not None
         unproven = rebuild.unproven(scan.ending.end)
         return SegmentContents(rebuild.index, scan.ending, rebuild.highest, unproven, chain)
-    finally:
-        disk.close(handle)
 
 
 def read_unsealed(disk: Disk, file: SegmentSurvey) -> tuple[SegmentContents, IncompleteTransaction | None]:
@@ -393,8 +399,7 @@ def _finish(
     fold.count(highest)
     _write_back(disk, file.number, unproven, ending.end)
     buffers: list[Buffer] = []
-    handle = disk.open(segment_path(file.number))
-    try:
+    with open_file(disk, segment_path(file.number), write=True) as handle:
         if ending.verdict is Verdict.SEALED:
             assert ending.last is not None
             seal = ending.last
@@ -422,8 +427,6 @@ def _finish(
         disk.truncate(handle, seal.end)
         disk.sync(handle)
         return SealedSegment(file.number, header, seal.end, seal.offset, seal.first_position, seal, index)
-    finally:
-        disk.close(handle)
 
 
 def _make_seal(
@@ -445,14 +448,11 @@ def _write_back(disk: Disk, number: int, start: int, end: int) -> None:
 
     After a failed sync the page cache may hold, as if it were clean, bytes that never reached the disk: a new
     process reads them, and no sync writes them. Only writing them again does."""
-    handle = disk.open(segment_path(number))
-    try:
+    with open_file(disk, segment_path(number), write=True) as handle:
         disk.write(handle, 0, [disk.read(handle, 0, segment_header_bytes)])
         for offset in range(start, end, 4 * MIB):
             disk.write(handle, offset, [disk.read(handle, offset, min(4 * MIB, end - offset))])
         disk.sync(handle)
-    finally:
-        disk.close(handle)
 
 
 def _set_unfinished_aside(
@@ -511,14 +511,45 @@ def _copy_tail(disk: Disk, handle: int, file: SegmentSurvey, begin: int, end: in
     disk.sync_directory(QUARANTINE_DIRECTORY)
 
 
-def _move_aside(disk: Disk, number: int) -> None:
-    disk.make_directory(QUARANTINE_DIRECTORY)
-    disk.sync_directory(".")
-    taken = set(disk.names(QUARANTINE_DIRECTORY))
-    name = f"{number:010d}.segment"
-    attempt = 0
-    while (aside := f"{number:010d}-{attempt}.segment") in taken:
-        attempt += 1
-    disk.rename(f"{JOURNAL_DIRECTORY}/{name}", f"{QUARANTINE_DIRECTORY}/{aside}")
-    disk.sync_directory(QUARANTINE_DIRECTORY)
-    disk.sync_directory(JOURNAL_DIRECTORY)
+# -- a transaction without an end ---------------------------------------------------------------------
+
+
+_NO_STAMP: Final = Stamp(1, 1, 0)
+
+
+class IncompleteTransaction(NamedTuple):
+    """The commits of a chain that has no end."""
+
+    first: CommitHeader
+    end: int
+    """Offset after the last valid one."""
+    tail_end: int
+    """Offset after the last byte behind them that is not zero; `end` when there is none."""
+
+
+def is_staged(disk: Disk, journal_id: bytes, chain: Iterable[ScannedCommit]) -> bool:
+    """Whether prepared parts hold the messages of all these commits. Raises `OSError` when the directory
+    cannot be read."""
+    missing: set[bytes] = set()
+    publishers: set[int] = set()
+    for commit in chain:
+        missing.add(_digest(commit.body))
+        publishers.update(MessageBatch.parse(commit.body).runs["publisher"].tolist())
+    instance = read_identity(disk).instance
+    for label, blocks in prepared_parts(disk, journal_id):
+        if instance is not None and derived_publisher_id(label.publisher, instance) not in publishers:
+            continue
+        with contextlib.suppress(StagedFileDamaged, BadBatch, OSError):  # not a part that can be committed
+            missing -= {_digest(block) for block in blocks}
+        if not missing:
+            return True
+    return False
+
+
+def _digest(encoded: Buffer) -> bytes:
+    """The same for a staged batch and for the commit of it: a commit differs by its stamp alone."""
+    batch = merge((MessageBatch.parse(encoded),), (_NO_STAMP,))
+    digest = blake2b(digest_size=16)
+    for buffer in batch.buffers():
+        digest.update(buffer)
+    return digest.digest()

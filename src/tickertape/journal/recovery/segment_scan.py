@@ -66,8 +66,7 @@ class Ending(NamedTuple):
 class SegmentScan:
     """Reads the commits of one segment in order; after `commits()` is exhausted `ending` describes the end.
 
-    `deep` also checks the body of each commit against its checksum (False only for counting). With `start` it
-    begins at that commit, as `verify` does behind damage."""
+    With `start` it begins at that commit, as `verify` does behind damage."""
 
     def __init__(
         self,
@@ -76,14 +75,12 @@ class SegmentScan:
         header: SegmentHeader,
         header_crc: int,
         *,
-        deep: bool = True,
         start: CommitHeader | None = None,
     ) -> None:
         self._read = read
         self._size = size
         self._header = header
         self._chain = header_crc if start is None else start.chain
-        self._deep = deep
         self._start = start
         self._window = memoryview(b"")
         self._window_start = 0
@@ -108,7 +105,7 @@ class SegmentScan:
                 return
 
     def stretches(self, until: int | None = None) -> Iterator[CommitHeaders | ScannedCommit]:
-        """As `commits` of a deep scan from the start, but many small commits at once.
+        """As `commits` from the start, but many small commits at once.
 
         `until`: offset of a chain without an end. Each byte is read twice at most, so that the time of a
         start is proportional to the size of the segment."""
@@ -162,7 +159,7 @@ class SegmentScan:
         if header.number != number or header.chain != self._chain or header.end > self._size:
             return None
         body = self._bytes(offset + commit_header_bytes, header.body_bytes)
-        if len(body) != header.body_bytes or (self._deep and crc32c(body) != header.body_crc):
+        if len(body) != header.body_bytes or crc32c(body) != header.body_crc:
             return None
         return ScannedCommit(header, body)
 

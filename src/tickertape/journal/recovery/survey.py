@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple, NoReturn
 
-from tickertape.base.errors import JournalCorrupt
 from tickertape.base.interfaces import Disk
 from tickertape.base.limits import KIB
+from tickertape.journal.format.files import damaged_at, open_file
 from tickertape.journal.format.retired_state import RetiredState
 from tickertape.journal.format.segment import (
     COMMIT_MAGIC,
@@ -118,12 +118,9 @@ def read_index(disk: Disk, file: SegmentSurvey) -> SegmentIndex | None:
     """Return the whole index in the seal of a segment; None if there is none, or it is unreadable."""
     if file.header is None or file.seal is None:
         return None
-    handle = disk.open(segment_path(file.number), write=False)
-    try:
+    with open_file(disk, segment_path(file.number)) as handle:
         seal = read_seal(lambda o, n: disk.read(handle, o, n), file.size, file.header)
         return None if seal is None else _decoded(seal)
-    finally:
-        disk.close(handle)
 
 
 def _decoded(seal: ScannedCommit) -> SegmentIndex | None:
@@ -135,8 +132,7 @@ def _decoded(seal: ScannedCommit) -> SegmentIndex | None:
 
 
 def _survey(disk: Disk, number: int, journal_id: bytes, fold: PublisherFold | None) -> SegmentSurvey:
-    handle = disk.open(segment_path(number), write=False)
-    try:
+    with open_file(disk, segment_path(number)) as handle:
         size = disk.size(handle)
 
         def read(offset: int, count: int) -> bytes:
@@ -156,17 +152,12 @@ def _survey(disk: Disk, number: int, journal_id: bytes, fold: PublisherFold | No
         index = _decoded(seal) if fold is not None else None
         counted = fold is not None and index is not None and fold.add(index)
         return SegmentSurvey(number, size, SegmentHead.VALID, header, chain, seal.header, index, counted)
-    finally:
-        disk.close(handle)
 
 
 def is_blank(disk: Disk, path: str) -> bool:
     """Whether a file is empty, or all zeros."""
-    handle = disk.open(path, write=False)
-    try:
+    with open_file(disk, path) as handle:
         return _without_header(lambda o, n: disk.read(handle, o, n), disk.size(handle)) is SegmentHead.BLANK
-    finally:
-        disk.close(handle)
 
 
 def _without_header(read: ReadAt, size: int) -> SegmentHead:
@@ -188,9 +179,9 @@ def _without_header(read: ReadAt, size: int) -> SegmentHead:
 
 def refuse(path: str, offset: int, what: str) -> NoReturn:
     """Raise the error that refuses the start."""
-    raise JournalCorrupt(
-        f"{path} at {offset}: {what}. The start is refused and nothing was changed; "
+    raise damaged_at(
+        path,
+        offset,
+        f"{what}. The start is refused and nothing was changed; "
         "`tickertape journal verify` shows the extent; restore the file from a copy",
-        file=path,
-        offset=offset,
     )

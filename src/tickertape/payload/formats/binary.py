@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from tickertape.base.errors import BadPath
-from tickertape.payload.paths import Path
-from tickertape.payload.select import Select
+from tickertape.payload.paths import Path, Select
 
 
 class Binary:

@@ -22,9 +22,8 @@ from bson.timestamp import Timestamp
 
 from tickertape.payload.formats.plain import plain_by, timestamp_text
 from tickertape.payload.limits import readers_remembered_max
-from tickertape.payload.paths import Path, check_paths
+from tickertape.payload.paths import Path, Select, check_paths
 from tickertape.payload.prune import projector
-from tickertape.payload.select import Select
 from tickertape.payload.types import unreadable, unreadable_by
 from tickertape.payload.walk import Walker
 

@@ -12,8 +12,7 @@ from typing import Any, Final
 
 from tickertape.base.errors import BadPath
 from tickertape.payload.limits import fix_searched_tags_max
-from tickertape.payload.paths import Path, check_paths
-from tickertape.payload.select import Select
+from tickertape.payload.paths import Path, Select, check_paths
 from tickertape.payload.types import Unreadable, unreadable_by
 
 _TAG: Final = re.compile(r"[0-9]+")

@@ -13,9 +13,8 @@ import msgspec
 
 from tickertape.payload.formats.decoded import DECODE_ERRORS, DecodedReader, taken_apart
 from tickertape.payload.limits import readers_remembered_max
-from tickertape.payload.paths import Path, check_paths
+from tickertape.payload.paths import Path, Select, check_paths
 from tickertape.payload.prune import projector
-from tickertape.payload.select import Select
 from tickertape.payload.types import unreadable
 
 # A document is walked through and checked, not made into objects: a third of the time. What this leaves

@@ -16,9 +16,8 @@ import msgspec
 from tickertape.payload.formats.decoded import DecodedReader, taken_apart
 from tickertape.payload.formats.plain import SCALARS, plain_by, timestamp_text
 from tickertape.payload.limits import readers_remembered_max
-from tickertape.payload.paths import Path, check_paths
+from tickertape.payload.paths import Path, Select, check_paths
 from tickertape.payload.prune import projector
-from tickertape.payload.select import Select
 from tickertape.payload.types import unreadable_by
 
 _document: Final = msgspec.msgpack.Decoder().decode

@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
+from tickertape.base.bookmarks import to_micros
 from tickertape.base.errors import AuthenticationFailed, ConfigurationError
 from tickertape.base.interfaces import Now
 from tickertape.base.text_format import shown
-from tickertape.base.timestamps import to_micros
 from tickertape.filter.compiler.regex import BadPattern, Pattern, compile_pattern
 from tickertape.security.private_files import read_private
 from tickertape.security.tokens import NAME_FORM, fits, is_name, name_in

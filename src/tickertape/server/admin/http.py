@@ -3,6 +3,9 @@
 Invariants:
 - At most `admin_request_bytes_max` of a request and one answer are held, and request bodies are refused.
 - A connection ends when its request or answer does not proceed within `admin_request_seconds_max`.
+- A host name that anybody else can own is answered only if the configuration lists it: a page of an attacker
+  can make a browser ask for the attacker's own name and have it resolve to this machine (DNS rebinding). An
+  address in place of a name cannot be rebound.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from typing import Final, NamedTuple, cast
 
 import h11
 
-from tickertape.server.admin.host_check import answers_to
+from tickertape.server.config.addresses import is_address
 from tickertape.server.limits import admin_connections_max, admin_request_bytes_max, admin_request_seconds_max
 
 _METHODS: Final = (b"GET", b"HEAD")
@@ -218,3 +221,35 @@ class HttpConnection(asyncio.Protocol):
 def _header(request: h11.Request, name: bytes, default: bytes = b"") -> str:
     """The first header of that name."""
     return next((value for found, value in request.headers if found == name), default).decode("latin-1")
+
+
+# -- host names ---------------------------------------------------------------------------------------
+
+
+_LOCAL: Final = "localhost"
+
+
+def answers_to(header: str, names: Collection[str]) -> bool:
+    """Whether a request with this `Host` header is answered: it names an address, the local host, or one of
+    `names`, with any port."""
+    host = _host(header)
+    if host is None:
+        return False
+    return is_address(host) or host == _LOCAL or host.endswith(f".{_LOCAL}") or host in map(plain, names)
+
+
+def plain(name: str) -> str:
+    """A host name as it is compared."""
+    return name.lower().removesuffix(".")
+
+
+def _host(header: str) -> str | None:
+    """The host of `host`, `host:port`, `[v6]` or `[v6]:port`, without brackets; None for anything else."""
+    host, colon, port = header.strip().partition("]") if header.startswith("[") else header.partition(":")
+    if header.startswith("["):
+        if not colon or (port and not port.startswith(":")):
+            return None
+        host, port = host[1:], port[1:]
+    if port and not (port.isascii() and port.isdigit()):
+        return None
+    return plain(host)

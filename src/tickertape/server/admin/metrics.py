@@ -20,9 +20,9 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from tickertape.base.timestamps import parse_timestamp
+from tickertape.base.bookmarks import parse_timestamp
 from tickertape.engine.queues.snapshot import QueueSnapshot
-from tickertape.server.admin.schema import SlowClientsState, Stats, Totals, TransactionsState
+from tickertape.server.admin.schema import SlowClientsState, Stats, TransactionsState
 
 _P: Final = "tickertape_"
 
@@ -32,16 +32,23 @@ def _first_seconds(stats: Stats) -> float | None:
     return None if time is None else parse_timestamp(time) / 1e6
 
 
-_TOTALS: Final[tuple[tuple[str, str, Callable[[Totals], int]], ...]] = (
-    ("persisted_messages", "Messages persisted.", lambda t: t.persisted_messages),
-    ("persisted_bytes", "Bytes of their bodies.", lambda t: t.persisted_bytes),
-    ("unrecorded_messages", "Messages of unrecorded topics.", lambda t: t.unrecorded_messages),
-    ("unrecorded_bytes", "Bytes of their bodies.", lambda t: t.unrecorded_bytes),
-    ("sent_messages", "Messages delivered, each as often as it was sent.", lambda t: t.sent_messages),
-    ("sent_bytes", "Bytes of their bodies.", lambda t: t.sent_bytes),
-    ("duplicate_messages", "Messages published again and dropped.", lambda t: t.duplicate_messages),
-    ("unreadable_messages", "Bodies that filters could not read.", lambda t: t.unreadable_messages),
-    ("logons", "Logons of clients.", lambda t: t.logons),
+_TOTALS: Final[tuple[tuple[str, str, Callable[[Stats], int]], ...]] = (
+    ("persisted_messages", "Messages persisted.", lambda s: s.totals.persisted_messages),
+    ("persisted_bytes", "Bytes of their bodies.", lambda s: s.totals.persisted_bytes),
+    ("unrecorded_messages", "Messages of unrecorded topics.", lambda s: s.totals.unrecorded_messages),
+    ("unrecorded_bytes", "Bytes of their bodies.", lambda s: s.totals.unrecorded_bytes),
+    ("sent_messages", "Messages delivered, each as often as it was sent.", lambda s: s.totals.sent_messages),
+    ("sent_bytes", "Bytes of their bodies.", lambda s: s.totals.sent_bytes),
+    ("duplicate_messages", "Messages published again and dropped.", lambda s: s.totals.duplicate_messages),
+    ("unreadable_messages", "Bodies that filters could not read.", lambda s: s.totals.unreadable_messages),
+    ("logons", "Logons of clients.", lambda s: s.totals.logons),
+    ("journal_commits", "Commits of messages persisted.", lambda s: s.journal.commits),
+    ("journal_removed_segments", "Old segments removed.", lambda s: s.journal.retention.removed_segments),
+    (
+        "journal_retention_failures",
+        "Removals that failed and are tried again.",
+        lambda s: s.journal.retention.failures,
+    ),
 )
 _GAUGES: Final[tuple[tuple[str, str, Callable[[Stats], float | None]], ...]] = (
     ("ready", "1 when the server serves, 0 when it drains or has failed.", lambda s: s.state == "ready"),
@@ -135,16 +142,7 @@ class _Report(Collector):
             if value is not None:
                 yield GaugeMetricFamily(_P + name, text, value=float(value))
         for name, text, total_of in _TOTALS:
-            yield CounterMetricFamily(_P + name, text, value=total_of(stats.totals))
-        yield CounterMetricFamily(
-            f"{_P}journal_commits", "Commits of messages persisted.", value=stats.journal.commits
-        )
-        retention = self._stats.journal.retention
-        for name, text, count in (
-            ("removed_segments", "Old segments removed.", retention.removed_segments),
-            ("retention_failures", "Removals that failed and are tried again.", retention.failures),
-        ):
-            yield CounterMetricFamily(f"{_P}journal_{name}", text, value=count)
+            yield CounterMetricFamily(_P + name, text, value=total_of(stats))
         yield self._syncs()
         yield _by_code("refused_commands", "Commands refused; the connection went on.", stats.totals.refused)
         yield _by_code("ended_connections", "Connections that the server ended.", stats.totals.ended)

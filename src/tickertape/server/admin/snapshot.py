@@ -10,12 +10,13 @@ import os
 import time
 from collections import Counter
 from itertools import islice
-from typing import NamedTuple
+from operator import attrgetter
+from typing import Final, NamedTuple
 
 import msgspec
 
+from tickertape.base.bookmarks import format_timestamp
 from tickertape.base.histogram import SECONDS_BUCKETS, Histogram
-from tickertape.base.timestamps import format_timestamp
 from tickertape.engine.delivery.fanout import Fanout
 from tickertape.engine.delivery.log_delivery import LogDelivery
 from tickertape.engine.matching.interest import Interest
@@ -283,17 +284,12 @@ class InstanceSnapshot:
         return topics
 
 
+_counts: Final = attrgetter(*TopicSnapshot._fields[1:-1])
+"""The values of `TopicCounters` that a `TopicSnapshot` has, in its order."""
+
+
 def _topic_snapshot(name: str, topic: TopicCounters, subscriptions: int | None) -> TopicSnapshot:
-    return TopicSnapshot(
-        name,
-        topic.recorded,
-        topic.messages,
-        topic.bytes,
-        topic.publisher,
-        topic.sequence,
-        topic.timestamp,
-        subscriptions,
-    )
+    return TopicSnapshot._make((name, *_counts(topic), subscriptions))
 
 
 def _topic(snapshot: TopicSnapshot) -> TopicState:

@@ -5,6 +5,7 @@ The text alone decides: no name is resolved, no port opened.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from typing import Final, NamedTuple
 
@@ -80,7 +81,7 @@ def _host_and_port(text: str, rest: str, forms: str) -> ListenAddress:
         raise ConfigurationError(f"{shown(text)} needs a host and a port; use {forms}")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
-        if not _is_address(socket.AF_INET6, host):
+        if not is_address(host, socket.AF_INET6):
             raise ConfigurationError(f"{shown(host)} in {shown(text)} is no IPv6 address")
     elif not _is_host(host):
         raise ConfigurationError(f"{shown(host)} in {shown(text)} is no host; use {forms}")
@@ -103,17 +104,18 @@ def _unix(text: str, path: str) -> ListenAddress:
 
 
 def _is_loopback(host: str) -> bool:
-    if _is_address(socket.AF_INET, host):
+    if is_address(host, socket.AF_INET):
         return host.startswith("127.")
     return host == "localhost" or (
-        _is_address(socket.AF_INET6, host)
+        is_address(host, socket.AF_INET6)
         and socket.inet_pton(socket.AF_INET6, host) == socket.inet_pton(socket.AF_INET6, "::1")
     )
 
 
-def _is_address(family: socket.AddressFamily, host: str) -> bool:
-    try:
-        socket.inet_pton(family, host)
-    except (OSError, ValueError):
-        return False
-    return True
+def is_address(host: str, *families: socket.AddressFamily) -> bool:
+    """Whether a host is an address of one of `families`; none given: of either."""
+    for family in families or (socket.AF_INET, socket.AF_INET6):
+        with contextlib.suppress(OSError, ValueError):
+            socket.inet_pton(family, host)
+            return True
+    return False

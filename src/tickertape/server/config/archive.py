@@ -9,8 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from tickertape.base.errors import ConfigurationError
-from tickertape.server.config.document import ConfigNode
-from tickertape.server.config.section import Section, flag_of, kind_of, seconds_of, text_of
+from tickertape.server.config.document import ConfigNode, Section, flag_of, kind_of, seconds_of, text_of
 from tickertape.server.limits import archive_refresh_seconds_default
 
 REFRESH_SECONDS_MIN: Final = 0.1
@@ -33,10 +32,7 @@ class ArchiveConfig(msgspec.Struct, frozen=True, kw_only=True):
 def read_archive(section: Section, home: str) -> ArchiveConfig:
     """Read the table. `home`: the file that a relative path belongs to, unless the table's file does."""
     location = section.required("location", _location, "")
-    nothing: dict[str, str] = {}
-    options = section.value("storage_options", _options, nothing)
-    require = section.value("require", flag_of, True)
-    refresh = section.value("refresh", _refresh, archive_refresh_seconds_default)
+    found = section.values(storage_options=_options, require=flag_of, refresh=_refresh)
     section.finish()
     if find_spec(_NEEDED) is None:
         section.problem("location", f"an archive needs {_NEEDED}: pip install 'tickertape[spark]'")
@@ -44,7 +40,7 @@ def read_archive(section: Section, home: str) -> ArchiveConfig:
         source = section.location("location")
         home = source.file if source.line else home
         location = str(Path(home).parent / location) if home else location
-    return ArchiveConfig(location=location, storage_options=options, require=require, refresh=refresh)
+    return ArchiveConfig(location=location, **found)
 
 
 def _location(value: Any) -> str:

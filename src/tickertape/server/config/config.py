@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
@@ -16,10 +17,9 @@ import msgspec
 from tickertape.base.client_limits import DEFAULT as CLIENT_LIMITS
 from tickertape.base.client_limits import ClientLimits
 from tickertape.base.errors import BadName, ConfigurationError
-from tickertape.base.limits import MIB, client_name_bytes_max
+from tickertape.base.limits import client_name_bytes_max
 from tickertape.base.names import check_client_name
 from tickertape.base.text_format import shown
-from tickertape.base.units import parse_size
 from tickertape.engine.limits import topic_names_bytes_max
 from tickertape.engine.runtime.queue_definition import QueueDefinition
 from tickertape.journal.limits import segment_bytes_default, segment_bytes_min
@@ -27,26 +27,31 @@ from tickertape.payload import MESSAGE_TYPE_ALIASES, MESSAGE_TYPES, message_type
 from tickertape.server.config.addresses import parse_admin, parse_host_name
 from tickertape.server.config.archive import ArchiveConfig, read_archive
 from tickertape.server.config.document import (
+    MISSING,
     ConfigNode,
     ConfigProblem,
     ConfigProblems,
-    SourceLocation,
-    read_document,
-)
-from tickertape.server.config.limits import read_limits
-from tickertape.server.config.queues import read_queues
-from tickertape.server.config.section import (
-    MISSING,
     Section,
+    SourceLocation,
     check_choice,
+    choice_of,
     flag_of,
     kind_of,
+    path_of,
+    read_document,
     seconds_of,
+    size_of,
     text_of,
 )
-from tickertape.server.config.slow_clients import SlowClientsConfig, read_slow_clients
+from tickertape.server.config.limits import (
+    SlowClientsConfig,
+    TransactionsConfig,
+    read_limits,
+    read_slow_clients,
+    read_transactions,
+)
+from tickertape.server.config.queues import read_queues
 from tickertape.server.config.topics import read_name, read_recorded
-from tickertape.server.config.transactions import TransactionsConfig, read_transactions
 from tickertape.server.config.transports import (
     BEYOND_LOOPBACK,
     Authentication,
@@ -278,7 +283,7 @@ def _config(root: Section, file: str) -> Config:
 def _instance(section: Section, file: str) -> InstanceConfig:
     section.not_built(*INSTANCE_LATER)
     name = section.value("name", _instance_name, NAME_DEFAULT)
-    data = section.value("data", _directory, DATA_DEFAULT)
+    data = section.value("data", partial(path_of, noun="directory"), DATA_DEFAULT)
     drain = section.value("drain_timeout", seconds_of, drain_seconds_default)
     # In a file, and by default beside one, `data` is relative to that file; given by the caller, to here.
     location = section.location("data")
@@ -291,33 +296,26 @@ def _instance(section: Section, file: str) -> InstanceConfig:
 
 def _journal(section: Section) -> JournalConfig:
     section.not_built(*JOURNAL_LATER)
-    chosen = section.value("sync", _sync, None)
-    sync = chosen or SYNC_NAMES[0]
-    interval = section.value("sync_interval", _sync_interval, SYNC_INTERVAL_DEFAULT)
-    known = chosen is not None or not section.has("sync")
-    if known and sync != "interval" and section.has("sync_interval"):
+    found = section.values(
+        sync=choice_of(SYNC_NAMES),
+        sync_interval=_sync_interval,
+        segment_size=partial(size_of, example="256MB", least=segment_bytes_min),
+        create=flag_of,
+        retain=_retain,
+        retain_size=partial(size_of, example="256MB"),
+    )
+    journal = JournalConfig(**found)
+    sync, size, retain_size = journal.sync, journal.segment_size, journal.retain_size
+    known = {key for key in ("sync", "segment_size") if key in found or not section.has(key)}
+    if "sync" in known and sync != "interval" and section.has("sync_interval"):
         section.problem("sync_interval", f'has an effect with sync = "interval" only, and sync is "{sync}"')
-    chosen_size = section.value("segment_size", _segment_size, None)
-    size = chosen_size or segment_bytes_default
-    create = section.value("create", flag_of, True)
-    retain = section.value("retain", _retain, None)
-    retain_size = section.value("retain_size", _size, None)
     least = retained_segments_min * size
-    size_known = chosen_size is not None or not section.has("segment_size")
-    if size_known and retain_size is not None and retain_size < least:
+    if "segment_size" in known and retain_size is not None and retain_size < least:
         what = f"{retained_segments_min} times segment_size, which is {size:,} bytes"
         section.problem("retain_size", f"is at least {least:,} bytes: {what}, not {retain_size:,}")
     topics = section.tables("topic")
     section.finish()
-    return JournalConfig(
-        sync=sync,
-        sync_interval=interval,
-        segment_size=size,
-        create=create,
-        retain=retain,
-        retain_size=retain_size,
-        topics=None if topics is None else read_recorded(topics),
-    )
+    return msgspec.structs.replace(journal, topics=None if topics is None else read_recorded(topics))
 
 
 def _admin(section: Section) -> Admin:
@@ -331,10 +329,9 @@ def _admin(section: Section) -> Admin:
 
 
 def _logging(section: Section) -> LoggingConfig:
-    form = section.value("format", _format, FORMATS[0])
-    level = section.value("level", _level, LoggingConfig().level)
+    found = section.values(format=choice_of(FORMATS), level=choice_of(LEVELS))
     section.finish()
-    return LoggingConfig(format=form, level=level)
+    return LoggingConfig(**found)
 
 
 def _topics(root: Section) -> list[TopicConfig]:
@@ -361,13 +358,6 @@ def _instance_name(value: Any) -> str:
     return name
 
 
-def _directory(value: Any) -> str:
-    path = text_of(value)
-    if not path or "\0" in path:
-        raise ConfigurationError(f"is the path of a directory, not {shown(path)}")
-    return path
-
-
 def _admin_listen(value: Any) -> str | None:
     if value != ADMIN_OFF:
         parse_admin(text_of(value))
@@ -377,21 +367,6 @@ def _admin_listen(value: Any) -> str | None:
 def _host_names(value: Any) -> tuple[str, ...]:
     names = [member.value for member in value] if isinstance(value, list) else [value]
     return tuple(parse_host_name(text_of(name)) for name in names)
-
-
-def _sync(value: Any) -> SyncName:
-    check_choice(value, SYNC_NAMES)
-    return cast("SyncName", value)
-
-
-def _format(value: Any) -> Format:
-    check_choice(value, FORMATS)
-    return cast("Format", value)
-
-
-def _level(value: Any) -> Level:
-    check_choice(value, LEVELS)
-    return cast("Level", value)
 
 
 def _sync_interval(value: Any) -> float:
@@ -406,19 +381,6 @@ def _retain(value: Any) -> float:
     if seconds <= 0:
         raise ConfigurationError(f'is above 0, such as "7d" (without it all is kept), not {kind_of(value)}')
     return seconds
-
-
-def _size(value: Any) -> int:
-    if isinstance(value, dict | list):
-        raise ConfigurationError(f'is a size such as "256MB", not {kind_of(value)}')
-    return parse_size(value)
-
-
-def _segment_size(value: Any) -> int:
-    size = _size(value)
-    if size < segment_bytes_min:
-        raise ConfigurationError(f"is at least {segment_bytes_min // MIB}MB, not {kind_of(value)}")
-    return size
 
 
 def _message_type(value: Any) -> str:

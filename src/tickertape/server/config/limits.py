@@ -1,23 +1,50 @@
-"""Limits configuration: the table `[limits]`, the bounds for clients.
+"""Limits configuration: the tables `[limits]`, `[slow_clients]` and `[transactions]`.
 
-Invariant: no limit exceeds what other parts of the product can hold.
+Invariant: no limit exceeds what other parts of the product can hold. Directories are not touched.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any, Final
+
+import msgspec
 
 from tickertape.base.client_limits import DEFAULT, LEAST, MOST, ClientLimits
 from tickertape.base.errors import ConfigurationError
-from tickertape.base.units import parse_size
-from tickertape.server.config.section import Section
+from tickertape.base.limits import MIB
+from tickertape.base.text_format import shown
+from tickertape.base.units import parse_interval, parse_size
+from tickertape.engine.limits import (
+    slow_connection_bytes_default,
+    slow_disk_bytes_default,
+    slow_memory_bytes_default,
+    staged_age_seconds_default,
+    staged_bytes_max_default,
+    transaction_bytes_max_default,
+)
+from tickertape.engine.transactions.staging_area import StagingLimits
+from tickertape.engine.transient.slow_consumers import SlowConsumerLimits
+from tickertape.journal.format.segment import SPILL_DIRECTORY
+from tickertape.server.config.document import Section, kind_of, size_of
+from tickertape.server.limits import (
+    slow_disk_bytes_min,
+    slow_memory_bytes_min,
+    staged_age_seconds_min,
+    transaction_bytes_min,
+)
 
 _WHY: Final = {
     "message_bytes_max": "frames, segments and the stores of clients hold no larger message",
     "filter_bytes_max": "a longer filter keeps all other clients waiting while it is read",
     "subscriptions_per_connection_max": "a bookmark store holds no more subscriptions",
 }
+DIRECTORY_DEFAULT: Final = SPILL_DIRECTORY
+"""Below the data directory."""
+NO_AGE: Final = "none"
+_staged_size = partial(size_of, example="4GB", least=transaction_bytes_min)
 
 
 def read_limits(section: Section) -> ClientLimits:
@@ -41,3 +68,134 @@ def _bounded(name: str) -> Callable[[Any], int]:
         return number
 
     return read
+
+
+# -- slow clients -------------------------------------------------------------------------------------
+
+
+class SlowClientsConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds of the backlogs of slow clients, in bytes and time, also of `live` subscriptions."""
+
+    memory_limit: int = slow_memory_bytes_default
+    """Bytes, all connections together."""
+    connection_limit: int = slow_connection_bytes_default
+    """Bytes for one connection, before they go to disk."""
+    disk_limit: int = slow_disk_bytes_default
+    """Bytes, all connections together; 0: nothing goes to disk."""
+    directory: str | None = None
+    """None: `spill` below the data directory."""
+    age_limit: float | None = None
+    """Seconds for which something may wait, or a `live` subscription be behind; None: as long as it likes."""
+
+    @property
+    def limits(self) -> SlowConsumerLimits:
+        """The bounds, for the engine."""
+        return SlowConsumerLimits(self.memory_limit, self.connection_limit, self.disk_limit, self.age_limit)
+
+    def path(self, data: str) -> str:
+        """Return the directory below the data directory `data`, or the configured one."""
+        return str(Path(data) / DIRECTORY_DEFAULT) if self.directory is None else self.directory
+
+
+def read_slow_clients(section: Section, home: str) -> SlowClientsConfig:
+    """Read the table. `home`: the file that a relative path belongs to, unless the table's file does."""
+    memory = section.value("memory_limit", _memory, slow_memory_bytes_default)
+    connection = section.value("connection_limit", _size, min(slow_connection_bytes_default, memory))
+    disk = section.value("disk_limit", _disk, slow_disk_bytes_default)
+    directory = section.value("directory", _directory, None)
+    age = section.value("age_limit", _age, None)
+    if connection > memory:
+        section.problem("connection_limit", f"{connection} bytes, is above memory_limit, {memory} bytes")
+    if directory is not None:
+        if disk == 0:
+            section.problem("directory", "has an effect with a disk_limit only, and disk_limit is 0")
+        home = section.location("directory").file if section.location("directory").line else home
+        directory = str(Path(home).parent / directory) if home else directory
+    section.finish()
+    return SlowClientsConfig(
+        memory_limit=memory,
+        connection_limit=connection,
+        disk_limit=disk,
+        directory=directory,
+        age_limit=age,
+    )
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, dict | list):
+        raise ConfigurationError('is a size such as "64MB"')
+    return parse_size(value)
+
+
+def _memory(value: Any) -> int:
+    size = _size(value)
+    if size < slow_memory_bytes_min:
+        raise ConfigurationError(f"is at least {slow_memory_bytes_min // MIB}MB, not {shown(str(value))}")
+    return size
+
+
+def _disk(value: Any) -> int:
+    size = _size(value)
+    if 0 < size < slow_disk_bytes_min:
+        least = slow_disk_bytes_min // MIB
+        raise ConfigurationError(f"is 0 (nothing on disk) or at least {least}MB, not {shown(str(value))}")
+    return size
+
+
+def _directory(value: Any) -> str:
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise ConfigurationError("is the path of a directory")
+    return value
+
+
+def _age(value: Any) -> float | None:
+    if value == NO_AGE:
+        return None
+    if isinstance(value, dict | list):
+        raise ConfigurationError(f'is a time such as "30s", or "{NO_AGE}"')
+    seconds = parse_interval(value)
+    if seconds <= 0:
+        raise ConfigurationError(f'is more than 0, or "{NO_AGE}"')
+    return seconds
+
+
+# -- transactions -------------------------------------------------------------------------------------
+
+
+class TransactionsConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds of staged transactions, in bytes and time."""
+
+    disk_limit: int = staged_bytes_max_default
+    """Bytes, all transactions together."""
+    bytes_max: int = transaction_bytes_max_default
+    """Bytes of one transaction."""
+    expire_after: float = staged_age_seconds_default
+    """Seconds after which an unused staged transaction is dropped."""
+
+    @property
+    def limits(self) -> StagingLimits:
+        """The bounds, for the engine."""
+        return StagingLimits(self.disk_limit, self.bytes_max, self.expire_after)
+
+
+def read_transactions(section: Section) -> TransactionsConfig:
+    """The table."""
+    chosen_disk = section.value("disk_limit", _staged_size, None)
+    disk = staged_bytes_max_default if chosen_disk is None else chosen_disk
+    chosen = section.value("bytes_max", _staged_size, None)
+    one = min(transaction_bytes_max_default, disk) if chosen is None else chosen
+    age = section.value("expire_after", _staged_age, staged_age_seconds_default)
+    known = chosen_disk is not None or not section.has("disk_limit")
+    if known and one > disk:
+        section.problem("bytes_max", f"{one:,} bytes, is above disk_limit, {disk:,} bytes")
+    section.finish()
+    return TransactionsConfig(disk_limit=disk, bytes_max=one, expire_after=age)
+
+
+def _staged_age(value: Any) -> float:
+    if isinstance(value, dict | list):
+        raise ConfigurationError(f'is a time such as "1h", not {kind_of(value)}')
+    seconds = parse_interval(value)
+    if seconds < staged_age_seconds_min:
+        raise ConfigurationError(f"is at least {staged_age_seconds_min:g} second, not {kind_of(value)}")
+    return seconds

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tickertape.base.bookmarks import BOOKMARK_FORM, TIME_FORM, AtBookmarks, AtTime, Epoch, parse_bookmark
 from tickertape.base.errors import BadBookmark, BadFilter, BadTopic, ConfigurationError
 from tickertape.base.limits import lease_seconds_max, queue_backlog_max
-from tickertape.base.names import check_topic, is_pattern
+from tickertape.base.names import is_pattern
 from tickertape.base.text_format import shown
 from tickertape.engine.runtime.queue_definition import (
     EXPIRATION_MODELS,
@@ -24,14 +24,15 @@ from tickertape.engine.runtime.queue_definition import (
 )
 from tickertape.engine.runtime.topic_catalog import DEFAULT_TYPE
 from tickertape.payload import MessageType, message_type
-from tickertape.server.config.section import (
+from tickertape.server.config.document import (
     Section,
-    check_choice,
+    choice_of,
     count_of,
     flag_of,
     kind_of,
     seconds_of,
     text_of,
+    topic_of,
 )
 from tickertape.server.limits import (
     lease_seconds_min,
@@ -51,7 +52,6 @@ _POINT_FORM: Final = f"epoch, now, {BOOKMARK_FORM} or {TIME_FORM}"
 _OF_MESSAGES: Final = frozenset({"topics", "bookmarks", "correlation_ids", "sow_keys"})
 """Fields of a filter's context that do not depend on the subscriber or the time."""
 
-_Choice = TypeVar("_Choice", bound=str)
 _Made = TypeVar("_Made")
 
 
@@ -100,17 +100,17 @@ def _topic_set(names: Iterable[str] | None) -> TopicSet | None:
 
 
 def _queue(section: Section, known: _Known) -> QueueDefinition:
-    name = section.required("name", _topic, "")
+    name = section.required("name", topic_of, "")
     underlying = section.value("underlying", _underlying, name)
     covered = _topic_set([underlying])
     _check_recorded(section, "underlying" if section.has("underlying") else "name", underlying, known)
     literal = bool(underlying) and not is_pattern(underlying)
-    target = section.value("default_publish_target", _topic, None)
+    target = section.value("default_publish_target", topic_of, None)
     if target is None:
         target = underlying if literal and underlying != name else None
     elif _check_recorded(section, "default_publish_target", target, known) and covered is not None:
         _check_target(section, target, underlying, covered)
-    dead_letter = section.value("dead_letter", _topic, None)
+    dead_letter = section.value("dead_letter", topic_of, None)
     _check_recorded(section, "dead_letter", dead_letter, known)
     if dead_letter is not None and covered is not None and dead_letter in covered:
         section.problem(
@@ -118,8 +118,8 @@ def _queue(section: Section, known: _Known) -> QueueDefinition:
             f"{shown(dead_letter)} is a topic of the queue itself: what expires would enter it again",
         )
     types = _types(underlying, covered, known.types)
-    semantics = section.value("semantics", _one_of(SEMANTICS), SEMANTICS[0])
-    fairness = section.value("fairness_model", _one_of(FAIRNESS), None)
+    semantics = section.value("semantics", choice_of(SEMANTICS), SEMANTICS[0])
+    fairness = section.value("fairness_model", choice_of(FAIRNESS), None)
     if semantics == "at-most-once":
         _check_at_most_once(section, fairness)
     queue = QueueDefinition(
@@ -136,11 +136,11 @@ def _queue(section: Section, known: _Known) -> QueueDefinition:
         max_cancels=section.value("max_cancels", lambda v: count_of(v, 0, queue_count_max), None),
         expiration=section.value("expiration", _expiration, None),
         expiration_model=section.value(
-            "expiration_model", _one_of(EXPIRATION_MODELS), QueueDefinition("").expiration_model
+            "expiration_model", choice_of(EXPIRATION_MODELS), QueueDefinition("").expiration_model
         ),
         priority=section.value("priority", _priority(types), None),
         barrier_expression=section.value("barrier_expression", _filter(types), None),
-        leasing=section.value("leasing", _one_of(LEASING), QueueDefinition("").leasing),
+        leasing=section.value("leasing", choice_of(LEASING), QueueDefinition("").leasing),
         recovery_point=section.value("recovery_point", _point, QueueDefinition("").recovery_point),
         file_backed_metadata=section.value("file_backed_metadata", flag_of, False),
         target_queue_depth=section.value(
@@ -237,28 +237,12 @@ def _covers(queue: QueueDefinition, topic: str) -> bool:
 # -- values -------------------------------------------------------------------------------------------
 
 
-def _topic(value: Any) -> str:
-    name = text_of(value)  # the server's own topics have a $, and count as patterns
-    if is_pattern(name):
-        raise ConfigurationError(f"{shown(name)} is a pattern: a topic is named in full here")
-    check_topic(name)
-    return name
-
-
 def _underlying(value: Any) -> str:
     if not is_pattern(text_of(value)):
-        return _topic(value)
+        return topic_of(value)
     from tickertape.filter import compile_topic_pattern
 
     return compile_topic_pattern(value).text
-
-
-def _one_of(names: Sequence[_Choice]) -> Callable[[Any], _Choice]:
-    def convert(value: Any) -> _Choice:
-        check_choice(value, names)
-        return cast("_Choice", value)
-
-    return convert
 
 
 def _backlog(value: Any) -> int:

@@ -6,23 +6,25 @@ Invariant: a pattern is never taken for a name, and patterns can be matched in l
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, Final
 
 from tickertape.base.errors import BadTopic, ConfigurationError
-from tickertape.base.names import PATTERN_CHARACTERS, check_topic, is_pattern
+from tickertape.base.names import PATTERN_CHARACTERS, is_pattern
 from tickertape.base.text_format import shown
 from tickertape.filter.limits import recorded_patterns_max
-from tickertape.server.config.section import Section, text_of
+from tickertape.server.config.document import Section, text_of, topic_of
 
 RECORDED_LATER: Final = ("filter", "key", "expiration")
 TOPIC_LATER: Final = (*RECORDED_LATER, "pattern")
 """Notations of planned features."""
+_recorded_topic = partial(topic_of, remedy="write pattern = ... for it")
 
 
 def read_name(section: Section, taken: set[str]) -> str:
     """The `name` of a topic's table, the last of its keys to be read; each name once."""
     section.not_built(*TOPIC_LATER)
-    name = section.required("name", _topic, "")
+    name = section.required("name", topic_of, "")
     section.finish()
     _take(section, "name", name, taken)
     return name
@@ -42,7 +44,7 @@ def read_recorded(sections: Iterable[Section]) -> list[str]:
             name = section.value("pattern", _pattern, "")
             if section.has("name"):
                 section.problem("pattern", "stands beside name: a table has one of the two")
-            section.value("name", _topic, "")
+            section.value("name", topic_of, "")
         else:
             name = section.required("name", _recorded_topic, "")
             section.value("pattern", _pattern, "")  # it is one of the keys that may be here
@@ -59,22 +61,6 @@ def _take(section: Section, key: str, name: str, taken: set[str]) -> None:
         section.problem(key, f"{shown(name)} is given twice")
     elif name:
         taken.add(name)
-
-
-def _topic(value: Any) -> str:
-    name = text_of(value)
-    if is_pattern(name):
-        raise ConfigurationError(f"{shown(name)} is a pattern: a topic is named in full here")
-    check_topic(name)
-    return name
-
-
-def _recorded_topic(value: Any) -> str:
-    name = text_of(value)
-    if is_pattern(name):
-        raise ConfigurationError(f"{shown(name)} is a pattern: write pattern = ... for it")
-    check_topic(name)
-    return name
 
 
 def _pattern(value: Any) -> str:

@@ -5,15 +5,14 @@ Certificates, keys and token files are read when the server starts.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 
 import msgspec
 
-from tickertape.base.errors import ConfigurationError
-from tickertape.base.text_format import shown
 from tickertape.server.config.addresses import parse_listen
-from tickertape.server.config.section import Section, flag_of, text_of
+from tickertape.server.config.document import Section, flag_of, path_of, text_of
 
 LISTEN_DEFAULT: Final = "tcp://127.0.0.1:9007"
 TRANSPORT_LATER: Final = ("name", "slow_client")
@@ -22,6 +21,7 @@ _WAYS: Final = (
     "listen on tls:// with a certificate, or on 127.0.0.1, or write insecure = true beside it in a file"
 )
 _OF_TLS: Final = ("certificate", "key", "client_ca")
+_path = partial(path_of, noun="file")
 
 
 class Transport(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,10 +109,3 @@ def _beside(section: Section, key: str, path: str) -> str:
 def _listen(value: Any) -> str:
     parse_listen(text_of(value))
     return cast("str", value)
-
-
-def _path(value: Any) -> str:
-    path = text_of(value)
-    if not path or "\0" in path:
-        raise ConfigurationError(f"is the path of a file, not {shown(path)}")
-    return path

@@ -2,6 +2,10 @@
 
 A store that does not answer delays only its readers, not the event loop or the end of the process. A failed
 read is an answer too.
+
+Invariants:
+- A connection has at most its share of the threads, and no second turn while another waits for its first.
+- Requests of closed connections are not carried out.
 """
 
 from __future__ import annotations
@@ -10,13 +14,13 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
+from tickertape.base.bookmarks import format_timestamp
 from tickertape.base.errors import ArchiveFailed, TickertapeError
-from tickertape.base.timestamps import format_timestamp
 from tickertape.engine.broker import Broker
 from tickertape.engine.log_reads.read_tasks import ReadTask
 from tickertape.engine.runtime.effects import ArchiveRead
@@ -41,12 +45,71 @@ from tickertape.journal.reading.log_view import LogPart, LogView
 from tickertape.server.clock import clock
 from tickertape.server.config.archive import ArchiveConfig
 from tickertape.server.events import event
-from tickertape.server.limits import archive_scans_max, archive_threads_max
-from tickertape.server.storage.archive_reads_queue import ArchiveReadQueue
+from tickertape.server.limits import (
+    archive_scans_max,
+    archive_threads_max,
+    archive_threads_per_connection_max,
+)
 
 if TYPE_CHECKING:
     from tickertape.archive.reader import ArchiveExtent, ArchiveReader
     from tickertape.archive.schema import Coverage
+
+
+class ArchiveReadQueue:
+    """Requests that wait, by their connection. May be used by several threads."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._lines: dict[int, deque[ArchiveRead]] = {}
+        """By connection; whose turn comes first is first."""
+        self._busy: Counter[int] = Counter()
+        """Requests of each connection that are being carried out."""
+        self._stopped = False
+
+    def put(self, effect: ArchiveRead) -> None:
+        """It is to be carried out."""
+        with self._changed:
+            self._lines.setdefault(effect.conn, deque()).append(effect)
+            self._changed.notify()
+
+    def take(self) -> ArchiveRead | None:
+        """Wait for the next one, which counts as under way until `done`; None: no more are carried out."""
+        with self._changed:
+            while not self._stopped:
+                for conn, line in self._lines.items():
+                    if self._busy[conn] < archive_threads_per_connection_max:
+                        return self._begin(conn, line)
+                self._changed.wait()
+            return None
+
+    def _begin(self, conn: int, line: deque[ArchiveRead]) -> ArchiveRead:
+        effect = line.popleft()
+        self._busy[conn] += 1
+        del self._lines[conn]
+        if line:
+            self._lines[conn] = line  # at the end: others go first
+        return effect
+
+    def done(self, effect: ArchiveRead) -> None:
+        """It was carried out."""
+        with self._changed:
+            self._busy[effect.conn] -= 1
+            if not self._busy[effect.conn]:
+                del self._busy[effect.conn]
+            self._changed.notify()
+
+    def drop(self, conn: int) -> list[ArchiveRead]:
+        """Drop the waiting requests of a closed connection; returns them."""
+        with self._changed:
+            return list(self._lines.pop(conn, ()))
+
+    def stop(self) -> None:
+        """Nothing more is carried out."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
 
 Deliver = Callable[[ArchiveCoverage | ArchiveFailed], None]
 """Takes the outcome of a probe, on the event loop."""

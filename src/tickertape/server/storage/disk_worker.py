@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from tickertape.base.histogram import Histogram
 from tickertape.journal.commit.jobs import (
+    DiskJobExecutor,
     JournalJob,
     PrepareSegment,
     RetireSegments,
@@ -19,7 +20,6 @@ from tickertape.journal.commit.jobs import (
     WriteCommit,
     WriteQueues,
 )
-from tickertape.journal.disk_jobs import DiskJobExecutor
 from tickertape.server.events import event
 from tickertape.server.limits import sync_slow_seconds
 from tickertape.server.storage.worker_thread import Worker, Workers

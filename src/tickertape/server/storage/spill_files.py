@@ -15,16 +15,15 @@ import fcntl
 import logging
 import os
 import re
-import threading
 from collections.abc import Callable
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Final
 
 from tickertape.base.errors import SpillFailed
 from tickertape.base.interfaces import Buffer
 from tickertape.engine.runtime.effects import SpillRead, SpillTrim, SpillWrite
 from tickertape.server.events import event
+from tickertape.server.storage.worker_thread import ThreadWorker
 
 Job = SpillWrite | SpillRead | SpillTrim
 Answer = Callable[[int, Buffer | OSError | None], None]
@@ -47,10 +46,9 @@ class SpillFiles:
         self._within = within
         self._directory = -1
         self._answer: Answer | None = None
-        self._writes: SimpleQueue[Job | None] = SimpleQueue()
-        self._reads: SimpleQueue[Job | None] = SimpleQueue()
         self._files: dict[int, int] = {}
-        self._threads: list[threading.Thread] = []
+        self._threads: tuple[ThreadWorker[Job], ...] = ()
+        """For writes and deletions, and for reads; made with the first job."""
         self._stopped = False
         try:
             self._directory = self._open_directory()
@@ -103,45 +101,39 @@ class SpillFiles:
         if self._stopped:
             return  # no answer is awaited
         if not self._threads:
-            for queue, name in ((self._writes, "spill-write"), (self._reads, "spill-read")):
-                thread = threading.Thread(target=self._run, args=(queue,), name=name, daemon=True)
-                self._threads.append(thread)
-                thread.start()
-        (self._reads if isinstance(job, SpillRead) else self._writes).put(job)
+            self._threads = ThreadWorker(self._do, "spill-write"), ThreadWorker(self._do, "spill-read")
+        self._threads[isinstance(job, SpillRead)].submit(job)
 
     def stop(self) -> None:
         """Finish queued jobs, end the threads, delete the files and unlock the directory."""
         self._stopped = True
-        for queue in (self._writes, self._reads):
-            queue.put(None)
         for thread in self._threads:
-            thread.join()
-        self._threads = []
+            thread.stop()
+        self._threads = ()
         for number in list(self._files):
             self._trim(number)
         if self._lock is not None:
             os.close(self._lock)
         os.close(self._directory)
 
-    def _run(self, queue: SimpleQueue[Job | None]) -> None:
-        while (job := queue.get()) is not None:
-            if isinstance(job, SpillTrim):
-                self._trim(job.file)
-                continue
-            data: Buffer | OSError | None = None
-            try:
-                if isinstance(job, SpillRead):
-                    data = self._read(job)
-                else:
-                    self._write(job)
-            except OSError as error:
-                data = error
-            except Exception as defect:  # noqa: BLE001 - every job needs an answer
-                data = OSError(errno.EIO, f"internal error: {defect!r}")
-            if isinstance(data, OSError):
-                self._log_failure("read" if isinstance(job, SpillRead) else "write", job.file, data)
-            assert self._answer is not None
-            self._answer(job.token, data)
+    def _do(self, job: Job) -> None:
+        if isinstance(job, SpillTrim):
+            self._trim(job.file)
+            return
+        data: Buffer | OSError | None = None
+        try:
+            if isinstance(job, SpillRead):
+                data = self._read(job)
+            else:
+                self._write(job)
+        except OSError as error:
+            data = error
+        except Exception as defect:  # noqa: BLE001 - every job needs an answer
+            data = OSError(errno.EIO, f"internal error: {defect!r}")
+        if isinstance(data, OSError):
+            self._log_failure("read" if isinstance(job, SpillRead) else "write", job.file, data)
+        assert self._answer is not None
+        self._answer(job.token, data)
 
     def _write(self, job: SpillWrite) -> None:
         fd = self._files.get(job.file)

@@ -17,11 +17,11 @@ from pyspark.sql.types import StructType
 
 from tickertape.archive.location import ArchiveLocation
 from tickertape.archive.parquet_writer import write_files
-from tickertape.archive.schema import COLUMNS
+from tickertape.archive.schema import COLUMNS, arrow_schema
 from tickertape.base.bookmarks import EPOCH
 from tickertape.base.errors import ArchiveFailed, BookmarkExpired, JournalError
 from tickertape.spark.common.column_block import ColumnBlock, ColumnBlocks
-from tickertape.spark.common.schema import ROWS_TARGET, TEXT_BYTES_TARGET, ColumnSelection, record_batch
+from tickertape.spark.common.schema import ColumnSelection, gathered, record_batch
 from tickertape.spark.source.offsets import Offset, Written, read_offset
 from tickertape.spark.source.options import Query, SourceOptions, read_options
 from tickertape.spark.source.partitions import ROWS_WORTH_A_TASK, LogPartition
@@ -39,18 +39,7 @@ SCHEMA: Final = "start long, end long, files string"
 _ARROW: Final = pa.schema([("start", pa.int64()), ("end", pa.int64()), ("files", pa.string())])
 
 _READ: Final = ColumnSelection(
-    pa.schema(
-        [
-            ("position", pa.int64()),
-            ("topic", pa.string()),
-            ("publisher", pa.string()),
-            ("timestamp", pa.timestamp("us", "UTC")),
-            ("data", pa.binary()),
-            ("expiration_ms", pa.int64()),
-            ("correlation_id", pa.string()),
-            ("key", pa.string()),
-        ]
-    )
+    pa.schema([field for field in arrow_schema() if field.name not in ("sequence", "date")])
 )
 """The columns of the source, all of the archive's but two: Spark has no sequence above 2**63 and the archive
 has, and `date` follows from the timestamp."""
@@ -146,22 +135,13 @@ def shortened(place: ArchiveLocation, archived: int, end: int) -> ArchiveFailed:
 
 def archive_batches(found: Iterable[ColumnBlock]) -> Iterator[pa.RecordBatch]:
     """Yield the messages of pieces as record batches with all columns of the archive but `date`."""
-    gathered: list[ColumnBlock] = []
-    rows = text_bytes = 0
-    for piece in found:
-        gathered.append(piece)
-        rows += piece.messages
-        text_bytes += piece.text_bytes
-        if rows >= ROWS_TARGET or text_bytes >= TEXT_BYTES_TARGET:
-            yield archive_batch(gathered)
-            gathered, rows, text_bytes = [], 0, 0
-    if gathered:
-        yield archive_batch(gathered)
+    for some in gathered(found):
+        yield archive_batch(some)
 
 
-def archive_batch(gathered: list[ColumnBlock]) -> pa.RecordBatch:
+def archive_batch(found: list[ColumnBlock]) -> pa.RecordBatch:
     """Return one record batch. Raises `BadBatch` for an inconsistent block."""
-    batch = record_batch(gathered, _READ)
-    sequences = np.ascontiguousarray(ColumnBlocks(gathered).sequences)
+    batch = record_batch(found, _READ)
+    sequences = np.ascontiguousarray(ColumnBlocks(found).sequences)
     bits = pa.Array.from_buffers(pa.int64(), len(sequences), [None, pa.py_buffer(sequences)])
     return batch.append_column("sequence", bits).select([name for name in COLUMNS if name != "date"])

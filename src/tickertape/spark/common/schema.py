@@ -93,22 +93,27 @@ def columns_of(schema: StructType, *, strict: bool = False) -> ColumnSelection:
 
 
 def record_batches(pieces: Iterable[ColumnBlock], columns: ColumnSelection) -> Iterator[Any]:
-    """Record batches of `columns`, each of as many whole pieces as reach a target above.
+    """Record batches of `columns`, each of as many pieces as `gathered` puts together."""
+    for some in gathered(pieces):
+        yield record_batch(some, columns)
+
+
+def gathered(pieces: Iterable[ColumnBlock]) -> Iterator[list[ColumnBlock]]:
+    """Yield as many whole pieces together as reach a target above.
 
     Spark takes a record batch at a cost of its own, so few large ones are cheaper than many small ones.
     """
-    gathered: list[ColumnBlock] = []
+    some: list[ColumnBlock] = []
     rows = text_bytes = 0
     for piece in pieces:
-        gathered.append(piece)
+        some.append(piece)
         rows += piece.messages
         text_bytes += piece.text_bytes
         if rows >= ROWS_TARGET or text_bytes >= TEXT_BYTES_TARGET:
-            yield record_batch(gathered, columns)
-            gathered = []
-            rows = text_bytes = 0
-    if gathered:
-        yield record_batch(gathered, columns)
+            yield some
+            some, rows, text_bytes = [], 0, 0
+    if some:
+        yield some
 
 
 def record_batch(pieces: Sequence[ColumnBlock], columns: ColumnSelection) -> Any:

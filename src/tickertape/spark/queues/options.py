@@ -21,9 +21,11 @@ from tickertape.spark.source.options import (
     read_bytes,
     read_filter,
     read_mode,
+    read_names,
     read_number,
     read_servers,
     read_timeout,
+    read_value,
 )
 
 QUEUE: Final = "queue"
@@ -84,7 +86,11 @@ def queue_options(given: Mapping[str, str], query: Query = Query.STREAM) -> Queu
             "Cannot read a queue as a batch: its messages are leased. Use spark.readStream with "
             "trigger(availableNow=True), or read the topic behind it with option topic."
         )
-    options = _named(given)
+    refused = {
+        name: f"Cannot use option {name} with option queue. Leave one of them out." for name in _OF_THE_LOG
+    }
+    unknown = f"Unknown option {{!r}}. Options of a queue are {', '.join(_NAMES)}."
+    options = read_names(given, _NAMES, unknown, refused)
     queue = options[QUEUE]
     if is_pattern(queue):
         raise BadOption(f"Cannot use option queue: {queue!r} is a pattern. Name one queue.")
@@ -103,27 +109,10 @@ def queue_options(given: Mapping[str, str], query: Query = Query.STREAM) -> Queu
     )
 
 
-def _named(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the options under their names as written above."""
-    known = {name.lower(): name for name in (*_NAMES, *_OF_THE_LOG)}
-    found = {}
-    for name, value in given.items():
-        written = known.get(name.lower())
-        if written is None:
-            raise BadOption(f"Unknown option {name!r}. Options of a queue are {', '.join(_NAMES)}.")
-        if written in _OF_THE_LOG:
-            raise BadOption(f"Cannot use option {written} with option queue. Leave one of them out.")
-        found[written] = value.strip()
-    return found
-
-
 def _lease_time(value: str | None) -> float:
     if value is None:
         return source_lease_seconds_default
-    try:
-        seconds = parse_interval(value)
-    except BadOption as error:
-        raise BadOption(f"option maxLeaseTime: {error}") from None
+    seconds = read_value("maxLeaseTime", parse_interval, value)
     if not 0 < seconds <= lease_seconds_max:
         raise BadOption(
             f"Cannot use option maxLeaseTime: {value!r} is not in the range above 0 to "

@@ -15,7 +15,7 @@ from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, Strin
 from tickertape.base.errors import BadOption, UsageError
 from tickertape.base.names import check_client_name, check_topic
 from tickertape.spark.common.servers import ACCESS
-from tickertape.spark.source.options import read_servers, read_timeout
+from tickertape.spark.source.options import read_names, read_servers, read_timeout
 
 OF_BOTH: Final = ("servers", "publisher", "topic", "timeout", *ACCESS)
 OF_BATCH: Final = ("transactionId",)
@@ -81,18 +81,11 @@ def sink_options(given: Mapping[str, str], schema: StructType, *, stream: bool) 
 
 
 def _named(given: Mapping[str, str], *, stream: bool) -> dict[str, str]:
-    """Return the options under their names as written above."""
-    names = (*OF_BOTH, *(OF_STREAM if stream else OF_BATCH))
-    known = {name.lower(): name for name in names}
-    found = {}
-    for name, value in given.items():
-        written = known.get(name.lower())
-        if written is None and stream and name.lower() == "transactionid":
-            raise BadOption("option transactionId is of batch writes: a query's batches are transactions")
-        if written is None:
-            raise BadOption(f"there is no option {name!r}; there are {', '.join((*OF_BOTH, *OF_BATCH))}")
-        found[written] = value.strip()
-    return found
+    unknown = f"there is no option {{!r}}; there are {', '.join((*OF_BOTH, *OF_BATCH))}"
+    if not stream:
+        return read_names(given, (*OF_BOTH, *OF_BATCH), unknown, {})
+    why = "option transactionId is of batch writes: a query's batches are transactions"
+    return read_names(given, (*OF_BOTH, *OF_STREAM), unknown, dict.fromkeys(OF_BATCH, why))
 
 
 def _check_columns(schema: StructType, topic: str | None) -> None:

@@ -120,20 +120,22 @@ def _stage(outgoing: SinkOptions, space: str, name: str, rows: Iterator[Any]) ->
         with suppress(StopIteration):
             while True:
                 make, batch = steps.send(answer)
-                answer = _once_free(
-                    outgoing, partial(client.ask, make, batch, outgoing.timeout_seconds, same)
-                )
+                ask = partial(client.ask, make, batch, outgoing.timeout_seconds, same)
+                # Until no other attempt of the same batch is being committed.
+                answer = _repeated(outgoing, (TransactionBusy,), ask)
     return StagedTask(space, name, part)
 
 
-def _once_free(outgoing: SinkOptions, ask: Callable[[], object]) -> object:
-    """Return the answer, once no other attempt of the same batch is being committed. Raises `TransactionBusy`
-    when that takes longer than the time limit."""
+def _repeated(
+    outgoing: SinkOptions, errors: tuple[type[TickertapeError], ...], ask: Callable[[], object]
+) -> object:
+    """Return the answer of `ask`, repeated after one of `errors` until the time limit is over; then that is
+    raised."""
     until = time.monotonic() + outgoing.timeout_seconds
     while True:
         try:
             return ask()
-        except TransactionBusy:
+        except errors:
             if time.monotonic() >= until:
                 raise
             time.sleep(_PAUSE_SECONDS)
@@ -166,20 +168,15 @@ def _commit(outgoing: SinkOptions, space: str, name: str, written: Sequence[Stag
             f"coalesce the rows into fewer partitions"
         )
     until = time.monotonic() + outgoing.timeout_seconds
-    while True:
-        try:
-            client, _ = connect(outgoing.servers, outgoing.timeout_seconds, until - time.monotonic())
-            with client:
-                answer = client.ask(
-                    lambda number: Commit(id=number, transaction=key, parts=parts),
-                    None,
-                    outgoing.timeout_seconds,
-                )
-            break
-        except _AGAIN:
-            if time.monotonic() >= until:
-                raise
-            time.sleep(_PAUSE_SECONDS)
+
+    def ask() -> object:
+        client, _ = connect(outgoing.servers, outgoing.timeout_seconds, until - time.monotonic())
+        with client:
+            return client.ask(
+                lambda number: Commit(id=number, transaction=key, parts=parts), None, outgoing.timeout_seconds
+            )
+
+    answer = _repeated(outgoing, _AGAIN, ask)
     assert isinstance(answer, Committed)
     if answer.repeated and space and answer.highest > int(name):
         # Spark repeats the last batch, none before it: these may be other rows than were committed then.

@@ -7,15 +7,15 @@ that log only, so each message is read exactly once.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from tickertape.base.errors import BookmarkExpired
 from tickertape.spark.common.schema import ColumnSelection, record_batches
 from tickertape.spark.source.options import SourceOptions
 from tickertape.spark.source.partitions import LogPartition, ResolvedRange, parts_of
-from tickertape.spark.source.task_reader import LOSS_HINT, connect, log, pieces
+from tickertape.spark.source.task_reader import connect, located, pieces
 
 
 class TickertapeReader(DataSourceReader):
@@ -38,13 +38,8 @@ class TickertapeReader(DataSourceReader):
         wanted = self._wanted
         client, uri = connect(wanted.servers, wanted.timeout_seconds)
         with client:
-            try:
-                answer = client.locate(wanted.topic, wanted.log_range.whole, filter=wanted.filter)
-            except BookmarkExpired as error:
-                if wanted.fail_on_data_loss:
-                    raise BookmarkExpired(f"{error}; {LOSS_HINT}", available=error.available) from error
-                log.warning("%s; the query goes on with the first message there is", error)
-                answer = client.locate(wanted.topic, wanted.log_range.rest, filter=wanted.filter)
+            ask = partial(client.locate, wanted.topic, filter=wanted.filter)
+            answer = located(ask, wanted, "goes on")
         return [*parts_of(wanted, ResolvedRange(uri, answer), answer.start, answer.end, self._columns)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

@@ -7,9 +7,9 @@ Spark's Kafka source where it has the same option. They are not case-sensitive.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -18,6 +18,8 @@ from tickertape.base.names import check_topic, is_pattern
 from tickertape.base.units import parse_interval, parse_size
 from tickertape.spark.common.servers import ACCESS, server_text
 from tickertape.spark.source.ranges import ENDS, STARTS, RangeText, range_text, start_text
+
+T = TypeVar("T")
 
 OF_BOTH: Final = (
     "servers",
@@ -101,16 +103,23 @@ def read_options(given: Mapping[str, str], query: Query = Query.BATCH) -> Source
 
 
 def _named(given: Mapping[str, str], query: Query) -> dict[str, str]:
-    """Return the options under their names as written above."""
     names = (*OF_BOTH, *OF_BATCH, *OF_STREAM)
-    known = {name.lower(): name for name in names}
+    of_stream = OF_STREAM if query is Query.BATCH else ()
+    refused = {name: f"option {name} is of streaming queries; leave it out" for name in of_stream}
+    return read_names(given, names, f"there is no option {{!r}}; there are {', '.join(names)}", refused)
+
+
+def read_names(
+    given: Mapping[str, str], names: Iterable[str], unknown: str, refused: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the options under their names as in `names`. Raises `BadOption` for others: `refused` says why
+    they do not apply, `unknown` is the text with a place for the name."""
+    known = {name.lower(): name for name in (*names, *refused)}
     found = {}
     for name, value in given.items():
         written = known.get(name.lower())
-        if written is None:
-            raise BadOption(f"there is no option {name!r}; there are {', '.join(names)}")
-        if written in OF_STREAM and query is Query.BATCH:
-            raise BadOption(f"option {written} is of streaming queries; leave it out")
+        if written is None or written in refused:
+            raise BadOption(unknown.format(name) if written is None else refused[written])
         found[written] = value.strip()
     return found
 
@@ -157,12 +166,17 @@ def read_number(options: Mapping[str, str], name: str, maximum: int) -> int | No
     return int(value)
 
 
-def read_bytes(name: str, value: str) -> int:
-    """Return the size of an option in bytes. Raises `BadOption`."""
+def read_value(name: str, parse: Callable[[str], T], value: str) -> T:
+    """Return what `parse` reads. Raises `BadOption`, with the name of the option."""
     try:
-        size = parse_size(value)
+        return parse(value)
     except BadOption as error:
         raise BadOption(f"option {name}: {error}") from None
+
+
+def read_bytes(name: str, value: str) -> int:
+    """Return the size of an option in bytes. Raises `BadOption`."""
+    size = read_value(name, parse_size, value)
     if not size:
         raise BadOption(f"option {name} is one byte or more, not {value!r}")
     return size
@@ -194,10 +208,7 @@ def read_timeout(value: str | None) -> float:
     """Return the timeout of an option in seconds. Raises `BadOption`."""
     if value is None:
         return TIMEOUT_SECONDS_DEFAULT
-    try:
-        seconds = parse_interval(value)
-    except BadOption as error:
-        raise BadOption(f"option timeout: {error}") from None
+    seconds = read_value("timeout", parse_interval, value)
     if seconds <= 0:
         raise BadOption(f"option timeout is more than 0 seconds, not {value!r}")
     return seconds

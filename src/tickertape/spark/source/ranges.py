@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from tickertape.base.bookmarks import (
     EPOCH,
     NOW,
+    TIMESTAMP_FORM,
     AtBookmarks,
     AtTime,
     EndPoint,
@@ -21,15 +22,12 @@ from tickertape.base.bookmarks import (
     Range,
     StartPoint,
     parse_bookmark,
-)
-from tickertape.base.errors import BadBookmark, BadOption
-from tickertape.base.timestamps import (
-    TIMESTAMP_FORM,
     parse_timestamp,
     timestamp_micros_min,
     to_datetime,
     to_micros,
 )
+from tickertape.base.errors import BadBookmark, BadOption
 
 STARTS: Final = ("startingBookmark", "startingTimestamp")
 ENDS: Final = ("endingBookmark", "endingTimestamp")

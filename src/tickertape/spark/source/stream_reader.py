@@ -26,7 +26,7 @@ from tickertape.spark.common.schema import ColumnSelection, record_batches
 from tickertape.spark.source.offsets import Offset, Written, check_journal, read_offset
 from tickertape.spark.source.options import SourceOptions
 from tickertape.spark.source.partitions import LogPartition, ResolvedRange, parts_of
-from tickertape.spark.source.task_reader import LOSS_HINT, connect, log, lost, pieces
+from tickertape.spark.source.task_reader import LOSS_HINT, connect, located, lost, pieces
 from tickertape.wire.commands import Resolved
 
 if TYPE_CHECKING:
@@ -55,14 +55,7 @@ class TickertapeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def initialOffset(self) -> Written:
         """Return where a new query begins: `startingBookmark` or `startingTimestamp`. Raises as a batch
         does."""
-        wanted = self._wanted
-        try:
-            answer = self._locate(wanted.log_range.whole)
-        except BookmarkExpired as error:
-            if wanted.fail_on_data_loss:
-                raise BookmarkExpired(f"{error}; {LOSS_HINT}", available=error.available) from error
-            log.warning("%s; the query begins with the first message there is", error)
-            answer = self._locate(wanted.log_range.rest)
+        answer = located(self._locate, self._wanted, "begins")
         return Offset(answer.journal, answer.start).written()
 
     def getDefaultReadLimit(self) -> ReadLimit:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
@@ -24,7 +24,9 @@ from tickertape.base.errors import (
 from tickertape.base.names import is_pattern
 from tickertape.spark.common.column_block import ColumnBlock, block_of_batch
 from tickertape.spark.common.servers import client_of
+from tickertape.spark.source.options import SourceOptions
 from tickertape.spark.source.partitions import LogPartition
+from tickertape.wire.commands import Resolved
 
 if TYPE_CHECKING:
     from tickertape.client.blocking.client import Client
@@ -75,6 +77,18 @@ def _from_server(part: LogPartition) -> Iterator[ColumnBlock]:
                 _, first, _ = client.resolve(part.topic, "0")
                 lost(at, min(first, part.end))
                 at = max(at, first)
+
+
+def located(ask: Callable[[str], Resolved], wanted: SourceOptions, verb: str) -> Resolved:
+    """Return the answer to `ask` for the range of the options; for what the log still has of it where a loss
+    is no error. Raises `BookmarkExpired`."""
+    try:
+        return ask(wanted.log_range.whole)
+    except BookmarkExpired as error:
+        if wanted.fail_on_data_loss:
+            raise BookmarkExpired(f"{error}; {LOSS_HINT}", available=error.available) from error
+        log.warning("%s; the query %s with the first message there is", error, verb)
+        return ask(wanted.log_range.rest)
 
 
 def lost(start: int, end: int) -> None:

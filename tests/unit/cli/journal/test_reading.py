@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from tests.unit.cli.journal.test_journal import contents, flip
 from tests.unit.journal.written import START_MICROS, Written
-from tickertape.base.timestamps import format_timestamp
+from tickertape.base.bookmarks import format_timestamp
 from tickertape.batch import BatchBuilder, Stamp, batch_from_bodies
 from tickertape.cli.support.command_group import cli
 from tickertape.journal.format.segment import segment_path

@@ -14,7 +14,7 @@ import pytest
 import tickertape as tt
 from tests.helpers.publish_batches import held_batches, stored
 from tests.unit.client.peer import Peer, bodies
-from tickertape.batch.select import slice_batch
+from tickertape.batch.derive import slice_batch
 from tickertape.client.limits import publish_segment_bytes
 from tickertape.client.publish_store import FilePublishStore, HybridPublishStore, MemoryPublishStore, Stored
 from tickertape.client.publish_store import segments as mapped

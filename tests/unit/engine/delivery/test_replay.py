@@ -10,8 +10,8 @@ import pytest
 
 from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
+from tickertape.base.bookmarks import format_timestamp
 from tickertape.base.interfaces import Now
-from tickertape.base.timestamps import format_timestamp
 from tickertape.wire.commands import Ack, Resolved
 
 SECOND = 1_000_000

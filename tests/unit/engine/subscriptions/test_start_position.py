@@ -9,9 +9,8 @@ import pytest
 from tests.helpers.start_points import MESSAGES, POINTS, RANGES, Row, written
 from tests.simulation.engine_peer import Heard
 from tests.simulation.engine_world import EngineWorld
-from tickertape.base.bookmarks import parse_bookmark
+from tickertape.base.bookmarks import format_timestamp, parse_bookmark
 from tickertape.base.errors import BookmarkExpired, JournalError
-from tickertape.base.timestamps import format_timestamp
 from tickertape.engine.subscriptions.start_position import ExtentSearch, ReplayRange, with_place
 from tickertape.journal.reading.log_view import LogView, ReadRequest
 from tickertape.wire.commands import Ack, Completed, Resolve, Resolved, Unsubscribe

@@ -14,9 +14,8 @@ from tests.helpers.processes import source_environment
 from tickertape.base.errors import BadFilter
 from tickertape.filter import FilterInputs, compile_filter
 from tickertape.filter.compiler.regex import compile_pattern
-from tickertape.filter.language.ast import Literal
+from tickertape.filter.language.ast import Literal, unparse
 from tickertape.filter.language.regex_syntax import RegexShape
-from tickertape.filter.language.unparse import unparse
 from tickertape.filter.limits import pattern_states_max, pattern_steps_max
 from tickertape.payload import message_type
 from tickertape.payload.paths import Path

@@ -6,7 +6,7 @@ import pytest
 
 from tickertape.base.errors import BadFilter
 from tickertape.filter import compile_value
-from tickertape.filter.compiler.numeric import VALUE_MAX
+from tickertape.filter.compiler.compile import VALUE_MAX
 from tickertape.payload import message_type
 
 JSON = message_type("json")

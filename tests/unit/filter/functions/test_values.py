@@ -7,8 +7,18 @@ from typing import Any
 
 import pytest
 
-from tickertape.filter.functions.arrays import Arrays, ArrayView, TooCostly
-from tickertape.filter.functions.comparison import affixed, at_most, between, equal, less, one_of, unequal
+from tickertape.filter.functions.arrays import (
+    Arrays,
+    ArrayView,
+    TooCostly,
+    affixed,
+    at_most,
+    between,
+    equal,
+    less,
+    one_of,
+    unequal,
+)
 from tickertape.filter.functions.values import is_null, key, number, scalar, text, truth
 
 

@@ -7,10 +7,9 @@ import pytest
 from tickertape.base.errors import BadFilter
 from tickertape.base.limits import filter_bytes_max
 from tickertape.filter.compiler.compile import compile_filter
-from tickertape.filter.language.ast import And, Comparison, Field, In, Literal, Not, Or, walk
+from tickertape.filter.language.ast import And, Comparison, Field, In, Literal, Not, Or, unparse, walk
 from tickertape.filter.language.diagnostics import caret_lines
 from tickertape.filter.language.parser import parse
-from tickertape.filter.language.unparse import unparse
 from tickertape.filter.limits import filter_depth_max, filter_members_max, filter_operations_max
 from tickertape.payload import message_type
 from tickertape.payload.paths import Path

@@ -15,9 +15,8 @@ from tickertape.base.limits import MIB
 from tickertape.batch import Stamp, batch_from_bodies
 from tickertape.journal.commit import preallocation as reserve_module
 from tickertape.journal.commit.group_commit import GroupCommit
-from tickertape.journal.commit.jobs import DiskFull, PrepareSegment
+from tickertape.journal.commit.jobs import DiskFull, DiskJobExecutor, PrepareSegment
 from tickertape.journal.commit.preallocation import SegmentPreallocation
-from tickertape.journal.disk_jobs import DiskJobExecutor
 from tickertape.journal.format.identity import open_identity
 from tickertape.journal.journal import Journal
 from tickertape.journal.limits import segment_bytes_min

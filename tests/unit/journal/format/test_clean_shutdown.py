@@ -9,7 +9,7 @@ import pytest
 
 from tests.simulation.journal_log import Driver, disk_with, small_log
 from tests.simulation.journal_world import FailingDisk, PowerLost, Trace
-from tickertape.journal.format.clean_shutdown import (
+from tickertape.journal.format.log_end import (
     CLEAN_SHUTDOWN_FILE,
     CleanShutdown,
     read_clean_shutdown,

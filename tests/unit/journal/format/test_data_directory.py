@@ -6,9 +6,8 @@ import re
 from pathlib import Path
 
 from tests.unit.journal.written import Written
-from tickertape.journal.format.data_directory import DATA_NAMES
 from tickertape.journal.format.retired_state import RETIRED_FILE
-from tickertape.journal.offline.verify import verify
+from tickertape.journal.offline.verify import DATA_NAMES, verify
 
 DOCUMENT = Path(__file__).parents[4] / "docs/formats/journal.md"
 

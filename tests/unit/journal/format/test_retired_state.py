@@ -30,9 +30,8 @@ from tickertape.journal.format.retired_state import (
     write_retired,
 )
 from tickertape.journal.format.segment import segment_path
-from tickertape.journal.offline.locate import Absent, locate, locate_bookmark
 from tickertape.journal.offline.range_reader import read_range
-from tickertape.journal.offline.snapshot import SnapshotReader, take_snapshot
+from tickertape.journal.offline.snapshot import Absent, SnapshotReader, locate, locate_bookmark, take_snapshot
 from tickertape.journal.offline.verify import survey, verify
 from tickertape.journal.recovery.recovery import recover_journal
 from tickertape.testing.disk import StrictDisk
@@ -220,7 +219,7 @@ def test_an_end_recorded_in_a_removed_segment_is_no_loss() -> None:
     written = Written()
     written.publish()
     written.stop()
-    from tickertape.journal.format.clean_shutdown import write_clean_shutdown
+    from tickertape.journal.format.log_end import write_clean_shutdown
 
     reached = written.journal.commits.clean_shutdown
     assert reached is not None

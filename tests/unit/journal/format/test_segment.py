@@ -13,7 +13,7 @@ from crc32c import crc32c
 from tickertape.base.interfaces import Now
 from tickertape.batch import MessageBatch, Stamp, batch_from_bodies
 from tickertape.journal.commit.group_commit import SyncPolicy
-from tickertape.journal.disk_jobs import DiskJobExecutor
+from tickertape.journal.commit.jobs import DiskJobExecutor
 from tickertape.journal.format.segment import (
     CommitHeader,
     CommitKind,

@@ -19,10 +19,9 @@ from tickertape.base.interfaces import Buffer
 from tickertape.journal.index.index_cache import IndexCache
 from tickertape.journal.index.segment_index import SegmentIndex
 from tickertape.journal.limits import commit_bytes_max, index_bytes_max, segment_header_bytes
-from tickertape.journal.offline.locate import Absent, locate_bookmark
-from tickertape.journal.offline.snapshot import SnapshotReader, take_snapshot
+from tickertape.journal.offline.snapshot import Absent, SnapshotReader, locate_bookmark, take_snapshot
+from tickertape.journal.reading.log_reader import find_bookmark, find_time
 from tickertape.journal.reading.log_view import ReadRequest
-from tickertape.journal.reading.lookup import find_bookmark, find_time
 from tickertape.journal.recovery import survey as seen
 from tickertape.journal.recovery.recovery import recover_journal
 from tickertape.testing.disk import StrictDisk

@@ -15,7 +15,7 @@ from crc32c import crc32c
 from tests.unit.journal.written import START_MICROS, Written
 from tickertape.base.errors import NotAJournal
 from tickertape.journal.format.identity import read_identity
-from tickertape.journal.format.last_segment import read_last_segment
+from tickertape.journal.format.log_end import read_last_segment
 from tickertape.journal.format.segment import (
     CommitHeader,
     CommitKind,

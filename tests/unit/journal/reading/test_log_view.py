@@ -15,7 +15,7 @@ from tests.simulation.journal_world import drive, read_log
 from tickertape.base.errors import JournalCorrupt
 from tickertape.base.interfaces import Now
 from tickertape.batch import Stamp, batch_from_bodies
-from tickertape.journal.disk_jobs import DiskJobExecutor
+from tickertape.journal.commit.jobs import DiskJobExecutor
 from tickertape.journal.format.segment import decode_commit, segment_path
 from tickertape.journal.journal import Journal
 from tickertape.journal.limits import (
@@ -26,9 +26,14 @@ from tickertape.journal.limits import (
     segment_header_bytes,
     tail_cache_bytes,
 )
-from tickertape.journal.reading.log_reader import LogReader
+from tickertape.journal.reading.log_reader import (
+    LogReader,
+    find_bookmark,
+    find_time,
+    fold_topic,
+    next_block_with,
+)
 from tickertape.journal.reading.log_view import LogPart, LogSegment, ReadRequest
-from tickertape.journal.reading.lookup import find_bookmark, find_time, fold_topic, next_block_with
 from tickertape.journal.recovery.recovery import recover_journal
 from tickertape.testing.disk import StrictDisk
 

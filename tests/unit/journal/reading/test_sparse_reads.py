@@ -14,7 +14,7 @@ from tickertape.base.interfaces import Buffer, Now
 from tickertape.batch import BatchBuilder, MessageBatch, Stamp, select_topic
 from tickertape.engine.log_reads.selection import selections
 from tickertape.engine.matching.interest import Interest
-from tickertape.journal.disk_jobs import DiskJobExecutor
+from tickertape.journal.commit.jobs import DiskJobExecutor
 from tickertape.journal.format.segment import CommitHeader, CommitKind, decode_commit, segment_path
 from tickertape.journal.journal import Journal
 from tickertape.journal.limits import commit_header_bytes

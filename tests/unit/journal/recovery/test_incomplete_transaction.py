@@ -22,7 +22,7 @@ from tickertape.journal.format.staging_file import (
     StageOpen,
     prepared_path_of,
 )
-from tickertape.journal.recovery import incomplete_transaction as unfinished_module
+from tickertape.journal.recovery import recovery as unfinished_module
 from tickertape.journal.recovery.recovery import recover_journal
 from tickertape.testing.disk import StrictDisk
 

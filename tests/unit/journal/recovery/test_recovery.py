@@ -24,9 +24,8 @@ from tickertape.base.errors import (
     NotAJournal,
     WrongJournal,
 )
-from tickertape.journal.format.clean_shutdown import CLEAN_SHUTDOWN_FILE, CleanShutdown
 from tickertape.journal.format.identity import open_identity
-from tickertape.journal.format.last_segment import LAST_SEGMENT_FILE
+from tickertape.journal.format.log_end import CLEAN_SHUTDOWN_FILE, LAST_SEGMENT_FILE, CleanShutdown
 from tickertape.journal.format.segment import (
     decode_commit,
     decode_footer,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tickertape.server.admin.host_check import answers_to
+from tickertape.server.admin.http import answers_to
 
 NAMES = ("db1.Example.com", "tickertape")
 

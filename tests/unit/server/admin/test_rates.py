@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tickertape.engine.runtime.statistics import Statistics
-from tickertape.server.admin.rates import WINDOW_SECONDS, Sampler
+from tickertape.server.admin.routes import WINDOW_SECONDS, Sampler
 
 
 def test_there_is_none_in_the_beginning() -> None:

@@ -11,7 +11,7 @@ from tickertape.server.config.config import Config, InstanceConfig
 from tickertape.server.engine_driver import EngineDriver
 from tickertape.server.network.connection import ClientConnection, listen
 from tickertape.server.startup import open_instance
-from tickertape.server.storage.archive_reads_queue import ArchiveReadQueue
+from tickertape.server.storage.archive_reads import ArchiveReadQueue
 
 
 def turns_of(*conns: int) -> ArchiveReadQueue:

@@ -9,8 +9,14 @@ from typing import cast
 
 import pytest
 
-from tickertape.journal.commit.jobs import JournalJob, PrepareSegment, SyncSegment, WriteCommit, WriteQueues
-from tickertape.journal.disk_jobs import DiskJobExecutor
+from tickertape.journal.commit.jobs import (
+    DiskJobExecutor,
+    JournalJob,
+    PrepareSegment,
+    SyncSegment,
+    WriteCommit,
+    WriteQueues,
+)
 from tickertape.server.events import logging_to
 from tickertape.server.storage import disk_worker as disk_thread
 from tickertape.server.storage.disk_worker import DiskWorker

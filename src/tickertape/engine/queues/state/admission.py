@@ -23,7 +23,7 @@ from tickertape.engine.queues.state.records import bitmap_of
 from tickertape.engine.runtime.queue_definition import QueueDefinition
 from tickertape.engine.sessions.session import Subscriber
 from tickertape.filter.batch_filter import bodies_of, piece_end, rows_by_type
-from tickertape.filter.compiler.numeric import NumericExpression, compile_value
+from tickertape.filter.compiler.compile import NumericExpression, compile_value
 from tickertape.journal.reading.log_view import LogPart
 from tickertape.payload import message_type
 

@@ -10,8 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from pyroaring import BitMap64
 
 from tickertape.batch import MessageBatch
+from tickertape.batch.derive import merge
 from tickertape.batch.encode import batch_from_bodies
-from tickertape.batch.merge import merge
 from tickertape.engine.queues.state.leases import Lease, LeaseTable
 from tickertape.wire.settlement import Runs, runs_in, runs_of
 

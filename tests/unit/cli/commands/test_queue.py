@@ -15,8 +15,8 @@ from tests.helpers.leases import Settled, out_of
 from tests.unit.server.admin.test_metrics import IDLE, WORK, stats_of
 from tickertape.base.errors import TickertapeError, TimedOut
 from tickertape.batch import BatchBuilder, MessageBatch
-from tickertape.cli.queue import ls, purge
-from tickertape.cli.queue.requeue import label_of
+from tickertape.cli.commands import queue as commands
+from tickertape.cli.commands.queue import label_of
 from tickertape.cli.support import terminal
 from tickertape.cli.support.command_group import cli
 from tickertape.client.blocking import client as client_module
@@ -224,7 +224,7 @@ def test_a_person_at_the_terminal_decides(
     client: Client, monkeypatch: pytest.MonkeyPatch, answer: bool, code: int, calls: int
 ) -> None:
     question = "Acknowledge the messages that pass /a = 1 of the queue work, so that they leave it?"
-    monkeypatch.setattr(purge, "confirmed", {question: answer}.__getitem__)
+    monkeypatch.setattr(commands, "confirmed", {question: answer}.__getitem__)
     assert run("queue", "purge", "work", "--filter", "/a = 1").exit_code == code
     assert len(client.calls) == calls
 
@@ -255,7 +255,7 @@ def test_a_purge_tells_how_many_left_where_it_can_ask(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     after = msgspec.structs.replace(WORK, acknowledged=1_221)
-    reporting(monkeypatch, purge, stats_of(WORK), stats_of(after))
+    reporting(monkeypatch, commands, stats_of(WORK), stats_of(after))
     result = run("queue", "purge", "work", "--yes", "--admin", "http://127.0.0.1:9008")
     assert (result.stdout, len(client.calls)) == ("1,201 messages left the queue\n", 2)
 
@@ -263,7 +263,7 @@ def test_a_purge_tells_how_many_left_where_it_can_ask(
 def test_a_server_without_the_queue_is_told_before_anything_is_purged(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reporting(monkeypatch, purge, stats_of(IDLE))
+    reporting(monkeypatch, commands, stats_of(IDLE))
     result = run("queue", "purge", "work", "--yes", "--admin", "http://127.0.0.1:9008")
     assert (result.exit_code, client.calls) == (1, [])
     assert result.stderr == "tickertape: the server at http://127.0.0.1:9008 has no queue 'work'\n"
@@ -273,7 +273,7 @@ def test_a_server_without_the_queue_is_told_before_anything_is_purged(
 
 
 def test_queues_are_listed_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    reporting(monkeypatch, ls, stats_of(WORK, IDLE))
+    reporting(monkeypatch, commands, stats_of(WORK, IDLE))
     result = run("queue", "ls")
     assert [line.split() for line in result.stdout.splitlines()] == [
         [
@@ -287,7 +287,7 @@ def test_queues_are_listed_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_queues_as_json_and_none_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    reporting(monkeypatch, ls, stats_of(WORK, IDLE), stats_of(), stats_of())
+    reporting(monkeypatch, commands, stats_of(WORK, IDLE), stats_of(), stats_of())
     report = json.loads(run("queue", "ls", "--output", "json").stdout)
     assert [queue["name"] for queue in report["queues"]] == ["idle", "work"]
     assert report["queues"][1] == msgspec.to_builtins(stats_of(WORK).queues[0])

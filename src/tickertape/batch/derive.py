@@ -1,0 +1,624 @@
+"""Batches made out of batches: slices, selections, another order, merges, and other bodies or topics.
+
+Only `reorder` changes the order of messages. A run that loses messages, or has new bodies, gets a new
+checksum; others stay as they are. A merge, as a commit writes it, copies bodies once.
+
+A reader that needs few messages of a large commit reads the head of its batch, and then only the bodies of
+the runs that hold them. Runs are read whole, because their checksum covers the whole run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from struct import Struct
+from typing import Any, Final, NamedTuple, TypeVar
+
+import numpy as np
+
+from tickertape.base.errors import BadBatch, UsageError
+from tickertape.base.interfaces import Buffer
+from tickertape.base.limits import message_cost_bytes
+from tickertape.batch.encode import assemble, check_body_bytes
+from tickertape.batch.format import (
+    CORRELATION_IDS,
+    EXPIRATIONS,
+    HEADER_BYTES,
+    I1,
+    I4,
+    I8,
+    KEYS,
+    KIND_MESSAGE,
+    KINDS,
+    RUN,
+    RUN_BY_SERVER,
+    RUN_BYTES,
+    RUN_DTYPE,
+    SEQUENCES,
+    AnyArray,
+    Bools,
+    Bytes8,
+    Columns,
+    Int32s,
+    Int64s,
+    Labels,
+    UInt64s,
+    check_head,
+    lengths_of,
+    numbered,
+    offsets_from,
+    run_crc,
+    run_crcs,
+)
+from tickertape.batch.message_batch import MessageBatch
+
+_TOPICS_ONE_BY_ONE: Final = 2
+"""Up to here looking through the batch for each is cheaper than sorting it."""
+
+ColumnArray = TypeVar("ColumnArray", Int64s, Bytes8)
+
+
+def slice_batch(batch: MessageBatch, start: int, stop: int) -> MessageBatch:
+    """Messages `start` up to `stop`, without it: a new head, bodies not copied; the batch itself when all.
+
+    Only runs that are cut get a new checksum, flagged as the server's. Topics and columns that are not used
+    any more are dropped. Raises `UsageError` when the range is empty or leaves the batch.
+    """
+    if not 0 <= start < stop <= batch.count:
+        raise UsageError(f"a slice from {start} to {stop} of a batch of {batch.count} messages")
+    if stop - start == batch.count:
+        return batch
+    offsets = batch.offsets
+    begin, end = int(offsets[start]), int(offsets[stop])
+    return _part(
+        batch, slice(start, stop), offsets[start : stop + 1] - offsets[start], batch.bodies[begin:end]
+    )
+
+
+def select(batch: MessageBatch, mask_or_indices: AnyArray) -> MessageBatch:
+    """Select the messages of a mask (a bool for each message) or of rising indices; the batch itself when
+    all.
+
+    Runs are kept, with a sequence column where they have gaps now. Runs that lost messages get a new
+    checksum, flagged as the server's. Topics and columns that are not used any more are dropped. Raises
+    `UsageError` when nothing is selected, or what was given is no such mask or indices.
+    """
+    if mask_or_indices.dtype == np.bool_:
+        if len(mask_or_indices) != batch.count:
+            raise UsageError(f"a mask of {len(mask_or_indices)} for a batch of {batch.count} messages")
+        indices: Int64s = mask_or_indices.nonzero()[0]
+    else:
+        indices = mask_or_indices.astype(I8)
+        if len(indices) and (
+            indices[0] < 0 or indices[-1] >= batch.count or (lengths_of(indices) <= 0).any()
+        ):
+            raise UsageError(f"indices do not rise from 0 to {batch.count - 1}")
+    if not len(indices):
+        raise UsageError("nothing is selected: a batch has at least one message")
+    return _take(batch, indices)
+
+
+def reorder(batch: MessageBatch, order: Int64s) -> MessageBatch:
+    """Reorder all messages: `order` has the index of each, once.
+
+    Runs are taken apart where their messages are no longer neighbours that rise, and get new checksums,
+    flagged as the server's. Raises `UsageError` when `order` does not have each index once.
+    """
+    if not np.array_equal(np.sort(order), np.arange(batch.count)):
+        raise UsageError(f"an order of {len(order)} messages for a batch of {batch.count}")
+    of_run = np.arange(batch.run_count).repeat(batch.runs["count"])[order]
+    sequences = batch.sequences[order]
+    new = np.ones(batch.count, np.bool_)
+    new[1:] = (of_run[1:] != of_run[:-1]) | (sequences[1:] <= sequences[:-1])
+    begins: Int64s = new.nonzero()[0]
+    counts: Int64s = np.diff(begins, append=batch.count)
+    offsets, bodies = _gather(batch.offsets, batch.bodies, order)
+    runs = batch.runs[of_run[begins]].copy()
+    runs["count"], runs["first_sequence"] = counts, sequences[begins]
+    runs["flags"] |= RUN_BY_SERVER
+    runs["crc"] = run_crcs(offsets, bodies, begins, counts)
+    own = None if (sequences == numbered(runs)).all() else sequences
+    return _assembled(batch, order, offsets, bodies, None, runs.tobytes(), own)
+
+
+def select_topic(batch: MessageBatch, topic: str) -> MessageBatch | None:
+    """Return the messages published to `topic`: None when there are none, the batch itself when it has
+    nothing else.
+
+    Control records are never selected.
+    """
+    if topic not in batch.topics:
+        return None
+    index, kinds = batch.topic_index, batch.kinds
+    if index is None:
+        if kinds is None:
+            return batch
+        mask: Bools = kinds == KIND_MESSAGE
+    else:
+        mask = index == batch.topics.index(topic)
+        if kinds is not None:
+            mask &= kinds == KIND_MESSAGE
+    indices = mask.nonzero()[0]
+    return _take(batch, indices, (topic,)) if len(indices) else None
+
+
+def split_topics(batch: MessageBatch, topics: Sequence[str]) -> Iterator[tuple[str, MessageBatch]]:
+    """Yield the result of `select_topic` for each of `topics` that has messages, made when it is needed.
+
+    The batch is gone through once, however many topics there are.
+    """
+    if len(topics) <= _TOPICS_ONE_BY_ONE or batch.topic_index is None:
+        for topic in topics:
+            chosen = select_topic(batch, topic)
+            if chosen is not None:
+                yield topic, chosen
+        return
+    for topic, indices in indices_of_topics(batch, topics):
+        yield topic, _take(batch, indices, (topic,))
+
+
+def indices_of_topics(batch: MessageBatch, topics: Sequence[str]) -> Iterator[tuple[str, Int64s]]:
+    """For each of the batch's `topics` that has any, the indices of its messages, rising. Control records are
+    none. The batch is gone through once, however many topics there are."""
+    if not topics:
+        return
+    index = batch.topic_index
+    order: Int64s = np.arange(batch.count, dtype=I8) if index is None else index.argsort(kind="stable")
+    numbers = np.zeros(batch.count, np.int32) if index is None else index[order]
+    edges = numbers.searchsorted(np.arange(len(batch.topics) + 1))
+    place = {topic: number for number, topic in enumerate(batch.topics)}
+    for topic in topics:
+        number = place[topic]
+        indices = order[edges[number] : edges[number + 1]]
+        if batch.kinds is not None:
+            indices = indices[batch.kinds[indices] == KIND_MESSAGE]
+        if len(indices):
+            yield topic, indices
+
+
+def message_costs(batch: MessageBatch) -> Int64s:
+    """What each message costs against credit, as `MessageBatch.cost` counts it."""
+    costs: Int64s = lengths_of(batch.offsets).astype(I8) + message_cost_bytes
+    for labels in (batch.correlation_ids, batch.keys):
+        if labels is not None:
+            costs += lengths_of(labels.offsets)
+    return costs
+
+
+def _take(batch: MessageBatch, indices: Int64s, topics: tuple[str, ...] | None = None) -> MessageBatch:
+    """Return a batch of the messages `indices`; `topics` are theirs when the caller knows."""
+    first, last = int(indices[0]), int(indices[-1])
+    if last - first == len(indices) - 1:
+        return slice_batch(batch, first, last + 1)
+    offsets, bodies = _gather(batch.offsets, batch.bodies, indices)
+    return _part(batch, indices, offsets, bodies, topics)
+
+
+def take_runs(batch: MessageBatch, indices: Int64s, offsets: Int32s, bodies: Buffer) -> MessageBatch:
+    """Return the messages `indices`, which are whole runs, with `bodies` that lie elsewhere, at `offsets`
+    there."""
+    return _part(batch, indices, offsets, bodies)
+
+
+def _part(
+    batch: MessageBatch,
+    which: slice | Int64s,
+    offsets: Int32s,
+    bodies: Buffer,
+    topics: tuple[str, ...] | None = None,
+) -> MessageBatch:
+    """Return a batch of the messages `which`, whose `offsets` and `bodies` have been taken already."""
+    part = _cut_one_run if batch.run_count == 1 else _cut_runs
+    runs, sequences = part(batch, which, offsets, bodies)
+    return _assembled(batch, which, offsets, bodies, topics, runs, sequences)
+
+
+def _assembled(
+    batch: MessageBatch,
+    which: slice | Int64s,
+    offsets: Int32s,
+    bodies: Buffer,
+    topics: tuple[str, ...] | None,
+    runs: bytes,
+    sequences: UInt64s | None,
+) -> MessageBatch:
+    topic_index = None
+    if topics is None:
+        topics, topic_index = batch.topics, batch.topic_index
+        if topic_index is not None:
+            topics, topic_index = _used_topics(topics, topic_index[which])
+    optional = None
+    if batch.columns or sequences is not None or topic_index is not None:
+        expirations, kinds = batch.expirations, batch.kinds
+        optional = Columns(
+            topic_index,
+            sequences,
+            None if expirations is None else _unless_zero(expirations[which]),
+            _part_of_labels(batch.correlation_ids, which),
+            _part_of_labels(batch.keys, which),
+            None if kinds is None else _unless_zero(kinds[which]),
+        )
+    taken = assemble(runs=runs, offsets=offsets.tobytes(), bodies=bodies, topics=topics, optional=optional)
+    taken.context = batch.context
+    return taken
+
+
+def _cut_one_run(
+    batch: MessageBatch, which: slice | Int64s, offsets: Int32s, bodies: Buffer
+) -> tuple[bytes, UInt64s | None]:
+    """Return the run that is left of the only one, and its sequence column if it has gaps."""
+    run = batch.run(0)
+    lengths = lengths_of(offsets)
+    count = len(lengths)
+    sequences: UInt64s | None = None
+    if batch.has_sequences or not isinstance(which, slice):
+        sequences = batch.sequences[which]
+        first = int(sequences[0])
+        if int(sequences[-1]) - first == count - 1:
+            sequences = None
+    else:
+        first = run.first_sequence + which.start
+    crc, flags = run.crc, run.flags
+    if count < run.message_count:
+        crc, flags = run_crc(lengths.data, bodies), flags | RUN_BY_SERVER
+    row = RUN.pack(run.publisher, first, run.timestamp, count, crc, flags, 0)
+    return row, sequences
+
+
+def _cut_runs(
+    batch: MessageBatch, which: slice | Int64s, offsets: Int32s, bodies: Buffer
+) -> tuple[bytes, UInt64s | None]:
+    """Return the runs that are left, and their sequence column if one of them has gaps."""
+    starts = batch.run_starts
+    sequences: UInt64s | None = None
+    if isinstance(which, slice):
+        first = int(starts.searchsorted(which.start, "right")) - 1
+        last = int(starts.searchsorted(which.stop))
+        old, edges = batch.runs[first:last], starts[first : last + 1] - which.start
+        lost, edges[0] = -edges[0], 0
+        edges[-1] = which.stop - which.start
+        counts, begins = lengths_of(edges), edges[:-1]
+    else:
+        edges = which.searchsorted(starts).astype(I8, copy=False)
+        counts = lengths_of(edges)
+        left = counts.nonzero()[0]
+        old, counts, begins = batch.runs[left], counts[left], edges[left]
+    runs = old.copy()
+    runs["count"] = counts
+    if batch.has_sequences or not isinstance(which, slice):
+        sequences = batch.sequences[which]
+        runs["first_sequence"] = sequences[begins]
+        if (sequences == numbered(runs)).all():
+            sequences = None
+    else:  # only the first run can have lost messages from its front
+        runs["first_sequence"][0] += np.uint64(lost)
+    cut = (counts < old["count"]).nonzero()[0]
+    if len(cut):
+        runs["flags"][cut] |= RUN_BY_SERVER
+        runs["crc"][cut] = run_crcs(offsets, bodies, begins[cut], counts[cut])
+    return runs.tobytes(), sequences
+
+
+def _used_topics(topics: tuple[str, ...], index: Int32s) -> tuple[tuple[str, ...], Int32s | None]:
+    """Return the topics that `index` names, in their order, and the index into them unless there is one."""
+    used = np.zeros(len(topics), np.bool_)
+    used[index] = True
+    if used.all():
+        return topics, index
+    numbers = used.nonzero()[0].tolist()
+    if len(numbers) == 1:
+        return (topics[numbers[0]],), None
+    return tuple([topics[i] for i in numbers]), (used.cumsum(dtype=I4) - I4.type(1))[index]
+
+
+def _gather(offsets: Int32s, buffer: Buffer, indices: Int64s) -> tuple[Int32s, bytes]:
+    """Of a table of `offsets` into `buffer` the entries `indices`: new offsets, and their bytes joined."""
+    begins = offsets[indices]
+    ends = offsets[indices + 1]
+    gaps = (begins[1:] != ends[:-1]).nonzero()[0]  # neighbours are copied together
+    firsts = [int(begins[0]), *begins[gaps + 1].tolist()]
+    lasts = [*ends[gaps].tolist(), int(ends[-1])]
+    view = memoryview(buffer)
+    return offsets_from(ends - begins), b"".join([view[a:b] for a, b in zip(firsts, lasts, strict=True)])
+
+
+def _part_of_labels(labels: Labels | None, which: slice | Int64s) -> Labels | None:
+    if labels is None:
+        return None
+    if isinstance(which, slice):
+        offsets = labels.offsets[which.start : which.stop + 1]
+        text: Buffer = memoryview(labels.text)[int(offsets[0]) : int(offsets[-1])]
+        offsets = offsets - offsets[0]
+    else:
+        offsets, text = _gather(labels.offsets, labels.text, which)
+    return Labels(offsets, text) if len(text) else None
+
+
+def _unless_zero(column: ColumnArray) -> ColumnArray | None:
+    return column if column.any() else None
+
+
+# -- merges -------------------------------------------------------------------------------------------
+
+
+_FIRST_RUN_END: Final = HEADER_BYTES + RUN_BYTES
+_STAMP: Final = Struct("<QQq")
+"""Publisher, first sequence and timestamp, as a run begins."""
+_STAMP_END: Final = HEADER_BYTES + _STAMP.size
+
+
+class Stamp(NamedTuple):
+    """Values that the server sets when it accepts a run. `timestamp` is in microseconds since 1970 UTC."""
+
+    publisher: int
+    first_sequence: int
+    timestamp: int
+
+
+def merge(batches: Sequence[MessageBatch], stamps: Sequence[Stamp] | None = None) -> MessageBatch:
+    """Merge all runs of `batches`, in order; a single batch without stamps is returned as it is.
+
+    With `stamps`, one for each batch, every batch has exactly one run, whose row gets the stamp. Its sequence
+    column, if it has one, is kept when the stamp says the publisher and first sequence that the run has;
+    else messages are numbered from the stamp without gaps. Checksums of runs are kept. Raises `UsageError`
+    when there is no batch or stamps do not fit, `MessageTooLarge` when all bodies have 2 GiB or more.
+    """
+    if not batches:
+        raise UsageError("merge needs at least one batch")
+    if stamps is None and len(batches) == 1:
+        return batches[0]
+    if stamps is not None and len(batches) == len(stamps) == 1:
+        stamped = _stamped(batches[0], stamps[0])
+        if stamped is not None:
+            return stamped
+    columns = 0
+    for batch in batches:
+        columns |= batch.columns
+    check_body_bytes(sum([batch.body_bytes for batch in batches]))
+    counts = [batch.count for batch in batches]
+    runs = _runs(batches, stamps)
+    topics, topic_index = _topics(batches, counts)
+    offsets = _offsets(batches, counts)
+    bodies = batches[0].bodies if len(batches) == 1 else b"".join([batch.bodies for batch in batches])
+    optional = None
+    if columns or topic_index is not None:
+        optional = Columns(
+            topic_index,
+            _sequences(batches, counts, runs, stamps) if columns & SEQUENCES else None,
+            _filled([b.expirations for b in batches], counts, I8) if columns & EXPIRATIONS else None,
+            _labels([b.correlation_ids for b in batches], counts) if columns & CORRELATION_IDS else None,
+            _labels([b.keys for b in batches], counts) if columns & KEYS else None,
+            _filled([b.kinds for b in batches], counts, I1) if columns & KINDS else None,
+        )
+    return assemble(runs=runs, offsets=offsets, bodies=bodies, topics=topics, optional=optional)
+
+
+def _stamped(batch: MessageBatch, stamp: Stamp) -> MessageBatch | None:
+    """Return the batch with `stamp` in its one run and all else as it is; None when its sequences cannot
+    stay."""
+    if batch.run_count != 1:
+        return None
+    if batch.has_sequences and batch.run(0)[:2] != stamp[:2]:
+        return None
+    head = batch.head
+    stamped = MessageBatch(
+        batch.count, 1, batch.head_bytes, batch.body_bytes, batch.columns, batch.topics, batch._places
+    )
+    stamped._table = b"".join((head[:HEADER_BYTES], _STAMP.pack(*stamp), head[_STAMP_END:]))
+    stamped.bodies = batch.bodies
+    return stamped
+
+
+def _runs(batches: Sequence[MessageBatch], stamps: Sequence[Stamp] | None) -> bytes:
+    """Return the encoded run table, stamped."""
+    if stamps is None:
+        return b"".join([b._table[HEADER_BYTES : HEADER_BYTES + RUN_BYTES * b.run_count] for b in batches])
+    if len(stamps) != len(batches):
+        raise UsageError(f"merge has {len(batches)} batches and {len(stamps)} stamps")
+    if any(b.run_count != 1 for b in batches):
+        raise UsageError("merge with stamps takes batches of one run each")
+    runs = bytearray().join([b._table[HEADER_BYTES:_FIRST_RUN_END] for b in batches])
+    table = np.frombuffer(runs, RUN_DTYPE)
+    publishers, firsts, timestamps = zip(*stamps, strict=True)
+    table["publisher"] = publishers
+    table["first_sequence"] = firsts
+    table["timestamp"] = timestamps
+    return bytes(runs)
+
+
+def _offsets(batches: Sequence[MessageBatch], counts: list[int]) -> bytes:
+    """Return the encoded offsets of all messages."""
+    if len(batches) == 1:
+        return batches[0].offsets.tobytes()
+    if len(batches) == sum(counts):
+        return offsets_from(np.array([b.body_bytes for b in batches], I4)).tobytes()
+    tables = []
+    for batch in batches:
+        begin = HEADER_BYTES + RUN_BYTES * batch.run_count
+        tables.append(batch._table[begin : begin + 4 * (batch.count + 1)])
+    return _continued(np.frombuffer(b"".join(tables), I4), counts).tobytes()
+
+
+def _continued(offsets: Int32s, counts: list[int]) -> Int32s:
+    """Tables of `counts` + 1 offsets one after the other, made one table that goes on where each ended."""
+    lengths = lengths_of(offsets)
+    inside = np.ones(len(lengths), np.bool_)
+    inside[(np.array(counts[:-1], I8) + 1).cumsum() - 1] = (
+        False  # from the end of a table to the 0 of the next
+    )
+    return offsets_from(lengths[inside])
+
+
+def _topics(batches: Sequence[MessageBatch], counts: list[int]) -> tuple[tuple[str, ...], Int32s | None]:
+    """Return all topics, in order of first appearance, and the topic index unless there is one topic."""
+    tables = dict.fromkeys([batch.topics for batch in batches])
+    numbers: dict[str, int] = {}
+    for names in tables:
+        for name in names:
+            numbers.setdefault(name, len(numbers))
+    topics = tuple(numbers)
+    if len(topics) == 1:
+        return topics, None
+    if all(len(names) == 1 for names in tables):
+        return topics, np.repeat(np.array([numbers[b.topics[0]] for b in batches], I4), counts)
+    new_numbers = {names: np.array([numbers[name] for name in names], I4) for names in tables}
+    parts = []
+    for batch in batches:
+        new, old = new_numbers[batch.topics], batch.topic_index
+        parts.append(np.repeat(new, batch.count) if old is None else new[old])
+    return topics, np.concatenate(parts)
+
+
+def _sequences(
+    batches: Sequence[MessageBatch], counts: list[int], runs: bytes, stamps: Sequence[Stamp] | None
+) -> UInt64s | None:
+    """Return the sequence column, None when no batch keeps one."""
+    column: UInt64s | None = None
+    end = 0
+    for i, batch in enumerate(batches):
+        begin, end = end, end + counts[i]
+        if batch.columns & SEQUENCES and (stamps is None or stamps[i][:2] == batch.run(0)[:2]):
+            if column is None:
+                column = numbered(np.frombuffer(runs, RUN_DTYPE))
+            column[begin:end] = batch.sequences
+    return column
+
+
+def _filled(columns: list[ColumnArray | None], counts: list[int], kind: np.dtype[Any]) -> AnyArray:
+    """Return columns one after the other, 0 where there is none."""
+    return np.concatenate(
+        [np.zeros(n, kind) if c is None else c for c, n in zip(columns, counts, strict=True)]
+    )
+
+
+def _labels(columns: list[Labels | None], counts: list[int]) -> Labels:
+    offsets = [np.zeros(n + 1, I4) if c is None else c.offsets for c, n in zip(columns, counts, strict=True)]
+    return Labels(
+        _continued(np.concatenate(offsets), counts), b"".join([c.text for c in columns if c is not None])
+    )
+
+
+# -- other bodies or topics ---------------------------------------------------------------------------
+
+
+def with_bodies(batch: MessageBatch, bodies: Sequence[bytes], kinds: Bytes8 | None = None) -> MessageBatch:
+    """Return the messages of `batch` with other bodies, one for each; every run is flagged as the server's.
+    With `kinds` they have these instead of their own.
+
+    Raises `UsageError` when there are not as many, `MessageTooLarge` when all have 2 GiB or more.
+    """
+    if len(bodies) != batch.count:
+        raise UsageError(f"{len(bodies)} bodies for a batch of {batch.count} messages")
+    lengths = np.fromiter(map(len, bodies), np.int64, len(bodies))
+    check_body_bytes(int(lengths.sum()))
+    offsets = offsets_from(lengths)
+    joined = b"".join(bodies)
+    runs = batch.runs.copy()
+    runs["flags"] |= RUN_BY_SERVER
+    starts = batch.run_starts
+    runs["crc"] = run_crcs(offsets, joined, starts[:-1], lengths_of(starts))
+    made = assemble(
+        runs=runs.tobytes(),
+        offsets=offsets.tobytes(),
+        bodies=joined,
+        topics=batch.topics,
+        optional=_columns(batch, batch.topic_index, batch.kinds if kinds is None else kinds),
+    )
+    made.context = batch.context
+    return made
+
+
+def with_topics(batch: MessageBatch, names: Mapping[str, str]) -> MessageBatch:
+    """Return the messages of `batch`, those to a topic in `names` to the one that it gives."""
+    renamed = [names.get(topic, topic) for topic in batch.topics]
+    topics = tuple(dict.fromkeys(renamed))
+    index = batch.topic_index
+    if index is not None:
+        places = np.array([topics.index(topic) for topic in renamed], I4)
+        index = places[index] if len(topics) > 1 else None
+    made = assemble(
+        runs=batch.runs.tobytes(),
+        offsets=batch.offsets.tobytes(),
+        bodies=batch.bodies,
+        topics=topics,
+        optional=_columns(batch, index, batch.kinds),
+    )
+    made.context = batch.context
+    return made
+
+
+def _columns(batch: MessageBatch, index: Int32s | None, kinds: Bytes8 | None) -> Columns | None:
+    if not batch.columns and index is None and kinds is None:
+        return None
+    return Columns(
+        index,
+        batch.sequences if batch.has_sequences else None,
+        batch.expirations,
+        batch.correlation_ids,
+        batch.keys,
+        kinds,
+    )
+
+
+# -- the head of a batch, without its bodies ----------------------------------------------------------
+
+
+class BatchHead:
+    """Header and columns of a batch of `nbytes`."""
+
+    def __init__(self, head: Buffer, nbytes: int) -> None:
+        """Check everything that does not need the bodies. Raises `BadBatch`."""
+        source, count, run_count, head_bytes, body_bytes, columns, topics, places = check_head(head, nbytes)
+        self._batch = MessageBatch(count, run_count, head_bytes, body_bytes, columns, topics, places)
+        self._batch._table = source
+        self._batch.bodies = memoryview(b"")
+
+    @property
+    def count(self) -> int:
+        """Messages in the batch."""
+        return self._batch.count
+
+    @property
+    def body_bytes(self) -> int:
+        """Bytes of all bodies."""
+        return self._batch.body_bytes
+
+    def runs_with(self, topic: str) -> Int64s:
+        """Return the runs that hold a message of `topic`, by number, rising."""
+        batch = self._batch
+        if topic not in batch.topics:
+            return np.empty(0, I8)
+        if batch.topic_index is None:
+            return np.arange(batch.run_count, dtype=I8)
+        own = (batch.topic_index == batch.topics.index(topic)).nonzero()[0]
+        runs: Int64s = np.unique(batch.run_starts.searchsorted(own, "right") - 1)
+        return runs
+
+    def ranges(self, runs: Int64s) -> list[tuple[int, int]]:
+        """Return where the bodies of `runs` are among all bodies: first byte, and the first after; neighbours
+        are one."""
+        starts, offsets = self._batch.run_starts, self._batch.offsets
+        found: list[tuple[int, int]] = []
+        firsts, lasts = offsets[starts[runs]].tolist(), offsets[starts[runs + 1]].tolist()
+        for first, last in zip(firsts, lasts, strict=True):
+            if found and found[-1][1] == first:
+                found[-1] = found[-1][0], last
+            elif first < last:
+                found.append((first, last))
+        return found
+
+    def take(self, runs: Int64s, bodies: Buffer) -> tuple[MessageBatch, Int64s]:
+        """Return the messages of `runs`, whose `bodies` are given one after the other, and their indexes in
+        the batch.
+
+        Raises `BadBatch` when there are more or fewer bytes, `CorruptBatch` when a checksum does not match.
+        """
+        batch = self._batch
+        wanted = np.zeros(batch.run_count, np.bool_)
+        wanted[runs] = True
+        indices = np.repeat(wanted, lengths_of(batch.run_starts)).nonzero()[0]
+        offsets = offsets_from(lengths_of(batch.offsets)[indices])
+        if int(offsets[-1]) != memoryview(bodies).nbytes:
+            raise BadBatch(f"bodies of {int(offsets[-1])} bytes were asked for, {len(bodies)} are here")
+        taken = take_runs(batch, indices, offsets, bodies)
+        taken.verify()
+        return taken, indices

@@ -1,0 +1,53 @@
+"""Files of a data directory: opened, replaced at once, or set aside; and the error for their damage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tickertape.base.errors import JournalCorrupt
+from tickertape.base.interfaces import Buffer, Disk
+from tickertape.journal.format.segment import QUARANTINE_DIRECTORY
+
+
+@contextmanager
+def open_file(disk: Disk, path: str, *, write: bool = False) -> Iterator[int]:
+    """A handle of an existing file, which is closed at the end. Raises `OSError`."""
+    handle = disk.open(path, write=write)
+    try:
+        yield handle
+    finally:
+        disk.close(handle)
+
+
+def replace_file(disk: Disk, name: str, buffers: list[Buffer]) -> None:
+    """Replace a file, durably and at once, or not at all. Raises `OSError`; the earlier one stays then."""
+    temporary = f"{name}.new"
+    handle = disk.open(temporary, create=temporary not in disk.names("."))
+    try:
+        disk.truncate(handle, 0)
+        disk.write(handle, 0, buffers)
+        disk.sync(handle)
+    finally:
+        disk.close(handle)
+    disk.rename(temporary, name)
+    disk.sync_directory(".")
+
+
+def set_aside(disk: Disk, path: str, stem: str, suffix: str) -> str:
+    """Move a file to quarantine under a name of its own; returns its new path. Raises `OSError`."""
+    disk.make_directory(QUARANTINE_DIRECTORY)
+    disk.sync_directory(".")
+    taken = set(disk.names(QUARANTINE_DIRECTORY))
+    attempt = 0
+    while (name := f"{stem}-{attempt}{suffix}") in taken:
+        attempt += 1
+    aside = f"{QUARANTINE_DIRECTORY}/{name}"
+    disk.rename(path, aside)
+    disk.sync_directory(QUARANTINE_DIRECTORY)
+    return aside
+
+
+def damaged_at(path: str, offset: int, what: str) -> JournalCorrupt:
+    """Return the error for damage of a file at an offset."""
+    return JournalCorrupt(f"{path} at {offset}: {what}", file=path, offset=offset)
