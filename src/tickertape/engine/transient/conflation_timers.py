@@ -43,24 +43,19 @@ class TransientConflation:
         """It is `now`, monotonic seconds."""
         self._due.update(dict.fromkeys(self._agenda.due(micros(now))))
 
-    def consider(
-        self,
-        sub: TransientFeed,
-        conflating: ConflationBuffer,
-        pieces: SharedFrames,
-        reached: tuple[int, int],
-        time: int,
-    ) -> tuple[tuple[int, int], int]:
-        """`pieces` came at `time`: look at a stretch of them, from a piece and a message of it on. Returns
-        what is next, and what this counts in a step."""
+    def consider(self, sub: TransientFeed, frames: SharedFrames, message: int, time: int) -> tuple[int, int]:
+        """`frames` came at `time`: look at a stretch of them, from a message on. Returns what is next, and
+        what this counts in a step."""
+        conflating = sub.conflating
+        assert conflating is not None
         if not conflating.settle_live(time):
-            return reached, conflation_piece_messages_max * _MESSAGE_BYTES
-        piece, low = reached
-        batch = pieces.pieces[piece].batch
-        high = min(batch.count, low + conflation_piece_messages_max)
-        conflating.consider_live(batch, low, high, time)
+            return message, conflation_piece_messages_max * _MESSAGE_BYTES
+        piece, first = frames.piece_at(message)
+        low = message - first
+        high = min(piece.batch.count, low + conflation_piece_messages_max)
+        conflating.consider_live(piece.batch, low, high, time)
         self._put(sub, conflating)
-        return ((piece + 1, 0) if high == batch.count else (piece, high)), (high - low) * _MESSAGE_BYTES
+        return first + high, (high - low) * _MESSAGE_BYTES
 
     def release(self, time: int) -> tuple[TransientFeed, list[MessageBatch], int]:
         """The next whose interval is over, a stretch of what it is given now, and what this counts in a step;

@@ -10,18 +10,18 @@ Invariants:
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from tickertape.base.errors import SpillFailed
 from tickertape.base.interfaces import Buffer
-from tickertape.batch import MessageBatch
 from tickertape.engine.limits import (
     block_memory_bytes,
     slow_age_check_seconds_max,
     slow_connection_bytes_default,
     slow_disk_bytes_default,
     slow_memory_bytes_default,
+    spill_read_bytes_max,
     spill_write_bytes_max,
 )
 from tickertape.engine.runtime.clock import EngineClock
@@ -31,7 +31,6 @@ from tickertape.engine.sessions.session import Session
 from tickertape.engine.transient.backlog import Backlog, BacklogBlock, BacklogPosition, TransientFeed
 from tickertape.engine.transient.shared_frames import SharedFrames
 from tickertape.engine.transient.spill import Spill, SpillOrder
-from tickertape.engine.transient.spill_reader import SpillReader
 
 _AGE_CHECKS: Final = 8
 """How often, in the time that something may wait, it is looked who has waited too long."""
@@ -53,13 +52,31 @@ class SlowConsumerLimits(NamedTuple):
 class ConnectionBacklog:
     """What waits for one connection."""
 
-    __slots__ = ("bytes", "offline_since", "subs")
+    __slots__ = ("bytes", "offline_since", "pins", "subs")
 
     def __init__(self) -> None:
         self.bytes = 0
         """Cost; what several of its subscriptions wait for counts for each."""
         self.offline_since: float | None = None
         self.subs: dict[TransientFeed, None] = {}
+        self.pins: dict[TransientFeed, BacklogBlock] = {}
+        """Blocks that were read back for them, until they had their turn."""
+
+
+class _Newest(NamedTuple):
+    """What is being handed on, once somebody waits for it, and where it begins in its backlog."""
+
+    frames: SharedFrames
+    block: BacklogBlock
+    start: int
+
+    def position(self, message: int) -> tuple[BacklogBlock, int]:
+        """Return the position of one of its messages."""
+        block, message = self.block, self.start + message
+        while message >= block.count:
+            assert block.next is not None
+            block, message = block.next, message - block.count
+        return block, message
 
 
 class SlowConsumerBuffers:
@@ -80,15 +97,21 @@ class SlowConsumerBuffers:
         """Memory of what is not on disk."""
         self.idle_bytes = 0
         """What of it nobody has ordered to be written."""
+        self.pinned_bytes = 0
+        """Blocks that were read back and wait for the turn of their subscriptions."""
         self.offline_starts = 0
         """Since the start, how often a connection went offline, and how often that was over."""
         self.offline_stops = 0
+        self.newest: _Newest | None = None
         self._outbox = outbox
         self._clock = clock
         self._end = end
         self._waiting: dict[Session, ConnectionBacklog] = {}
         self._orders = SpillOrder()
-        self.reading = SpillReader(self.spill)
+        self._clean: dict[BacklogBlock, None] = {}
+        """Blocks in memory that are on disk too and not pinned, the least recently used first."""
+        self._wanted: deque[BacklogBlock] = deque()
+        """Blocks to be read back."""
         self._next_age_check = 0.0
 
     def waiting(self, session: Session) -> ConnectionBacklog | None:
@@ -107,54 +130,49 @@ class SlowConsumerBuffers:
 
     # -- coming and going -----------------------------------------------------------------------------
 
-    def hold(self, sub: TransientFeed, pieces: SharedFrames, piece: int = 0, message: int = 0) -> int:
-        """`sub` waits for `pieces`, from a piece and a message of it on, behind all that it waits for; it may
-        be over afterwards. Returns the bytes that this took. Who shares a backlog must be given the same
-        `pieces` in the same order, with a `fanned_out` after each."""
-        backlog = sub.backlog
+    def hold(self, sub: TransientFeed, frames: SharedFrames, message: int = 0) -> int:
+        """`sub` waits for `frames` from a message on, behind all that it waits for; it may be over
+        afterwards. Returns the bytes that this took. `fanned_out` comes after all who share its backlog were
+        given the same `frames`."""
         taken = 0
-        if backlog.newest is not pieces:
-            before = self.held_bytes
-            self._append(backlog, pieces)
-            taken = self.held_bytes - before
-        session = sub.session
-        waiting = self._waiting.get(session)
+        if self.newest is None:
+            taken = -self.held_bytes
+            self.newest = self._append(sub.backlog, frames)
+            taken += self.held_bytes
+        waiting = self._waiting.get(sub.session)
         if waiting is None:
-            waiting = self._waiting[session] = ConnectionBacklog()
+            waiting = self._waiting[sub.session] = ConnectionBacklog()
         if not sub.left:
-            block, start = backlog.places[piece]
-            self._enter(sub, block, start + message)
-            backlog.subs[sub] = None
+            sub.waits_since = self._clock.mono
+            self._enter(sub, *self.newest.position(message))
             waiting.subs[sub] = None
             if waiting.offline_since is not None:
-                self._order(backlog)
-        left, cost = pieces.left(piece, message)
-        sub.left += left
+                self._order(sub.backlog)
+        cost = frames.cost_from(message) if message else frames.cost
+        sub.left += frames.count - message
         sub.backlog_bytes += cost
         waiting.bytes += cost
         if waiting.bytes > self.limits.connection_bytes and waiting.offline_since is None:
-            self._too_much(session, waiting)
+            self._too_much(sub.session, waiting)
         if taken:  # who waits for the same takes nothing more
             self._relieve()
         return taken
 
-    def fanned_out(self, backlog: Backlog) -> None:
-        """Everybody who is given the newest of a backlog has been."""
-        if backlog.newest is not None:
-            block = backlog.places[0][0]
-            backlog.newest, backlog.places = None, []
+    def fanned_out(self) -> None:
+        """What was handed on has been given to everybody."""
+        if self.newest is not None:
+            block, self.newest = self.newest.block, None
             self._leave(block)
             self._settle()
 
-    def advance(self, sub: TransientFeed, batch: MessageBatch) -> None:
-        """`sub` was sent the next messages that wait for it."""
+    def advance(self, sub: TransientFeed, count: int, cost: int) -> None:
+        """`sub` was sent the next messages that wait for it, all of its block."""
         block = sub.block
         assert block is not None
-        waiting = self._waiting[sub.session]
-        sub.left -= batch.count
-        sub.backlog_bytes -= batch.cost
-        waiting.bytes -= batch.cost
-        sub.message += batch.count
+        sub.message += count
+        sub.left -= count
+        sub.backlog_bytes -= cost
+        self._waiting[sub.session].bytes -= cost
         if not sub.left:
             self.drop(sub)
         elif sub.message == block.count:
@@ -164,15 +182,14 @@ class SlowConsumerBuffers:
 
     def drop(self, sub: TransientFeed) -> None:
         """Nothing waits for it any more."""
-        self.reading.unpin(sub)
         block = sub.block
         if block is None:
             return
+        self.unpin(sub)
         block.readers.pop(sub, None)
         waiting = self._waiting[sub.session]
         waiting.bytes -= sub.backlog_bytes
         sub.block, sub.message, sub.left, sub.backlog_bytes = None, 0, 0, 0
-        del sub.backlog.subs[sub]
         del waiting.subs[sub]
         if waiting.offline_since is not None:
             self._countermand(sub.backlog)
@@ -186,14 +203,13 @@ class SlowConsumerBuffers:
             self.offline_stops += 1
             self._outbox.put(OfflineStop(session.conn, self._clock.mono - waiting.offline_since))
 
-    def _enter(self, sub: TransientFeed, block: BacklogBlock, message: int) -> None:
-        if sub.block is None:
-            sub.waits_since = self._clock.mono
+    @staticmethod
+    def _enter(sub: TransientFeed, block: BacklogBlock, message: int) -> None:
         block.cursors += 1
         sub.block, sub.message = block, message
 
     def _leave(self, block: BacklogBlock) -> None:
-        """One less stands in a block: those that nobody needs any more are freed."""
+        """One less is at a block: those that nobody needs any more are freed."""
         block.cursors -= 1
         backlog = block.backlog
         while backlog.head is not None and not backlog.head.cursors:
@@ -201,28 +217,28 @@ class SlowConsumerBuffers:
 
     # -- memory ---------------------------------------------------------------------------------------
 
-    def _append(self, backlog: Backlog, pieces: SharedFrames) -> None:
-        """All of `pieces` comes at the end of a backlog, and stays until it was handed on."""
-        assert backlog.newest is None
-        backlog.newest = pieces
-        for piece in pieces.pieces:
+    def _append(self, backlog: Backlog, frames: SharedFrames) -> _Newest:
+        """All of `frames` comes at the end of a backlog, and stays until it was handed on."""
+        newest = None
+        for piece in frames.pieces:
             block = backlog.tail
             if block is None or not block.takes(piece, self._clock.mono):
                 if block is not None and block.open:
                     self._close(block)
                 block = backlog.grow(self._clock.mono)
                 self.held_bytes += block_memory_bytes
-                self._orders.grown(backlog)
-            backlog.places.append((block, block.count))
+                self._orders.put(backlog)
+            newest = newest or _Newest(frames, block, block.count)
             block.append(piece)
             self._count(block, piece.memory_bytes)
-        backlog.places[0][0].cursors += 1
+        assert newest is not None
+        newest.block.cursors += 1
+        return newest
 
     def _close(self, block: BacklogBlock) -> None:
-        before = block.data_bytes
+        before = block.memory_bytes
         block.close()
-        self._count(block, block.data_bytes - before)
-        self._orders.closed(block.backlog)
+        self._count(block, block.memory_bytes - before)
 
     def _count(self, block: BacklogBlock, more: int) -> None:
         """A block takes so many bytes more in memory."""
@@ -234,11 +250,11 @@ class SlowConsumerBuffers:
                 self.idle_bytes += more
 
     def _free(self, block: BacklogBlock) -> None:
-        self._count(block, -block.data_bytes)
+        self._count(block, -block.memory_bytes)
         self.held_bytes -= block_memory_bytes
         block.pieces = []
         block.freed = True
-        self.reading.clean.pop(block, None)
+        self._clean.pop(block, None)
         if block.place is not None:
             self.spill.release(block.place)
         if block.backlog.head is None:
@@ -249,22 +265,21 @@ class SlowConsumerBuffers:
         must be over, or somebody would be ended for it."""
         self._relieve()
         memory = self.limits.memory_bytes
-        if self.held_bytes - self.reading.pinned_bytes > memory:
+        if self.held_bytes - self.pinned_bytes > memory:
             self._end_until(
-                lambda: self.held_bytes - self.reading.pinned_bytes <= memory,
+                lambda: self.held_bytes - self.pinned_bytes <= memory,
                 f"memory_limit ({memory} bytes) of [slow_clients] is reached",
             )
 
     def _relieve(self) -> None:
         """Drop from memory what is on disk too, and write on."""
         memory = self.limits.memory_bytes
-        clean = self.reading.clean
-        while self.held_bytes > memory and clean:
-            block = next(iter(clean))
-            del clean[block]
-            self._count(block, -block.data_bytes)
+        while self.held_bytes > memory and self._clean:
+            block = next(iter(self._clean))
+            del self._clean[block]
+            self._count(block, -block.memory_bytes)
             block.pieces = []
-        if self.idle_bytes > memory // 2 and self.spill.enabled:
+        if self.idle_bytes > memory // 2 and self.limits.disk_bytes:
             self._spill_largest(memory * 3 // 8)
         self._write_on()
 
@@ -285,7 +300,7 @@ class SlowConsumerBuffers:
 
     def _too_much(self, session: Session, waiting: ConnectionBacklog) -> None:
         """More waits for a connection than may in memory."""
-        if self.spill.enabled:
+        if self.limits.disk_bytes:
             self._go_offline(session, waiting)
             self._write_on()
         else:
@@ -313,7 +328,7 @@ class SlowConsumerBuffers:
         backlog.offline += 1
         if backlog.offline == 1:
             self.idle_bytes -= backlog.dirty_bytes
-            self._orders.closed(backlog)
+            self._orders.put(backlog)
 
     def _countermand(self, backlog: Backlog) -> None:
         backlog.offline -= 1
@@ -358,35 +373,13 @@ class SlowConsumerBuffers:
             ready = self._read_back(block, place, data)
         elif error is not None:
             self._not_written(block, error)
-        elif block.freed:
-            self.spill.release(place)
-        else:
-            data_bytes = block.data_bytes
-            self._count(block, -data_bytes)
+        elif not block.freed:
+            memory_bytes = block.memory_bytes
+            self._count(block, -memory_bytes)
             block.place = place
-            self._count(block, data_bytes)
-            self.reading.clean[block] = None
+            self._count(block, memory_bytes)
+            self._clean[block] = None
         self._relieve()
-        return ready
-
-    def _read_back(
-        self, block: BacklogBlock, place: BacklogPosition, data: Buffer | OSError
-    ) -> list[TransientFeed]:
-        """Take in a block; return the subscriptions that wait for it."""
-        block.wanted = False
-        ready: list[TransientFeed] = []
-        if not block.freed:
-            try:
-                piece = self.spill.piece(place, data)
-            except SpillFailed as failed:
-                for sub in list(block.readers):
-                    if not sub.over:
-                        self._end(sub.session, str(failed))
-            else:
-                block.put(piece)
-                self._count(block, piece.memory_bytes)
-                ready = self.reading.arrived(block)
-        self.reading.read_on()
         return ready
 
     def _not_written(self, block: BacklogBlock, error: OSError) -> None:
@@ -395,12 +388,88 @@ class SlowConsumerBuffers:
             return
         backlog = block.backlog
         backlog.to_write = backlog.head
-        sessions = {sub.session for sub in backlog.subs}
-        offline = [s for s in sessions if self._waiting[s].offline_since is not None]
+        offline = [
+            (waiting.bytes, session.conn, session)
+            for session, waiting in self._waiting.items()
+            if waiting.offline_since is not None and any(sub.backlog is backlog for sub in waiting.subs)
+        ]
         if offline:
-            slowest = max(offline, key=lambda session: (self._waiting[session].bytes, session.conn))
+            slowest = max(offline)[-1]
             self._end(slowest, f"what waits for it could not be written to disk: {error}")
-        self._orders.closed(backlog)
+        self._orders.put(backlog)
+
+    # -- reading back ---------------------------------------------------------------------------------
+
+    def load(self, sub: TransientFeed) -> None:
+        """Read the next block of `sub` back, in its turn."""
+        block = sub.block
+        assert block is not None
+        block.readers[sub] = None
+        if not block.wanted:
+            block.wanted = True
+            self._wanted.append(block)
+            self._read_on()
+
+    def _read_on(self) -> None:
+        """Read wanted blocks, as far as the limit allows."""
+        while self._wanted:
+            block = self._wanted[0]
+            if block.freed or not block.readers:
+                block.wanted = False
+            else:
+                assert block.place is not None
+                busy = self.spill.reading_bytes + self.pinned_bytes
+                if busy and busy + block.place.size > spill_read_bytes_max:
+                    return
+                self.spill.read(block)
+            self._wanted.popleft()
+
+    def _read_back(
+        self, block: BacklogBlock, place: BacklogPosition, data: Buffer | OSError
+    ) -> list[TransientFeed]:
+        """Take in a block, and pin it for those whose connection has room; return all who wait for it."""
+        block.wanted = False
+        readers: list[TransientFeed] = []
+        if not block.freed:
+            piece = self.spill.piece(place, data)
+            readers, block.readers = list(block.readers), {}
+            if isinstance(piece, str):
+                for sub in readers:
+                    if sub.left:
+                        self._end(sub.session, piece)
+            else:
+                block.put(piece)
+                self._count(block, piece.memory_bytes)
+                pinned = [sub for sub in readers if sub.session.writable]
+                for sub in pinned:
+                    self._waiting[sub.session].pins[sub] = block
+                block.pins = len(pinned)
+                if pinned:
+                    self.pinned_bytes += place.size
+                else:
+                    self._clean[block] = None
+        self._read_on()
+        return readers
+
+    def unpin(self, sub: TransientFeed) -> None:
+        """Unpin the block of a subscription that had its turn, or is over."""
+        waiting = self._waiting.get(sub.session)
+        block = None if waiting is None else waiting.pins.pop(sub, None)
+        if block is None:
+            return
+        assert block.place is not None
+        block.pins -= 1
+        if not block.pins:
+            self.pinned_bytes -= block.place.size
+            if not block.freed:
+                self._clean[block] = None
+            self._read_on()
+
+    def unpin_all(self, session: Session) -> None:
+        """Unpin the blocks of a connection without room."""
+        waiting = self._waiting.get(session)
+        for sub in [] if waiting is None else list(waiting.pins):
+            self.unpin(sub)
 
     # -- age ------------------------------------------------------------------------------------------
 
@@ -415,6 +484,12 @@ class SlowConsumerBuffers:
             return
         self._next_age_check = self._clock.mono + min(age / _AGE_CHECKS, slow_age_check_seconds_max)
         for session, waiting in list(self._waiting.items()):
-            if any(sub.oldest + age <= self._clock.mono for sub in waiting.subs):
+            if any(_waits_since(sub) + age <= self._clock.mono for sub in waiting.subs):
                 why = f"something has waited for it for {age:g} seconds, the age_limit of [slow_clients]"
                 self._end(session, why)
+
+
+def _waits_since(sub: TransientFeed) -> float:
+    """When the first message that waits for it came, or a little before."""
+    assert sub.block is not None
+    return max(sub.waits_since, sub.block.since)

@@ -357,8 +357,8 @@ def _unrecorded(sub: TransientFeed) -> SubscriptionState:
         filter=_filter(sub.interest),
         recorded=False,
         credit_bytes=sub.allowance.credit,
-        caught_up=not sub.waiting,
-        blocked=sub.waiting,
+        caught_up=not sub.owed,
+        blocked=sub.owed,
         backlog_bytes=sub.backlog_bytes,
     )
 
