@@ -5,7 +5,7 @@ It is a chain of blocks, in memory or on disk. A position in it is a block and t
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tickertape.batch import merge
 from tickertape.engine.conflation.buffer import ConflationBuffer
@@ -25,23 +25,17 @@ class BacklogPosition(NamedTuple):
     crc: int
 
 
+NOWHERE: Final = BacklogPosition(0, 0, 0, 0)
+
+
 class BacklogBlock(SharedFrames):
     """Consecutive messages of a backlog: in memory, on disk (without pieces), or both. It has one piece once
     it is closed."""
 
     __slots__ = (
-        "backlog",
-        "cursors",
-        "freed",
-        "next",
-        "open",
-        "pins",
-        "place",
-        "readers",
-        "since",
+        "backlog", "cursors", "freed", "next", "on_disk", "open", "pins", "place", "readers", "since",
         "wanted",
-        "writing",
-    )
+    )  # fmt: skip
 
     def __init__(self, backlog: Backlog, since: float) -> None:
         super().__init__()
@@ -53,8 +47,9 @@ class BacklogBlock(SharedFrames):
         self.cursors = 0
         """Subscriptions that are at a message of it, and one while what it begins with is handed on."""
         self.next: BacklogBlock | None = None
-        self.place: BacklogPosition | None = None
-        self.writing = False
+        self.place = NOWHERE
+        """On disk, or where it is being written."""
+        self.on_disk = False
         self.freed = False
         """It has left its backlog."""
         self.readers: dict[TransientFeed, None] = {}
@@ -121,7 +116,7 @@ class Backlog(InterestGroup["TransientFeed"]):
     def next_to_write(self) -> BacklogBlock | None:
         """The first block that is not on disk nor on its way there."""
         block = self.to_write
-        while block is not None and (block.writing or block.place is not None):
+        while block is not None and block.place is not NOWHERE:
             block = block.next
         self.to_write = block
         return block
@@ -144,8 +139,6 @@ class TransientFeed:
         self._service = service
         self.since = 0
         """Number of the first publish that is for it."""
-        self.until: int | None = None
-        """Number of the first one that is not, once another took its place."""
         self.line = [self]
         """Those that took the place of each other, the earliest first, from the first that is not done: what
         waits for it goes first, and nothing waits for the others while something may still come for it."""
@@ -155,7 +148,6 @@ class TransientFeed:
         """Its messages are conflated: then its interest has no select list."""
         self.backlog = Backlog(interest)
         """Its own if it conflates; else that of all with its interest, once it is added."""
-        self.backlog.subs[self] = None
         self.block: BacklogBlock | None = None
         """Its position: the next message is this one of this block. None while nothing waits for it."""
         self.message = 0

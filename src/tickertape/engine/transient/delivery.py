@@ -6,30 +6,43 @@ Invariants:
 - At most about `step_bytes_max` are sent between two writes.
 - No subscription is waited for: the buffers of slow consumers keep what it cannot take.
 - A subscription is sent its messages in order.
+- An interval of conflation is on the clock, from the time of the publish, and ends after all messages that
+  were published in it were considered, a bounded piece at a time.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tickertape.base.interfaces import Buffer
 from tickertape.batch import MessageBatch, slice_batch
-from tickertape.engine.limits import step_bytes_max, step_delivery_bytes, unrecorded_waiting_bytes_max
+from tickertape.engine.conflation.buffer import ConflationBuffer
+from tickertape.engine.limits import (
+    conflation_piece_messages_max,
+    step_bytes_max,
+    step_delivery_bytes,
+    unrecorded_waiting_bytes_max,
+)
 from tickertape.engine.matching.subscription_index import Match, SubscriptionIndex
 from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.effects import Send
 from tickertape.engine.runtime.outbox import Outbox
+from tickertape.engine.runtime.scheduling import DeadlineQueue
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.credit import affordable_rows
 from tickertape.engine.transient.backlog import Backlog, TransientFeed
-from tickertape.engine.transient.conflation_timers import TransientConflation, micros
 from tickertape.engine.transient.shared_frames import SharedFrames, cut, detach
 from tickertape.engine.transient.slow_consumers import SlowConsumerBuffers, SlowConsumerLimits
 from tickertape.journal.limits import batch_memory_bytes
 from tickertape.wire.commands import Deliver
 from tickertape.wire.frames import encode_frame
+
+_MICROS: Final = 1_000_000
+_NEVER: Final = 1 << 63
+_CONFLATED_BYTES: Final = step_delivery_bytes // 4
+"""What one message counts in a step that conflates it."""
 
 
 class _Publish(NamedTuple):
@@ -76,9 +89,10 @@ class TransientDelivery:
         self._work: Iterator[None] | None = None
         """What is left to do of that one."""
         self._stepping = False
-        self._holding = TransientConflation()
-        self._ready: dict[Session, dict[TransientFeed, None]] = {}
-        """Subscriptions that wait for nothing but their connection, and their turn there."""
+        self._intervals: DeadlineQueue[TransientFeed] = DeadlineQueue()
+        """Subscriptions that conflate, by the end of an interval, microseconds of the monotonic clock."""
+        self._due: dict[TransientFeed, None] = {}
+        """Those whose interval is over."""
         self._runnable: dict[Session, None] = {}
         """Connections with ready subscriptions, in turn."""
 
@@ -101,9 +115,7 @@ class TransientDelivery:
 
     def retire(self, sub: TransientFeed) -> None:
         """It is given what was published so far, and nothing more."""
-        if sub.until is None:
-            sub.until = self._number
-            self.after(lambda: self._flush(sub, lambda: self._retired(sub)))
+        self.after(lambda: self._flush(sub, lambda: self._retired(sub)))
 
     def _retired(self, sub: TransientFeed) -> None:
         sub.over = True
@@ -117,9 +129,11 @@ class TransientDelivery:
 
     def _remove(self, sub: TransientFeed) -> None:
         sub.over = True
-        self._holding.drop(sub)
+        self._stop_conflating(sub)
         self.slow_consumers.drop(sub)
-        self._unmark_ready(sub)
+        waiting = self.slow_consumers.waiting.get(sub.session)
+        if waiting is None or not waiting.ready:
+            self._runnable.pop(sub.session, None)
         self._standing.discard(sub)
 
     def credit(self, sub: TransientFeed) -> None:
@@ -130,7 +144,8 @@ class TransientDelivery:
 
     def writable(self, session: Session) -> None:
         """A connection has room again: its line goes on in the next step."""
-        if session in self._ready:
+        waiting = self.slow_consumers.waiting.get(session)
+        if waiting is not None and waiting.ready:
             self._runnable[session] = None
 
     def spill_done(self, token: int, data: Buffer | OSError | None) -> None:
@@ -143,35 +158,38 @@ class TransientDelivery:
 
     def next_deadline(self) -> float | None:
         """When `settle` is wanted (monotonic seconds), or None."""
-        deadlines = (self.slow_consumers.next_deadline(), self._holding.next_deadline())
+        interval = self._intervals.first()
+        over = None if interval is None else (interval + 1) / _MICROS
+        deadlines = (self.slow_consumers.next_deadline(), over)
         return min([deadline for deadline in deadlines if deadline is not None], default=None)
 
     def settle(self) -> None:
         """Do what is due by the clock."""
         self.slow_consumers.check_age()
-        self._holding.clock(self._clock.mono)
-        if self._holding:
+        self._due.update(dict.fromkeys(self._intervals.due(self._micros())))
+        if self._due:
             self.step()
 
     # -- publishes ------------------------------------------------------------------------------------
 
     def publish(self, batch: MessageBatch, done: Callable[[], None]) -> None:
         """Hand a batch to its subscribers, and call `done` then: at once when it is little."""
-        self._append(batch if self._standing.may_match(batch) else None, done)
+        self.after(done, batch if self._standing.may_match(batch) else None)
 
-    def after(self, done: Callable[[], None]) -> None:
-        """Call `done` when all that was published so far has been handed on."""
-        self._append(None, done)
-
-    def _append(self, batch: MessageBatch | None, done: Callable[[], None]) -> None:
+    def after(self, done: Callable[[], None], batch: MessageBatch | None = None) -> None:
+        """Call `done` when all that was published so far has been handed on, and `batch`."""
         number = self._number
         self._number += 1
         if batch is None and not self.passing:
             done()
             return
-        self._publishes.append(self._counted(_Publish(number, batch, done, micros(self._clock.mono))))
-        if len(self._publishes) == 1:
+        self._publishes.append(self._counted(_Publish(number, batch, done, self._micros())))
+        # In a step, it is what a connection had published that the step closes as slow: it waits.
+        if len(self._publishes) == 1 and not self._stepping:
             self.step()
+
+    def _micros(self) -> int:
+        return int(self._clock.mono * _MICROS)
 
     def _counted(self, publish: _Publish) -> _Publish:
         self._waiting_bytes += publish.waiting_bytes
@@ -192,7 +210,7 @@ class TransientDelivery:
     @property
     def has_work(self) -> bool:
         """Whether `step` would do something."""
-        return bool(self._publishes or self._conflated_out or self._runnable or self._holding)
+        return bool(self._publishes or self._conflated_out or self._runnable or self._due)
 
     def written(self) -> None:
         """The effects were taken: whose connection is full now will be known before the next step."""
@@ -200,15 +218,13 @@ class TransientDelivery:
 
     def step(self) -> None:
         """Go on for what is left of the bytes between two writes: publishes and lines in turn."""
-        if self._stepping:
-            return  # who publishes was ended by it, and what waited to be handled was published
         self._stepping = True
         while self._budget > 0 and self.has_work:
             if self.passing:
                 self._hand_on()
             if self._runnable and self._budget > 0:
                 self._serve_connection()
-            if self._holding and self._budget > 0:
+            if self._due and self._budget > 0:
                 self._release()
         self._stepping = False
 
@@ -236,34 +252,28 @@ class TransientDelivery:
                 yield
                 continue
             frames = cut(match.batch)
-            for sub in list(match.group.subs):
-                message, budget = 0, self._budget
-                while _is_for(publish, sub) and message < frames.count:
+            for sub in list(match.group.subs) if to is None else [to]:
+                message, held, budget = 0, False, self._budget
+                while message < frames.count and not (held or sub.over or publish.number < sub.since):
                     budget = self._budget
                     if sub.conflating is not None and to is None:
-                        message, cost = self._holding.consider(sub, frames, message, publish.time)
-                        self._budget -= cost
-                        self._give(sub, sub.conflating.take())
-                    elif sub.line[0].left or not sub.session.writable:
-                        self._hold(sub, frames, message)
-                        break
+                        message = self._consider(sub, sub.conflating, frames, message, publish.time)
                     else:
-                        message = self._send(sub, frames, message, frames.count)
-                        if message < frames.count and self._budget > 0:  # else it is not slow: it goes on
-                            self._hold(sub, frames, message)
-                            break
-                    if message < frames.count:
-                        yield
+                        slow = sub.line[0].left > 0 or not sub.session.writable
+                        if not slow:
+                            message = self._send(sub, frames, message, frames.count)
+                        held = message < frames.count and (slow or self._budget > 0)
+                    if message < frames.count and not held:
+                        yield  # it goes on in the next step
                 if self._budget == budget:
                     self._budget -= step_delivery_bytes
+                if held:
+                    first = not sub.left
+                    self._budget -= max(self.slow_consumers.hold(sub, frames, message), 0)
+                    if first and sub.left and not sub.session.writable:
+                        self._mark_ready(sub)  # else it waits for credit
                 yield
             self.slow_consumers.fanned_out()
-
-    def _hold(self, sub: TransientFeed, frames: SharedFrames, message: int) -> None:
-        first = not sub.left
-        self._budget -= max(self.slow_consumers.hold(sub, frames, message), 0)
-        if first and sub.left and not sub.session.writable:
-            self._mark_ready(sub)  # else it waits for credit
 
     # -- conflation -----------------------------------------------------------------------------------
 
@@ -272,55 +282,92 @@ class TransientDelivery:
         self.after(self._flush_all)
 
     def _flush_all(self) -> None:
-        for sub in self._holding.holders():
+        for sub in [*self._due, *self._intervals.due(_NEVER)]:
             self._flush(sub, _nothing)
 
+    def _consider(
+        self, sub: TransientFeed, conflating: ConflationBuffer, frames: SharedFrames, message: int, time: int
+    ) -> int:
+        """`frames` came at `time`: let conflation look at a stretch of them from a message on; return the
+        next one."""
+        looked_at = conflation_piece_messages_max
+        if conflating.settle_live(time):
+            piece, first = frames.piece_at(message)
+            low = message - first
+            high = min(piece.batch.count, low + looked_at)
+            conflating.consider_live(piece.batch, low, high, time)
+            self._begin_interval(sub, conflating)
+            message, looked_at = first + high, high - low
+        self._budget -= looked_at * _CONFLATED_BYTES
+        self._give(sub, conflating.take())
+        return message
+
     def _release(self) -> None:
-        """Hand on what conflation gives the next whose interval is over."""
-        time = self._publishes[0].time if self._publishes else micros(self._clock.mono)
-        sub, batches, cost = self._holding.release(time)
+        """Hand on a stretch of what conflation gives the next whose interval is over."""
+        sub = next(iter(self._due))
+        del self._due[sub]
+        conflating = sub.conflating
+        assert conflating is not None
+        time = self._publishes[0].time if self._publishes else self._micros()
+        if conflating.settle_live(time):  # before it everything was considered
+            self._begin_interval(sub, conflating)
+        else:
+            self._due[sub] = None
+        batches = conflating.take()
         self._give(sub, batches)
-        self._budget -= cost
+        self._budget -= step_delivery_bytes + sum(batch.count for batch in batches) * _CONFLATED_BYTES
+
+    def _begin_interval(self, sub: TransientFeed, conflating: ConflationBuffer) -> None:
+        at = conflating.next_time()
+        if at is not None and sub not in self._due:
+            self._intervals.put(sub, at)
 
     def _give(self, sub: TransientFeed, batches: list[MessageBatch]) -> None:
         """Hand on what conflation gave it."""
-        self._conflated_out.extend(self._counted(_Publish(0, batch, _nothing, 0, sub)) for batch in batches)
+        self._conflated_out.extend(
+            self._counted(_Publish(self._number, batch, _nothing, 0, sub)) for batch in batches
+        )
 
     def _flush(self, sub: TransientFeed, done: Callable[[], None]) -> None:
         """Hand on what is held back for it, a stretch at a time; then it does not conflate any more."""
-        batches = self._holding.flush(sub)
+        batches = []
+        if sub.conflating is not None:
+            sub.conflating.flush(conflation_piece_messages_max)
+            batches = sub.conflating.take()
         if not batches:
-            self._holding.drop(sub)
+            self._stop_conflating(sub)
             done()
             return
         self._give(sub, batches)
         self._conflated_out.append(self._counted(_Publish(0, None, lambda: self._flush(sub, done), 0)))
 
+    def _stop_conflating(self, sub: TransientFeed) -> None:
+        """It does not conflate any more, and what is held back for it is not wanted."""
+        if sub.conflating is not None:
+            sub.conflating.forget()
+            sub.conflating = None
+            self._intervals.drop(sub)
+            self._due.pop(sub, None)
+
     # -- ready feeds ----------------------------------------------------------------------------------
 
     def _mark_ready(self, sub: TransientFeed) -> None:
-        """It is the turn of the first in its line."""
-        self._ready.setdefault(sub.session, {})[sub.line[0]] = None
+        """It is the turn of the first in its line, for which something waits."""
+        waiting = self.slow_consumers.waiting[sub.session]
+        waiting.ready[sub.line[0]] = None
         if sub.session.writable:
             self._runnable[sub.session] = None
-
-    def _unmark_ready(self, sub: TransientFeed) -> None:
-        ready = self._ready.get(sub.session)
-        if ready is not None:
-            ready.pop(sub, None)
-            if not ready:
-                del self._ready[sub.session]
-                self._runnable.pop(sub.session, None)
 
     def _serve_connection(self) -> None:
         """Send to the first ready subscription of a connection."""
         session = next(iter(self._runnable))
         del self._runnable[session]
+        waiting, budget = self.slow_consumers.waiting[session], self._budget
         if not session.writable:
-            self.slow_consumers.unpin_all(session)
+            self.slow_consumers.unpin_all(waiting)
             return
-        sub, budget = next(iter(self._ready[session])), self._budget
-        self._unmark_ready(sub)
+        sub = next(iter(waiting.ready))
+        del waiting.ready[sub]
         again = self._send_waiting(sub)
         self.slow_consumers.unpin(sub)
         if sub.over and not sub.left:
@@ -328,7 +375,7 @@ class TransientDelivery:
             again = bool(sub.line and sub.line[0].left)
         if again:
             self._mark_ready(sub)
-        elif session in self._ready:
+        elif waiting.ready:
             self._runnable[session] = None
         if self._budget == budget:
             self._budget -= step_delivery_bytes
@@ -372,12 +419,6 @@ class TransientDelivery:
             self._budget -= batch.nbytes + step_delivery_bytes
             message += batch.count
         return message
-
-
-def _is_for(publish: _Publish, sub: TransientFeed) -> bool:
-    if sub.over or publish.to is not None:
-        return not sub.over
-    return sub.since <= publish.number and (sub.until is None or publish.number < sub.until)
 
 
 def _nothing() -> None:

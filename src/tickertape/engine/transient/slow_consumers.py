@@ -6,6 +6,8 @@ offline until nothing waits for it.
 Invariants:
 - At most `memory_bytes` are held beside reads of spilled blocks and one publish.
 - Nothing is dropped silently, and no connection pays for a slower one.
+- At most `spill_read_bytes_max` are read back or kept for their turn at a time, unless it is one block.
+- No block is kept for a connection without room.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.effects import OfflineStart, OfflineStop
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.sessions.session import Session
-from tickertape.engine.transient.backlog import Backlog, BacklogBlock, BacklogPosition, TransientFeed
+from tickertape.engine.transient.backlog import NOWHERE, Backlog, BacklogBlock, TransientFeed
 from tickertape.engine.transient.shared_frames import SharedFrames
 from tickertape.engine.transient.spill import Spill, SpillOrder
 
@@ -50,33 +52,27 @@ class SlowConsumerLimits(NamedTuple):
 
 
 class ConnectionBacklog:
-    """What waits for one connection."""
+    """What waits for one connection, and whose turn it is there."""
 
-    __slots__ = ("bytes", "offline_since", "pins", "subs")
+    __slots__ = ("bytes", "offline_since", "pins", "ready", "subs")
 
     def __init__(self) -> None:
         self.bytes = 0
         """Cost; what several of its subscriptions wait for counts for each."""
         self.offline_since: float | None = None
         self.subs: dict[TransientFeed, None] = {}
+        self.ready: dict[TransientFeed, None] = {}
+        """Those that wait for nothing but the connection, and their turn there."""
         self.pins: dict[TransientFeed, BacklogBlock] = {}
         """Blocks that were read back for them, until they had their turn."""
 
 
-class _Newest(NamedTuple):
-    """What is being handed on, once somebody waits for it, and where it begins in its backlog."""
+class NewestFrames(NamedTuple):
+    """What is being handed on, once somebody waits for it: it begins with a message of a block."""
 
     frames: SharedFrames
     block: BacklogBlock
     start: int
-
-    def position(self, message: int) -> tuple[BacklogBlock, int]:
-        """Return the position of one of its messages."""
-        block, message = self.block, self.start + message
-        while message >= block.count:
-            assert block.next is not None
-            block, message = block.next, message - block.count
-        return block, message
 
 
 class SlowConsumerBuffers:
@@ -102,11 +98,12 @@ class SlowConsumerBuffers:
         self.offline_starts = 0
         """Since the start, how often a connection went offline, and how often that was over."""
         self.offline_stops = 0
-        self.newest: _Newest | None = None
+        self.waiting: dict[Session, ConnectionBacklog] = {}
+        """What connections wait for."""
+        self.newest: NewestFrames | None = None
         self._outbox = outbox
         self._clock = clock
         self._end = end
-        self._waiting: dict[Session, ConnectionBacklog] = {}
         self._orders = SpillOrder()
         self._clean: dict[BacklogBlock, None] = {}
         """Blocks in memory that are on disk too and not pinned, the least recently used first."""
@@ -114,14 +111,10 @@ class SlowConsumerBuffers:
         """Blocks to be read back."""
         self._next_age_check = 0.0
 
-    def waiting(self, session: Session) -> ConnectionBacklog | None:
-        """What a connection waits for; not to be changed."""
-        return self._waiting.get(session)
-
     @property
     def waiting_connections(self) -> int:
         """How many connections wait for something."""
-        return len(self._waiting)
+        return len(self.waiting)
 
     @property
     def offline_connections(self) -> int:
@@ -139,15 +132,19 @@ class SlowConsumerBuffers:
             taken = -self.held_bytes
             self.newest = self._append(sub.backlog, frames)
             taken += self.held_bytes
-        waiting = self._waiting.get(sub.session)
+        waiting = self.waiting.get(sub.session)
         if waiting is None:
-            waiting = self._waiting[sub.session] = ConnectionBacklog()
+            waiting = self.waiting[sub.session] = ConnectionBacklog()
         if not sub.left:
             sub.waits_since = self._clock.mono
-            self._enter(sub, *self.newest.position(message))
+            block, at = self.newest.block, self.newest.start + message
+            while at >= block.count:
+                assert block.next is not None
+                block, at = block.next, at - block.count
+            self._enter(sub, block, at)
             waiting.subs[sub] = None
             if waiting.offline_since is not None:
-                self._order(sub.backlog)
+                self._offline(sub.backlog, 1)
         cost = frames.cost_from(message) if message else frames.cost
         sub.left += frames.count - message
         sub.backlog_bytes += cost
@@ -172,7 +169,7 @@ class SlowConsumerBuffers:
         sub.message += count
         sub.left -= count
         sub.backlog_bytes -= cost
-        self._waiting[sub.session].bytes -= cost
+        self.waiting[sub.session].bytes -= cost
         if not sub.left:
             self.drop(sub)
         elif sub.message == block.count:
@@ -187,21 +184,19 @@ class SlowConsumerBuffers:
             return
         self.unpin(sub)
         block.readers.pop(sub, None)
-        waiting = self._waiting[sub.session]
+        waiting = self.waiting[sub.session]
         waiting.bytes -= sub.backlog_bytes
         sub.block, sub.message, sub.left, sub.backlog_bytes = None, 0, 0, 0
         del waiting.subs[sub]
+        waiting.ready.pop(sub, None)
         if waiting.offline_since is not None:
-            self._countermand(sub.backlog)
+            self._offline(sub.backlog, -1)
         if not waiting.subs:
-            self._caught_up(sub.session, waiting)
+            del self.waiting[sub.session]
+            if waiting.offline_since is not None:
+                self.offline_stops += 1
+                self._outbox.put(OfflineStop(sub.session.conn, self._clock.mono - waiting.offline_since))
         self._leave(block)
-
-    def _caught_up(self, session: Session, waiting: ConnectionBacklog) -> None:
-        del self._waiting[session]
-        if waiting.offline_since is not None:
-            self.offline_stops += 1
-            self._outbox.put(OfflineStop(session.conn, self._clock.mono - waiting.offline_since))
 
     @staticmethod
     def _enter(sub: TransientFeed, block: BacklogBlock, message: int) -> None:
@@ -217,7 +212,7 @@ class SlowConsumerBuffers:
 
     # -- memory ---------------------------------------------------------------------------------------
 
-    def _append(self, backlog: Backlog, frames: SharedFrames) -> _Newest:
+    def _append(self, backlog: Backlog, frames: SharedFrames) -> NewestFrames:
         """All of `frames` comes at the end of a backlog, and stays until it was handed on."""
         newest = None
         for piece in frames.pieces:
@@ -228,7 +223,7 @@ class SlowConsumerBuffers:
                 block = backlog.grow(self._clock.mono)
                 self.held_bytes += block_memory_bytes
                 self._orders.put(backlog)
-            newest = newest or _Newest(frames, block, block.count)
+            newest = newest or NewestFrames(frames, block, block.count)
             block.append(piece)
             self._count(block, piece.memory_bytes)
         assert newest is not None
@@ -239,11 +234,12 @@ class SlowConsumerBuffers:
         before = block.memory_bytes
         block.close()
         self._count(block, block.memory_bytes - before)
+        self._orders.put(block.backlog)
 
     def _count(self, block: BacklogBlock, more: int) -> None:
         """A block takes so many bytes more in memory."""
         self.held_bytes += more
-        if block.place is None:
+        if not block.on_disk:
             self.dirty_bytes += more
             block.backlog.dirty_bytes += more
             if not block.backlog.offline:
@@ -255,8 +251,8 @@ class SlowConsumerBuffers:
         block.pieces = []
         block.freed = True
         self._clean.pop(block, None)
-        if block.place is not None:
-            self.spill.release(block.place)
+        if block.on_disk:
+            self.spill.release(block)
         if block.backlog.head is None:
             self._orders.forget(block.backlog)
 
@@ -289,12 +285,12 @@ class SlowConsumerBuffers:
         for session in self._by_size():
             if enough():
                 return
-            waiting = self._waiting.get(session)
+            waiting = self.waiting.get(session)
             if waiting is not None:
                 self._end(session, f"{waiting.bytes} bytes wait for it, more than for others, and {why}")
 
     def _by_size(self) -> list[Session]:
-        return sorted(self._waiting, key=lambda session: self._waiting[session].bytes, reverse=True)
+        return sorted(self.waiting, key=lambda session: self.waiting[session].bytes, reverse=True)
 
     # -- offline --------------------------------------------------------------------------------------
 
@@ -312,7 +308,7 @@ class SlowConsumerBuffers:
         for session in self._by_size():
             if self.idle_bytes <= idle_bytes:
                 return
-            waiting = self._waiting[session]
+            waiting = self.waiting[session]
             if waiting.offline_since is None:
                 self._go_offline(session, waiting)
 
@@ -321,20 +317,17 @@ class SlowConsumerBuffers:
         self.offline_starts += 1
         self._outbox.put(OfflineStart(session.conn, waiting.bytes))
         for sub in waiting.subs:
-            self._order(sub.backlog)
+            self._offline(sub.backlog, 1)
 
-    def _order(self, backlog: Backlog) -> None:
-        """One more who waits in it is offline: it is written to disk."""
-        backlog.offline += 1
-        if backlog.offline == 1:
-            self.idle_bytes -= backlog.dirty_bytes
-            self._orders.put(backlog)
-
-    def _countermand(self, backlog: Backlog) -> None:
-        backlog.offline -= 1
+    def _offline(self, backlog: Backlog, more: int) -> None:
+        """So many more who wait in it are offline: while any are, it is written to disk."""
+        backlog.offline += more
         if not backlog.offline:
             self.idle_bytes += backlog.dirty_bytes
             self._orders.forget(backlog)
+        elif backlog.offline == more:
+            self.idle_bytes -= backlog.dirty_bytes
+            self._orders.put(backlog)
 
     # -- writing --------------------------------------------------------------------------------------
 
@@ -352,7 +345,7 @@ class SlowConsumerBuffers:
                 self._make_room_on_disk(block, size)
             if not block.freed and block.backlog.offline and self.spill.has_room(size):
                 self.spill.write(block)
-            elif not self._waiting:
+            elif not self.waiting:
                 return
 
     def _make_room_on_disk(self, block: BacklogBlock, size: int) -> None:
@@ -366,36 +359,31 @@ class SlowConsumerBuffers:
         """Take the answer to a `SpillWrite` (None, or an error) or a `SpillRead`; return subscriptions whose
         next messages are in memory again."""
         ready: list[TransientFeed] = []
-        error = data if isinstance(data, OSError) else None
-        block, place, is_write = self.spill.done(token, error)
-        if not is_write:
+        block = self.spill.done(token, data)
+        if block.on_disk:
             assert data is not None
-            ready = self._read_back(block, place, data)
-        elif error is not None:
-            self._not_written(block, error)
+            ready = self._read_back(block, data)
+        elif block.place is NOWHERE and not block.freed:
+            self._not_written(block.backlog, f"what waits for it could not be written to disk: {data!s}")
         elif not block.freed:
             memory_bytes = block.memory_bytes
             self._count(block, -memory_bytes)
-            block.place = place
+            block.on_disk = True
             self._count(block, memory_bytes)
             self._clean[block] = None
         self._relieve()
         return ready
 
-    def _not_written(self, block: BacklogBlock, error: OSError) -> None:
+    def _not_written(self, backlog: Backlog, why: str) -> None:
         """Who waits for most of what could not be written is ended; for the others it is tried again."""
-        if block.freed:
-            return
-        backlog = block.backlog
         backlog.to_write = backlog.head
         offline = [
             (waiting.bytes, session.conn, session)
-            for session, waiting in self._waiting.items()
+            for session, waiting in self.waiting.items()
             if waiting.offline_since is not None and any(sub.backlog is backlog for sub in waiting.subs)
         ]
         if offline:
-            slowest = max(offline)[-1]
-            self._end(slowest, f"what waits for it could not be written to disk: {error}")
+            self._end(max(offline)[-1], why)
         self._orders.put(backlog)
 
     # -- reading back ---------------------------------------------------------------------------------
@@ -417,21 +405,18 @@ class SlowConsumerBuffers:
             if block.freed or not block.readers:
                 block.wanted = False
             else:
-                assert block.place is not None
                 busy = self.spill.reading_bytes + self.pinned_bytes
                 if busy and busy + block.place.size > spill_read_bytes_max:
                     return
                 self.spill.read(block)
             self._wanted.popleft()
 
-    def _read_back(
-        self, block: BacklogBlock, place: BacklogPosition, data: Buffer | OSError
-    ) -> list[TransientFeed]:
+    def _read_back(self, block: BacklogBlock, data: Buffer | OSError) -> list[TransientFeed]:
         """Take in a block, and pin it for those whose connection has room; return all who wait for it."""
         block.wanted = False
         readers: list[TransientFeed] = []
         if not block.freed:
-            piece = self.spill.piece(place, data)
+            piece = self.spill.piece(block, data)
             readers, block.readers = list(block.readers), {}
             if isinstance(piece, str):
                 for sub in readers:
@@ -442,10 +427,10 @@ class SlowConsumerBuffers:
                 self._count(block, piece.memory_bytes)
                 pinned = [sub for sub in readers if sub.session.writable]
                 for sub in pinned:
-                    self._waiting[sub.session].pins[sub] = block
+                    self.waiting[sub.session].pins[sub] = block
                 block.pins = len(pinned)
                 if pinned:
-                    self.pinned_bytes += place.size
+                    self.pinned_bytes += piece.batch.nbytes
                 else:
                     self._clean[block] = None
         self._read_on()
@@ -453,11 +438,10 @@ class SlowConsumerBuffers:
 
     def unpin(self, sub: TransientFeed) -> None:
         """Unpin the block of a subscription that had its turn, or is over."""
-        waiting = self._waiting.get(sub.session)
+        waiting = self.waiting.get(sub.session)
         block = None if waiting is None else waiting.pins.pop(sub, None)
         if block is None:
             return
-        assert block.place is not None
         block.pins -= 1
         if not block.pins:
             self.pinned_bytes -= block.place.size
@@ -465,31 +449,25 @@ class SlowConsumerBuffers:
                 self._clean[block] = None
             self._read_on()
 
-    def unpin_all(self, session: Session) -> None:
+    def unpin_all(self, waiting: ConnectionBacklog) -> None:
         """Unpin the blocks of a connection without room."""
-        waiting = self._waiting.get(session)
-        for sub in [] if waiting is None else list(waiting.pins):
+        for sub in list(waiting.pins):
             self.unpin(sub)
 
     # -- age ------------------------------------------------------------------------------------------
 
     def next_deadline(self) -> float | None:
         """When `check_age` is wanted, monotonic seconds."""
-        return self._next_age_check if self._waiting and self.limits.age_seconds is not None else None
+        return self._next_age_check if self.waiting and self.limits.age_seconds is not None else None
 
     def check_age(self) -> None:
         """End those for whom something has waited too long."""
         age = self.limits.age_seconds
-        if age is None or not self._waiting or self._clock.mono < self._next_age_check:
+        if age is None or not self.waiting or self._clock.mono < self._next_age_check:
             return
         self._next_age_check = self._clock.mono + min(age / _AGE_CHECKS, slow_age_check_seconds_max)
-        for session, waiting in list(self._waiting.items()):
-            if any(_waits_since(sub) + age <= self._clock.mono for sub in waiting.subs):
+        for session, waiting in list(self.waiting.items()):
+            blocks = [(sub.waits_since, sub.block) for sub in waiting.subs if sub.block is not None]
+            if any(max(since, block.since) + age <= self._clock.mono for since, block in blocks):
                 why = f"something has waited for it for {age:g} seconds, the age_limit of [slow_clients]"
                 self._end(session, why)
-
-
-def _waits_since(sub: TransientFeed) -> float:
-    """When the first message that waits for it came, or a little before."""
-    assert sub.block is not None
-    return max(sub.waits_since, sub.block.since)

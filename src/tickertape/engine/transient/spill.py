@@ -7,24 +7,14 @@ Invariants:
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from tickertape.base.errors import BadBatch
 from tickertape.base.interfaces import Buffer
 from tickertape.batch import MessageBatch
 from tickertape.engine.limits import spill_file_bytes_max
 from tickertape.engine.runtime.effects import SpillRead, SpillTrim, SpillWrite
 from tickertape.engine.runtime.outbox import Outbox
-from tickertape.engine.transient.backlog import Backlog, BacklogBlock, BacklogPosition
+from tickertape.engine.transient.backlog import NOWHERE, Backlog, BacklogBlock, BacklogPosition
 from tickertape.engine.transient.shared_frames import SharedFrame
-
-
-class SpillJob(NamedTuple):
-    """A write or a read that is under way."""
-
-    block: BacklogBlock
-    place: BacklogPosition
-    is_write: bool
 
 
 class _File:
@@ -54,7 +44,8 @@ class Spill:
         self._files: dict[int, _File] = {}
         self._file = 0
         """Number of the file that is appended to."""
-        self._jobs: dict[int, SpillJob] = {}
+        self._jobs: dict[int, BacklogBlock] = {}
+        """Blocks whose write or read is under way."""
 
     def has_room(self, size: int) -> bool:
         """Whether so many bytes more may be written."""
@@ -68,61 +59,62 @@ class Spill:
         if file is None or file.end + size > spill_file_bytes_max:
             self._file += 1
             file = self._files[self._file] = _File()
-        place = BacklogPosition(self._file, file.end, size, piece.crc())
+        block.place = BacklogPosition(self._file, file.end, size, piece.crc())
         file.end += size
-        file.users += 1
         self.disk_bytes += size
         self.writing_bytes += size
-        block.writing = True
-        token = self._outbox.next_token()
-        self._jobs[token] = SpillJob(block, place, True)
-        self._outbox.put(SpillWrite(token, place.file, place.offset, piece.batch.buffers()))
+        token = self._begin(block, file)
+        self._outbox.put(SpillWrite(token, self._file, block.place.offset, piece.batch.buffers()))
 
     def read(self, block: BacklogBlock) -> None:
         """Read a block back that is on disk."""
-        place = block.place
-        assert place is not None
-        self._files[place.file].users += 1
-        self.reading_bytes += place.size
+        number, offset, size, _ = block.place
+        self.reading_bytes += size
+        self._outbox.put(SpillRead(self._begin(block, self._files[number]), number, offset, size))
+
+    def _begin(self, block: BacklogBlock, file: _File) -> int:
+        file.users += 1
         token = self._outbox.next_token()
-        self._jobs[token] = SpillJob(block, place, False)
-        self._outbox.put(SpillRead(token, place.file, place.offset, place.size))
+        self._jobs[token] = block
+        return token
 
-    def done(self, token: int, error: OSError | None) -> SpillJob:
-        """The answer to a write or a read has come."""
-        job = self._jobs.pop(token)
-        size = job.place.size
-        if not job.is_write:
-            self.reading_bytes -= size
-            self.release(job.place)
-            return job
-        job.block.writing = False
-        self.writing_bytes -= size
-        if error is None:
-            self.written_bytes += size
-        else:
+    def done(self, token: int, data: Buffer | OSError | None) -> BacklogBlock:
+        """Return the block whose write or read was answered; without a place it could not be written."""
+        block = self._jobs.pop(token)
+        failed = isinstance(data, OSError)
+        if block.on_disk:
+            self.reading_bytes -= block.place.size
+            self.release(block)
+            return block
+        self.writing_bytes -= block.place.size
+        if failed:
             self.failures += 1
-        if error is not None or job.block.freed:
-            self.release(job.place)
-        return job
+        else:
+            self.written_bytes += block.place.size
+        if failed or block.freed:
+            self.release(block)
+        if failed:
+            block.place = NOWHERE
+        return block
 
-    def piece(self, place: BacklogPosition, data: Buffer | OSError) -> SharedFrame | str:
+    def piece(self, block: BacklogBlock, data: Buffer | OSError) -> SharedFrame | str:
         """Return what was read, or why it is not what was written."""
-        piece = _piece(place, data)
+        piece = _piece(block.place, data)
         if isinstance(piece, str):
             self.failures += 1
         else:
-            self.read_bytes += place.size
+            self.read_bytes += block.place.size
         return piece
 
-    def release(self, place: BacklogPosition) -> None:
+    def release(self, block: BacklogBlock) -> None:
         """A block is no longer needed on disk, or what was under way there is over."""
-        file = self._files[place.file]
+        number = block.place.file
+        file = self._files[number]
         file.users -= 1
         if not file.users:
-            del self._files[place.file]
+            del self._files[number]
             self.disk_bytes -= file.end
-            self._outbox.put(SpillTrim(place.file))
+            self._outbox.put(SpillTrim(number))
 
 
 def _piece(place: BacklogPosition, data: Buffer | OSError) -> SharedFrame | str:
@@ -162,9 +154,11 @@ class SpillOrder:
             while line:
                 backlog = next(iter(line))
                 block = backlog.next_to_write()
-                if block is not None and (tails or not block.open):
+                if block is not None and not block.open:
                     return block
                 del line[backlog]
+                if block is not None and line is self._tails:
+                    return block
                 if block is not None:
                     self._tails[backlog] = None
         return None

@@ -251,7 +251,7 @@ class InstanceSnapshot:
         held = self._driver.broker.subscriptions.of(session.conn)
         feeds = islice((feed for sub in held.values() for feed in sub.feeds), room)
         subs = [_feed_state(services.log, feed, end) for feed in feeds]
-        waiting = services.transient.slow_consumers.waiting(session)
+        waiting = services.transient.slow_consumers.waiting.get(session)
         return SessionState(
             client=session.name,
             address=connection.address,
