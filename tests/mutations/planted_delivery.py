@@ -159,8 +159,8 @@ DELIVERY_MUTATIONS: Final = (
     Mutation(
         "the clock ends an interval before what was published in it was looked at",
         "engine/transient/delivery.py",
-        "        time = self._publishes[0].time if self._publishes else micros(self._clock.mono)\n",
-        "        time = micros(self._clock.mono)\n",
+        "        time = self._publishes[0].time if self._publishes else self._micros()\n",
+        "        time = self._micros()\n",
         ("unit/engine/transient/test_conflation.py",),
         promise="behaviour 18",
         tier="unit",

@@ -106,11 +106,11 @@ class LiveLife:
 
     def backlogs(self) -> list[Backlog]:
         """Every backlog; the one that is handed on may be nobody's any more."""
-        being_handed_on = self.unrecorded._group
-        audiences = dict.fromkeys(self.unrecorded._standing.groups())
-        if being_handed_on is not None:
-            audiences[being_handed_on] = None
-        return [audience.backlog for audience in audiences]
+        backlogs = dict.fromkeys(self.unrecorded._standing.groups())
+        newest = self.unrecorded.slow_consumers.newest
+        if newest is not None:
+            backlogs[newest.block.backlog] = None
+        return list(backlogs)
 
     def blocks(self) -> list[BacklogBlock]:
         """Every block of every backlog."""
@@ -128,26 +128,23 @@ class LiveLife:
         blocks = self.blocks()
         memory = {block: sum(p.batch.nbytes + batch_memory_bytes for p in block.pieces) for block in blocks}
         assert backlogs.held_bytes == sum(memory.values()) + block_memory_bytes * len(blocks)
-        assert backlogs.dirty_bytes == sum(memory[block] for block in blocks if block.place is None)
+        assert backlogs.dirty_bytes == sum(memory[block] for block in blocks if not block.on_disk)
         assert backlogs.idle_bytes == sum(
-            memory[block] for block in blocks if block.place is None and not block.backlog.offline
+            memory[block] for block in blocks if not (block.on_disk or block.backlog.offline)
         )
-        pinned = sum(block.place.size for block in blocks if block.pins and block.place is not None)
-        assert backlogs.reading.pinned_bytes >= pinned
-        newest = sum(
-            sum(piece.memory_bytes for piece in backlog.newest.pieces) + 2 * block_memory_bytes
-            for backlog in self.backlogs()
-            if backlog.newest is not None
-        )
+        pinned = sum(block.place.size for block in blocks if block.pins)
+        assert backlogs.pinned_bytes >= pinned
+        newest = 0
+        if backlogs.newest is not None:
+            newest = backlogs.newest.frames.memory_bytes + 2 * block_memory_bytes
         # What is being handed on stays until everybody was given it, and what is read back is one block here.
-        most_read = max((block.place.size for block in blocks if block.place is not None), default=0)
-        slack = newest + max(backlogs.reading.pinned_bytes, most_read) + batch_memory_bytes
+        most_read = max((block.place.size for block in blocks if block.on_disk), default=0)
+        slack = newest + max(backlogs.pinned_bytes, most_read) + batch_memory_bytes
         assert backlogs.held_bytes <= self.limits.memory_bytes + slack
         assert self.world.spilled.bytes <= spill.disk_bytes <= self.limits.disk_bytes
         waiting = [sub for sub in self.unrecorded._standing if sub.left]
         for session in {sub.session for sub in waiting}:
-            state = backlogs.waiting(session)
-            assert state is not None
+            state = backlogs.waiting[session]
             assert state.bytes == sum(sub.backlog_bytes for sub in waiting if sub.session is session)
         assert backlogs.waiting_connections == len({sub.session for sub in waiting})
 
@@ -165,7 +162,7 @@ class LiveLife:
         self.check_accounts()
         self.check_order()
         backlogs = self.unrecorded.slow_consumers
-        assert backlogs.held_bytes == backlogs.dirty_bytes == backlogs.reading.pinned_bytes == 0
+        assert backlogs.held_bytes == backlogs.dirty_bytes == backlogs.pinned_bytes == 0
         assert backlogs.spill.disk_bytes == backlogs.spill.writing_bytes == backlogs.spill.reading_bytes == 0
         assert not self.world.spilled.files
         assert not backlogs.offline_connections

@@ -294,8 +294,7 @@ class SubscribeHandler:
             return
         if conflating is not None:  # what it is made of is looked at whole
             interest = self._compiler.without_select(interest, sub.session.subscriber)
-        feed = TransientFeed(sub, interest, transient)
-        feed.conflating = conflating
+        feed = TransientFeed(sub, interest, transient, conflating)
         sub.feeds.append(feed)
         if old is None:
             transient.add(feed)
@@ -509,8 +508,8 @@ class SubscribeHandler:
 def _check_replaces(sub: Subscription) -> None:
     log, rest = sub.feed(LogFeed), sub.feed(TransientFeed)
     waiting = 0 if log is None else len(log.pending_replacements)
-    while rest is not None:
-        waiting, rest = waiting + 1, rest.earlier
+    if rest is not None:
+        waiting += len(rest.line)
     if waiting > replaces_waiting_max:
         raise NotReady(
             f"{waiting} replaces of this subscription wait until what came before them was taken: consume it"

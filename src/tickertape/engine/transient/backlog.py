@@ -5,13 +5,13 @@ It is a chain of blocks, in memory or on disk. A position in it is a block and t
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tickertape.batch import merge
 from tickertape.engine.conflation.buffer import ConflationBuffer
 from tickertape.engine.limits import block_bytes_max, block_pieces_max, block_seconds_max
 from tickertape.engine.matching.interest import Interest
+from tickertape.engine.matching.subscription_index import InterestGroup
 from tickertape.engine.subscriptions.subscription import FeedService, Subscription
 from tickertape.engine.transient.shared_frames import SharedFrame, SharedFrames, detach
 
@@ -25,44 +25,39 @@ class BacklogPosition(NamedTuple):
     crc: int
 
 
-class BacklogBlock:
-    """Consecutive messages of a backlog: in memory, on disk, or both."""
+NOWHERE: Final = BacklogPosition(0, 0, 0, 0)
+
+
+class BacklogBlock(SharedFrames):
+    """Consecutive messages of a backlog: in memory, on disk (without pieces), or both. It has one piece once
+    it is closed."""
 
     __slots__ = (
-        "_starts", "backlog", "cost", "count", "cursors", "freed", "next", "open", "pieces", "pins", "place",
-        "readers", "since", "wanted", "writing",
+        "backlog", "cursors", "freed", "next", "on_disk", "open", "pins", "place", "readers", "since",
+        "wanted",
     )  # fmt: skip
 
     def __init__(self, backlog: Backlog, since: float) -> None:
+        super().__init__()
         self.backlog = backlog
         self.since = since
         """When its first message came, monotonic seconds."""
         self.open = True
         """More may be appended."""
-        self.pieces: list[SharedFrame] = []
-        """Its messages; none when they are on disk only. One piece once it is closed."""
-        self._starts: list[int] = []
-        self.count = 0
-        """Messages."""
-        self.cost = 0
         self.cursors = 0
-        """Subscriptions that stand in it, and one while what it begins with is handed on."""
+        """Subscriptions that are at a message of it, and one while what it begins with is handed on."""
         self.next: BacklogBlock | None = None
-        self.place: BacklogPosition | None = None
-        self.writing = False
+        self.place = NOWHERE
+        """On disk, or where it is being written."""
+        self.on_disk = False
         self.freed = False
-        """Nobody needs it any more."""
+        """It has left its backlog."""
         self.readers: dict[TransientFeed, None] = {}
-        """Who waits until it is read back."""
+        """Subscriptions that wait until it is read back."""
         self.wanted = False
         """It is to be read back, or being read."""
         self.pins = 0
-        """Who is about to be sent of it: it stays in memory so long."""
-
-    @property
-    def data_bytes(self) -> int:
-        """What its messages take in memory."""
-        return sum([piece.memory_bytes for piece in self.pieces])
+        """Subscriptions that are about to be sent of it: it stays in memory so long."""
 
     def takes(self, piece: SharedFrame, now: float) -> bool:
         """Whether a piece can be appended."""
@@ -73,52 +68,30 @@ class BacklogBlock:
             and now < self.since + block_seconds_max
         )
 
-    def append(self, piece: SharedFrame) -> None:
-        """A piece comes behind what is there."""
-        self.pieces.append(piece)
-        self._starts.append(self.count)
-        self.count += piece.batch.count
-        self.cost += piece.batch.cost
-
     def close(self) -> None:
         """Nothing more is appended: its pieces become one."""
         self.open = False
         if len(self.pieces) > 1:
             self.put(SharedFrame(detach(merge([piece.batch for piece in self.pieces]))))
 
-    def put(self, piece: SharedFrame) -> None:
-        """All of its messages are in this piece."""
-        self.pieces = [piece]
-        self._starts = [0]
 
-    def piece_at(self, message: int) -> tuple[SharedFrame, int]:
-        """The piece of a message, and the number of its first message. It is in memory."""
-        at = bisect_right(self._starts, message) - 1
-        return self.pieces[at], self._starts[at]
+class Backlog(InterestGroup["TransientFeed"]):
+    """Subscriptions with the same interest, and what some of them wait for: each for all from its position
+    on."""
 
-
-class Backlog:
-    """Blocks of one interest group; each subscription waits for all from its position on."""
-
-    __slots__ = ("dirty_bytes", "head", "newest", "offline", "places", "subs", "tail", "to_write")
-
-    def __init__(self) -> None:
+    def __init__(self, interest: Interest) -> None:
+        super().__init__(interest)
         self.head: BacklogBlock | None = None
         self.tail: BacklogBlock | None = None
         self.to_write: BacklogBlock | None = None
         """No block before it is still to be written to disk."""
-        self.subs: dict[TransientFeed, None] = {}
-        """Who waits for something of it."""
         self.offline = 0
-        """How many of them belong to connections whose backlogs are written to disk."""
+        """Subscriptions waiting in it whose connections' backlogs are written to disk."""
         self.dirty_bytes = 0
         """Memory of blocks that are not on disk."""
-        self.newest: SharedFrames | None = None
-        """What is being handed on, once somebody waits for it, and where each of its pieces is."""
-        self.places: list[tuple[BacklogBlock, int]] = []
 
     def grow(self, now: float) -> BacklogBlock:
-        """A new block at its end."""
+        """Append a block."""
         block = BacklogBlock(self, now)
         if self.tail is None:
             self.head = block
@@ -130,7 +103,7 @@ class Backlog:
         return block
 
     def shrink(self) -> BacklogBlock:
-        """Its first block leaves it."""
+        """Remove its first block."""
         block = self.head
         assert block is not None
         self.head = block.next
@@ -143,7 +116,7 @@ class Backlog:
     def next_to_write(self) -> BacklogBlock | None:
         """The first block that is not on disk nor on its way there."""
         block = self.to_write
-        while block is not None and (block.writing or block.place is not None):
+        while block is not None and block.place is not NOWHERE:
             block = block.next
         self.to_write = block
         return block
@@ -153,7 +126,11 @@ class TransientFeed:
     """A subscription to topics that are not recorded."""
 
     def __init__(
-        self, subscription: Subscription, interest: Interest, service: FeedService[TransientFeed]
+        self,
+        subscription: Subscription,
+        interest: Interest,
+        service: FeedService[TransientFeed],
+        conflating: ConflationBuffer | None = None,
     ) -> None:
         self.session = subscription.session
         self.sub_id = subscription.sub_id
@@ -162,19 +139,17 @@ class TransientFeed:
         self._service = service
         self.since = 0
         """Number of the first publish that is for it."""
-        self.until: int | None = None
-        """Number of the first one that is not, once another took its place."""
-        self.earlier: TransientFeed | None = None
-        """Whose place it took: what waits for that one goes first."""
-        self.later: TransientFeed | None = None
-        """What took its place."""
+        self.line = [self]
+        """Those that took the place of each other, the earliest first, from the first that is not done: what
+        waits for it goes first, and nothing waits for the others while something may still come for it."""
         self.over = False
-        self.conflating: ConflationBuffer | None = None
+        """Nothing more comes for it."""
+        self.conflating = conflating
         """Its messages are conflated: then its interest has no select list."""
-        self.backlog = Backlog()
-        """Where it waits; shared with those that are given the same, unless it conflates."""
+        self.backlog = Backlog(interest)
+        """Its own if it conflates; else that of all with its interest, once it is added."""
         self.block: BacklogBlock | None = None
-        """Where it stands: the next message is this one of this block. None while nothing waits for it."""
+        """Its position: the next message is this one of this block. None while nothing waits for it."""
         self.message = 0
         self.left = 0
         """Messages that wait for it."""
@@ -184,16 +159,19 @@ class TransientFeed:
         """Since when something waits for it without a break, monotonic seconds."""
 
     @property
-    def waiting(self) -> bool:
-        """Whether something waits for it."""
-        return self.left > 0
-
-    @property
     def topic(self) -> str:
         """The topic or pattern of its interest."""
         return self.interest.topic
 
-    owed = waiting
+    @property
+    def owed(self) -> bool:
+        """Whether something waits for it, or for one whose place it took."""
+        return bool(self.line and self.line[0].left)
+
+    def leave_line(self) -> None:
+        """Let those that are done go from the front of the line."""
+        while self.line and self.line[0].over and not self.line[0].left:
+            del self.line[0]
 
     def credit_granted(self) -> None:
         """Go on."""
@@ -202,8 +180,3 @@ class TransientFeed:
     def close(self) -> None:
         """End it, and those whose place it took."""
         self._service.remove(self)
-
-    @property
-    def oldest(self) -> float:
-        """When the first message that waits for it came, or a little before."""
-        return self.waits_since if self.block is None else max(self.waits_since, self.block.since)

@@ -6,33 +6,44 @@ Invariants:
 - At most about `step_bytes_max` are sent between two writes.
 - No subscription is waited for: the buffers of slow consumers keep what it cannot take.
 - A subscription is sent its messages in order.
+- An interval of conflation is on the clock, from the time of the publish, and ends after all messages that
+  were published in it were considered, a bounded piece at a time.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tickertape.base.interfaces import Buffer
 from tickertape.batch import MessageBatch, slice_batch
 from tickertape.engine.conflation.buffer import ConflationBuffer
-from tickertape.engine.limits import step_bytes_max, step_delivery_bytes, unrecorded_waiting_bytes_max
-from tickertape.engine.matching.interest import Interest
-from tickertape.engine.matching.subscription_index import InterestGroup, Match, SubscriptionIndex
+from tickertape.engine.limits import (
+    conflation_piece_messages_max,
+    step_bytes_max,
+    step_delivery_bytes,
+    unrecorded_waiting_bytes_max,
+)
+from tickertape.engine.matching.subscription_index import Match, SubscriptionIndex
 from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.effects import Send
 from tickertape.engine.runtime.outbox import Outbox
+from tickertape.engine.runtime.scheduling import DeadlineQueue
 from tickertape.engine.sessions.read_throttle import ReadThrottle
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.credit import affordable_rows
 from tickertape.engine.transient.backlog import Backlog, TransientFeed
-from tickertape.engine.transient.conflation_timers import TransientConflation, micros
-from tickertape.engine.transient.shared_frames import SharedFrame, SharedFrames, detach
+from tickertape.engine.transient.shared_frames import SharedFrames, cut, detach
 from tickertape.engine.transient.slow_consumers import SlowConsumerBuffers, SlowConsumerLimits
 from tickertape.journal.limits import batch_memory_bytes
 from tickertape.wire.commands import Deliver
 from tickertape.wire.frames import encode_frame
+
+_MICROS: Final = 1_000_000
+_NEVER: Final = 1 << 63
+_CONFLATED_BYTES: Final = step_delivery_bytes // 4
+"""What one message counts in a step that conflates it."""
 
 
 class _Publish(NamedTuple):
@@ -49,14 +60,6 @@ class _Publish(NamedTuple):
     @property
     def waiting_bytes(self) -> int:
         return batch_memory_bytes + (0 if self.batch is None else self.batch.nbytes)
-
-
-class TransientGroup(InterestGroup[TransientFeed]):
-    """Subscriptions with the same interest, and their backlog."""
-
-    def __init__(self, interest: Interest) -> None:
-        super().__init__(interest)
-        self.backlog = Backlog()
 
 
 class TransientDelivery:
@@ -77,7 +80,7 @@ class TransientDelivery:
         self._outbox = outbox
         self._clock = clock
         self._throttle = throttle
-        self._standing: SubscriptionIndex[TransientFeed, TransientGroup] = SubscriptionIndex(TransientGroup)
+        self._standing: SubscriptionIndex[TransientFeed, Backlog] = SubscriptionIndex(Backlog)
         self._budget = self.step_bytes_max
         self._number = 0
         self._publishes: deque[_Publish] = deque()
@@ -86,16 +89,13 @@ class TransientDelivery:
         self._queue = self._publishes
         """Of which of the two the first is begun, or is next."""
         self._waiting_bytes = 0
-        # What is left to do of the first publish: its offers, the subscribers of the one begun, and what of
-        # its pieces the next of them was sent.
-        self._group: TransientGroup | None = None
-        self._offers: Iterator[Match[TransientGroup]] | None = None
-        self._subs: list[TransientFeed] = []
-        self._pieces: SharedFrames | None = None
-        self._reached = (0, 0)
-        self._holding = TransientConflation()
-        self._ready_by_connection: dict[Session, dict[TransientFeed, None]] = {}
-        """Subscriptions that wait for nothing but their connection, and their turn there."""
+        self._work: Iterator[None] | None = None
+        """What is left to do of that one."""
+        self._stepping = False
+        self._intervals: DeadlineQueue[TransientFeed] = DeadlineQueue()
+        """Subscriptions that conflate, by the end of an interval, microseconds of the monotonic clock."""
+        self._due: dict[TransientFeed, None] = {}
+        """Those whose interval is over."""
         self._runnable: dict[Session, None] = {}
         """Connections with ready subscriptions, in turn."""
 
@@ -106,90 +106,93 @@ class TransientDelivery:
         sub.since = self._number
         group = self._standing.add(sub)
         if sub.conflating is None:
-            sub.backlog = group.backlog
+            sub.backlog = group
 
     def replace(self, old: TransientFeed, new: TransientFeed) -> None:
         """`new` takes the place of `old`, from what is published next on; what `old` has still to get comes
         first."""
-        old.until = self._number
-        new.earlier, old.later = old, new
+        new.line = old.line
+        new.line.append(new)
         self.add(new)
-        self._retired(old)
+        self.retire(old)
 
     def retire(self, sub: TransientFeed) -> None:
         """It is given what was published so far, and nothing more."""
-        sub.until = self._number
-        self._retired(sub)
+        self.after(lambda: self._flush(sub, lambda: self._retired(sub)))
 
     def _retired(self, sub: TransientFeed) -> None:
-        self.after(lambda: self._flush(sub, lambda: self._standing.discard(sub)))
+        sub.over = True
+        self._standing.discard(sub)
+        sub.leave_line()
 
     def remove(self, sub: TransientFeed) -> None:
         """It is over, and those whose place it took."""
-        earlier = sub.earlier
-        while earlier is not None:
-            self._remove(earlier)
-            earlier = earlier.earlier
-        self._remove(sub)
+        while sub.line:
+            self._remove(sub.line.pop())
 
     def _remove(self, sub: TransientFeed) -> None:
         sub.over = True
-        self._holding.drop(sub)
+        self._stop_conflating(sub)
         self.slow_consumers.drop(sub)
-        self._unmark_ready(sub)
+        waiting = self.slow_consumers.waiting.get(sub.session)
+        if waiting is None or not waiting.ready:
+            self._runnable.pop(sub.session, None)
         self._standing.discard(sub)
 
     def credit(self, sub: TransientFeed) -> None:
         """It was granted more credit."""
-        sub = self._next_to_send(sub)
-        if sub.waiting:
+        if sub.line and sub.line[0].left:
             self._mark_ready(sub)
             self.step()
 
     def writable(self, session: Session) -> None:
         """A connection has room again: its line goes on in the next step."""
-        if session in self._ready_by_connection:
+        waiting = self.slow_consumers.waiting.get(session)
+        if waiting is not None and waiting.ready:
             self._runnable[session] = None
 
     def spill_done(self, token: int, data: Buffer | OSError | None) -> None:
         """The answer to a `SpillWrite` (None, or an error) or a `SpillRead`."""
         for sub in self.slow_consumers.spill_done(token, data):
-            if not sub.over:
+            if sub.left:
                 self._mark_ready(sub)
 
     # -- time -----------------------------------------------------------------------------------------
 
     def next_deadline(self) -> float | None:
         """When `settle` is wanted (monotonic seconds), or None."""
-        deadlines = (self.slow_consumers.next_deadline(), self._holding.next_deadline())
+        interval = self._intervals.first()
+        over = None if interval is None else (interval + 1) / _MICROS
+        deadlines = (self.slow_consumers.next_deadline(), over)
         return min([deadline for deadline in deadlines if deadline is not None], default=None)
 
     def settle(self) -> None:
         """Do what is due by the clock."""
         self.slow_consumers.check_age()
-        self._holding.clock(self._clock.mono)
-        if self._holding:
+        self._due.update(dict.fromkeys(self._intervals.due(self._micros())))
+        if self._due:
             self.step()
 
     # -- publishes ------------------------------------------------------------------------------------
 
     def publish(self, batch: MessageBatch, done: Callable[[], None]) -> None:
         """Hand a batch to its subscribers, and call `done` then: at once when it is little."""
-        self._append(batch if self._standing.may_match(batch) else None, done)
+        self.after(done, batch if self._standing.may_match(batch) else None)
 
-    def after(self, done: Callable[[], None]) -> None:
-        """Call `done` when all that was published so far has been handed on."""
-        self._append(None, done)
-
-    def _append(self, batch: MessageBatch | None, done: Callable[[], None]) -> None:
+    def after(self, done: Callable[[], None], batch: MessageBatch | None = None) -> None:
+        """Call `done` when all that was published so far has been handed on, and `batch`."""
         number = self._number
         self._number += 1
         if batch is None and not self.passing:
             done()
             return
-        self._publishes.append(self._counted(_Publish(number, batch, done, micros(self._clock.mono))))
-        if len(self._publishes) == 1:
+        self._publishes.append(self._counted(_Publish(number, batch, done, self._micros())))
+        # In a step, it is what a connection had published that the step closes as slow: it waits.
+        if len(self._publishes) == 1 and not self._stepping:
             self.step()
+
+    def _micros(self) -> int:
+        return int(self._clock.mono * _MICROS)
 
     def _counted(self, publish: _Publish) -> _Publish:
         self._waiting_bytes += publish.waiting_bytes
@@ -220,7 +223,7 @@ class TransientDelivery:
     @property
     def has_work(self) -> bool:
         """Whether `step` would do something."""
-        return bool(self._publishes or self._conflated_out or self._runnable or self._holding)
+        return bool(self._publishes or self._conflated_out or self._runnable or self._due)
 
     def written(self) -> None:
         """The effects were taken: whose connection is full now will be known before the next step."""
@@ -228,86 +231,62 @@ class TransientDelivery:
 
     def step(self) -> None:
         """Go on for what is left of the bytes between two writes: publishes and lines in turn."""
+        self._stepping = True
         while self._budget > 0 and self.has_work:
             if self.passing:
                 self._hand_on()
             if self._runnable and self._budget > 0:
                 self._serve_connection()
-            if self._holding and self._budget > 0:
+            if self._due and self._budget > 0:
                 self._release()
+        self._stepping = False
 
     def _hand_on(self) -> None:
         """Give the next subscriber what the first publish has for it."""
-        if self._offers is None:
+        if self._work is None:
             self._queue = self._conflated_out or self._publishes
-        publish = self._queue[0]
-        if not self._subs and self._group is not None:
-            self.slow_consumers.fanned_out(self._group.backlog)
-            self._group = None
-        if not self._subs:
-            offer = self._next_offer(publish)
-            if offer is None:
-                self._queue.popleft()
-                self._waiting_bytes -= publish.waiting_bytes
-                self._offers = self._pieces = None
-                publish.done()
-                return
-            self._budget -= offer.looked_at
-            if offer.batch is None or offer.group is None:
-                return
-            self._group = offer.group
-            self._subs = list(offer.group.subs)
-            self._subs.reverse()
-            self._pieces = SharedFrames(offer.batch)
-            if not self._subs:
-                return
-        assert self._pieces is not None
-        sub = self._subs[-1]
-        held, budget = False, self._budget
-        if _is_for(publish, sub):
-            if sub.conflating is not None and publish.to is None:
-                if not self._conflate(sub, sub.conflating, publish.time, self._pieces):
-                    return  # there is more of it
-            else:
-                if self._next_to_send(sub) is sub and not sub.waiting:
-                    self._reached = self._send(sub, self._pieces, *self._reached)
-                held = self._reached[0] < self._pieces.count
-            if held and self._budget <= 0 and sub.session.writable and not self._next_to_send(sub).waiting:
-                return  # it is not slow: it goes on in the next step
-        self._visited(budget)
-        reached, self._reached = self._reached, (0, 0)
-        self._subs.pop()
-        if held:
-            self._hold(sub, self._pieces, reached)
+            self._work = self._fan_out(self._queue[0])
+        for _ in self._work:
+            return
+        self._work = None
+        publish = self._queue.popleft()
+        self._waiting_bytes -= publish.waiting_bytes
+        publish.done()
 
-    def _next_offer(self, publish: _Publish) -> Match[TransientGroup] | None:
-        if publish.batch is None:
-            return None
-        if self._offers is None and publish.to is not None:
-            self._offers = iter((Match(publish.batch, _alone(publish.to), 0),))
-        elif self._offers is None:
-            self._offers = self._standing.matches(publish.batch)
-        return next(self._offers, None)
-
-    def _next_to_send(self, sub: TransientFeed) -> TransientFeed:
-        """The first of those whose place it took for which something waits, or itself."""
-        first, later = sub, sub
-        fanned_out = self._publishes[0].number if self._publishes else self._number
-        while (earlier := later.earlier) is not None:
-            if earlier.waiting:
-                first = earlier
-            elif earlier.earlier is None and earlier.until is not None and earlier.until <= fanned_out:
-                if earlier.conflating is None:
-                    later.earlier = None  # nothing comes for it any more
-                break
-            later = earlier
-        return first
-
-    def _hold(self, sub: TransientFeed, pieces: SharedFrames, reached: tuple[int, int]) -> None:
-        first = not sub.waiting
-        self._budget -= max(self.slow_consumers.hold(sub, pieces, *reached), 0)
-        if first and not sub.over and not sub.session.writable:
-            self._mark_ready(sub)  # else it waits for credit
+    def _fan_out(self, publish: _Publish) -> Iterator[None]:
+        """Give what is published to one subscriber after the other, or a part of it."""
+        batch, to = publish.batch, publish.to
+        if batch is None:
+            return
+        matches = self._standing.matches(batch) if to is None else iter((Match(batch, to.backlog, 0),))
+        for match in matches:
+            self._budget -= match.looked_at
+            if match.batch is None or match.group is None:
+                yield
+                continue
+            frames = cut(match.batch)
+            for sub in list(match.group.subs) if to is None else [to]:
+                message, held, budget = 0, False, self._budget
+                while message < frames.count and not (held or sub.over or publish.number < sub.since):
+                    budget = self._budget
+                    if sub.conflating is not None and to is None:
+                        message = self._consider(sub, sub.conflating, frames, message, publish.time)
+                    else:
+                        slow = sub.line[0].left > 0 or not sub.session.writable
+                        if not slow:
+                            message = self._send(sub, frames, message, frames.count)
+                        held = message < frames.count and (slow or self._budget > 0)
+                    if message < frames.count and not held:
+                        yield  # it goes on in the next step
+                if self._budget == budget:
+                    self._budget -= step_delivery_bytes
+                if held:
+                    first = not sub.left
+                    self._budget -= max(self.slow_consumers.hold(sub, frames, message), 0)
+                    if first and sub.left and not sub.session.writable:
+                        self._mark_ready(sub)  # else it waits for credit
+                yield
+            self.slow_consumers.fanned_out()
 
     # -- conflation -----------------------------------------------------------------------------------
 
@@ -316,158 +295,143 @@ class TransientDelivery:
         self.after(self._flush_all)
 
     def _flush_all(self) -> None:
-        for sub in self._holding.holders():
+        for sub in [*self._due, *self._intervals.due(_NEVER)]:
             self._flush(sub, _nothing)
 
-    def _conflate(
-        self, sub: TransientFeed, conflating: ConflationBuffer, time: int, pieces: SharedFrames
-    ) -> bool:
-        """Let conflation look at a stretch of what is handed on; False when there is more."""
-        self._reached, cost = self._holding.consider(sub, conflating, pieces, self._reached, time)
-        self._budget -= cost
+    def _consider(
+        self, sub: TransientFeed, conflating: ConflationBuffer, frames: SharedFrames, message: int, time: int
+    ) -> int:
+        """`frames` came at `time`: let conflation look at a stretch of them from a message on; return the
+        next one."""
+        looked_at = conflation_piece_messages_max
+        if conflating.settle_live(time):
+            piece, first = frames.piece_at(message)
+            low = message - first
+            high = min(piece.batch.count, low + looked_at)
+            conflating.consider_live(piece.batch, low, high, time)
+            self._begin_interval(sub, conflating)
+            message, looked_at = first + high, high - low
+        self._budget -= looked_at * _CONFLATED_BYTES
         self._give(sub, conflating.take())
-        if self._reached[0] < pieces.count:
-            return False
-        self._reached = (0, 0)
-        return True
+        return message
 
     def _release(self) -> None:
-        """Hand on what conflation gives the next whose interval is over."""
-        time = self._publishes[0].time if self._publishes else micros(self._clock.mono)
-        sub, batches, cost = self._holding.release(time)
+        """Hand on a stretch of what conflation gives the next whose interval is over."""
+        sub = next(iter(self._due))
+        del self._due[sub]
+        conflating = sub.conflating
+        assert conflating is not None
+        time = self._publishes[0].time if self._publishes else self._micros()
+        if conflating.settle_live(time):  # before it everything was considered
+            self._begin_interval(sub, conflating)
+        else:
+            self._due[sub] = None
+        batches = conflating.take()
         self._give(sub, batches)
-        self._budget -= cost
+        self._budget -= step_delivery_bytes + sum(batch.count for batch in batches) * _CONFLATED_BYTES
+
+    def _begin_interval(self, sub: TransientFeed, conflating: ConflationBuffer) -> None:
+        at = conflating.next_time()
+        if at is not None and sub not in self._due:
+            self._intervals.put(sub, at)
 
     def _give(self, sub: TransientFeed, batches: list[MessageBatch]) -> None:
         """Hand on what conflation gave it."""
-        self._conflated_out.extend(self._counted(_Publish(0, batch, _nothing, 0, sub)) for batch in batches)
+        self._conflated_out.extend(
+            self._counted(_Publish(self._number, batch, _nothing, 0, sub)) for batch in batches
+        )
 
     def _flush(self, sub: TransientFeed, done: Callable[[], None]) -> None:
         """Hand on what is held back for it, a stretch at a time; then it does not conflate any more."""
-        batches = self._holding.flush(sub)
+        batches = []
+        if sub.conflating is not None:
+            sub.conflating.flush(conflation_piece_messages_max)
+            batches = sub.conflating.take()
         if not batches:
-            self._holding.drop(sub)
+            self._stop_conflating(sub)
             done()
             return
         self._give(sub, batches)
         self._conflated_out.append(self._counted(_Publish(0, None, lambda: self._flush(sub, done), 0)))
 
+    def _stop_conflating(self, sub: TransientFeed) -> None:
+        """It does not conflate any more, and what is held back for it is not wanted."""
+        if sub.conflating is not None:
+            sub.conflating.forget()
+            sub.conflating = None
+            self._intervals.drop(sub)
+            self._due.pop(sub, None)
+
     # -- ready feeds ----------------------------------------------------------------------------------
 
     def _mark_ready(self, sub: TransientFeed) -> None:
-        self._ready_by_connection.setdefault(sub.session, {})[sub] = None
+        """It is the turn of the first in its line, for which something waits."""
+        waiting = self.slow_consumers.waiting[sub.session]
+        waiting.ready[sub.line[0]] = None
         if sub.session.writable:
             self._runnable[sub.session] = None
-
-    def _unmark_ready(self, sub: TransientFeed) -> None:
-        line = self._ready_by_connection.get(sub.session)
-        if line is not None:
-            line.pop(sub, None)
-            if not line:
-                del self._ready_by_connection[sub.session]
-                self._runnable.pop(sub.session, None)
 
     def _serve_connection(self) -> None:
         """Send to the first ready subscription of a connection."""
         session = next(iter(self._runnable))
         del self._runnable[session]
+        waiting, budget = self.slow_consumers.waiting[session], self._budget
         if not session.writable:
-            self.slow_consumers.reading.unpin_all(session)
+            self.slow_consumers.unpin_all(waiting)
             return
-        sub, budget = next(iter(self._ready_by_connection[session])), self._budget
-        self._unmark_ready(sub)
-        sub = self._next_to_send(sub)
-        self._unmark_ready(sub)
-        self._send_waiting(sub)
-        self.slow_consumers.reading.unpin(sub)
-        if not sub.waiting:
-            self._mark_next_ready(sub)
-        if session in self._ready_by_connection:
+        sub = next(iter(waiting.ready))
+        del waiting.ready[sub]
+        again = self._send_waiting(sub)
+        self.slow_consumers.unpin(sub)
+        if sub.over and not sub.left:
+            sub.leave_line()
+            again = bool(sub.line and sub.line[0].left)
+        if again:
+            self._mark_ready(sub)
+        elif waiting.ready:
             self._runnable[session] = None
-        self._visited(budget)
-
-    def _mark_next_ready(self, sub: TransientFeed) -> None:
-        """Nothing waits for it any more: it is the turn of what took its place."""
-        later = sub.later
-        while later is not None and not later.waiting:
-            later = later.later
-        if later is not None:
-            self._mark_ready(later)
-
-    def _visited(self, budget: int) -> None:
-        """To look at a subscription counts as much as a delivery, unless something was sent."""
         if self._budget == budget:
             self._budget -= step_delivery_bytes
 
     # -- sending --------------------------------------------------------------------------------------
 
-    def _send(self, sub: TransientFeed, pieces: SharedFrames, piece: int, message: int) -> tuple[int, int]:
-        """Send from a message of a piece on what credit, connection and step allow; returns what is next."""
-        while piece < pieces.count and self._budget > 0 and sub.session.writable:
-            part = pieces.pieces[piece]
-            sent = self._send_of(sub, part, message, part.batch.count)
-            if sent is None:
-                break
-            message += sent.count
-            if message == part.batch.count:
-                piece, message = piece + 1, 0
-        return piece, message
-
-    def _send_waiting(self, sub: TransientFeed) -> None:
-        """Send of what waits for it what credit, connection and step allow."""
-        while sub.waiting and sub.session.writable:
-            if self._budget <= 0:
-                self._ready_by_connection.setdefault(sub.session, {})[sub] = None
-                return
-            block = sub.block
-            assert block is not None
+    def _send_waiting(self, sub: TransientFeed) -> bool:
+        """Send of what waits for it what credit and step allow; return whether it can go on."""
+        while (block := sub.block) is not None and self._budget > 0:
+            allowance = sub.allowance
+            credit = allowance.credit
             if not block.pieces:
-                if sub.allowance.credit > 0 or sub.allowance.credit == sub.allowance.window:
-                    self.slow_consumers.reading.load(sub)  # it comes back to its line then
-                return
-            piece, first = block.piece_at(sub.message)
-            batch = self._send_of(sub, piece, sub.message - first, sub.left)
-            if batch is None:
-                return  # it waits for credit
-            self.slow_consumers.advance(sub, batch)
+                if credit > 0 or credit == allowance.window:
+                    self.slow_consumers.load(sub)  # it is ready again then
+                return False
+            message = self._send(sub, block, sub.message, min(block.count, sub.message + sub.left))
+            if message == sub.message:
+                return False  # it waits for credit
+            self.slow_consumers.advance(sub, message - sub.message, credit - allowance.credit)
+        return sub.left > 0
 
-    def _send_of(
-        self, sub: TransientFeed, piece: SharedFrame, start: int, messages_max: int
-    ) -> MessageBatch | None:
-        """Send a piece from a message on, so many messages or what credit allows of them; returns what was
-        sent."""
-        batch = piece.batch
-        stop = min(batch.count, start + messages_max)
-        if start == 0 and stop == batch.count and batch.cost <= sub.allowance.credit:
-            crc = piece.crc()
-        else:
-            fitting = affordable_rows(batch, start, stop, sub.allowance.credit)
-            if fitting == 0:
-                if sub.allowance.credit < sub.allowance.window:
-                    return None
-                fitting = 1  # nothing is outstanding: then one message may exceed the credit
-            batch = detach(slice_batch(batch, start, start + fitting))
+    def _send(self, sub: TransientFeed, frames: SharedFrames, message: int, end: int) -> int:
+        """Send messages up to `end` as far as credit and step allow; return the next one."""
+        allowance = sub.allowance
+        while message < end and self._budget > 0:
+            piece, first = frames.piece_at(message)
+            batch, start = piece.batch, message - first
+            stop = min(batch.count, end - first)
+            if start or stop < batch.count or batch.cost > allowance.credit:
+                fitting = affordable_rows(batch, start, stop, allowance.credit)
+                if not fitting and allowance.credit < allowance.window:
+                    break
+                # When nothing is outstanding, one message may exceed the credit.
+                batch = detach(slice_batch(batch, start, start + max(fitting, 1)))
+            allowance.credit -= batch.cost
+            sub.session.sent(batch.count, batch.body_bytes)
             crc = piece.crc() if batch is piece.batch else batch.crc()
-        sub.allowance.credit -= batch.cost
-        sub.session.sent(batch.count, batch.body_bytes)
-        frame = encode_frame(Deliver(sub_id=sub.sub_id), batch, batch_crc=crc)
-        self._outbox.put(Send(sub.session.conn, frame))
-        self._budget -= batch.nbytes + step_delivery_bytes
-        return batch
-
-
-def _is_for(publish: _Publish, sub: TransientFeed) -> bool:
-    if sub.over or publish.to is not None:
-        return not sub.over
-    return sub.since <= publish.number and (sub.until is None or publish.number < sub.until)
-
-
-def _alone(sub: TransientFeed) -> TransientGroup:
-    """Nobody but `sub`, which waits by itself."""
-    audience = TransientGroup(sub.interest)
-    audience.subs[sub] = None
-    audience.backlog = sub.backlog
-    return audience
+            self._outbox.put(
+                Send(sub.session.conn, encode_frame(Deliver(sub_id=sub.sub_id), batch, batch_crc=crc))
+            )
+            self._budget -= batch.nbytes + step_delivery_bytes
+            message += batch.count
+        return message
 
 
 def _nothing() -> None:

@@ -1,9 +1,11 @@
-"""Shared frames: one publish, cut into frames that all its receivers share.
+"""Shared frames: messages for many receivers, in pieces of which each is sent as one frame.
 
-A frame has memory of its own: it is no view of the publish frame.
+A piece has memory of its own: it is no view of the publish frame.
 """
 
 from __future__ import annotations
+
+from bisect import bisect_right
 
 from tickertape.batch import MessageBatch, slice_batch
 from tickertape.engine.limits import unrecorded_piece_bytes_max
@@ -33,38 +35,55 @@ class SharedFrame:
 
 
 class SharedFrames:
-    """The messages of one publish to one topic, in order."""
+    """Consecutive messages, in pieces."""
 
-    __slots__ = ("_left", "count", "pieces")
+    __slots__ = ("_starts", "cost", "count", "pieces")
 
-    def __init__(self, chosen: MessageBatch) -> None:
-        self.pieces = _cut(chosen)
-        self.count = len(self.pieces)
-        messages = cost = 0
-        self._left = [(0, 0)]
-        for piece in reversed(self.pieces):
-            messages += piece.batch.count
-            cost += piece.batch.cost
-            self._left.append((messages, cost))
+    def __init__(self) -> None:
+        self.pieces: list[SharedFrame] = []
+        self._starts: list[int] = []
+        """The number of the first message of each piece."""
+        self.count = 0
+        """Messages."""
+        self.cost = 0
 
-    def left(self, piece: int, message: int) -> tuple[int, int]:
-        """Messages from one of a piece on, and their cost."""
-        messages, cost = self._left[self.count - piece]
-        if message:
-            cost -= self.pieces[piece].batch.cost_between(0, message)
-        return messages - message, cost
+    def append(self, piece: SharedFrame) -> None:
+        """Append a piece."""
+        self.pieces.append(piece)
+        self._starts.append(self.count)
+        self.count += piece.batch.count
+        self.cost += piece.batch.cost
+
+    def put(self, piece: SharedFrame) -> None:
+        """Have all messages in this piece."""
+        self.pieces, self._starts = [piece], [0]
+
+    def piece_at(self, message: int) -> tuple[SharedFrame, int]:
+        """Return the piece of a message, and the number of its first message."""
+        at = bisect_right(self._starts, message) - 1
+        return self.pieces[at], self._starts[at]
+
+    def cost_from(self, message: int) -> int:
+        """Return the cost of the messages from one on."""
+        at = bisect_right(self._starts, message) - 1
+        sent = self.pieces[at].batch.cost_between(0, message - self._starts[at])
+        return self.cost - sent - sum([piece.batch.cost for piece in self.pieces[:at]])
+
+    @property
+    def memory_bytes(self) -> int:
+        """What they take in memory."""
+        return sum([piece.memory_bytes for piece in self.pieces])
 
 
-def _cut(chosen: MessageBatch) -> list[SharedFrame]:
-    if chosen.cost <= unrecorded_piece_bytes_max:
-        return [SharedFrame(detach(chosen))]
-    pieces = []
+def cut(chosen: MessageBatch) -> SharedFrames:
+    """Cut the messages of one publish to one topic into pieces."""
+    frames = SharedFrames()
     start = 0
     while start < chosen.count:
         fitting = max(affordable_rows(chosen, start, chosen.count, unrecorded_piece_bytes_max), 1)
-        pieces.append(SharedFrame(detach(slice_batch(chosen, start, start + fitting))))
+        frames.append(SharedFrame(detach(slice_batch(chosen, start, start + fitting))))
         start += fitting
-    return pieces
+    return frames
 
 
 def detach(batch: MessageBatch) -> MessageBatch:

@@ -6,32 +6,33 @@ offline until nothing waits for it.
 Invariants:
 - At most `memory_bytes` are held beside reads of spilled blocks and one publish.
 - Nothing is dropped silently, and no connection pays for a slower one.
+- At most `spill_read_bytes_max` are read back or kept for their turn at a time, unless it is one block.
+- No block is kept for a connection without room.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from tickertape.base.errors import SpillFailed
 from tickertape.base.interfaces import Buffer
-from tickertape.batch import MessageBatch
 from tickertape.engine.limits import (
     block_memory_bytes,
     slow_age_check_seconds_max,
     slow_connection_bytes_default,
     slow_disk_bytes_default,
     slow_memory_bytes_default,
+    spill_read_bytes_max,
     spill_write_bytes_max,
 )
 from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.effects import OfflineStart, OfflineStop
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.sessions.session import Session
-from tickertape.engine.transient.backlog import Backlog, BacklogBlock, BacklogPosition, TransientFeed
+from tickertape.engine.transient.backlog import NOWHERE, Backlog, BacklogBlock, TransientFeed
 from tickertape.engine.transient.shared_frames import SharedFrames
 from tickertape.engine.transient.spill import Spill, SpillOrder
-from tickertape.engine.transient.spill_reader import SpillReader
 
 _AGE_CHECKS: Final = 8
 """How often, in the time that something may wait, it is looked who has waited too long."""
@@ -51,15 +52,27 @@ class SlowConsumerLimits(NamedTuple):
 
 
 class ConnectionBacklog:
-    """What waits for one connection."""
+    """What waits for one connection, and whose turn it is there."""
 
-    __slots__ = ("bytes", "offline_since", "subs")
+    __slots__ = ("bytes", "offline_since", "pins", "ready", "subs")
 
     def __init__(self) -> None:
         self.bytes = 0
         """Cost; what several of its subscriptions wait for counts for each."""
         self.offline_since: float | None = None
         self.subs: dict[TransientFeed, None] = {}
+        self.ready: dict[TransientFeed, None] = {}
+        """Those that wait for nothing but the connection, and their turn there."""
+        self.pins: dict[TransientFeed, BacklogBlock] = {}
+        """Blocks that were read back for them, until they had their turn."""
+
+
+class NewestFrames(NamedTuple):
+    """What is being handed on, once somebody waits for it: it begins with a message of a block."""
+
+    frames: SharedFrames
+    block: BacklogBlock
+    start: int
 
 
 class SlowConsumerBuffers:
@@ -80,25 +93,28 @@ class SlowConsumerBuffers:
         """Memory of what is not on disk."""
         self.idle_bytes = 0
         """What of it nobody has ordered to be written."""
+        self.pinned_bytes = 0
+        """Blocks that were read back and wait for the turn of their subscriptions."""
         self.offline_starts = 0
         """Since the start, how often a connection went offline, and how often that was over."""
         self.offline_stops = 0
+        self.waiting: dict[Session, ConnectionBacklog] = {}
+        """What connections wait for."""
+        self.newest: NewestFrames | None = None
         self._outbox = outbox
         self._clock = clock
         self._end = end
-        self._waiting: dict[Session, ConnectionBacklog] = {}
         self._orders = SpillOrder()
-        self.reading = SpillReader(self.spill)
+        self._clean: dict[BacklogBlock, None] = {}
+        """Blocks in memory that are on disk too and not pinned, the least recently used first."""
+        self._wanted: deque[BacklogBlock] = deque()
+        """Blocks to be read back."""
         self._next_age_check = 0.0
-
-    def waiting(self, session: Session) -> ConnectionBacklog | None:
-        """What a connection waits for; not to be changed."""
-        return self._waiting.get(session)
 
     @property
     def waiting_connections(self) -> int:
         """How many connections wait for something."""
-        return len(self._waiting)
+        return len(self.waiting)
 
     @property
     def offline_connections(self) -> int:
@@ -107,54 +123,53 @@ class SlowConsumerBuffers:
 
     # -- coming and going -----------------------------------------------------------------------------
 
-    def hold(self, sub: TransientFeed, pieces: SharedFrames, piece: int = 0, message: int = 0) -> int:
-        """`sub` waits for `pieces`, from a piece and a message of it on, behind all that it waits for; it may
-        be over afterwards. Returns the bytes that this took. Who shares a backlog must be given the same
-        `pieces` in the same order, with a `fanned_out` after each."""
-        backlog = sub.backlog
+    def hold(self, sub: TransientFeed, frames: SharedFrames, message: int = 0) -> int:
+        """`sub` waits for `frames` from a message on, behind all that it waits for; it may be over
+        afterwards. Returns the bytes that this took. `fanned_out` comes after all who share its backlog were
+        given the same `frames`."""
         taken = 0
-        if backlog.newest is not pieces:
-            before = self.held_bytes
-            self._append(backlog, pieces)
-            taken = self.held_bytes - before
-        session = sub.session
-        waiting = self._waiting.get(session)
+        if self.newest is None:
+            taken = -self.held_bytes
+            self.newest = self._append(sub.backlog, frames)
+            taken += self.held_bytes
+        waiting = self.waiting.get(sub.session)
         if waiting is None:
-            waiting = self._waiting[session] = ConnectionBacklog()
+            waiting = self.waiting[sub.session] = ConnectionBacklog()
         if not sub.left:
-            block, start = backlog.places[piece]
-            self._enter(sub, block, start + message)
-            backlog.subs[sub] = None
+            sub.waits_since = self._clock.mono
+            block, at = self.newest.block, self.newest.start + message
+            while at >= block.count:
+                assert block.next is not None
+                block, at = block.next, at - block.count
+            self._enter(sub, block, at)
             waiting.subs[sub] = None
             if waiting.offline_since is not None:
-                self._order(backlog)
-        left, cost = pieces.left(piece, message)
-        sub.left += left
+                self._offline(sub.backlog, 1)
+        cost = frames.cost_from(message) if message else frames.cost
+        sub.left += frames.count - message
         sub.backlog_bytes += cost
         waiting.bytes += cost
         if waiting.bytes > self.limits.connection_bytes and waiting.offline_since is None:
-            self._too_much(session, waiting)
+            self._too_much(sub.session, waiting)
         if taken:  # who waits for the same takes nothing more
             self._relieve()
         return taken
 
-    def fanned_out(self, backlog: Backlog) -> None:
-        """Everybody who is given the newest of a backlog has been."""
-        if backlog.newest is not None:
-            block = backlog.places[0][0]
-            backlog.newest, backlog.places = None, []
+    def fanned_out(self) -> None:
+        """What was handed on has been given to everybody."""
+        if self.newest is not None:
+            block, self.newest = self.newest.block, None
             self._leave(block)
             self._settle()
 
-    def advance(self, sub: TransientFeed, batch: MessageBatch) -> None:
-        """`sub` was sent the next messages that wait for it."""
+    def advance(self, sub: TransientFeed, count: int, cost: int) -> None:
+        """`sub` was sent the next messages that wait for it, all of its block."""
         block = sub.block
         assert block is not None
-        waiting = self._waiting[sub.session]
-        sub.left -= batch.count
-        sub.backlog_bytes -= batch.cost
-        waiting.bytes -= batch.cost
-        sub.message += batch.count
+        sub.message += count
+        sub.left -= count
+        sub.backlog_bytes -= cost
+        self.waiting[sub.session].bytes -= cost
         if not sub.left:
             self.drop(sub)
         elif sub.message == block.count:
@@ -164,36 +179,32 @@ class SlowConsumerBuffers:
 
     def drop(self, sub: TransientFeed) -> None:
         """Nothing waits for it any more."""
-        self.reading.unpin(sub)
         block = sub.block
         if block is None:
             return
+        self.unpin(sub)
         block.readers.pop(sub, None)
-        waiting = self._waiting[sub.session]
+        waiting = self.waiting[sub.session]
         waiting.bytes -= sub.backlog_bytes
         sub.block, sub.message, sub.left, sub.backlog_bytes = None, 0, 0, 0
-        del sub.backlog.subs[sub]
         del waiting.subs[sub]
+        waiting.ready.pop(sub, None)
         if waiting.offline_since is not None:
-            self._countermand(sub.backlog)
+            self._offline(sub.backlog, -1)
         if not waiting.subs:
-            self._caught_up(sub.session, waiting)
+            del self.waiting[sub.session]
+            if waiting.offline_since is not None:
+                self.offline_stops += 1
+                self._outbox.put(OfflineStop(sub.session.conn, self._clock.mono - waiting.offline_since))
         self._leave(block)
 
-    def _caught_up(self, session: Session, waiting: ConnectionBacklog) -> None:
-        del self._waiting[session]
-        if waiting.offline_since is not None:
-            self.offline_stops += 1
-            self._outbox.put(OfflineStop(session.conn, self._clock.mono - waiting.offline_since))
-
-    def _enter(self, sub: TransientFeed, block: BacklogBlock, message: int) -> None:
-        if sub.block is None:
-            sub.waits_since = self._clock.mono
+    @staticmethod
+    def _enter(sub: TransientFeed, block: BacklogBlock, message: int) -> None:
         block.cursors += 1
         sub.block, sub.message = block, message
 
     def _leave(self, block: BacklogBlock) -> None:
-        """One less stands in a block: those that nobody needs any more are freed."""
+        """One less is at a block: those that nobody needs any more are freed."""
         block.cursors -= 1
         backlog = block.backlog
         while backlog.head is not None and not backlog.head.cursors:
@@ -201,46 +212,47 @@ class SlowConsumerBuffers:
 
     # -- memory ---------------------------------------------------------------------------------------
 
-    def _append(self, backlog: Backlog, pieces: SharedFrames) -> None:
-        """All of `pieces` comes at the end of a backlog, and stays until it was handed on."""
-        assert backlog.newest is None
-        backlog.newest = pieces
-        for piece in pieces.pieces:
+    def _append(self, backlog: Backlog, frames: SharedFrames) -> NewestFrames:
+        """All of `frames` comes at the end of a backlog, and stays until it was handed on."""
+        newest = None
+        for piece in frames.pieces:
             block = backlog.tail
             if block is None or not block.takes(piece, self._clock.mono):
                 if block is not None and block.open:
                     self._close(block)
                 block = backlog.grow(self._clock.mono)
                 self.held_bytes += block_memory_bytes
-                self._orders.grown(backlog)
-            backlog.places.append((block, block.count))
+                self._orders.put(backlog)
+            newest = newest or NewestFrames(frames, block, block.count)
             block.append(piece)
             self._count(block, piece.memory_bytes)
-        backlog.places[0][0].cursors += 1
+        assert newest is not None
+        newest.block.cursors += 1
+        return newest
 
     def _close(self, block: BacklogBlock) -> None:
-        before = block.data_bytes
+        before = block.memory_bytes
         block.close()
-        self._count(block, block.data_bytes - before)
-        self._orders.closed(block.backlog)
+        self._count(block, block.memory_bytes - before)
+        self._orders.put(block.backlog)
 
     def _count(self, block: BacklogBlock, more: int) -> None:
         """A block takes so many bytes more in memory."""
         self.held_bytes += more
-        if block.place is None:
+        if not block.on_disk:
             self.dirty_bytes += more
             block.backlog.dirty_bytes += more
             if not block.backlog.offline:
                 self.idle_bytes += more
 
     def _free(self, block: BacklogBlock) -> None:
-        self._count(block, -block.data_bytes)
+        self._count(block, -block.memory_bytes)
         self.held_bytes -= block_memory_bytes
         block.pieces = []
         block.freed = True
-        self.reading.clean.pop(block, None)
-        if block.place is not None:
-            self.spill.release(block.place)
+        self._clean.pop(block, None)
+        if block.on_disk:
+            self.spill.release(block)
         if block.backlog.head is None:
             self._orders.forget(block.backlog)
 
@@ -249,22 +261,21 @@ class SlowConsumerBuffers:
         must be over, or somebody would be ended for it."""
         self._relieve()
         memory = self.limits.memory_bytes
-        if self.held_bytes - self.reading.pinned_bytes > memory:
+        if self.held_bytes - self.pinned_bytes > memory:
             self._end_until(
-                lambda: self.held_bytes - self.reading.pinned_bytes <= memory,
+                lambda: self.held_bytes - self.pinned_bytes <= memory,
                 f"memory_limit ({memory} bytes) of [slow_clients] is reached",
             )
 
     def _relieve(self) -> None:
         """Drop from memory what is on disk too, and write on."""
         memory = self.limits.memory_bytes
-        clean = self.reading.clean
-        while self.held_bytes > memory and clean:
-            block = next(iter(clean))
-            del clean[block]
-            self._count(block, -block.data_bytes)
+        while self.held_bytes > memory and self._clean:
+            block = next(iter(self._clean))
+            del self._clean[block]
+            self._count(block, -block.memory_bytes)
             block.pieces = []
-        if self.idle_bytes > memory // 2 and self.spill.enabled:
+        if self.idle_bytes > memory // 2 and self.limits.disk_bytes:
             self._spill_largest(memory * 3 // 8)
         self._write_on()
 
@@ -274,18 +285,18 @@ class SlowConsumerBuffers:
         for session in self._by_size():
             if enough():
                 return
-            waiting = self._waiting.get(session)
+            waiting = self.waiting.get(session)
             if waiting is not None:
                 self._end(session, f"{waiting.bytes} bytes wait for it, more than for others, and {why}")
 
     def _by_size(self) -> list[Session]:
-        return sorted(self._waiting, key=lambda session: self._waiting[session].bytes, reverse=True)
+        return sorted(self.waiting, key=lambda session: self.waiting[session].bytes, reverse=True)
 
     # -- offline --------------------------------------------------------------------------------------
 
     def _too_much(self, session: Session, waiting: ConnectionBacklog) -> None:
         """More waits for a connection than may in memory."""
-        if self.spill.enabled:
+        if self.limits.disk_bytes:
             self._go_offline(session, waiting)
             self._write_on()
         else:
@@ -297,7 +308,7 @@ class SlowConsumerBuffers:
         for session in self._by_size():
             if self.idle_bytes <= idle_bytes:
                 return
-            waiting = self._waiting[session]
+            waiting = self.waiting[session]
             if waiting.offline_since is None:
                 self._go_offline(session, waiting)
 
@@ -306,20 +317,17 @@ class SlowConsumerBuffers:
         self.offline_starts += 1
         self._outbox.put(OfflineStart(session.conn, waiting.bytes))
         for sub in waiting.subs:
-            self._order(sub.backlog)
+            self._offline(sub.backlog, 1)
 
-    def _order(self, backlog: Backlog) -> None:
-        """One more who waits in it is offline: it is written to disk."""
-        backlog.offline += 1
-        if backlog.offline == 1:
-            self.idle_bytes -= backlog.dirty_bytes
-            self._orders.closed(backlog)
-
-    def _countermand(self, backlog: Backlog) -> None:
-        backlog.offline -= 1
+    def _offline(self, backlog: Backlog, more: int) -> None:
+        """So many more who wait in it are offline: while any are, it is written to disk."""
+        backlog.offline += more
         if not backlog.offline:
             self.idle_bytes += backlog.dirty_bytes
             self._orders.forget(backlog)
+        elif backlog.offline == more:
+            self.idle_bytes -= backlog.dirty_bytes
+            self._orders.put(backlog)
 
     # -- writing --------------------------------------------------------------------------------------
 
@@ -337,7 +345,7 @@ class SlowConsumerBuffers:
                 self._make_room_on_disk(block, size)
             if not block.freed and block.backlog.offline and self.spill.has_room(size):
                 self.spill.write(block)
-            elif not self._waiting:
+            elif not self.waiting:
                 return
 
     def _make_room_on_disk(self, block: BacklogBlock, size: int) -> None:
@@ -351,70 +359,115 @@ class SlowConsumerBuffers:
         """Take the answer to a `SpillWrite` (None, or an error) or a `SpillRead`; return subscriptions whose
         next messages are in memory again."""
         ready: list[TransientFeed] = []
-        error = data if isinstance(data, OSError) else None
-        block, place, is_write = self.spill.done(token, error)
-        if not is_write:
+        block = self.spill.done(token, data)
+        if block.on_disk:
             assert data is not None
-            ready = self._read_back(block, place, data)
-        elif error is not None:
-            self._not_written(block, error)
-        elif block.freed:
-            self.spill.release(place)
-        else:
-            data_bytes = block.data_bytes
-            self._count(block, -data_bytes)
-            block.place = place
-            self._count(block, data_bytes)
-            self.reading.clean[block] = None
+            ready = self._read_back(block, data)
+        elif block.place is NOWHERE and not block.freed:
+            self._not_written(block.backlog, f"what waits for it could not be written to disk: {data!s}")
+        elif not block.freed:
+            memory_bytes = block.memory_bytes
+            self._count(block, -memory_bytes)
+            block.on_disk = True
+            self._count(block, memory_bytes)
+            self._clean[block] = None
         self._relieve()
         return ready
 
-    def _read_back(
-        self, block: BacklogBlock, place: BacklogPosition, data: Buffer | OSError
-    ) -> list[TransientFeed]:
-        """Take in a block; return the subscriptions that wait for it."""
+    def _not_written(self, backlog: Backlog, why: str) -> None:
+        """Who waits for most of what could not be written is ended; for the others it is tried again."""
+        backlog.to_write = backlog.head
+        offline = [
+            (waiting.bytes, session.conn, session)
+            for session, waiting in self.waiting.items()
+            if waiting.offline_since is not None and any(sub.backlog is backlog for sub in waiting.subs)
+        ]
+        if offline:
+            self._end(max(offline)[-1], why)
+        self._orders.put(backlog)
+
+    # -- reading back ---------------------------------------------------------------------------------
+
+    def load(self, sub: TransientFeed) -> None:
+        """Read the next block of `sub` back, in its turn."""
+        block = sub.block
+        assert block is not None
+        block.readers[sub] = None
+        if not block.wanted:
+            block.wanted = True
+            self._wanted.append(block)
+            self._read_on()
+
+    def _read_on(self) -> None:
+        """Read wanted blocks, as far as the limit allows."""
+        while self._wanted:
+            block = self._wanted[0]
+            if block.freed or not block.readers:
+                block.wanted = False
+            else:
+                busy = self.spill.reading_bytes + self.pinned_bytes
+                if busy and busy + block.place.size > spill_read_bytes_max:
+                    return
+                self.spill.read(block)
+            self._wanted.popleft()
+
+    def _read_back(self, block: BacklogBlock, data: Buffer | OSError) -> list[TransientFeed]:
+        """Take in a block, and pin it for those whose connection has room; return all who wait for it."""
         block.wanted = False
-        ready: list[TransientFeed] = []
+        readers: list[TransientFeed] = []
         if not block.freed:
-            try:
-                piece = self.spill.piece(place, data)
-            except SpillFailed as failed:
-                for sub in list(block.readers):
-                    if not sub.over:
-                        self._end(sub.session, str(failed))
+            piece = self.spill.piece(block, data)
+            readers, block.readers = list(block.readers), {}
+            if isinstance(piece, str):
+                for sub in readers:
+                    if sub.left:
+                        self._end(sub.session, piece)
             else:
                 block.put(piece)
                 self._count(block, piece.memory_bytes)
-                ready = self.reading.arrived(block)
-        self.reading.read_on()
-        return ready
+                pinned = [sub for sub in readers if sub.session.writable]
+                for sub in pinned:
+                    self.waiting[sub.session].pins[sub] = block
+                block.pins = len(pinned)
+                if pinned:
+                    self.pinned_bytes += piece.batch.nbytes
+                else:
+                    self._clean[block] = None
+        self._read_on()
+        return readers
 
-    def _not_written(self, block: BacklogBlock, error: OSError) -> None:
-        """Who waits for most of what could not be written is ended; for the others it is tried again."""
-        if block.freed:
+    def unpin(self, sub: TransientFeed) -> None:
+        """Unpin the block of a subscription that had its turn, or is over."""
+        waiting = self.waiting.get(sub.session)
+        block = None if waiting is None else waiting.pins.pop(sub, None)
+        if block is None:
             return
-        backlog = block.backlog
-        backlog.to_write = backlog.head
-        sessions = {sub.session for sub in backlog.subs}
-        offline = [s for s in sessions if self._waiting[s].offline_since is not None]
-        if offline:
-            slowest = max(offline, key=lambda session: (self._waiting[session].bytes, session.conn))
-            self._end(slowest, f"what waits for it could not be written to disk: {error}")
-        self._orders.closed(backlog)
+        block.pins -= 1
+        if not block.pins:
+            self.pinned_bytes -= block.place.size
+            if not block.freed:
+                self._clean[block] = None
+            self._read_on()
+
+    def unpin_all(self, waiting: ConnectionBacklog) -> None:
+        """Unpin the blocks of a connection without room."""
+        for sub in list(waiting.pins):
+            self.unpin(sub)
 
     # -- age ------------------------------------------------------------------------------------------
 
     def next_deadline(self) -> float | None:
         """When `check_age` is wanted, monotonic seconds."""
-        return self._next_age_check if self._waiting and self.limits.age_seconds is not None else None
+        return self._next_age_check if self.waiting and self.limits.age_seconds is not None else None
 
     def check_age(self) -> None:
         """End those for whom something has waited too long."""
         age = self.limits.age_seconds
-        if age is None or not self._waiting or self._clock.mono < self._next_age_check:
+        if age is None or not self.waiting or self._clock.mono < self._next_age_check:
             return
         self._next_age_check = self._clock.mono + min(age / _AGE_CHECKS, slow_age_check_seconds_max)
-        for session, waiting in list(self._waiting.items()):
-            if any(sub.oldest + age <= self._clock.mono for sub in waiting.subs):
+        for session, waiting in list(self.waiting.items()):
+            blocks = [(sub.waits_since, sub.block) for sub in waiting.subs if sub.block is not None]
+            if any(max(since, block.since) + age <= self._clock.mono for since, block in blocks):
                 why = f"something has waited for it for {age:g} seconds, the age_limit of [slow_clients]"
                 self._end(session, why)

@@ -7,24 +7,14 @@ Invariants:
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from tickertape.base.errors import BadBatch, SpillFailed
+from tickertape.base.errors import BadBatch
 from tickertape.base.interfaces import Buffer
 from tickertape.batch import MessageBatch
 from tickertape.engine.limits import spill_file_bytes_max
 from tickertape.engine.runtime.effects import SpillRead, SpillTrim, SpillWrite
 from tickertape.engine.runtime.outbox import Outbox
-from tickertape.engine.transient.backlog import Backlog, BacklogBlock, BacklogPosition
+from tickertape.engine.transient.backlog import NOWHERE, Backlog, BacklogBlock, BacklogPosition
 from tickertape.engine.transient.shared_frames import SharedFrame
-
-
-class SpillJob(NamedTuple):
-    """A write or a read that is under way."""
-
-    block: BacklogBlock
-    place: BacklogPosition
-    is_write: bool
 
 
 class _File:
@@ -54,13 +44,8 @@ class Spill:
         self._files: dict[int, _File] = {}
         self._file = 0
         """Number of the file that is appended to."""
-        self._token = 0
-        self._jobs: dict[int, SpillJob] = {}
-
-    @property
-    def enabled(self) -> bool:
-        """Whether anything may be written."""
-        return self.disk_bytes_max > 0
+        self._jobs: dict[int, BacklogBlock] = {}
+        """Blocks whose write or read is under way."""
 
     def has_room(self, size: int) -> bool:
         """Whether so many bytes more may be written."""
@@ -74,74 +59,74 @@ class Spill:
         if file is None or file.end + size > spill_file_bytes_max:
             self._file += 1
             file = self._files[self._file] = _File()
-        place = BacklogPosition(self._file, file.end, size, piece.crc())
+        block.place = BacklogPosition(self._file, file.end, size, piece.crc())
         file.end += size
-        file.users += 1
         self.disk_bytes += size
         self.writing_bytes += size
-        block.writing = True
-        token = self._begin(SpillJob(block, place, True))
-        self._outbox.put(SpillWrite(token, place.file, place.offset, piece.batch.buffers()))
+        token = self._begin(block, file)
+        self._outbox.put(SpillWrite(token, self._file, block.place.offset, piece.batch.buffers()))
 
     def read(self, block: BacklogBlock) -> None:
         """Read a block back that is on disk."""
-        place = block.place
-        assert place is not None
-        self._files[place.file].users += 1
-        self.reading_bytes += place.size
-        token = self._begin(SpillJob(block, place, False))
-        self._outbox.put(SpillRead(token, place.file, place.offset, place.size))
+        number, offset, size, _ = block.place
+        self.reading_bytes += size
+        self._outbox.put(SpillRead(self._begin(block, self._files[number]), number, offset, size))
 
-    def done(self, token: int, error: OSError | None) -> SpillJob:
-        """The answer to a write or a read has come."""
-        job = self._jobs.pop(token)
-        if job.is_write:
-            job.block.writing = False
-            self.writing_bytes -= job.place.size
-            if error is None:
-                self.written_bytes += job.place.size
-            else:
-                self.failures += 1
-                self.release(job.place)
+    def _begin(self, block: BacklogBlock, file: _File) -> int:
+        file.users += 1
+        token = self._outbox.next_token()
+        self._jobs[token] = block
+        return token
+
+    def done(self, token: int, data: Buffer | OSError | None) -> BacklogBlock:
+        """Return the block whose write or read was answered; without a place it could not be written."""
+        block = self._jobs.pop(token)
+        failed = isinstance(data, OSError)
+        if block.on_disk:
+            self.reading_bytes -= block.place.size
+            self.release(block)
+            return block
+        self.writing_bytes -= block.place.size
+        if failed:
+            self.failures += 1
         else:
-            self.reading_bytes -= job.place.size
-            self.release(job.place)
-        return job
+            self.written_bytes += block.place.size
+        if failed or block.freed:
+            self.release(block)
+        if failed:
+            block.place = NOWHERE
+        return block
 
-    def piece(self, place: BacklogPosition, data: Buffer | OSError) -> SharedFrame:
-        """What was read, if it is what was written. Raises `SpillFailed`."""
-        try:
-            if isinstance(data, OSError):
-                raise SpillFailed(f"what waited on disk cannot be read: {data}")
-            if len(data) != place.size:
-                raise SpillFailed(
-                    f"what waited on disk is shorter than it was: {len(data)} of {place.size} bytes"
-                )
-            piece = SharedFrame(MessageBatch.parse(data))
-            if piece.crc() != place.crc:
-                raise SpillFailed("what waited on disk does not match its checksum")
-        except BadBatch as error:
+    def piece(self, block: BacklogBlock, data: Buffer | OSError) -> SharedFrame | str:
+        """Return what was read, or why it is not what was written."""
+        piece = _piece(block.place, data)
+        if isinstance(piece, str):
             self.failures += 1
-            raise SpillFailed(f"what waited on disk cannot be understood: {error}") from None
-        except SpillFailed:
-            self.failures += 1
-            raise
-        self.read_bytes += place.size
+        else:
+            self.read_bytes += block.place.size
         return piece
 
-    def release(self, place: BacklogPosition) -> None:
+    def release(self, block: BacklogBlock) -> None:
         """A block is no longer needed on disk, or what was under way there is over."""
-        file = self._files[place.file]
+        number = block.place.file
+        file = self._files[number]
         file.users -= 1
         if not file.users:
-            del self._files[place.file]
+            del self._files[number]
             self.disk_bytes -= file.end
-            self._outbox.put(SpillTrim(place.file))
+            self._outbox.put(SpillTrim(number))
 
-    def _begin(self, job: SpillJob) -> int:
-        self._token += 1
-        self._jobs[self._token] = job
-        return self._token
+
+def _piece(place: BacklogPosition, data: Buffer | OSError) -> SharedFrame | str:
+    if isinstance(data, OSError):
+        return f"what waited on disk cannot be read: {data}"
+    if len(data) != place.size:
+        return f"what waited on disk is shorter than it was: {len(data)} of {place.size} bytes"
+    try:
+        piece = SharedFrame(MessageBatch.parse(data))
+    except BadBatch as error:
+        return f"what waited on disk cannot be understood: {error}"
+    return piece if piece.crc() == place.crc else "what waited on disk does not match its checksum"
 
 
 class SpillOrder:
@@ -153,15 +138,10 @@ class SpillOrder:
         self._tails: dict[Backlog, None] = {}
         """Those of which only the block that still grows is not written."""
 
-    def closed(self, backlog: Backlog) -> None:
-        """One of its blocks grows no more, or somebody offline waits in it now."""
-        if backlog.offline and backlog.head is not None:
-            self._closed[backlog] = None
-
-    def grown(self, backlog: Backlog) -> None:
-        """It has a new block."""
+    def put(self, backlog: Backlog) -> None:
+        """It has a new block, or one to write again, or somebody offline waits in it now."""
         if backlog.offline:
-            self._tails[backlog] = None
+            self._closed[backlog] = None
 
     def forget(self, backlog: Backlog) -> None:
         """Nothing of it is to be written any more."""
@@ -170,18 +150,15 @@ class SpillOrder:
 
     def next(self, *, tails: bool) -> BacklogBlock | None:
         """The next block to be written; one that still grows only with `tails`."""
-        while self._closed:
-            backlog = next(iter(self._closed))
-            block = backlog.next_to_write()
-            if block is not None and not block.open:
-                return block
-            del self._closed[backlog]
-            if block is not None:
-                self._tails[backlog] = None
-        while tails and self._tails:
-            backlog = next(iter(self._tails))
-            del self._tails[backlog]
-            block = backlog.next_to_write()
-            if block is not None:
-                return block
+        for line in (self._closed, self._tails)[: 1 + tails]:
+            while line:
+                backlog = next(iter(line))
+                block = backlog.next_to_write()
+                if block is not None and not block.open:
+                    return block
+                del line[backlog]
+                if block is not None and line is self._tails:
+                    return block
+                if block is not None:
+                    self._tails[backlog] = None
         return None

@@ -252,7 +252,7 @@ class InstanceSnapshot:
         held = self._driver.broker.subscriptions.of(session.conn)
         feeds = islice((feed for sub in held.values() for feed in sub.feeds), room)
         subs = [_feed_state(services.log, feed, end) for feed in feeds]
-        waiting = services.transient.slow_consumers.waiting(session)
+        waiting = services.transient.slow_consumers.waiting.get(session)
         return SessionState(
             client=session.name,
             address=connection.address,
@@ -353,8 +353,8 @@ def _unrecorded(sub: TransientFeed) -> SubscriptionState:
         filter=_filter(sub.interest),
         recorded=False,
         credit_bytes=sub.allowance.credit,
-        caught_up=not sub.waiting,
-        blocked=sub.waiting,
+        caught_up=not sub.left,
+        blocked=sub.left > 0,
         backlog_bytes=sub.backlog_bytes,
     )
 

@@ -235,6 +235,21 @@ def test_a_stop_waits_until_what_was_published_is_handed_on() -> None:
     assert not any(world.broker.subscriptions.owed(peer.conn) for peer in [publisher, *peers])
 
 
+def test_a_stop_waits_for_what_a_replaced_subscription_is_still_to_be_sent() -> None:
+    world = _world()
+    peer, publisher = _subscriber(world, "s", "u", stalled=True), world.connect("p")
+    publisher.publish("u", [b"1"], sequenced=False)
+    world.settle()
+    assert world.broker.subscriptions.owed(peer.conn)
+    peer.subscribe("s", "v", options="replace", credit=1 << 20)
+    world.settle()
+    assert world.broker.subscriptions.owed(peer.conn)
+    world.broker.writable(peer.conn)
+    world.settle()
+    assert _bodies(peer) == [b"1"]
+    assert not world.broker.subscriptions.owed(peer.conn)
+
+
 # -- publishers faster than the handing on ------------------------------------------------------------
 
 

@@ -284,12 +284,11 @@ def test_what_was_read_back_does_not_stay_for_a_connection_without_room() -> Non
     while not world.spilled.jobs:
         world.work()
     world.run_spill()
-    reading = _backlogs(world).reading
-    assert reading.pinned_bytes
+    assert _backlogs(world).pinned_bytes
     world.broker.blocked(slow.conn)
     while world.broker.has_work:
         world.work()
-    assert not reading.pinned_bytes
+    assert not _backlogs(world).pinned_bytes
     _wake(world, slow)
     world.settle()
     assert _bodies(slow) == [_body(number, 10_000) for number in range(400)]
