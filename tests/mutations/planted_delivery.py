@@ -114,7 +114,7 @@ DELIVERY_MUTATIONS: Final = (
     Mutation(
         "who is in the middle of what is handed out is given it from its beginning",
         "engine/delivery/fanout.py",
-        "                number = rest\n",
+        "                number = later\n",
         "                pass\n",
         ("unit/engine/delivery/test_shared_cursor.py",),
         promise="invariant 13",
