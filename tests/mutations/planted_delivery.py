@@ -106,7 +106,7 @@ DELIVERY_MUTATIONS: Final = (
         "who joins a cohort in the middle of a part has its first messages passed over",
         "engine/delivery/shared_cursor.py",
         "ahead = sub.position - shared.fanout.open_from",
-        "ahead = sub.position - shared.position",
+        "ahead = sub.position - shared.fanout.position",
         ("simulation/test_interests.py",),
         promise="invariant 13",
         tier="simulation",

@@ -28,8 +28,8 @@ from tickertape.engine.delivery.shared_cursor import SharedCursor, SharedCursors
 from tickertape.engine.delivery.transitions import (
     BoundaryReached,
     CaughtUp,
-    Ejected,
     GroupCaughtUp,
+    GroupMoved,
     MayShare,
     Transition,
     Transitions,
@@ -234,7 +234,7 @@ class LogDelivery:
                 self._stop_by_clock(sub)
         self.cursors.settle()
         for fanout in (self.fanout, self.live.fanout):
-            self._pass_boundaries(fanout)
+            self._moved(fanout)
         if not (self.fanout.has_work or self.live.fanout.has_work):  # else not everything is sent yet
             self._notices.settle(self._all_sent())
 
@@ -297,8 +297,7 @@ class LogDelivery:
         for end, fanout in ((self.live, self.live.fanout), (self.fanout, self.fanout)):
             if fanout.has_work:
                 budget, ejected = end.step(budget)
-                self.cursors.add_each(ejected)
-                self._pass_boundaries(fanout)
+                self._moved(fanout, ejected)
         return budget
 
     # -- transitions ----------------------------------------------------------------------------------
@@ -317,13 +316,11 @@ class LogDelivery:
         if isinstance(transition, MayShare):
             self.shared_cursors.join(transition.feed)
         elif isinstance(transition, BoundaryReached):
-            group = transition.feed.group
-            if self._pass_boundary(*transition) and group is not None and transition.feed.group is group:
-                group.reschedule(transition.feed)
+            self._pass_boundary(*transition)
         elif isinstance(transition, CaughtUp):
             self._caught_up(transition.feed)
-        elif isinstance(transition, Ejected):
-            self.cursors.add(transition.feed)
+        elif isinstance(transition, GroupMoved):
+            self._moved(*transition)
         elif isinstance(transition, GroupCaughtUp):
             self._promote_to_tail(transition.group)
         else:
@@ -375,7 +372,9 @@ class LogDelivery:
 
     # -- completions and ends -------------------------------------------------------------------------
 
-    def _pass_boundaries(self, fanout: Fanout) -> None:
+    def _moved(self, fanout: Fanout, left: Iterable[LogFeed] = ()) -> None:
+        """A fan-out has moved on, without those that have left it."""
+        self.cursors.add_each(left)
         for sub in fanout.take_reached():
             if self._pass_boundary(sub, fanout.position) and sub.group is fanout:
                 fanout.reschedule(sub)

@@ -35,10 +35,11 @@ class GroupCaughtUp(NamedTuple):
     group: Fanout
 
 
-class Ejected(NamedTuple):
-    """A feed could not take its part of a fan-out: it reads by itself from its position on."""
+class GroupMoved(NamedTuple):
+    """A group has considered more, or feeds have left it: they read by themselves from their positions on."""
 
-    feed: LogFeed
+    group: Fanout
+    left: list[LogFeed]
 
 
 class ReadFailed(NamedTuple):
@@ -48,7 +49,7 @@ class ReadFailed(NamedTuple):
     error: TickertapeError
 
 
-Transition: TypeAlias = BoundaryReached | MayShare | CaughtUp | GroupCaughtUp | Ejected | ReadFailed
+Transition: TypeAlias = BoundaryReached | MayShare | CaughtUp | GroupCaughtUp | GroupMoved | ReadFailed
 
 T = TypeVar("T")
 
