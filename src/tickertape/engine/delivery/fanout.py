@@ -11,7 +11,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Final, TypeAlias
 
@@ -25,7 +25,7 @@ from tickertape.engine.limits import (
     step_delivery_bytes,
     step_share_bytes,
 )
-from tickertape.engine.matching.subscription_index import InterestGroup, Match, SubscriptionIndex
+from tickertape.engine.matching.subscription_index import InterestGroup, SubscriptionIndex
 from tickertape.engine.runtime.scheduling import DeadlineQueue
 from tickertape.engine.subscriptions.log_feed import LogFeed, Phase
 from tickertape.journal.reading.log_view import LogPart
@@ -195,15 +195,20 @@ class Fanout:
     def _hand_on(self, part: LogPart) -> Iterator[int]:
         """Hand on a part, in small pieces; yield the bytes looked at and sent for each."""
         for match in self._index.matches(part.batch, parted=True):
-            yield match.looked_at
-            sharing = FrameSharing(part.batch, match.found) if match.found else None
-            for task in _alike(match) if sharing is None else sharing.tasks():
+            tasks: Iterable[IdenticalFrames | list[Part]] = ()
+            if match.looked_at:
+                yield match.looked_at
+            if match.found:
+                sharing = FrameSharing(part.batch, match.found)
+                tasks = sharing.tasks()
+            elif match.batch is not None and match.group is not None:
+                tasks = [IdenticalFrames(match.batch, [*match.group.subs], match.indices)]
+            for task in tasks:
                 if isinstance(task, IdenticalFrames):
                     crc = task.batch.crc()
                     for sub in task.subs:
                         yield self._give(sub, task, crc, part) + step_delivery_bytes
                     continue
-                assert sharing is not None
                 if not task:
                     yield _FINDING_OUT_BYTES
                 while task:
@@ -273,12 +278,6 @@ class Fanout:
         # Who waits for its connection only is no trouble to others, once it goes on.
         sub.solo_until = solo_until if sub.session.writable else 0
         self._ejected.append(sub)
-
-
-def _alike(match: Match[InterestGroup[LogFeed]]) -> list[IdenticalFrames]:
-    if match.batch is None or match.group is None:
-        return []
-    return [IdenticalFrames(match.batch, [*match.group.subs], match.indices)]
 
 
 assert outbox_bytes_max < dispatch_backlog_bytes_max

@@ -374,7 +374,8 @@ class LogDelivery:
 
     def _moved(self, fanout: Fanout, left: Iterable[LogFeed] = ()) -> None:
         """A fan-out has moved on, without those that have left it."""
-        self.cursors.add_each(left)
+        for sub in left:
+            self.cursors.add(sub)
         for sub in fanout.take_reached():
             if self._pass_boundary(sub, fanout.position) and sub.group is fanout:
                 fanout.reschedule(sub)
