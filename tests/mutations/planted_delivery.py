@@ -78,8 +78,8 @@ DELIVERY_MUTATIONS: Final = (
     Mutation(
         "what a subscription becomes is passed over by what it is",
         "engine/delivery/cursors.py",
-        "            reached = min(\n",
-        "            reached = max(\n",
+        "        reached = min([",
+        "        reached = max([",
         ("unit/engine/commands/test_replace.py",),
         promise="behaviour 20",
         tier="unit",
