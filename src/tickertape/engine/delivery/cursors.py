@@ -229,7 +229,7 @@ class CursorScheduler:
         for sub in list(cursor.subs):
             boundary = sub.boundary()
             if boundary is not None and sub.position >= boundary:
-                yield BoundaryReached(sub, sub.position)
+                yield BoundaryReached(sub)
         if not cursor.subs or cursor.out_of_credit:
             return 0
         if not cursor.session.writable:

@@ -112,9 +112,8 @@ class LogDelivery:
             if sub.paused:
                 continue
             sub.pause(self._clock.mono)
-            _leave(sub)
+            self._leave(sub)
             if sub.phase is Phase.REPLAY:
-                self.cursors.discard(sub)
                 self.cursors.add(sub)
 
     def resume(self, subs: Iterable[LogFeed]) -> None:
@@ -165,8 +164,7 @@ class LogDelivery:
         """End a feed; the answer to its read is ignored."""
         if sub.phase is Phase.ENDED:
             return
-        _leave(sub)
-        self.cursors.discard(sub)
+        self._leave(sub)
         if sub.live and sub.phase is not Phase.SEARCHING:
             self.live.end(sub)
         sub.phase = Phase.ENDED
@@ -316,7 +314,7 @@ class LogDelivery:
         if isinstance(transition, MayShare):
             self.shared_cursors.join(transition.feed)
         elif isinstance(transition, BoundaryReached):
-            self._pass_boundary(*transition)
+            self._pass_boundary(transition.feed, transition.feed.position)
         elif isinstance(transition, CaughtUp):
             self._caught_up(transition.feed)
         elif isinstance(transition, GroupMoved):
@@ -407,8 +405,7 @@ class LogDelivery:
         if sub.pending_replacements[0].interest is None and len(sub.pending_replacements) == 1:
             self.remove(sub)
             return
-        _leave(sub)
-        self.cursors.discard(sub)
+        self._leave(sub)
         was_live = sub.live
         sub.apply_replacement()
         if was_live and not sub.live and sub.phase is not Phase.SEARCHING:
@@ -422,8 +419,8 @@ class LogDelivery:
         buffers: list[Buffer] = encode_frame(command)
         self._outbox.put(Send(sub.session.conn, buffers))
 
-
-def _leave(sub: LogFeed) -> None:
-    """Take a feed out of its group."""
-    if sub.group is not None:
-        sub.group.remove(sub)
+    def _leave(self, sub: LogFeed) -> None:
+        """Take a feed out of its group and its cursor."""
+        if sub.group is not None:
+            sub.group.remove(sub)
+        self.cursors.discard(sub)

@@ -24,12 +24,7 @@ from tickertape.batch import merge
 from tickertape.engine.delivery.cursors import CursorScheduler
 from tickertape.engine.delivery.fanout import Fanout, FeedIndex
 from tickertape.engine.delivery.frame_sender import FrameSender
-from tickertape.engine.delivery.transitions import (
-    GroupCaughtUp,
-    GroupMoved,
-    Transition,
-    Transitions,
-)
+from tickertape.engine.delivery.transitions import GroupCaughtUp, GroupMoved, Transition, Transitions
 from tickertape.engine.limits import (
     cohort_moves_max,
     cohort_piece_bytes_max,
@@ -67,12 +62,6 @@ class SharedCursor:
     def buffered_bytes(self) -> int:
         """Encoded bytes of these parts."""
         return sum([part.batch.nbytes for part in self.buffered])
-
-    def hand_out(self, *, merged: bool) -> None:
-        """Hand out what was read in the steps to come: as one part when `merged`, which is a copy."""
-        parts, self.buffered = self.buffered, []
-        for part in [_merged(parts)] if merged else parts:
-            self.fanout.take(part)
 
 
 def _merged(parts: list[LogPart]) -> LogPart:
@@ -306,7 +295,9 @@ class SharedCursors:
             merged = len(shared.buffered) > 1 and self._budget.extend(shared, shared.buffered_bytes)
             if not merged and len(shared.buffered) > 1:
                 break  # no more memory: what was buffered is handed out as it is
-        shared.hand_out(merged=merged)
+        parts, shared.buffered = shared.buffered, []
+        for part in [_merged(parts)] if merged else parts:
+            shared.fanout.take(part)
         self._run(shared)
         return True
 

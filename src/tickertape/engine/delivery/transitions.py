@@ -14,7 +14,6 @@ class BoundaryReached(NamedTuple):
     """A feed has considered every message below a position at which something is due."""
 
     feed: LogFeed
-    position: int
 
 
 class MayShare(NamedTuple):

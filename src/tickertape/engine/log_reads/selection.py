@@ -131,9 +131,7 @@ def _together(group: list[Selection]) -> Selection:
         return group[0]
     full = [one for one in group if one.batch is not None]
     last = group[-1]
-    if not full:
-        return last
-    if len(full) == 1 and full[0] is last:
+    if not full or full[0] is last:
         return last
     batch = merge([one.batch for one in full if one.batch is not None])
     first = full[0].position(0)
