@@ -192,8 +192,8 @@ MUTATIONS: Final = (
     Mutation(
         "who joins the shared end is given the commit at the seam again",
         "engine/delivery/fanout.py",
-        "        if not part.first_position < sub.position < part.end_position:",
-        "        if sub.place is self:",
+        "        if part.first_position < sub.position < part.end_position:",
+        "        if False:",
         (_HANDOVER,),
         promise="R10",
         tier="simulation",

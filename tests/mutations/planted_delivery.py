@@ -78,8 +78,8 @@ DELIVERY_MUTATIONS: Final = (
     Mutation(
         "what a subscription becomes is passed over by what it is",
         "engine/delivery/cursors.py",
-        "            reached = min(\n",
-        "            reached = max(\n",
+        "        reached = min([",
+        "        reached = max([",
         ("unit/engine/commands/test_replace.py",),
         promise="behaviour 20",
         tier="unit",
@@ -106,7 +106,7 @@ DELIVERY_MUTATIONS: Final = (
         "who joins a cohort in the middle of a part has its first messages passed over",
         "engine/delivery/shared_cursor.py",
         "ahead = sub.position - shared.fanout.open_from",
-        "ahead = sub.position - shared.position",
+        "ahead = sub.position - shared.fanout.position",
         ("simulation/test_interests.py",),
         promise="invariant 13",
         tier="simulation",
@@ -114,7 +114,7 @@ DELIVERY_MUTATIONS: Final = (
     Mutation(
         "who is in the middle of what is handed out is given it from its beginning",
         "engine/delivery/fanout.py",
-        "                number = rest\n",
+        "                number = later\n",
         "                pass\n",
         ("unit/engine/delivery/test_shared_cursor.py",),
         promise="invariant 13",

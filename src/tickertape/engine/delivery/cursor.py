@@ -63,11 +63,8 @@ class Cursor:
     @property
     def topic_name(self) -> str | None:
         """The one topic that all feeds cover, or None."""
-        topic_name = self.subs[0].interest.topic_name
-        for sub in self.subs:
-            if sub.interest.topic_name != topic_name:
-                return None
-        return topic_name
+        names = {sub.interest.topic_name for sub in self.subs}
+        return names.pop() if len(names) == 1 else None
 
     @property
     def topic(self) -> str | None:
@@ -92,6 +89,13 @@ class Cursor:
         """Whether conflation has something to send first."""
         conflating = self.subs[0].conflating
         return conflating is not None and conflating.waits
+
+    def advance(self, position: int, end: int) -> None:
+        """Everything below `position` was considered of what reaches to `end`."""
+        for sub in self.subs:
+            sub.position = max(sub.position, position)
+        if position >= end:
+            self.ahead.consumed()
 
     def evict(self) -> None:
         """Forget what was read and is not consumed: it is read again."""

@@ -22,7 +22,6 @@ from tickertape.engine.limits import (
     routes_per_frame_max,
     step_delivery_bytes,
 )
-from tickertape.engine.log_reads.selection import Selection
 from tickertape.engine.subscriptions.log_feed import LogFeed, Portion
 from tickertape.wire.commands import Deliver
 
@@ -60,7 +59,8 @@ def lockstep_frames(cursor: Cursor, mono: float) -> StepResult:
     batch = raw.batch
     low = raw.index_at(cursor.position)
     if batch is None or low >= raw.count:
-        return _reach(cursor, raw, raw.count, StepResult([], 0, False, None))
+        cursor.advance(raw.end, raw.end)
+        return StepResult([], 0, False, None)
     costs = message_costs(batch)
     high = min(low + max(int(costs[low:].cumsum().searchsorted(outbox_bytes_max, "right")), 1), batch.count)
     looked, looked_at = cursor.cached_rows, 0
@@ -99,21 +99,13 @@ def lockstep_frames(cursor: Cursor, mono: float) -> StepResult:
         if sub.rate_limiter is not None and taking.chosen is not None:
             sub.rate_limiter.sent(taking.chosen, begin, begin + len(indices), mono)
     spent = looked_at + sum(frame[1].nbytes for frame in frames)
-    return _reach(cursor, raw, limit, StepResult(frames, spent, blocked, at))
+    cursor.advance(raw.position(limit), raw.end)
+    return StepResult(frames, spent, blocked, at)
 
 
 def _routes(shares: list[_Share], limit: int) -> int:
     """Count deliveries of the messages before `limit`."""
     return sum([int(share.indices.searchsorted(limit)) for share in shares])
-
-
-def _reach(cursor: Cursor, raw: Selection, limit: int, offered: StepResult) -> StepResult:
-    position = raw.end if limit >= raw.count else raw.position(limit)
-    for sub in cursor.subs:
-        sub.position = max(sub.position, position)
-    if position >= raw.end:
-        cursor.ahead.consumed()
-    return offered
 
 
 def _taking(sub: LogFeed, batch: MessageBatch, low: int, high: int) -> RowSet:
@@ -149,17 +141,17 @@ def _limit(share: _Share, costs: Int64s, high: int, mono: float) -> tuple[int, f
 
 
 def _frame(shares: list[_Share], batch: MessageBatch, costs: Int64s, after: int) -> Frame:
-    lengths = lengths_of(batch.offsets)
     for sub, _, _, indices in shares:
         sub.notified_to = after
-        sub.spend_of(len(indices), int(lengths[indices].sum()), int(costs[indices].sum()))
+        sub.allowance.credit -= int(costs[indices].sum())
     counts = np.array([len(share.indices) for share in shares])
     routes = np.concatenate([share.indices for share in shares])
+    shares[0].sub.session.sent(len(routes), int(lengths_of(batch.offsets)[routes].sum()))
     return routed_frame(batch, [share.sub.sub_id for share in shares], counts, routes, after)
 
 
 def conflated_portion(cursor: Cursor, mono: float) -> tuple[Portion, int]:
-    """Return the conflated messages to send, and the bytes looked at and sent."""
+    """Return the conflated messages to send, and the bytes looked at."""
     (sub,) = cursor.subs
     conflating = sub.conflating
     assert conflating is not None
@@ -171,11 +163,8 @@ def conflated_portion(cursor: Cursor, mono: float) -> tuple[Portion, int]:
             high = low + conflation_piece_messages_max
             end = piece.position(high)
         conflating.consider(piece, low, high, piece.last_timestamp if end == piece.end else None)
-        sub.position = max(sub.position, end)
+        cursor.advance(end, piece.end)
         spent += (high - low) * step_delivery_bytes // 4
-        if sub.position >= piece.end:
-            cursor.ahead.consumed()
     if not conflating.waits:
         return Portion(None, sub.position, False), spent
-    share = sub.release(mono)
-    return share, spent + (0 if share.batch is None else share.batch.nbytes)
+    return sub.release(mono), spent

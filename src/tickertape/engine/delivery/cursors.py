@@ -11,9 +11,9 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from tickertape.base.errors import TickertapeError
-from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import combined_subscriptions_max
 from tickertape.engine.delivery.cursor import Cursor
 from tickertape.engine.delivery.cursor_shares import conflated_portion, lockstep_frames
@@ -34,17 +34,8 @@ from tickertape.engine.runtime.scheduling import DeadlineQueue, FairQueue
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.log_feed import LogFeed
 from tickertape.journal.journal import Journal
-from tickertape.journal.reading.archive_reader import (
-    ArchiveAnswer,
-    ArchivedLogReader,
-    ArchivedParts,
-    ProbeArchive,
-    ReadArchive,
-    expired_error,
-)
-from tickertape.journal.reading.archive_tier import ArchiveCoverage
+from tickertape.journal.reading.archive_reader import ArchivedLogReader, expired_error
 from tickertape.journal.reading.log_reader import LogReader
-from tickertape.journal.reading.log_view import LogPart, ReadRequest
 
 _MICROS = 1_000_000
 
@@ -72,10 +63,9 @@ class CursorScheduler:
         """Cursors that have caught up and stay: they go on with the next commit."""
         self._conflation_ends: DeadlineQueue[Cursor] = DeadlineQueue()
         """Caught-up cursors with conflation, by the log time at which an interval ends."""
-        self._conflation_timeouts: DeadlineQueue[Cursor] = DeadlineQueue()
-        """The same by the monotonic clock, microseconds: when they have waited too long for that log time."""
-        self._paced: DeadlineQueue[Cursor] = DeadlineQueue()
-        """Cursors that go on at a time of the monotonic clock, microseconds."""
+        self._timers: DeadlineQueue[Cursor] = DeadlineQueue()
+        """Cursors that go on at a time of the monotonic clock, microseconds: their rate allows more, or they
+        have waited too long for that log time."""
 
     # -- coming and going -----------------------------------------------------------------------------
 
@@ -106,9 +96,8 @@ class CursorScheduler:
         if not cursor.reading:
             self._budgets.forget(cursor)
         self._at_tail.pop(cursor, None)
-        self._paced.drop(cursor)
+        self._timers.drop(cursor)
         self._conflation_ends.drop(cursor)
-        self._conflation_timeouts.drop(cursor)
         full = self._blocked_on_connection.get(cursor.session.conn)
         if full is not None:
             full.pop(cursor, None)
@@ -139,8 +128,8 @@ class CursorScheduler:
         for cursor in self._blocked_on_connection.pop(session.conn, ()):
             self._run(cursor)
 
-    def read_done(self, cursor: Cursor, data: Buffer | ArchiveAnswer | TickertapeError) -> list[Transition]:
-        """The answer to a read of the log or the archive."""
+    def read_done(self, cursor: Cursor, data: Any) -> list[Transition]:
+        """The answer to what the reader of a cursor has asked for, or the error."""
         cursor.reading = False
         if not cursor.subs or cursor.reader is None:
             self._budgets.forget(cursor)
@@ -149,7 +138,7 @@ class CursorScheduler:
         try:
             if isinstance(data, TickertapeError):
                 raise data
-            cursor.ahead.fill(_parts(cursor.reader, data), cursor.interest or ALL_TOPICS)
+            cursor.ahead.fill(cursor.reader.answer(data), cursor.interest or ALL_TOPICS)
         except TickertapeError as error:
             return [ReadFailed(sub, error) for sub in cursor.subs]
         self._run(cursor)
@@ -167,14 +156,8 @@ class CursorScheduler:
         if self._conflation_ends:
             for cursor in self._conflation_ends.due(self._journal.log_time(self._clock.now)):
                 self._run(cursor)
-        if self._conflation_timeouts:
-            for cursor in self._conflation_timeouts.due(int(self._clock.mono * _MICROS)):
-                conflating = cursor.subs[0].conflating
-                if conflating is not None and cursor.session.writable and not cursor.out_of_credit:
-                    conflating.lose_patience(self._clock.mono, self._journal.log_time(self._clock.now))
-                self._run(cursor)
-        if self._paced:
-            for cursor in self._paced.due(int(self._clock.mono * _MICROS)):
+        if self._timers:
+            for cursor in self._timers.due(int(self._clock.mono * _MICROS)):
                 self._run(cursor)
 
     # -- outputs --------------------------------------------------------------------------------------
@@ -218,8 +201,8 @@ class CursorScheduler:
 
     def next_deadline(self) -> float | None:
         """Monotonic second at which `settle` is wanted."""
-        moments = [at for at in (self._paced.first(), self._conflation_timeouts.first()) if at is not None]
-        return (min(moments) + 1) / _MICROS if moments else None  # a fraction does not make it early
+        first = self._timers.first()
+        return None if first is None else (first + 1) / _MICROS  # a fraction does not make it early
 
     def next_log_time(self) -> float | None:
         """Log time at which `settle` is wanted."""
@@ -246,7 +229,7 @@ class CursorScheduler:
         for sub in list(cursor.subs):
             boundary = sub.boundary()
             if boundary is not None and sub.position >= boundary:
-                yield BoundaryReached(sub, sub.position)
+                yield BoundaryReached(sub)
         if not cursor.subs or cursor.out_of_credit:
             return 0
         if not cursor.session.writable:
@@ -262,30 +245,24 @@ class CursorScheduler:
 
     def _offer(self, cursor: Cursor) -> int:
         """Send what was read to the feeds; return the bytes looked at and sent."""
-        interest = cursor.interest
+        interest, sub = cursor.interest, cursor.subs[0]
         if interest is None:
-            offered = lockstep_frames(cursor, self._clock.mono)
-            for command, batch in offered.frames:
+            frames, spent, blocked, at = lockstep_frames(cursor, self._clock.mono)
+            for command, batch in frames:
                 self._sender.deliver_shared(cursor.session.conn, command, batch)
-            spent, blocked, at = offered.spent, offered.blocked, offered.at
-        elif cursor.subs[0].conflating is not None:
-            share, spent = conflated_portion(cursor, self._clock.mono)
-            if share.batch is not None:
-                self._sender.deliver(cursor.subs[0], share.batch, share.next)
-            blocked, at = share.blocked, share.at
         else:
-            sub = cursor.subs[0]
-            piece, spent = cursor.ahead.next_selection(interest, sub.position)
-            share = sub.next_portion(piece, self._clock.mono)
-            sub.position = max(sub.position, share.next)
+            if sub.conflating is not None:
+                share, spent = conflated_portion(cursor, self._clock.mono)
+            else:
+                piece, spent = cursor.ahead.next_selection(interest, sub.position)
+                share = sub.next_portion(piece, self._clock.mono)
+                cursor.advance(share.next, piece.end)
             if share.batch is not None:
                 spent += share.batch.nbytes
                 self._sender.deliver(sub, share.batch, share.next, None, share.positions)
-            if sub.position >= piece.end:
-                cursor.ahead.consumed()
             blocked, at = share.blocked, share.at
         if at is not None:
-            self._paced.put(cursor, int(at * _MICROS) + 1)
+            self._timers.put(cursor, int(at * _MICROS) + 1)
         elif blocked:
             cursor.out_of_credit = True
         else:
@@ -299,7 +276,8 @@ class CursorScheduler:
         if cursor.position >= self._journal.commits.persisted_end:
             yield from self._join(cursor)
             return
-        if cursor.interest is not None:
+        interest = cursor.interest
+        if interest is not None:
             yield MayShare(cursor.subs[0])
             if not cursor.subs:
                 return
@@ -311,33 +289,24 @@ class CursorScheduler:
             for sub in list(cursor.subs):
                 yield ReadFailed(sub, error)
             return
-        if isinstance(step, ReadRequest | ReadArchive | ProbeArchive):
+        if step is not None and not isinstance(step, list):
             if self._budgets.reserve(cursor, step, lambda: self._run(cursor)):
                 cursor.reading = True
                 self._reads.read(cursor, step, cursor.session.conn)
             return
         self._budgets.release(cursor)
-        if step is None:
-            reached = min(
-                [
-                    cursor.reader.position,
-                    *[
-                        sub.pending_replacements[0].position
-                        for sub in cursor.subs
-                        if sub.pending_replacements
-                    ],
-                ]
-            )
-            for sub in cursor.subs:
-                sub.position = max(sub.position, reached)
-            if reached < cursor.reader.position or isinstance(cursor.reader, ArchivedLogReader):
-                # What it becomes may cover what was passed over for what it is; the log follows the archive.
-                cursor.evict()
-                self._run(cursor)
-                return
-            yield from self._join(cursor)
+        if step is not None:
+            cursor.ahead.fill(step, interest or ALL_TOPICS)
+            return
+        turns = [sub.pending_replacements[0].position for sub in cursor.subs if sub.pending_replacements]
+        reached = min([cursor.reader.position, *turns])
+        cursor.advance(reached, reached)
+        if reached < cursor.reader.position or isinstance(cursor.reader, ArchivedLogReader):
+            # What it becomes may cover what was passed over for what it is; the log follows the archive.
+            cursor.evict()
+            self._run(cursor)
         else:
-            cursor.ahead.fill(step, cursor.interest or ALL_TOPICS)
+            yield from self._join(cursor)
 
     def _reader(self, cursor: Cursor) -> LogReader | ArchivedLogReader:
         """Make a reader of the log or the archive. Raises `BookmarkExpired` when the position is gone, which
@@ -359,10 +328,12 @@ class CursorScheduler:
             return
         conflating = cursor.subs[0].conflating
         if conflating is not None:
+            now = self._journal.log_time(self._clock.now)
             all_known = self._journal.commits.persisted_end == self._journal.commits.accepted_end
             if all_known:
                 # What is accepted from now on is stamped later: the interval runs on the clock.
-                conflating.settle(self._journal.log_time(self._clock.now))
+                conflating.settle(now)
+            conflating.lose_patience(self._clock.mono, now)
             if conflating.waits:
                 self._run(cursor)
                 return
@@ -370,18 +341,6 @@ class CursorScheduler:
             if at is not None:
                 if all_known:  # else the next commit wakes it
                     self._conflation_ends.put(cursor, at)
-                if self._journal.log_time(self._clock.now) < at:  # else it does not wait for the clock
-                    self._conflation_timeouts.put(
-                        cursor, int(conflating.patience(self._clock.mono) * _MICROS) + 1
-                    )
+                if now < at:  # else it does not wait for the clock
+                    self._timers.put(cursor, int(conflating.patience(self._clock.mono) * _MICROS) + 1)
         self._at_tail[cursor] = None
-
-
-def _parts(reader: LogReader | ArchivedLogReader, data: Buffer | ArchiveAnswer) -> list[LogPart]:
-    """Return the parts in the answer to a read."""
-    if isinstance(data, ArchivedParts | ArchiveCoverage):
-        assert isinstance(reader, ArchivedLogReader)
-        return reader.answer(data)
-    assert isinstance(reader, LogReader)
-    assert isinstance(data, Buffer)
-    return reader.answer(data)

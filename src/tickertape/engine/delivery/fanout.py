@@ -11,13 +11,12 @@ Invariants:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Final, TypeAlias
 
 from tickertape.base.limits import KIB, batch_bytes_max
-from tickertape.batch import MessageBatch, slice_batch
-from tickertape.batch.format import Int64s
+from tickertape.batch import slice_batch
 from tickertape.engine.delivery.fanout_frames import FrameSharing, IdenticalFrames, Part
 from tickertape.engine.delivery.frame_sender import FrameSender
 from tickertape.engine.limits import (
@@ -26,7 +25,7 @@ from tickertape.engine.limits import (
     step_delivery_bytes,
     step_share_bytes,
 )
-from tickertape.engine.matching.subscription_index import InterestGroup, Match, SubscriptionIndex
+from tickertape.engine.matching.subscription_index import InterestGroup, SubscriptionIndex
 from tickertape.engine.runtime.scheduling import DeadlineQueue
 from tickertape.engine.subscriptions.log_feed import LogFeed, Phase
 from tickertape.journal.reading.log_view import LogPart
@@ -55,15 +54,8 @@ class Fanout:
         self._index: FeedIndex = SubscriptionIndex(InterestGroup)
         self._parts: deque[LogPart] = deque()
         self._waiting_bytes = 0
-        self._work: Iterator[Match[InterestGroup[LogFeed]]] | None = None
-        """Matches left to do of the first part."""
-        self._chosen: tuple[MessageBatch, int, Int64s | None] | None = None
-        self._subs: list[LogFeed] = []
-        self._sharing: FrameSharing | None = None
-        self._tasks: Iterator[IdenticalFrames | list[Part]] = iter(())
-        """Tasks left to do of the match begun last, for several feeds."""
-        self._rest: list[Part] = []
-        """Rest of the task begun last."""
+        self._work: Iterator[int] | None = None
+        """What is left to do of the first part; None when it is not begun."""
         self._boundaries: DeadlineQueue[LogFeed] = DeadlineQueue()
 
     # -- coming and going -----------------------------------------------------------------------------
@@ -177,22 +169,15 @@ class Fanout:
         while self._parts and budget > 0:
             part = self._parts[0]
             if self._work is None:
-                self._work = self._index.matches(part.batch, parted=True)
-            while budget > 0:
-                if self._subs:
-                    budget -= self._dispatch(self._subs.pop(), part) + step_delivery_bytes
-                    continue
-                if self._sharing is not None:
-                    budget -= self._go_on(self._sharing, part)
-                    continue
-                offer = next(self._work, None)
-                if offer is None:
-                    self.position = part.end_position
-                    self._parts.popleft()
-                    self._begin_next()
+                self._work = self._hand_on(part)
+            for spent in self._work:
+                budget -= spent
+                if budget <= 0:
                     break
-                budget -= offer.looked_at
-                self._begin(offer, part)
+            else:
+                self.position = part.end_position
+                self._parts.popleft()
+                self._begin_next()
         return budget, self._take_ejected()
 
     def take_reached(self) -> list[LogFeed]:
@@ -204,48 +189,49 @@ class Fanout:
         return ejected
 
     def _begin_next(self) -> None:
-        self._work = self._chosen = self._sharing = None
-        self._tasks = iter(())
-        self._subs, self._rest = [], []
+        self._work = None
         self._waiting_bytes = sum(part.batch.nbytes for part in self._parts)
 
-    def _begin(self, offer: Match[InterestGroup[LogFeed]], part: LogPart) -> None:
-        if offer.found:
-            self._sharing = FrameSharing(part.batch, offer.found)
-            self._tasks = self._sharing.tasks()
-        if offer.batch is None or offer.group is None:
-            return
-        self._chosen = (offer.batch, offer.batch.crc(), offer.indices)
-        self._subs = list(offer.group.subs)
-        self._subs.reverse()
+    def _hand_on(self, part: LogPart) -> Iterator[int]:
+        """Hand on a part, in small pieces; yield the bytes looked at and sent for each."""
+        for match in self._index.matches(part.batch, parted=True):
+            tasks: Iterable[IdenticalFrames | list[Part]] = ()
+            if match.looked_at:
+                yield match.looked_at
+            if match.found:
+                sharing = FrameSharing(part.batch, match.found)
+                tasks = sharing.tasks()
+            elif match.batch is not None and match.group is not None:
+                tasks = [IdenticalFrames(match.batch, [*match.group.subs], match.indices)]
+            for task in tasks:
+                if isinstance(task, IdenticalFrames):
+                    crc = task.batch.crc()
+                    for sub in task.subs:
+                        yield self._give(sub, task, crc, part) + step_delivery_bytes
+                    continue
+                if not task:
+                    yield _FINDING_OUT_BYTES
+                while task:
+                    sent, task = self._share(sharing, task, part)
+                    yield sent
 
-    def _go_on(self, sharing: FrameSharing, part: LogPart) -> int:
-        """Serve the next connection, or begin with feeds that get the same frame; return the bytes sent."""
-        task: IdenticalFrames | list[Part] | None = self._rest or next(self._tasks, None)
-        self._rest = []
-        if task is None:
-            self._sharing = None
-            return 0
-        if isinstance(task, IdenticalFrames):
-            self._chosen = (task.batch, task.batch.crc(), task.indices)
-            self._subs = task.subs
-            return 0
-        if not task:
-            return _FINDING_OUT_BYTES
+    def _share(self, sharing: FrameSharing, task: list[Part], part: LogPart) -> tuple[int, list[Part]]:
+        """Serve a connection; return the bytes sent, and what is to come after them."""
         costs, first, end = sharing.costs, part.first_position, part.end_position
         writable = task[0][0].session.writable
         room = outbox_bytes_max
-        sent = step_delivery_bytes
+        sent = step_delivery_bytes + len(task) * step_share_bytes
         parts: list[Part] = []
+        rest: list[Part] = []
         for at, (sub, number) in enumerate(task):
             if sub.position > first and sub.group is self:  # in the middle of it, or behind it
-                rest = sharing.since(number, part.index_at(sub.position))
-                if rest is None:
+                later = sharing.since(number, part.index_at(sub.position))
+                if later is None:
                     continue
-                number = rest
+                number = later
             cost = costs[number]
             if room < cost <= outbox_bytes_max:
-                self._rest = task[at:]  # first what it has been given is to be written
+                rest = task[at:]  # first what it has been given is to be written
                 break
             # What most are, first: there may be thousands.
             usual = sub.group is self and writable and sub.simple and cost <= outbox_bytes_max
@@ -255,25 +241,20 @@ class Fanout:
         for command, batch in sharing.frames(parts, end):
             self._sender.deliver_shared(parts[0][0].session.conn, command, batch)
             sent += batch.nbytes + step_delivery_bytes
-        sent += len(task) * step_share_bytes
-        return sent
+        return sent, rest
 
-    def _dispatch(self, sub: LogFeed, part: LogPart) -> int:
-        """Send one feed the selection; return the bytes sent."""
-        assert self._chosen is not None
-        chosen, crc, indices = self._chosen
-        if not part.first_position < sub.position < part.end_position:
-            return self._give(sub, chosen, part, crc)
-        if indices is None:
-            self._eject_unless_done(sub, part)
-            return 0
-        since = int(indices.searchsorted(part.index_at(sub.position)))
-        if since == chosen.count:
-            return 0
-        return self._give(sub, slice_batch(chosen, since, chosen.count), part)
-
-    def _give(self, sub: LogFeed, chosen: MessageBatch, part: LogPart, crc: int | None = None) -> int:
+    def _give(self, sub: LogFeed, frame: IdenticalFrames, crc: int | None, part: LogPart) -> int:
         """Send one feed what it has not considered of a part; return the bytes sent."""
+        chosen, indices = frame.batch, frame.indices
+        if part.first_position < sub.position < part.end_position:
+            if indices is None:
+                if sub.group is self:
+                    self._eject(sub, part.first_position, part.end_position)
+                return 0
+            since = int(indices.searchsorted(part.index_at(sub.position)))
+            if since == chosen.count:
+                return 0
+            chosen, crc = slice_batch(chosen, since, chosen.count), None
         cost = chosen.cost if chosen.nbytes <= batch_bytes_max else outbox_bytes_max + 1
         if not self._takes(sub, cost, part):
             return 0
@@ -290,11 +271,6 @@ class Fanout:
             return True
         self._eject(sub, part.first_position, part.end_position)
         return False
-
-    def _eject_unless_done(self, sub: LogFeed, part: LogPart) -> None:
-        """Put it out if something of a part is still to be considered for it."""
-        if sub.group is self and sub.position < part.end_position:
-            self._eject(sub, part.first_position, part.end_position)
 
     def _eject(self, sub: LogFeed, position: int, solo_until: int = 0) -> None:
         self.remove(sub)

@@ -51,12 +51,12 @@ _GROUPS_AT_A_TIME: Final = 1024
 
 
 class IdenticalFrames(NamedTuple):
-    """Feeds of different connections that get the same messages."""
+    """Feeds that get the same messages, each in a frame of its own."""
 
     batch: MessageBatch
     subs: list[LogFeed]
-    indices: Int64s
-    """Indexes of its messages in the part."""
+    indices: Int64s | None
+    """Indexes of its messages in the part; None when they are not known."""
 
 
 class FrameSharing:

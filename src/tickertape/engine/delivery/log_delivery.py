@@ -28,8 +28,8 @@ from tickertape.engine.delivery.shared_cursor import SharedCursor, SharedCursors
 from tickertape.engine.delivery.transitions import (
     BoundaryReached,
     CaughtUp,
-    Ejected,
     GroupCaughtUp,
+    GroupMoved,
     MayShare,
     Transition,
     Transitions,
@@ -112,9 +112,8 @@ class LogDelivery:
             if sub.paused:
                 continue
             sub.pause(self._clock.mono)
-            _leave(sub)
+            self._leave(sub)
             if sub.phase is Phase.REPLAY:
-                self.cursors.discard(sub)
                 self.cursors.add(sub)
 
     def resume(self, subs: Iterable[LogFeed]) -> None:
@@ -165,8 +164,7 @@ class LogDelivery:
         """End a feed; the answer to its read is ignored."""
         if sub.phase is Phase.ENDED:
             return
-        _leave(sub)
-        self.cursors.discard(sub)
+        self._leave(sub)
         if sub.live and sub.phase is not Phase.SEARCHING:
             self.live.end(sub)
         sub.phase = Phase.ENDED
@@ -234,7 +232,7 @@ class LogDelivery:
                 self._stop_by_clock(sub)
         self.cursors.settle()
         for fanout in (self.fanout, self.live.fanout):
-            self._pass_boundaries(fanout)
+            self._moved(fanout)
         if not (self.fanout.has_work or self.live.fanout.has_work):  # else not everything is sent yet
             self._notices.settle(self._all_sent())
 
@@ -297,8 +295,7 @@ class LogDelivery:
         for end, fanout in ((self.live, self.live.fanout), (self.fanout, self.fanout)):
             if fanout.has_work:
                 budget, ejected = end.step(budget)
-                self.cursors.add_each(ejected)
-                self._pass_boundaries(fanout)
+                self._moved(fanout, ejected)
         return budget
 
     # -- transitions ----------------------------------------------------------------------------------
@@ -317,13 +314,11 @@ class LogDelivery:
         if isinstance(transition, MayShare):
             self.shared_cursors.join(transition.feed)
         elif isinstance(transition, BoundaryReached):
-            group = transition.feed.group
-            if self._pass_boundary(*transition) and group is not None and transition.feed.group is group:
-                group.reschedule(transition.feed)
+            self._pass_boundary(transition.feed, transition.feed.position)
         elif isinstance(transition, CaughtUp):
             self._caught_up(transition.feed)
-        elif isinstance(transition, Ejected):
-            self.cursors.add(transition.feed)
+        elif isinstance(transition, GroupMoved):
+            self._moved(*transition)
         elif isinstance(transition, GroupCaughtUp):
             self._promote_to_tail(transition.group)
         else:
@@ -375,7 +370,10 @@ class LogDelivery:
 
     # -- completions and ends -------------------------------------------------------------------------
 
-    def _pass_boundaries(self, fanout: Fanout) -> None:
+    def _moved(self, fanout: Fanout, left: Iterable[LogFeed] = ()) -> None:
+        """A fan-out has moved on, without those that have left it."""
+        for sub in left:
+            self.cursors.add(sub)
         for sub in fanout.take_reached():
             if self._pass_boundary(sub, fanout.position) and sub.group is fanout:
                 fanout.reschedule(sub)
@@ -407,8 +405,7 @@ class LogDelivery:
         if sub.pending_replacements[0].interest is None and len(sub.pending_replacements) == 1:
             self.remove(sub)
             return
-        _leave(sub)
-        self.cursors.discard(sub)
+        self._leave(sub)
         was_live = sub.live
         sub.apply_replacement()
         if was_live and not sub.live and sub.phase is not Phase.SEARCHING:
@@ -422,8 +419,8 @@ class LogDelivery:
         buffers: list[Buffer] = encode_frame(command)
         self._outbox.put(Send(sub.session.conn, buffers))
 
-
-def _leave(sub: LogFeed) -> None:
-    """Take a feed out of its group."""
-    if sub.group is not None:
-        sub.group.remove(sub)
+    def _leave(self, sub: LogFeed) -> None:
+        """Take a feed out of its group and its cursor."""
+        if sub.group is not None:
+            sub.group.remove(sub)
+        self.cursors.discard(sub)

@@ -11,13 +11,13 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import Final, NamedTuple
 
-from tickertape.batch import KIND_MESSAGE, MessageBatch
+from tickertape.batch import MessageBatch
 from tickertape.engine.limits import notice_seconds, notice_subscriptions_max
 from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.effects import Send
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.subscriptions.log_feed import LogFeed
-from tickertape.journal.reading.log_view import LogPart
+from tickertape.journal.reading.log_view import LogPart, last_of
 from tickertape.wire.commands import PersistedNotice
 from tickertape.wire.frames import encode_frame
 
@@ -47,15 +47,10 @@ class ProgressNotices:
 
     def moved(self, part: LogPart) -> None:
         """A commit became persisted."""
-        batch = part.batch
-        index = batch.count - 1
-        if batch.kinds is not None:
-            messages = (batch.kinds == KIND_MESSAGE).nonzero()[0]
-            if not len(messages):
-                return
-            index = int(messages[-1])
-        self._last = _Last(batch, index, part.first_position + index + 1)
-        self._wanted = True
+        index = last_of(part.batch)
+        if index is not None:
+            self._last = _Last(part.batch, index, part.first_position + index + 1)
+            self._wanted = True
 
     def joined(self, sub: LogFeed) -> None:
         """A subscription has caught up with the log."""

@@ -21,18 +21,10 @@ import numpy as np
 from tickertape.base.errors import TickertapeError
 from tickertape.base.interfaces import Buffer
 from tickertape.batch import merge
-from tickertape.batch.format import Int64s
 from tickertape.engine.delivery.cursors import CursorScheduler
 from tickertape.engine.delivery.fanout import Fanout, FeedIndex
 from tickertape.engine.delivery.frame_sender import FrameSender
-from tickertape.engine.delivery.transitions import (
-    BoundaryReached,
-    Ejected,
-    GroupCaughtUp,
-    ReadFailed,
-    Transition,
-    Transitions,
-)
+from tickertape.engine.delivery.transitions import GroupCaughtUp, GroupMoved, Transition, Transitions
 from tickertape.engine.limits import (
     cohort_moves_max,
     cohort_piece_bytes_max,
@@ -43,7 +35,6 @@ from tickertape.engine.limits import (
 from tickertape.engine.log_reads.log_reads import LogReads
 from tickertape.engine.matching.filter_groups import is_indexed
 from tickertape.engine.subscriptions.log_feed import LogFeed, Phase
-from tickertape.journal.format.retired_state import expired
 from tickertape.journal.journal import Journal
 from tickertape.journal.limits import read_bytes_target
 from tickertape.journal.reading.archive_reader import ArchiveAnswer
@@ -68,25 +59,9 @@ class SharedCursor:
         """Parts that were read and are not handed out yet."""
 
     @property
-    def position(self) -> int:
-        """Everything below was considered by all its feeds."""
-        return self.fanout.position
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether everything that was read is handed out."""
-        return not self.fanout.has_work
-
-    @property
     def buffered_bytes(self) -> int:
         """Encoded bytes of these parts."""
         return sum([part.batch.nbytes for part in self.buffered])
-
-    def hand_out(self, *, merged: bool) -> None:
-        """Hand out what was read in the steps to come: as one part when `merged`, which is a copy."""
-        parts, self.buffered = self.buffered, []
-        for part in [_merged(parts)] if merged else parts:
-            self.fanout.take(part)
 
 
 def _merged(parts: list[LogPart]) -> LogPart:
@@ -94,13 +69,8 @@ def _merged(parts: list[LogPart]) -> LogPart:
     batch = merge([part.batch for part in parts])
     if end - first == batch.count:
         return LogPart(first, batch)
-    return LogPart(first, batch, np.concatenate([_positions(part) for part in parts]), end)
-
-
-def _positions(part: LogPart) -> Int64s:
-    if part.positions is not None:
-        return part.positions
-    return np.arange(part.first_position, part.first_position + part.batch.count, dtype=np.int64)
+    positions = [part.positions_of(np.arange(part.batch.count)) for part in parts]
+    return LogPart(first, batch, np.concatenate(positions), end)
 
 
 _MEMBERS_PER_READ = 64
@@ -117,12 +87,6 @@ def can_share(sub: LogFeed) -> bool:
         and sub.not_before is None
         and sub.stop_time is None
     )
-
-
-def _boundaries(group: Fanout) -> Iterator[BoundaryReached]:
-    """Boundaries that a fan-out has reached."""
-    for feed in group.take_reached():
-        yield BoundaryReached(feed, group.position)
 
 
 class SharedCursors:
@@ -212,8 +176,6 @@ class SharedCursors:
 
     def _end(self, shared: SharedCursor) -> None:
         self._all.pop(shared, None)
-        shared.reader = None
-        shared.buffered.clear()
         if not shared.reading:
             self._budget.forget(shared)
 
@@ -234,12 +196,8 @@ class SharedCursors:
             shared.buffered += shared.reader.answer(data)
         except TickertapeError:
             # It may be damage in what some of them do not need: each of them reads that by itself.
-            left = [*shared.fanout.feeds()]
-            for sub in left:
-                shared.fanout.remove(sub)
-                sub.solo_until = max(sub.solo_until, shared.reader.position + 1)
             self._end(shared)
-            return [*map(Ejected, left)]
+            return [_dismiss(shared, shared.reader.position + 1)]
         self._run(shared)
         return []
 
@@ -275,9 +233,8 @@ class SharedCursors:
             return 0
         if fanout.has_work:
             left, ejected = fanout.step(min(budget, read_bytes_target))
-            yield from map(Ejected, ejected)
-            yield from _boundaries(fanout)
-            if shared.is_idle:
+            yield GroupMoved(fanout, ejected)
+            if not shared.fanout.has_work:
                 self._budget.release(shared)
             self._run(shared)
             return min(budget, read_bytes_target) - left
@@ -288,7 +245,7 @@ class SharedCursors:
     def _merge_nearby(self, shared: SharedCursor) -> bool:
         """Take over the feeds of a cursor that is a little ahead; whether there was one."""
         for other in self._all:
-            ahead = other.position - shared.position
+            ahead = other.fanout.position - shared.fanout.position
             if (
                 other is shared
                 or other.topic_name != shared.topic_name
@@ -311,12 +268,14 @@ class SharedCursors:
     def _fetch(self, shared: SharedCursor) -> Transitions[bool]:
         """Read on; False at the end of the log."""
         if shared.reader is None:
-            if shared.position >= self._journal.commits.persisted_end:
+            position = shared.fanout.position
+            if position >= self._journal.commits.persisted_end:
                 return False
-            if shared.position < self._journal.view.first_position:
-                yield from self._expire(shared)
+            if position < self._journal.view.first_position:  # which their pins should have prevented
+                self._end(shared)
+                yield _dismiss(shared, position)
                 return True
-            shared.reader = self._journal.reader(shared.position, shared.topic_name)
+            shared.reader = self._journal.reader(position, shared.topic_name)
         reads = 1 + len(shared.fanout) // _MEMBERS_PER_READ
         wanted = min(reads * read_bytes_target, cohort_piece_bytes_max)
         merged = len(shared.buffered) > 1 and self._budget.extend(shared, shared.buffered_bytes)
@@ -330,13 +289,15 @@ class SharedCursors:
                 if shared.buffered:
                     break
                 shared.fanout.passed(shared.reader.position)
-                yield from _boundaries(shared.fanout)
+                yield GroupMoved(shared.fanout, [])
                 return False
             shared.buffered += step
             merged = len(shared.buffered) > 1 and self._budget.extend(shared, shared.buffered_bytes)
             if not merged and len(shared.buffered) > 1:
                 break  # no more memory: what was buffered is handed out as it is
-        shared.hand_out(merged=merged)
+        parts, shared.buffered = shared.buffered, []
+        for part in [_merged(parts)] if merged else parts:
+            shared.fanout.take(part)
         self._run(shared)
         return True
 
@@ -361,15 +322,14 @@ class SharedCursors:
         if not len(shared.fanout):
             self._end(shared)
             return
-        for sub in [*islice(shared.fanout.feeds(), cohort_moves_max)]:
-            shared.fanout.remove(sub)
-            sub.solo_until = self._journal.commits.persisted_end
-            yield Ejected(sub)
+        yield _dismiss(shared, self._journal.commits.persisted_end, cohort_moves_max)
         self._run(shared)
 
-    def _expire(self, shared: SharedCursor) -> Transitions[None]:
-        """End the feeds: their position is gone, which their pins should have prevented."""
-        view = self._journal.view
-        for sub in [*shared.fanout.feeds()]:
-            yield ReadFailed(sub, expired(f"position {sub.considered_to}", view.retired, view.first))
-        self._end(shared)
+
+def _dismiss(shared: SharedCursor, solo_until: int, feeds_max: int | None = None) -> GroupMoved:
+    """Let feeds read by themselves up to a position: all, or some of them."""
+    left = [*islice(shared.fanout.feeds(), feeds_max)]
+    for sub in left:
+        shared.fanout.remove(sub)
+        sub.solo_until = max(sub.solo_until, solo_until)
+    return GroupMoved(shared.fanout, left)

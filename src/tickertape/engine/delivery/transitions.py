@@ -14,7 +14,6 @@ class BoundaryReached(NamedTuple):
     """A feed has considered every message below a position at which something is due."""
 
     feed: LogFeed
-    position: int
 
 
 class MayShare(NamedTuple):
@@ -35,10 +34,11 @@ class GroupCaughtUp(NamedTuple):
     group: Fanout
 
 
-class Ejected(NamedTuple):
-    """A feed could not take its part of a fan-out: it reads by itself from its position on."""
+class GroupMoved(NamedTuple):
+    """A group has considered more, or feeds have left it: they read by themselves from their positions on."""
 
-    feed: LogFeed
+    group: Fanout
+    left: list[LogFeed]
 
 
 class ReadFailed(NamedTuple):
@@ -48,7 +48,7 @@ class ReadFailed(NamedTuple):
     error: TickertapeError
 
 
-Transition: TypeAlias = BoundaryReached | MayShare | CaughtUp | GroupCaughtUp | Ejected | ReadFailed
+Transition: TypeAlias = BoundaryReached | MayShare | CaughtUp | GroupCaughtUp | GroupMoved | ReadFailed
 
 T = TypeVar("T")
 

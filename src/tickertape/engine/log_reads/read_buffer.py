@@ -45,14 +45,14 @@ class ReadBuffer:
         raw = self._raw[0]
         low = max(self._at, raw.index_at(position))
         content, batch = None if interest is None else interest.content, raw.batch
-        if content is None or batch is None or low >= raw.count:
+        if content is None or batch is None or low >= batch.count:
             self._take_first()
             self._piece = raw
             return raw, 0
         high = content.piece_end(batch, low)
         looked_at = int(batch.offsets[high]) - int(batch.offsets[low])
         self._at = high
-        if high == raw.count:
+        if high == batch.count:
             self._take_first()
         self._piece = restrict(raw, low, high, content, project)
         return self._piece, looked_at

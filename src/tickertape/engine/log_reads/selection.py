@@ -45,6 +45,10 @@ class Selection:
             return self.end
         return self.end - self.count + index if self.positions is None else int(self.positions[index])
 
+    def positions_of(self, indices: Int64s) -> Int64s:
+        """Positions of the messages `indices`."""
+        return indices + (self.end - self.count) if self.positions is None else self.positions[indices]
+
     def encoded_positions(self, low: int, high: int) -> bytes:
         """Encode the positions of the messages `[low, high)`, at least one: see `Deliver.positions`."""
         first = self.position(low)
@@ -94,9 +98,10 @@ def restrict(raw: Selection, low: int, high: int, content: ContentFilter, projec
     indices = content.matching_rows(batch, np.arange(low, high))
     if not len(indices):
         return Selection(None, None, end, last_timestamp)
-    positions = indices + (raw.end - batch.count) if raw.positions is None else raw.positions[indices]
     chosen = select(batch, indices)
-    return Selection(content.project(chosen) if project else chosen, positions, end, last_timestamp)
+    if project:
+        chosen = content.project(chosen)
+    return Selection(chosen, raw.positions_of(indices), end, last_timestamp)
 
 
 def _select(part: LogPart, interest: Interest) -> Selection:
@@ -108,12 +113,7 @@ def _select(part: LogPart, interest: Interest) -> Selection:
     if own is batch:
         return Selection(own, part.positions, end, last_timestamp)
     assert mask is not None
-    positions = mask.nonzero()[0]
-    if part.positions is None:
-        positions += part.first_position
-    else:
-        positions = part.positions[positions]
-    return Selection(own, positions, end, last_timestamp)
+    return Selection(own, part.positions_of(mask.nonzero()[0]), end, last_timestamp)
 
 
 def _of_topics(batch: MessageBatch, interest: Interest) -> tuple[MessageBatch | None, Bools | None]:
@@ -131,18 +131,11 @@ def _together(group: list[Selection]) -> Selection:
         return group[0]
     full = [one for one in group if one.batch is not None]
     last = group[-1]
-    if not full:
-        return last
-    if len(full) == 1 and full[0] is last:
+    if not full or full[0] is last:
         return last
     batch = merge([one.batch for one in full if one.batch is not None])
     first = full[0].position(0)
     if last.end - first == batch.count:
         return Selection(batch, None, last.end, last.last_timestamp)
-    return Selection(batch, np.concatenate([_positions(one) for one in full]), last.end, last.last_timestamp)
-
-
-def _positions(one: Selection) -> Int64s:
-    if one.positions is not None:
-        return one.positions
-    return np.arange(one.end - one.count, one.end, dtype=np.int64)
+    positions = [one.positions_of(np.arange(one.count)) for one in full]
+    return Selection(batch, np.concatenate(positions), last.end, last.last_timestamp)

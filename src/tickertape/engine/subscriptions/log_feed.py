@@ -323,8 +323,3 @@ class LogFeed:
         """Count a batch that was sent against the credit."""
         self.allowance.spend(batch.cost)
         self.session.sent(batch.count, batch.body_bytes)
-
-    def spend_of(self, messages: int, body_bytes: int, cost: int) -> None:
-        """Count a part of a shared batch against the credit."""
-        self.allowance.spend(cost)
-        self.session.sent(messages, body_bytes)

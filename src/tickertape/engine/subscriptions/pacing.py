@@ -86,21 +86,16 @@ class RateLimiter:
         # of it, because timers may fire a little early.
         self._hold = now + rate_tick_seconds / 2 if following > now else _BEFORE_ALL
 
-    def shift(self, seconds: float) -> None:
-        """Everything still to come is due later by `seconds`."""
-        if self._due is not None:
-            self._due += seconds
-
     def pause(self, now: float) -> None:
         """Stop the schedule at `now`, unless it is stopped."""
         if self._paused_at is None:
             self._paused_at = now
 
     def resume(self, now: float) -> None:
-        """Go on with a stopped schedule."""
-        if self._paused_at is not None:
-            self.shift(now - self._paused_at)
-            self._paused_at = None
+        """Go on with a stopped schedule: everything still to come is due later."""
+        if self._paused_at is not None and self._due is not None:
+            self._due += now - self._paused_at
+        self._paused_at = None
 
     def _start(self, batch: MessageBatch, low: int, now: float, stamps: Int64s | None) -> float:
         """When message `low` is due, if not longer ago than may be caught up."""
