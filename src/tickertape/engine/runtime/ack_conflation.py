@@ -42,8 +42,8 @@ class AckConflation:
     """Held acknowledgements of sessions with an `ack_conflation`."""
 
     def __init__(self) -> None:
-        self._held: dict[int, tuple[Recipient, Persisted]] = {}
-        """Held acknowledgement of each connection."""
+        self.held: dict[int, tuple[Recipient, Persisted]] = {}
+        """Held acknowledgement of each connection; not to be changed."""
         self._free: dict[int, float] = {}
         """When the next acknowledgement of each connection may be sent at once."""
         self._said: dict[int, int] = {}
@@ -56,17 +56,17 @@ class AckConflation:
         conn = session.conn
         if not session.ack_conflation:
             return True
-        before = self._held.get(conn)
+        before = self.held.get(conn)
         if command.frame - self._said.get(conn, 0) >= ack_conflation_frames_max:
-            self._held.pop(conn, None)
+            self.held.pop(conn, None)
             self._deadlines.drop(conn)
         elif before is not None:
             sequence = max(before[1].sequence, command.sequence)
             merged = Persisted(frame=command.frame, sequence=sequence, level=command.level)
-            self._held[conn] = session, merged
+            self.held[conn] = session, merged
             return False
         elif mono < (leaves := self._free.get(conn, mono)):
-            self._held[conn] = session, command
+            self.held[conn] = session, command
             self._deadlines.put(conn, leaves)
             return False
         self._free[conn] = mono + session.ack_conflation
@@ -75,7 +75,7 @@ class AckConflation:
 
     def release(self, conn: int) -> Persisted | None:
         """Take the held acknowledgement of a connection, to be sent before something else."""
-        held = self._held.pop(conn, None)
+        held = self.held.pop(conn, None)
         if held is None:
             return None
         self._deadlines.drop(conn)
@@ -85,7 +85,7 @@ class AckConflation:
     def due(self, mono: float) -> Iterator[tuple[int, Persisted]]:
         """Take the held acknowledgements whose time has come, with their connections."""
         for conn in self._deadlines.due(mono):
-            session, command = self._held.pop(conn)
+            session, command = self.held.pop(conn)
             self._free[conn] = mono + session.ack_conflation
             self._said[conn] = command.frame
             yield conn, command
@@ -97,6 +97,6 @@ class AckConflation:
     def drop(self, conn: int) -> None:
         """Forget a connection."""
         self._deadlines.drop(conn)
-        self._held.pop(conn, None)
+        self.held.pop(conn, None)
         self._free.pop(conn, None)
         self._said.pop(conn, None)

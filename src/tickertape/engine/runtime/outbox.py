@@ -80,8 +80,9 @@ class Outbox:
                 self.send(session.conn, command)
             elif self._conflation.persisted(session, command, mono):
                 self._put(session.conn, command)
-        for conn, held in self._conflation.due(mono):
-            self._put(conn, held)
+        if self._conflation.held:
+            for conn, held in self._conflation.due(mono):
+                self._put(conn, held)
 
     def forget(self, conn: int) -> None:
         """Forget the held acknowledgement of a connection that is closed."""
