@@ -1,4 +1,4 @@
-"""Commit Parquet files to the Delta table exactly once, together with the archived position.
+"""Archive writer: opens or creates the Delta table and commits Parquet files to it exactly once.
 
 A commit builds on the table version in which its start position was read, or fails. So no batch is added
 twice, and every batch starts where the archive ends.

@@ -1,4 +1,4 @@
-"""Parse human-readable sizes and durations (`"64MB"`, `"500ms"`).
+"""Parse human-readable sizes and durations (`"64MB"`, `"500ms"`), and format timeouts for errors.
 
 A number without a unit is bytes or seconds, and unknown units are rejected. Units of size are powers of 1024
 in upper or lower case; units of time are lower case.

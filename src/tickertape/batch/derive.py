@@ -1,4 +1,4 @@
-"""Batches made out of batches: slices, selections, another order, merges, and other bodies or topics.
+"""Derived batches: slices, selections, reorderings, merges with stamps, and reads by batch head.
 
 Only `reorder` changes the order of messages. A run that loses messages, or has new bodies, gets a new
 checksum; others stay as they are. A merge, as a commit writes it, copies bodies once.

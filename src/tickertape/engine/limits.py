@@ -1,4 +1,4 @@
-"""Limits of engine: sizes, counts and seconds. Names end with the unit."""
+"""Limits of the engine package: sizes, counts and seconds. Names end with the unit."""
 
 from __future__ import annotations
 

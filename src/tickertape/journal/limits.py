@@ -1,4 +1,4 @@
-"""Limits of journal: sizes, counts and seconds. Names end with the unit."""
+"""Limits of the journal package: sizes, counts and seconds. Names end with the unit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits of payload: sizes, counts and seconds. Names end with the unit."""
+"""Limits of the payload package: sizes, counts and seconds. Names end with the unit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits of spark: sizes, counts and seconds. Names end with the unit."""
+"""Limits of the spark package: sizes, counts and seconds. Names end with the unit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encode and decode protocol frames (docs/formats/wire.md has the bytes).
+"""Encode protocol frames, and split a byte stream into checked frames (docs/formats/wire.md).
 
 Of a batch only the size at its start is read. Lengths are compared with their limits before they are used,
 and returned memory is never changed by a later read.

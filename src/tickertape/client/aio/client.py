@@ -1,4 +1,4 @@
-"""Asyncio client: the calls of `tickertape.AsyncClient`."""
+"""Asyncio client: connection and publishing calls of `tickertape.AsyncClient`; it inherits the rest."""
 
 from __future__ import annotations
 

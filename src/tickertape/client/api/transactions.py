@@ -1,4 +1,4 @@
-"""Transactions of both clients, as far as nothing waits: the public call, and a commit as steps.
+"""Transaction calls of both clients: `Client.transaction`, and a commit as steps with its retries.
 
 Invariant: a commit is reported only when the server has confirmed it. When the connection was lost
 meanwhile, all of it is sent again, which commits it once.

@@ -1,4 +1,4 @@
-"""Logon state: whether the client is logged on, and what calls raise while it is not.
+"""Logon state: credentials and options of the next logon, its answer, and why calls are refused.
 
 Publishing raises the same errors about a lost connection.
 """

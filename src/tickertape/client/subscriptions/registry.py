@@ -1,4 +1,4 @@
-"""Subscription registry: the subscriptions of one connection, their deliveries and their credit.
+"""Subscription registry: a client's subscriptions, their deliveries and credit, and resubscription.
 
 A subscription that is to be replaced goes on until the server answers: deliveries before the answer are the
 old one's, deliveries behind it the new one's. Where subscriptions are kept, those with a handler outlive

@@ -1,4 +1,4 @@
-"""Transaction coordinator: commits staged transactions to the log, one at a time.
+"""Transaction coordinator: handles transaction commands and commits to the log one at a time.
 
 It opens the files of the parts, reserves a segment with room for all messages, and appends one chain. The
 last commit of the chain has the record of the transaction, so that it is persisted as a whole or not at all.

@@ -1,4 +1,4 @@
-"""Error messages for filter text: line, column and the surrounding text with a caret.
+"""Filter error messages: position, excerpt with caret, and hints for words of other languages.
 
 Text of a filter is always escaped and shortened.
 """

@@ -1,4 +1,4 @@
-"""Active segment: the segment being written, the room left in it, and the seal that ends it.
+"""Active segment: offset, index and remaining room of the segment being written, and its seal.
 
 Invariant: commits leave room for a mark and the seal, so neither meets a full disk.
 """

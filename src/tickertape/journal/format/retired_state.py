@@ -1,4 +1,4 @@
-"""Retired state (`retired.bin`): the facts that outlive the segments that retention removes.
+"""Retired state (`retired.bin`): facts about segments removed by retention, and bookmark expiry.
 
 It holds the highest sequences, the control records, and the start of the log. It is durable before the first
 of these segments is removed, and from then on part of the log: a log without its first segments is invalid

@@ -1,4 +1,4 @@
-"""Verify report: a summary of each segment, the damage, and remarks."""
+"""Verify report: data classes for segments, removed segments, damage and remarks."""
 
 from __future__ import annotations
 

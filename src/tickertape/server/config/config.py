@@ -1,4 +1,4 @@
-"""Server configuration: sections, keys and defaults, and the refusal of everything else.
+"""Server configuration: loads a file and arguments into a checked `Config`, rejects unknown keys.
 
 Invariant: no key is ignored. A key that is unknown, misspelt or contradictory is a problem with its file,
 line and the allowed values. Only the configuration files themselves are opened.

@@ -1,4 +1,4 @@
-"""Configuration documents: files as trees whose values know their file and line, and sections of them.
+"""Configuration documents: TOML files with includes and `${VAR}`, sections, and value converters.
 
 References `${VAR}` and `include` are resolved here. Which keys exist is decided elsewhere (`config.py`). Each
 problem is noted with file, line and key, so that one run shows them all.

@@ -1,4 +1,4 @@
-"""Read an archive as a Spark frame, without Java packages for Delta.
+"""Spark archive frame: an archive as a `DataFrame` without Delta JARs, and bookmark lookup in it.
 
 It reads the files that the table's log names, and never writes to the table.
 """
