@@ -31,7 +31,7 @@ LAYERS: dict[str, set[str]] = {
     "engine": {"base", "payload", "batch", "filter", "wire", "journal"},
     "archive": {"base", "payload", "batch", "filter"},
     "server": {"base", "payload", "batch", "filter", "wire", "journal", "engine", "archive", "security"},
-    "client": {"base", "payload", "batch", "filter", "wire", "journal", "security"},
+    "client": {"base", "payload", "batch", "filter", "wire", "security"},
     "spark": {"base", "payload", "batch", "filter", "wire", "journal", "client", "archive", "security"},
     "cli": {
         "tickertape",

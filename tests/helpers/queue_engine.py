@@ -13,7 +13,7 @@ from tests.simulation.journal_world import drive
 from tickertape.base.interfaces import Now
 from tickertape.engine.broker import Broker
 from tickertape.engine.queues.checkpoints import recover_queues
-from tickertape.engine.queues.consumer import FeedQueue
+from tickertape.engine.queues.queue_feed import FeedQueue
 from tickertape.engine.queues.snapshot import QueueSnapshot
 from tickertape.engine.queues.state.checkpoint import decode_covered
 from tickertape.engine.runtime.publisher_ids import load_publishers

@@ -17,7 +17,7 @@ import tickertape as tt
 from tests.helpers.admin import stats_of
 from tests.helpers.archive_rows import JOURNAL, SCHEMA, archived, batch_of, log_end, log_rows
 from tests.helpers.object_store import PYTHON, ObjectStore, object_store
-from tickertape.archive.commit import ArchiveWriter
+from tickertape.archive.archive_writer import ArchiveWriter
 from tickertape.archive.compact import compact
 from tickertape.archive.location import ArchiveLocation, location_of
 from tickertape.archive.parquet_writer import write_files

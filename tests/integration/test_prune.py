@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from tests.helpers.archive_rows import SCHEMA, archived, log_end, log_rows
 from tests.helpers.processes import files_of
-from tickertape.archive.commit import ArchiveWriter
+from tickertape.archive.archive_writer import ArchiveWriter
 from tickertape.archive.compact import compact
 from tickertape.archive.location import location_of
 from tickertape.archive.parquet_writer import write_files

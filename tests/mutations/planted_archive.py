@@ -16,10 +16,10 @@ _READS = "unit/server/storage/test_archive_reads.py"
 ARCHIVE_MUTATIONS: Final = (
     Mutation(
         "a commit names files without a look whether they exist",
-        "archive/commit.py",
+        "archive/archive_writer.py",
         "        check_files(self.place, {file.path: file.bytes for file in files})\n",
         "",
-        ("unit/archive/test_commit.py", "unit/archive/test_compact.py"),
+        ("unit/archive/test_archive_writer.py", "unit/archive/test_compact.py"),
         promise="invariant 14",
         tier="unit",
     ),
@@ -79,7 +79,7 @@ ARCHIVE_MUTATIONS: Final = (
     ),
     Mutation(
         "at the end of the archive the end of the log is taken to be reached",
-        "engine/delivery/cursors.py",
+        "engine/delivery/cursor_scheduler.py",
         " or isinstance(cursor.reader, ArchivedLogReader):\n",
         ":\n",
         (_ENGINE,),

@@ -77,7 +77,7 @@ DELIVERY_MUTATIONS: Final = (
     ),
     Mutation(
         "what a subscription becomes is passed over by what it is",
-        "engine/delivery/cursors.py",
+        "engine/delivery/cursor_scheduler.py",
         "        reached = min([",
         "        reached = max([",
         ("unit/engine/commands/test_replace.py",),
@@ -140,7 +140,7 @@ DELIVERY_MUTATIONS: Final = (
     ),
     Mutation(
         "many replays of one connection have as many turns",
-        "engine/delivery/cursors.py",
+        "engine/delivery/cursor_scheduler.py",
         "self._run_queue.put(cursor.session.conn, cursor)",
         "self._run_queue.put(cursor, cursor)",
         ("unit/engine/delivery/test_shared_cursor.py",),

@@ -14,7 +14,7 @@ import pytest
 from tests.helpers.queue_engine import QueueEngine
 from tests.helpers.tiers import parts
 from tests.simulation.engine_peer import Peer
-from tickertape.engine.queues.consumer import FeedQueue
+from tickertape.engine.queues.queue_feed import FeedQueue
 from tickertape.engine.queues.state.checkpoint import (
     CheckpointSnapshot,
     decode_covered,

@@ -15,7 +15,7 @@ from tests.helpers.tiers import parts, seeds_of
 from tests.simulation.engine_peer import Heard, Peer
 from tests.simulation.engine_world import EngineWorld
 from tickertape.engine.delivery import fanout, log_delivery, shared_cursor
-from tickertape.engine.limits import cohorts_max
+from tickertape.engine.limits import shared_cursors_max
 from tickertape.engine.subscriptions.log_feed import Phase
 
 WORLDS_A_PART: Final = 5
@@ -143,10 +143,10 @@ def _count(world: EngineWorld, counts: Counter[str]) -> None:
 def _small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Bounds so small that each is met."""
     with monkeypatch.context() as patch:
-        patch.setattr(shared_cursor, "cohorts_max", 3)
-        patch.setattr(shared_cursor, "cohort_reach_messages", 200)
+        patch.setattr(shared_cursor, "shared_cursors_max", 3)
+        patch.setattr(shared_cursor, "shared_cursor_reach_messages", 200)
         for module in (shared_cursor, log_delivery):
-            patch.setattr(module, "cohort_moves_max", 2)
+            patch.setattr(module, "shared_cursor_moves_max", 2)
         patch.setattr(fanout, "outbox_bytes_max", 4000)
         yield
 
@@ -162,4 +162,4 @@ def test_each_gets_exactly_its_own_whoever_it_goes_with(part: int) -> None:
         except BaseException:
             print(f"seed {seed}")
             raise
-    assert cohorts_max > 3, "the bounds of the product are others"
+    assert shared_cursors_max > 3, "the bounds of the product are others"

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from tests.helpers.archive_rows import SCHEMA, archived, check_files, log_end, log_rows
 from tests.helpers.object_store import PYTHON, object_store
-from tickertape.archive.commit import ArchiveWriter
+from tickertape.archive.archive_writer import ArchiveWriter
 from tickertape.archive.location import location_of
 from tickertape.archive.parquet_writer import write_files
 from tickertape.archive.schema import Coverage, app_id

@@ -13,7 +13,7 @@ from tests.helpers.archives import ArchiveWriter
 from tests.helpers.logs import Commit
 from tickertape.batch import batch_from_bodies
 from tickertape.spark import register
-from tickertape.spark.archive.frame import positions_of, read_archive
+from tickertape.spark.archive.archive_frame import positions_of, read_archive
 
 pytestmark = pytest.mark.spark
 

@@ -24,7 +24,7 @@ from tickertape.base.errors import BookmarkUnknown
 from tickertape.base.names import publisher_id
 from tickertape.cli.support.command_group import cli
 from tickertape.client.limits import foreign_sequences_max
-from tickertape.spark.archive.frame import positions_of, read_archive
+from tickertape.spark.archive.archive_frame import positions_of, read_archive
 from tickertape.spark.audit import differences, differing_stretches, findings, number_runs, publisher_table
 from tickertape.testing.server import RunningServer, running_server
 

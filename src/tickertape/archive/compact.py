@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from tickertape.archive.commit import ArchiveWriter, add_action
+from tickertape.archive.archive_writer import ArchiveWriter, add_action
 from tickertape.archive.limits import (
     commit_attempts_max,
     compact_files_min,

@@ -11,7 +11,7 @@ from zlib import crc32
 
 import numpy as np
 
-from tickertape.archive.commit import ArchiveWriter
+from tickertape.archive.archive_writer import ArchiveWriter
 from tickertape.archive.compact import batches_of, stored_files
 from tickertape.archive.rows_to_batches import numbers, rows_of
 from tickertape.base.errors import ArchiveFailed

@@ -1,7 +1,7 @@
 """Broker: a machine without I/O that turns commands, disk answers and time into effects.
 
 It composes the parts of the engine and hands results from one to the other, in one order of steps after each
-input.
+input that may change the log.
 
 Invariants:
 - It never waits, reads a clock, or touches a socket or file.

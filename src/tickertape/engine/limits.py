@@ -96,13 +96,13 @@ reach_read_bytes_max: Final = 16 * MIB
 """What is read of the log to find out how far so many messages reach; beyond it the index has to do."""
 positions_per_frame_max: Final = 16 * 1024
 """Messages of one frame of a subscription that is told where they stand."""
-cohorts_max: Final = 64
+shared_cursors_max: Final = 64
 """Places in the log at which several subscriptions with filters read it together."""
-cohort_reach_messages: Final = 1 << 16
+shared_cursor_reach_messages: Final = 1 << 16
 """Who is so far ahead of such a place at most may wait for those there, and go on with them."""
-cohort_moves_max: Final = 100
+shared_cursor_moves_max: Final = 100
 """Subscriptions that go from one such place to another before others have their turn."""
-cohort_piece_bytes_max: Final = 16 * MIB
+shared_cursor_bytes_max: Final = 16 * MIB
 """What is looked at for all of them at a time; less when they are few."""
 step_delivery_bytes: Final = 4 * KIB
 """What one delivery counts in a step beside its bytes."""

@@ -1,7 +1,7 @@
 """Engine driver: feeds the broker from sockets, disk and clock, and carries out its effects.
 
-Everything here runs on one event loop, and nothing blocks it. No other module gives inputs to the broker
-while it serves.
+Everything here runs on one event loop, and nothing blocks it. Only this module, and archive_reads.py for
+answers of the archive, give inputs to the broker while it serves.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from tickertape.archive.commit import ArchiveWriter
+from tickertape.archive.archive_writer import ArchiveWriter
 from tickertape.archive.verify import Sums, sums_of
 from tickertape.base.errors import ArchiveFailed, JournalLocked
 from tickertape.base.text_format import shown

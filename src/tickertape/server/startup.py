@@ -205,7 +205,7 @@ def _spill_files(config: Config, owner: str, disk: Disk) -> SpillFiles | None:
 
 
 def record_end(opened: OpenedInstance) -> None:
-    """Record the end of the log after a clean stop (`clean_shutdown.py`). Raises `OSError`."""
+    """Record the end of the log after a clean stop (`log_end.py`). Raises `OSError`."""
     journal, queues = opened.broker.journal, opened.broker.queues
     shutdown = journal.commits.clean_shutdown
     if shutdown is not None:

@@ -19,7 +19,7 @@ from pyspark.sql import functions as f
 from tickertape.base.errors import BadOption
 from tickertape.base.names import is_pattern
 from tickertape.client.limits import foreign_sequences_max
-from tickertape.spark.archive.frame import positions_of, read_archive
+from tickertape.spark.archive.archive_frame import positions_of, read_archive
 from tickertape.spark.common.schema import ALL_SCHEMA
 from tickertape.spark.source.options import read_servers
 from tickertape.spark.source.task_reader import connect
@@ -141,7 +141,7 @@ WRONG: Final = (MISSING, DUPLICATE, ORDER)
 """The kinds of findings that are faults. Who begins to number anew, at the clock, has lost nothing."""
 
 _NUMBERS_A_MICROSECOND: Final = 1000
-"""A numbering begins at the nanoseconds of a microsecond clock, plus one (client/publishing/sequences.py)."""
+"""A numbering begins at the nanoseconds of a microsecond clock, plus one (`store_checks.py`)."""
 _CLOCK_BEHIND_MICROS: Final = 1_000_000
 _CLOCK_AHEAD_MICROS: Final = 86_400_000_000
 """Assumed difference between the clocks of publisher and server."""

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 
 from tests.helpers.archive_rows import JOURNAL, archived, batch_of, check_files
 from tickertape.archive import compact as compact_module
-from tickertape.archive.commit import ArchiveWriter
+from tickertape.archive.archive_writer import ArchiveWriter
 from tickertape.archive.compact import StoredFile, compact, plan, stored_files, vacuum
 from tickertape.archive.limits import archive_row_group_bytes_max
 from tickertape.archive.location import ArchiveLocation, location_of

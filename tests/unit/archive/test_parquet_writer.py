@@ -14,7 +14,7 @@ import pytest
 
 from tests.helpers.archive_rows import JOURNAL, archived, batch_of, check_files, rows_of
 from tickertape.archive import parquet_writer
-from tickertape.archive.commit import ArchiveWriter
+from tickertape.archive.archive_writer import ArchiveWriter
 from tickertape.archive.delta_table import local_path
 from tickertape.archive.limits import archive_page_bytes, archive_page_messages_max
 from tickertape.archive.location import ArchiveLocation, location_of, new_file

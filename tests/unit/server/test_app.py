@@ -50,14 +50,14 @@ def test_the_first_filter_is_prepared_beside_the_event_loop(tmp_path: Path) -> N
     program = """if True:
         import os, signal, sys
         from tickertape.server import app
-        from tickertape.server.config.config import Admin, Config, InstanceConfig
+        from tickertape.server.config.config import AdminConfig, Config, InstanceConfig
         from tickertape.server.config.transports import Transport
         def ready(uris, admin):
             assert not {"lark", "re2"} & sys.modules.keys(), "the start waits for it"
             os.kill(os.getpid(), signal.SIGTERM)
         config = Config(
             instance=InstanceConfig(data=sys.argv[1]), transports=[Transport(listen="tcp://127.0.0.1:0")],
-            admin=Admin(listen=None),
+            admin=AdminConfig(listen=None),
         )
         assert app.run_server(config, ready) == 0
         assert {"lark", "re2"} <= sys.modules.keys()

@@ -20,7 +20,7 @@ from tickertape.cli.support.tables import counted
 from tickertape.cli.support.terminal import progress
 
 if TYPE_CHECKING:
-    from tickertape.archive.commit import ArchiveWriter
+    from tickertape.archive.archive_writer import ArchiveWriter
     from tickertape.archive.schema import Coverage
     from tickertape.server.offline_prune import PrunePlan
 
@@ -67,7 +67,7 @@ def prune(
     tickertape journal prune data --archived s3://bucket/log --keep-age 7d
     """
     require_deltalake()
-    from tickertape.archive.commit import ArchiveWriter
+    from tickertape.archive.archive_writer import ArchiveWriter
     from tickertape.journal.retention import RetentionPolicy
     from tickertape.server.offline_prune import OfflinePrune
 

@@ -190,7 +190,7 @@ def compact(location: str, keep: float, storage: dict[str, str], as_json: bool) 
     tickertape pipeline compact s3://bucket/log --keep 1d
     """
     require_deltalake()
-    from tickertape.archive.commit import ArchiveWriter
+    from tickertape.archive.archive_writer import ArchiveWriter
     from tickertape.archive.compact import compact as merge
     from tickertape.archive.compact import vacuum
 

@@ -20,7 +20,7 @@ from tickertape.client.common.address import Address
 from tickertape.client.common.fork_safety import detach
 from tickertape.client.common.sockets import cut_off, tls_error, unread_bytes
 from tickertape.client.limits import client_outbox_bytes_max
-from tickertape.security.channel import Channel, portions
+from tickertape.security.tls_channel import TlsChannel, portions
 from tickertape.wire.heartbeat import Liveness
 
 JOINED_BYTES_MAX: Final = 16 * KIB
@@ -206,7 +206,7 @@ class AsyncioTlsConnection(AsyncioConnection):
 
     def __init__(self, address: Address, handler: AsyncioHandler, context: ssl.SSLContext, name: str) -> None:
         super().__init__(address, handler)
-        self._channel = Channel(context, server_name=name)
+        self._channel = TlsChannel(context, server_name=name)
         self._cipher_in = memoryview(bytearray(receive_buffer_bytes))
         self._shaken: asyncio.Future[None] | None = None
         """Done when the handshake is, or has failed."""

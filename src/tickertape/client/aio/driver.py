@@ -1,4 +1,4 @@
-"""Driver of the asyncio client: one connection, one timer, tasks for the application's handlers.
+"""Driver of the asyncio client: one connection, two timers, tasks for the application's handlers.
 
 Everything happens on one event loop, so nothing needs a lock. Nothing here waits but on behalf of a caller,
 who may be cancelled and leaves the client as it was.

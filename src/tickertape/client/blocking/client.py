@@ -120,7 +120,7 @@ class Client(
     def set_disconnect_handler(self, handler: DisconnectHandler | None) -> None:
         """Call `handler(client)` once for each connection that is lost, not for `close`.
 
-        It runs on a thread of its own and may call `connect`; losses are handled one after the other. When
+        It runs on the thread that found the loss and may call `connect`; losses are handled one after the other. When
         another process took over the client name, `connect` raises `NameInUse` there: the two would throw
         each other out for ever.
         """

@@ -24,8 +24,8 @@ from tickertape.client.common.address import Address
 from tickertape.client.common.fork_safety import detach
 from tickertape.client.common.sockets import cut_off, not_connected, tls_error, unread_bytes
 from tickertape.client.limits import client_outbox_bytes_max
-from tickertape.security.channel import Channel
 from tickertape.security.limits import encrypted_at_once_bytes_max
+from tickertape.security.tls_channel import TlsChannel
 from tickertape.wire.heartbeat import Liveness
 
 POLL_SECONDS_MAX: Final = 86_400.0
@@ -374,7 +374,7 @@ _HANDSHAKE_BYTES: Final = 16 * 1024
 
 
 def shake(
-    connection: socket.socket, channel: Channel, uri: str, deadline: float | None, seconds: float | None
+    connection: socket.socket, channel: TlsChannel, uri: str, deadline: float | None, seconds: float | None
 ) -> None:
     """Make the handshake on a connected socket until `deadline`, which is where `seconds` end. Raises
     `TlsFailed`, `TimedOut`, `Disconnected`."""
@@ -414,7 +414,9 @@ class TlsConnection(SocketConnection):
 
     Invariant: cipher text is sent in the order in which it was made."""
 
-    def __init__(self, connection: socket.socket, uri: str, handler: SocketHandler, channel: Channel) -> None:
+    def __init__(
+        self, connection: socket.socket, uri: str, handler: SocketHandler, channel: TlsChannel
+    ) -> None:
         super().__init__(connection, uri, handler)
         self._channel = channel
         self._cipher_in = memoryview(bytearray(receive_buffer_bytes))

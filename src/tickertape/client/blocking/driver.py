@@ -34,7 +34,7 @@ from tickertape.client.common.waiting import Timeout, now, remaining
 from tickertape.client.limits import acknowledger_idle_seconds
 from tickertape.client.protocol.core import BytesReceived, ClientProtocol, ConnectionEnded, ConnectionOpened
 from tickertape.client.publishing.send_buffer import NOBODY
-from tickertape.security.channel import Channel
+from tickertape.security.tls_channel import TlsChannel
 from tickertape.wire.commands import LoggedOn
 
 
@@ -477,7 +477,7 @@ class ThreadDriver(ClientDriver):
         if not address.tls:
             return SocketConnection(open_socket(address, seconds), address.uri, self)
         deadline = None if seconds is None else time.monotonic() + seconds
-        channel = Channel(self._credentials.context(), server_name=self._credentials.name_of(address))
+        channel = TlsChannel(self._credentials.context(), server_name=self._credentials.name_of(address))
         connection = open_socket(address, seconds)
         try:
             shake(connection, channel, address.uri, deadline, seconds)

@@ -107,7 +107,7 @@ class ClientProtocol:
         """Acknowledgements and other settlements of queue messages."""
         self.subscriptions = SubscriptionRegistry(self._effects, self.acks, keep=reconnects)
         self.heartbeat = ClientHeartbeat()
-        """When its driver is to call `look`."""
+        """When its driver is to call `check_heartbeat`."""
         self._connection: Connection | None = None
         self._logon_token: Waiter | None = None
         self._goodbye: TickertapeError | None = None
@@ -157,7 +157,7 @@ class ClientProtocol:
         self._run_reported(partial(self.acks.wake, now))
         if self._calls.retry_at is not None and self._calls.retry_at <= now.mono:
             self._calls.retry()
-            self._run_errands()
+            self._run_pending()
 
     def resume_publishing(self, now: Now) -> None:
         """Take in what the server has persisted, let go of that, and send the rest of the publish store.
@@ -256,7 +256,7 @@ class ClientProtocol:
         """
         self.logon.check_ready()
         self._calls.place_next(ResubscribeRound(token, self.subscriptions.kept()))
-        self._run_errands()
+        self._run_pending()
 
     def unsubscribe(self, token: Waiter, sub_ids: tuple[str, ...]) -> None:
         """Resolved when the server has ended them; at once for those that only wait to be placed again.
@@ -386,7 +386,7 @@ class ClientProtocol:
             except (PeerError, StoreError, TopicNotRecorded) as error:
                 self._hang_up(error)
             if self.subscriptions.grants or self.subscriptions.leaving:
-                self._run_errands()
+                self._run_pending()
             if self._calls.postponed and self._calls.retry_at is None:
                 self._calls.retry_later(now)
 
@@ -404,10 +404,10 @@ class ClientProtocol:
             self.acks.send_all()
             self.publishing.put_gathered()
 
-    def _run_errands(self) -> None:
+    def _run_pending(self) -> None:
         """Send the credit and the unsubscribes that subscriptions left."""
         subscriptions = self.subscriptions
-        grants, leaving = subscriptions.take_errands()
+        grants, leaving = subscriptions.take_pending()
         self._send_credits(grants)
         for sub_id in leaving:
             self._calls.leave(sub_id)

@@ -320,8 +320,8 @@ class Publisher:
     def logged_on(self, last_persisted: int, now: Now) -> None:
         """A new connection is ready: discard what is persisted, resend the rest in order.
 
-        When another process published under this name, what is held stays as it is: see `taken_over`. Raises
-        `StoreError`, and `TopicNotRecorded` when this server cannot take what the store holds.
+        When another process published under this name, what is held stays as it is (`check_taken_over`).
+        Raises `StoreError`, and `TopicNotRecorded` when this server cannot take what the store holds.
         """
         self._buffers.of_topic.clear()
         self._close_run()

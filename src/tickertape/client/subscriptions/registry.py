@@ -469,7 +469,7 @@ class SubscriptionRegistry:
                 replay.begun, replay.after = True, bookmark
             self._effects.append(effects.Notice(subscription.sink, str(bookmark)))
 
-    def take_errands(self) -> tuple[list[Credit], list[str]]:
+    def take_pending(self) -> tuple[list[Credit], list[str]]:
         """Return the credit to give back, and the subscriptions to end at the server."""
         grants, leaving = self.grants, self.leaving
         self.grants, self.leaving = [], []

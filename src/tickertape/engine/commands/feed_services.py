@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tickertape.engine.delivery.log_delivery import LogDelivery
 from tickertape.engine.queues.browser import QueueBrowser
-from tickertape.engine.queues.consumer import QueueFeed
+from tickertape.engine.queues.queue_feed import QueueFeed
 from tickertape.engine.queues.registry import QueueRegistry
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.log_feed import LogFeed

@@ -17,9 +17,9 @@ from tickertape.batch import MessageBatch
 from tickertape.engine.commands.ack_tracker import AckTracker
 from tickertape.engine.commands.body_validation import PartialRejection
 from tickertape.engine.commands.feed_services import FeedServices
+from tickertape.engine.commands.frame_settlements import Settlements
 from tickertape.engine.commands.publish_checks import PublishChecks
 from tickertape.engine.commands.settlement_lookups import PublishFrame, SettlementLookup, SettlementLookups
-from tickertape.engine.commands.settlements import Settlements
 from tickertape.engine.runtime.log_writer import LogWriter, last_sequence
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.sessions.session import Session

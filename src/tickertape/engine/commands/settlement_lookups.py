@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tickertape.batch import MessageBatch
-from tickertape.engine.commands.settlements import Settlements
+from tickertape.engine.commands.frame_settlements import Settlements
 from tickertape.engine.log_reads.log_reads import LogReads
 from tickertape.engine.log_reads.read_tasks import ReadTask
 from tickertape.engine.sessions.read_throttle import ReadThrottle

@@ -28,7 +28,7 @@ from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.matching.interest import NO_TOPICS, Interest
 from tickertape.engine.matching.interest_compiler import InterestCompiler
 from tickertape.engine.queues.browser import QueueBrowser
-from tickertape.engine.queues.consumer import QueueFeed
+from tickertape.engine.queues.queue_feed import QueueFeed
 from tickertape.engine.queues.worker import QueueWorker
 from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.outbox import Outbox

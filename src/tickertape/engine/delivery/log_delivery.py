@@ -1,7 +1,7 @@
 """Log delivery: moves feeds between replay, shared replay and the end of the log.
 
-A feed behind the end reads by itself (cursors.py) or with others (shared_cursor.py). Feeds at the end
-share one fan-out. A feed leaves it when it lacks credit, is paused or its connection is full, goes on
+A feed behind the end reads by itself (cursor_scheduler.py) or with others (shared_cursor.py). Feeds at the
+end share a fan-out. A feed leaves it when it lacks credit, is paused or its connection is full, goes on
 from exactly there by reading, and returns when it has caught up.
 
 Invariants:
@@ -19,7 +19,7 @@ from tickertape.base.interfaces import Buffer
 from tickertape.base.text_format import shown
 from tickertape.engine.conflation.buffer import ConflationBuffer
 from tickertape.engine.delivery.cursor import Cursor
-from tickertape.engine.delivery.cursors import CursorScheduler
+from tickertape.engine.delivery.cursor_scheduler import CursorScheduler
 from tickertape.engine.delivery.fanout import Fanout
 from tickertape.engine.delivery.frame_sender import FrameSender
 from tickertape.engine.delivery.live_tail import LiveTail
@@ -34,7 +34,7 @@ from tickertape.engine.delivery.transitions import (
     Transition,
     Transitions,
 )
-from tickertape.engine.limits import cohort_moves_max, step_bytes_max
+from tickertape.engine.limits import shared_cursor_moves_max, step_bytes_max
 from tickertape.engine.log_reads.log_reads import LogReads
 from tickertape.engine.matching.interest import Interest
 from tickertape.engine.retention import RetentionPin
@@ -337,7 +337,7 @@ class LogDelivery:
     def _promote_to_tail(self, group: Fanout) -> None:
         """Move a group to the end of the log, unless too many feeds would have to move."""
         moving, there = len(group), len(self.fanout)
-        if moving > cohort_moves_max and (there > cohort_moves_max or self.fanout.has_work):
+        if moving > shared_cursor_moves_max and (there > shared_cursor_moves_max or self.fanout.has_work):
             return
         if any(sub.live for sub in group.feeds()):
             return

@@ -21,15 +21,15 @@ import numpy as np
 from tickertape.base.errors import TickertapeError
 from tickertape.base.interfaces import Buffer
 from tickertape.batch import merge
-from tickertape.engine.delivery.cursors import CursorScheduler
+from tickertape.engine.delivery.cursor_scheduler import CursorScheduler
 from tickertape.engine.delivery.fanout import Fanout, FeedIndex
 from tickertape.engine.delivery.frame_sender import FrameSender
 from tickertape.engine.delivery.transitions import GroupCaughtUp, GroupMoved, Transition, Transitions
 from tickertape.engine.limits import (
-    cohort_moves_max,
-    cohort_piece_bytes_max,
-    cohort_reach_messages,
-    cohorts_max,
+    shared_cursor_bytes_max,
+    shared_cursor_moves_max,
+    shared_cursor_reach_messages,
+    shared_cursors_max,
     step_delivery_bytes,
 )
 from tickertape.engine.log_reads.log_reads import LogReads
@@ -133,7 +133,7 @@ class SharedCursors:
     def begin(self, feeds: FeedIndex, position: int) -> bool:
         """Let feeds without a cursor share one from a position; whether they do."""
         first = next(iter(feeds))
-        if len(feeds) < 2 or len(self._all) >= cohorts_max:
+        if len(feeds) < 2 or len(self._all) >= shared_cursors_max:
             return False
         self._begin(first.interest.topic_name, position).fanout.absorb(feeds)
         return True
@@ -142,7 +142,7 @@ class SharedCursors:
         for shared in self._all:
             if shared.topic_name == sub.interest.topic_name:
                 ahead = sub.position - shared.fanout.open_from
-                if 0 <= ahead <= cohort_reach_messages:
+                if 0 <= ahead <= shared_cursor_reach_messages:
                     return shared
         return None
 
@@ -153,8 +153,8 @@ class SharedCursors:
         if (
             other is None
             or other is sub
-            or abs(other.position - sub.position) > cohort_reach_messages
-            or len(self._all) >= cohorts_max
+            or abs(other.position - sub.position) > shared_cursor_reach_messages
+            or len(self._all) >= shared_cursors_max
             or not (can_share(other) and self._cursors.is_free(other))
         ):
             self._alone[topic_name] = sub
@@ -249,16 +249,16 @@ class SharedCursors:
             if (
                 other is shared
                 or other.topic_name != shared.topic_name
-                or not 0 <= ahead <= cohort_reach_messages
+                or not 0 <= ahead <= shared_cursor_reach_messages
             ):
                 continue
             if not ahead and len(other.fanout) > len(shared.fanout):
                 continue  # at one place the fewer go to the more: else each would take from the other
-            if min(len(other.fanout), len(shared.fanout)) <= cohort_moves_max:
+            if min(len(other.fanout), len(shared.fanout)) <= shared_cursor_moves_max:
                 shared.fanout.absorb(other.fanout.drain())
                 self._end(other)
             else:
-                for sub in [*islice(other.fanout.feeds(), cohort_moves_max)]:
+                for sub in [*islice(other.fanout.feeds(), shared_cursor_moves_max)]:
                     other.fanout.remove(sub)
                     shared.fanout.add(sub)
             self._run(shared)
@@ -277,7 +277,7 @@ class SharedCursors:
                 return True
             shared.reader = self._journal.reader(position, shared.topic_name)
         reads = 1 + len(shared.fanout) // _MEMBERS_PER_READ
-        wanted = min(reads * read_bytes_target, cohort_piece_bytes_max)
+        wanted = min(reads * read_bytes_target, shared_cursor_bytes_max)
         merged = len(shared.buffered) > 1 and self._budget.extend(shared, shared.buffered_bytes)
         while shared.buffered_bytes < wanted:
             step = shared.reader.poll()
@@ -322,7 +322,7 @@ class SharedCursors:
         if not len(shared.fanout):
             self._end(shared)
             return
-        yield _dismiss(shared, self._journal.commits.persisted_end, cohort_moves_max)
+        yield _dismiss(shared, self._journal.commits.persisted_end, shared_cursor_moves_max)
         self._run(shared)
 
 

@@ -13,8 +13,8 @@ from tickertape.base.errors import TickertapeError
 from tickertape.batch import MessageBatch, select, slice_batch
 from tickertape.engine.limits import outbox_bytes_max, queue_frame_messages_max
 from tickertape.engine.matching.content_filter import ContentFilter
-from tickertape.engine.queues.consumer import FeedQueue
 from tickertape.engine.queues.message_reader import MessageReader, QueueAccess
+from tickertape.engine.queues.queue_feed import FeedQueue
 from tickertape.engine.queues.state.records import array_of
 from tickertape.engine.runtime.effects import Send
 from tickertape.engine.subscriptions.credit import affordable_rows

@@ -21,8 +21,8 @@ from tickertape.engine.limits import queue_filter_scans_max, queue_step_messages
 from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.matching.filter_groups import TopicFilters
 from tickertape.engine.matching.interest import Interest
-from tickertape.engine.queues.consumer import FeedQueue, QueueFeed
 from tickertape.engine.queues.message_reader import LogScan, QueueAccess
+from tickertape.engine.queues.queue_feed import FeedQueue, QueueFeed
 from tickertape.engine.queues.state.records import array_of, bitmap_of
 from tickertape.filter.batch_filter import piece_end
 from tickertape.filter.limits import filter_piece_bytes_max

@@ -13,8 +13,8 @@ from pyroaring import BitMap64
 from tickertape.base.errors import TickertapeError
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.engine.limits import dead_letter_label_bytes_max, queue_frame_messages_max
-from tickertape.engine.queues.consumer import FeedQueue
 from tickertape.engine.queues.message_reader import Fetched, MessageReader, QueueAccess
+from tickertape.engine.queues.queue_feed import FeedQueue
 from tickertape.engine.queues.state.bit_sliced_index import first_places
 from tickertape.engine.queues.state.messages import PendingDeadLetter
 from tickertape.engine.queues.state.records import Outcome, OutcomeKind, bitmap_of, ranges_of

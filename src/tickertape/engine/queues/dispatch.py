@@ -19,9 +19,9 @@ from tickertape.batch import MessageBatch, select, slice_batch
 from tickertape.batch.format import I8, Int64s
 from tickertape.engine.limits import queue_frame_messages_max, queue_step_choices_max, queue_step_messages_max
 from tickertape.engine.matching.interest import Interest
-from tickertape.engine.queues.consumer import FeedQueue, QueueFeed
 from tickertape.engine.queues.consumer_filter import ConsumerFilter, ConsumerFilters
 from tickertape.engine.queues.message_reader import Fetched, MessageReader, QueueAccess
+from tickertape.engine.queues.queue_feed import FeedQueue, QueueFeed
 from tickertape.engine.queues.state.fairness import Load, distribute, next_consumer
 from tickertape.engine.queues.state.records import Outcome, OutcomeKind, bitmap_of, ranges_of
 from tickertape.engine.runtime.effects import Send

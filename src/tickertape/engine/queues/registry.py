@@ -20,9 +20,9 @@ from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.matching.interest import Interest
 from tickertape.engine.matching.interest_compiler import InterestCompiler
 from tickertape.engine.queues.browser import QueueBrowser
-from tickertape.engine.queues.consumer import QueueFeed
 from tickertape.engine.queues.dispatch import DeferredDelivery
 from tickertape.engine.queues.message_reader import QueueAccess, QueueReader
+from tickertape.engine.queues.queue_feed import QueueFeed
 from tickertape.engine.queues.settlement import Found, look_up, settle
 from tickertape.engine.queues.snapshot import QueueSnapshot, snapshot
 from tickertape.engine.queues.state.admission import Priorities, QueueAdmission

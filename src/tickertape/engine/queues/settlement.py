@@ -19,7 +19,7 @@ from tickertape.base.interfaces import Buffer, Now
 from tickertape.batch.format import I8
 from tickertape.engine.limits import step_bytes_max
 from tickertape.engine.matching.content_filter import ContentFilter
-from tickertape.engine.queues.consumer import FeedQueue, QueueFeed
+from tickertape.engine.queues.queue_feed import FeedQueue, QueueFeed
 from tickertape.engine.queues.state.queue import Held
 from tickertape.engine.queues.state.records import Outcome, Reason, array_of, bitmap_of, record_bodies
 from tickertape.engine.sessions.session import Session

@@ -13,10 +13,10 @@ from pyroaring import BitMap64
 
 from tickertape.base.errors import TickertapeError
 from tickertape.engine.limits import queue_step_messages_max, queue_step_outcomes_max, step_bytes_max
-from tickertape.engine.queues.consumer import FeedQueue, QueueFeed
 from tickertape.engine.queues.dead_letters import DeadLetterPublisher
 from tickertape.engine.queues.dispatch import DeferredDelivery, QueueDispatch
 from tickertape.engine.queues.message_reader import LogScan, QueueAccess
+from tickertape.engine.queues.queue_feed import FeedQueue, QueueFeed
 from tickertape.engine.queues.state.admission import QueueAdmission
 from tickertape.engine.queues.state.leases import Lease
 from tickertape.engine.queues.state.records import Outcome, Reason

@@ -121,11 +121,11 @@ class CodeGenerator:
     # -- values --
 
     def raw(self, node: Node) -> str:
-        """Return the value of `node`, a field as the body has it."""
+        """Return source text for the value of `node`, a field as the body has it."""
         return f"m{self._access[node.path]}" if isinstance(node, Field) else self.value(node)
 
     def value(self, node: Node) -> str:
-        """Return the scalar that `node` is."""
+        """Return source text for the scalar that `node` is."""
         if isinstance(node, Literal):
             value = None if node.value == "" else node.value
             return repr(value) if value.__class__ in {int, bool, type(None)} else self._named(value)
@@ -162,7 +162,7 @@ class CodeGenerator:
     # -- conditions, with three answers --
 
     def truth(self, node: Node) -> str:
-        """True, False or None."""
+        """Return source text that gives True, False or None."""
         if isinstance(node, And | Or):
             terms = "".join(f"{self.truth(term)}, " for term in node.terms)
             return f"{'every' if isinstance(node, And) else 'some'}(({terms}))"
@@ -207,7 +207,7 @@ class CodeGenerator:
     # -- conditions, with two --
 
     def yes(self, node: Node) -> str:
-        """Return whether `node` is true."""
+        """Return source text that is true where `node` is true."""
         if isinstance(node, And | Or):
             word = " and " if isinstance(node, And) else " or "
             return f"({word.join(map(self.yes, node.terms))})"
@@ -216,7 +216,7 @@ class CodeGenerator:
         return self._direct(node, True) or f"({self.truth(node)} is True)"
 
     def no(self, node: Node) -> str:
-        """Return whether `node` is false."""
+        """Return source text that is true where `node` is false."""
         if isinstance(node, And | Or):
             word = " or " if isinstance(node, And) else " and "
             return f"({word.join(map(self.no, node.terms))})"
@@ -296,7 +296,7 @@ def _has_direct(node: Node, wanted: bool) -> bool:
 
 
 def _is_simple(value: Number | str | None) -> bool:
-    """Return a number that compares with raw values as with their scalars."""
+    """Return whether `value` compares with raw values as with their scalars."""
     return value.__class__ in NUMERIC and -_EXACT < value < _EXACT  # type: ignore[operator]
 
 

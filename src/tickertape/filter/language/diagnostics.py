@@ -117,7 +117,7 @@ def instead_at(text: str, at: int) -> str:
     return "" if found is None else suggestion(found[0])
 
 
-def no_number(text: str, at: int) -> str | None:
-    """Return the error for text at character `at` that resembles a number."""
+def malformed_number_at(text: str, at: int) -> str | None:
+    """Return the text at character `at` that resembles a number and is none."""
     found = _NO_NUMBER.match(text, at)
     return None if found is None else found[0]

@@ -20,7 +20,7 @@ from tickertape.filter.language.diagnostics import (
     Unexpected,
     bad_filter,
     instead_at,
-    no_number,
+    malformed_number_at,
 )
 from tickertape.filter.limits import filter_depth_max, filter_members_max, filter_operations_max
 
@@ -108,7 +108,7 @@ def _unexpected(text: str, error: Unexpected) -> BadFilter:
         if word is not None:
             reason = f"{shown(word[0])} is no value: a text stands in quotes, a field begins with /"
             return bad_filter(text, at, reason)
-        if (number := no_number(text, at)) is not None:
+        if (number := malformed_number_at(text, at)) is not None:
             return bad_filter(text, at, f"{shown(number)} is no number: digits, a point, an exponent (1.5e3)")
     what = shown(word[0] if word else found)
     return bad_filter(text, at, f"{_wanted(expected)} is expected, not {what}{instead_at(text, at)}")

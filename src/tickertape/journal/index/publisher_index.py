@@ -49,7 +49,7 @@ class ByteRange(NamedTuple):
     end: int
 
 
-class PublisherTable:
+class PublisherIndex:
     """The table of one segment, grown commit by commit. `bytes_max` bounds its memory."""
 
     def __init__(self, bytes_max: int) -> None:
@@ -223,9 +223,9 @@ class PublisherTable:
         return StoredPublishers(zone_bytes=self._zone_bytes, rows=rows)
 
     @staticmethod
-    def of(stored: StoredPublishers, bytes_max: int) -> PublisherTable:
+    def of(stored: StoredPublishers, bytes_max: int) -> PublisherIndex:
         """The table that was stored. Raises `ValueError` when it is none."""
-        table = PublisherTable(bytes_max)
+        table = PublisherIndex(bytes_max)
         if stored.zone_bytes < 1:
             raise ValueError("index has no resolution")
         table._zone_bytes = stored.zone_bytes

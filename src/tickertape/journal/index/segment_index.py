@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from tickertape.base.limits import KIB
 from tickertape.batch import MessageBatch
-from tickertape.journal.index.publisher_index import PublisherTable, Rows, StoredPublishers
+from tickertape.journal.index.publisher_index import PublisherIndex, Rows, StoredPublishers
 from tickertape.journal.index.topic_index import StoredTopics, TopicTable
 from tickertape.journal.limits import (
     index_block_bytes,
@@ -97,7 +97,7 @@ class SegmentIndex:
         self.offsets = array("Q")
         self.positions = array("Q")
         self.times = array("q")
-        self._publishers = PublisherTable(bytes_max // 2)
+        self._publishers = PublisherIndex(bytes_max // 2)
         self._topics = TopicTable(bytes_max // 2)
         self._block_end = 0
         self._merged = False
@@ -170,7 +170,7 @@ class SegmentIndex:
         return (
             _BLOCK_BYTES
             + TopicTable.growth_bytes_max(len(batch.topics))
-            + PublisherTable.growth_bytes_max(batch.run_count)
+            + PublisherIndex.growth_bytes_max(batch.run_count)
         )
 
     @property
@@ -312,7 +312,7 @@ class SegmentIndex:
         index.offsets.frombytes(stored.offsets)
         index.positions.frombytes(stored.positions)
         index.times.frombytes(stored.times)
-        index._publishers = PublisherTable.of(stored.publishers, index_bytes_max // 2)
+        index._publishers = PublisherIndex.of(stored.publishers, index_bytes_max // 2)
         index._topics = TopicTable.of(stored.topics, index_bytes_max // 2)
         index._block_end = block_end
         index._check()

@@ -21,7 +21,7 @@ from tickertape.engine.delivery.fanout import Fanout
 from tickertape.engine.delivery.log_delivery import LogDelivery
 from tickertape.engine.matching.interest import Interest
 from tickertape.engine.queues.browser import QueueBrowser
-from tickertape.engine.queues.consumer import QueueFeed
+from tickertape.engine.queues.queue_feed import QueueFeed
 from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER
 from tickertape.engine.runtime.statistics import OTHER_TOPICS, Statistics, TopicCounters
 from tickertape.engine.sessions.session import Session

@@ -127,7 +127,7 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Whether bodies that do not match the message type are refused."""
 
 
-class Admin(msgspec.Struct, frozen=True, kw_only=True):
+class AdminConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Address of the monitoring over HTTP."""
 
     listen: str | None = None
@@ -159,7 +159,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     transactions: TransactionsConfig = TransactionsConfig()
     limits: ClientLimits = CLIENT_LIMITS
     archive: ArchiveConfig | None = None
-    admin: Admin = Admin()
+    admin: AdminConfig = AdminConfig()
     logging: LoggingConfig = LoggingConfig()
 
 
@@ -318,14 +318,14 @@ def _journal(section: Section) -> JournalConfig:
     return msgspec.structs.replace(journal, topics=None if topics is None else read_recorded(topics))
 
 
-def _admin(section: Section) -> Admin:
+def _admin(section: Section) -> AdminConfig:
     listen = section.value("listen", _admin_listen, None)
     insecure = section.value("insecure", flag_of, section.has("insecure"))
-    hosts = section.value("hosts", _host_names, Admin().hosts)
+    hosts = section.value("hosts", _host_names, AdminConfig().hosts)
     section.finish()
     if listen not in (None, ADMIN_OFF) and not insecure and not parse_admin(listen).loopback:
         section.problem("listen", f"{listen} {BEYOND_LOOPBACK}{_WAYS}")
-    return Admin(listen=listen, insecure=insecure, hosts=hosts)
+    return AdminConfig(listen=listen, insecure=insecure, hosts=hosts)
 
 
 def _logging(section: Section) -> LoggingConfig:

@@ -73,7 +73,7 @@ class ConfigNode(NamedTuple):
     """A value and its place: a table, an array, or a scalar as `tomllib` reads it."""
 
     value: Any
-    """`dict[str, Node]`, `list[Node]`, str, int, float, bool, date or time, or `UNUSABLE`."""
+    """`dict[str, ConfigNode]`, `list[ConfigNode]`, str, int, float, bool, date or time, or `UNUSABLE`."""
     location: SourceLocation
 
 

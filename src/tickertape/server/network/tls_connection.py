@@ -13,7 +13,7 @@ import time
 
 from tickertape.base.errors import TlsFailed, TlsRequired
 from tickertape.base.interfaces import Buffer
-from tickertape.security.channel import HANDSHAKE_BYTE, Channel, portions
+from tickertape.security.tls_channel import HANDSHAKE_BYTE, TlsChannel, portions
 from tickertape.server.limits import handshake_bytes_max
 from tickertape.server.network.connection import ClientConnection, ConnectionHandler
 from tickertape.wire.commands import PREFACE
@@ -24,7 +24,7 @@ class TlsClientConnection(ClientConnection):
 
     def __init__(self, handler: ConnectionHandler, context: ssl.SSLContext) -> None:
         super().__init__(handler)
-        self._channel = Channel(context, server=True)
+        self._channel = TlsChannel(context, server=True)
         self._handshake_bytes = 0
         self._plain = False
         """The client speaks our protocol without TLS, so the refusal is sent without TLS."""

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from tickertape.archive.commit import ArchiveWriter
+from tickertape.archive.archive_writer import ArchiveWriter
 from tickertape.archive.compact import Compacted, compact
 from tickertape.archive.limits import batch_messages_default
 from tickertape.archive.location import ArchiveLocation

@@ -21,7 +21,7 @@ class Offset(NamedTuple):
     position: int
 
     def written(self) -> Written:
-        """Offset text in the checkpoint."""
+        """Return the offset as the checkpoint has it."""
         return {"journal": self.journal, "position": self.position}
 
 

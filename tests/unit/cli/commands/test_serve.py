@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from tickertape.cli.support.command_group import cli
 from tickertape.server import app
-from tickertape.server.config.config import Admin, Config, InstanceConfig, JournalConfig
+from tickertape.server.config.config import AdminConfig, Config, InstanceConfig, JournalConfig
 from tickertape.server.config.transports import Transport
 
 
@@ -41,7 +41,7 @@ def test_ready_is_one_line_and_the_servers_exit_code_is_handed_on(started: list[
 def test_ready_tells_the_admin_address_last(started: list[Config]) -> None:
     result = run("serve", "--admin", "http://127.0.0.1:9008")
     assert result.stdout == "ready tcp://127.0.0.1:1234 unix:///run/x admin http://127.0.0.1:9008\n"
-    assert started == [Config(admin=Admin(listen="http://127.0.0.1:9008"))]
+    assert started == [Config(admin=AdminConfig(listen="http://127.0.0.1:9008"))]
 
 
 def test_options_win_over_the_file(started: list[Config], tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.helpers.archive_rows import JOURNAL, archived, batch_of
-from tickertape.archive.commit import ArchiveWriter
+from tickertape.archive.archive_writer import ArchiveWriter
 from tickertape.archive.location import ArchiveLocation, location_of
 from tickertape.archive.parquet_writer import write_files
 from tickertape.cli.pipeline.archive import stop_flag

@@ -14,8 +14,8 @@ import pytest
 import tickertape as tt
 from tests.conformance.fronts import Front
 from tests.helpers.certificates import Authority
-from tickertape.security.channel import Channel
 from tickertape.security.contexts import server_context
+from tickertape.security.tls_channel import TlsChannel
 from tickertape.wire.commands import Command, Goodbye, LoggedOn
 from tickertape.wire.frames import encode_frame
 
@@ -79,7 +79,7 @@ def test_what_comes_with_the_end_of_the_handshake_is_heard(front: Front, tmp_pat
         context.maximum_version = (
             ssl.TLSVersion.TLSv1_2
         )  # where the last word of the handshake is the server's
-        channel = Channel(context, server=True)
+        channel = TlsChannel(context, server=True)
         while not channel.shake():
             connection.sendall(channel.take())
             channel.feed(connection.recv(65536))
@@ -131,7 +131,7 @@ def test_a_server_that_ends_as_tls_ends_has_closed(front: Front, tmp_path: Path)
 
 def test_an_end_that_comes_with_the_last_words_is_no_cut(front: Front, tmp_path: Path) -> None:
     def play(connection: socket.socket, context: ssl.SSLContext) -> None:
-        channel = Channel(context, server=True)
+        channel = TlsChannel(context, server=True)
         while not channel.shake():
             connection.sendall(channel.take())
             channel.feed(connection.recv(65536))

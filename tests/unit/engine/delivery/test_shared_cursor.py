@@ -232,7 +232,7 @@ def test_damage_that_a_topic_does_not_need_ends_the_cohort_and_nobody_in_it() ->
 
 def test_two_crowds_become_one_a_bounded_number_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (shared_cursor, log_delivery):
-        monkeypatch.setattr(module, "cohort_moves_max", 5)
+        monkeypatch.setattr(module, "shared_cursor_moves_max", 5)
     world = EngineWorld(7)
     publisher = world.connect("publisher")
     peers = _crowd(world, 40)
@@ -361,7 +361,7 @@ def test_two_cohorts_at_one_place_do_not_take_from_each_other_for_ever(
     monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, int]
 ) -> None:
     for module in (shared_cursor, log_delivery):
-        monkeypatch.setattr(module, "cohort_moves_max", 5)
+        monkeypatch.setattr(module, "shared_cursor_moves_max", 5)
     world = EngineWorld(12)
     publisher = world.connect("publisher")
     peers = _crowd(world, sum(sizes), connections=1)

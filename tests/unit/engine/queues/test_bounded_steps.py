@@ -7,7 +7,7 @@ import pytest
 from tests.helpers.queue_engine import QueueEngine
 from tests.simulation.engine_peer import Peer
 from tickertape.batch.format import AnyArray
-from tickertape.engine.queues.consumer import FeedQueue
+from tickertape.engine.queues.queue_feed import FeedQueue
 from tickertape.engine.queues.state import position_set_format as sets
 from tickertape.engine.queues.state.queue import Queue
 from tickertape.engine.queues.state.records import Outcome

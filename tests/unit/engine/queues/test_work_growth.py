@@ -25,7 +25,7 @@ from tickertape.engine.limits import (
     queue_step_outcomes_max,
 )
 from tickertape.engine.queues import worker as work_module
-from tickertape.engine.queues.consumer import FeedQueue
+from tickertape.engine.queues.queue_feed import FeedQueue
 from tickertape.engine.queues.state.queue import Queue
 from tickertape.engine.queues.state.records import Outcome, OutcomeKind
 from tickertape.engine.runtime.queue_definition import QueueDefinition

@@ -7,13 +7,13 @@ from random import Random
 import numpy as np
 import pytest
 
-from tickertape.journal.index.publisher_index import PublisherTable, StoredPublishers
+from tickertape.journal.index.publisher_index import PublisherIndex, StoredPublishers
 from tickertape.journal.limits import index_bytes_max, index_zone_bytes
 
 Span = tuple[int, int, int]
 
 
-def filled(table: PublisherTable, publishers: int, blocks: int, seed: int) -> list[list[Span]]:
+def filled(table: PublisherIndex, publishers: int, blocks: int, seed: int) -> list[list[Span]]:
     """The spans of each block; block b begins at b times half a zone."""
     rng, sequences, added = Random(seed), dict.fromkeys(range(1, publishers + 1), 0), []
     for block in range(blocks):
@@ -27,7 +27,7 @@ def filled(table: PublisherTable, publishers: int, blocks: int, seed: int) -> li
     return added
 
 
-def check(table: PublisherTable, added: list[list[Span]]) -> None:
+def check(table: PublisherIndex, added: list[list[Span]]) -> None:
     bounds: dict[int, tuple[int, int]] = {}
     for block, spans in enumerate(added):
         for publisher, low, high in spans:
@@ -44,23 +44,23 @@ def check(table: PublisherTable, added: list[list[Span]]) -> None:
 @pytest.mark.parametrize("bytes_max", [1_500, 4_000, 1 << 20])
 @pytest.mark.parametrize("seed", range(3))
 def test_never_a_stretch_too_few(seed: int, bytes_max: int) -> None:
-    table = PublisherTable(bytes_max)
+    table = PublisherIndex(bytes_max)
     added = filled(table, 20, 30, seed)
     assert table.nbytes <= bytes_max
     check(table, added)
     table.settle()
     check(table, added)
-    check(PublisherTable.of(table.stored(), bytes_max), added)
+    check(PublisherIndex.of(table.stored(), bytes_max), added)
     table.coarsen()
     check(table, added)
-    more = filled(PublisherTable(bytes_max), 20, 30, seed)[-1]
+    more = filled(PublisherIndex(bytes_max), 20, 30, seed)[-1]
     again = [(publisher, high + 1, high + 2) for publisher, _, high in more]
     table.add(29 * index_zone_bytes // 2, again)
     check(table, [*added[:-1], [*added[-1], *again]])
 
 
 def test_it_is_exact_while_it_is_small() -> None:
-    table = PublisherTable(1 << 20)
+    table = PublisherIndex(1 << 20)
     added = filled(table, 6, 40, 1)
     for publisher in range(1, 7):
         for sequence in range(60):
@@ -79,7 +79,7 @@ def test_it_is_exact_while_it_is_small() -> None:
 
 def test_a_thousand_publishers_in_a_full_segment_keep_their_highest_sequences() -> None:
     """Only zones get coarser: nothing has to be read at a start."""
-    table = PublisherTable(index_bytes_max // 2)
+    table = PublisherIndex(index_bytes_max // 2)
     for zone in range(400):
         table.add(
             zone * index_zone_bytes, ((publisher, zone * 10 + 1, zone * 10 + 9) for publisher in range(1000))
@@ -93,7 +93,7 @@ def test_a_thousand_publishers_in_a_full_segment_keep_their_highest_sequences() 
 
 
 def test_eighty_thousand_publishers_are_known_and_many_more_are_given_up() -> None:
-    table = PublisherTable(index_bytes_max // 2)
+    table = PublisherIndex(index_bytes_max // 2)
     ids = np.random.default_rng(1).integers(1, 1 << 63, 110_000).tolist()
     table.add(0, ((publisher, 1, 2) for publisher in ids[:80_000]))
     assert table.highest() == dict.fromkeys(ids[:80_000], 2)
@@ -101,7 +101,7 @@ def test_eighty_thousand_publishers_are_known_and_many_more_are_given_up() -> No
     assert not table.known
     assert table.highest() is None
     assert list(table.stretches(5, 1, 900)) == [(0, 900)]
-    assert not PublisherTable.of(table.stored(), index_bytes_max // 2).known
+    assert not PublisherIndex.of(table.stored(), index_bytes_max // 2).known
 
 
 ROW = np.array([0, 1, 2], "<u8").tobytes()
@@ -119,4 +119,4 @@ ROW = np.array([0, 1, 2], "<u8").tobytes()
 )
 def test_what_is_no_table_is_refused(stored: StoredPublishers, what: str) -> None:
     with pytest.raises(ValueError, match=what):
-        PublisherTable.of(stored, index_bytes_max // 2)
+        PublisherIndex.of(stored, index_bytes_max // 2)

@@ -8,12 +8,15 @@ import pytest
 
 from tickertape.base.errors import ConfigurationError
 from tickertape.server.config.addresses import ListenAddress, parse_admin
-from tickertape.server.config.config import Admin, Config, LoggingConfig, examine, load_config
+from tickertape.server.config.config import AdminConfig, Config, LoggingConfig, examine, load_config
 
 
 def test_defaults() -> None:
     config = Config()
-    assert (config.admin, config.logging) == (Admin(listen=None), LoggingConfig(format="text", level="info"))
+    assert (config.admin, config.logging) == (
+        AdminConfig(listen=None),
+        LoggingConfig(format="text", level="info"),
+    )
     assert config.instance.drain_seconds == 10.0
 
 
@@ -25,11 +28,11 @@ def test_everything_a_file_can_say_and_what_wins_over_it(tmp_path: Path) -> None
     )
     config = load_config(file)
     hosts = ("db1.example.com", "tickertape")
-    assert config.admin == Admin(listen="http://0.0.0.0:80", insecure=True, hosts=hosts)
+    assert config.admin == AdminConfig(listen="http://0.0.0.0:80", insecure=True, hosts=hosts)
     assert config.logging == LoggingConfig(format="json", level="error")
     assert config.instance.drain_seconds == 60.0
-    assert load_config(file, admin="off").admin == Admin(listen="off", insecure=True, hosts=hosts)
-    assert load_config(admin="http://[::1]:0").admin == Admin(listen="http://[::1]:0")
+    assert load_config(file, admin="off").admin == AdminConfig(listen="off", insecure=True, hosts=hosts)
+    assert load_config(admin="http://[::1]:0").admin == AdminConfig(listen="http://[::1]:0")
 
 
 @pytest.mark.parametrize(

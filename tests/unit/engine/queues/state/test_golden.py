@@ -15,7 +15,7 @@ import pytest
 from crc32c import crc32c
 from pyroaring import BitMap64
 
-from tickertape.engine.queues.consumer import FeedQueue
+from tickertape.engine.queues.queue_feed import FeedQueue
 from tickertape.engine.queues.state.admission import Admitted
 from tickertape.engine.queues.state.checkpoint import (
     decode_covered,

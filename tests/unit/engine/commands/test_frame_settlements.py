@@ -9,7 +9,7 @@ from tests.simulation.queue_world import QueueWorld
 from tickertape.base.errors import BadBatch
 from tickertape.base.limits import settlement_runs_max
 from tickertape.batch import BatchBuilder, MessageBatch
-from tickertape.engine.commands.settlements import Settlements
+from tickertape.engine.commands.frame_settlements import Settlements
 from tickertape.engine.limits import settlements_per_frame_max
 from tickertape.engine.runtime.queue_definition import QueueDefinition
 from tickertape.wire.settlement import QUEUE_TOPIC, Settlement, encode_settlement, runs_of

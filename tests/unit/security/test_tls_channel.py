@@ -11,31 +11,31 @@ import pytest
 
 from tests.helpers.certificates import Authority
 from tickertape.base.errors import TlsFailed
-from tickertape.security.channel import HANDSHAKE_BYTE, Channel, portions
 from tickertape.security.contexts import TLS, client_context, server_context
 from tickertape.security.limits import encrypted_at_once_bytes_max
+from tickertape.security.tls_channel import HANDSHAKE_BYTE, TlsChannel, portions
 
 
 @pytest.fixture(scope="module")
-def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], tuple[Channel, Channel]]:
+def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], tuple[TlsChannel, TlsChannel]]:
     authority = Authority(tmp_path_factory.mktemp("certificates"))
     identity = authority.issue("localhost")
 
-    def ends() -> tuple[Channel, Channel]:
-        server = Channel(server_context(*identity, None), server=True)
-        return Channel(client_context(TLS(ca=authority.ca)), server_name="localhost"), server
+    def ends() -> tuple[TlsChannel, TlsChannel]:
+        server = TlsChannel(server_context(*identity, None), server=True)
+        return TlsChannel(client_context(TLS(ca=authority.ca)), server_name="localhost"), server
 
     return ends
 
 
 @pytest.fixture
-def joined(make: Callable[[], tuple[Channel, Channel]]) -> tuple[Channel, Channel]:
+def joined(make: Callable[[], tuple[TlsChannel, TlsChannel]]) -> tuple[TlsChannel, TlsChannel]:
     client, server = make()
     shake(client, server)
     return client, server
 
 
-def shake(client: Channel, server: Channel, piece: int = 1 << 20) -> int:
+def shake(client: TlsChannel, server: TlsChannel, piece: int = 1 << 20) -> int:
     """Make the handshake, in pieces of so many bytes; how many the client said."""
     said = 0
     while not (client.established and server.established):
@@ -50,7 +50,7 @@ def shake(client: Channel, server: Channel, piece: int = 1 << 20) -> int:
     return said
 
 
-def read_all(channel: Channel, room: int = 4096) -> bytes:
+def read_all(channel: TlsChannel, room: int = 4096) -> bytes:
     memory = memoryview(bytearray(room))
     got = b""
     while count := channel.read_into(memory):
@@ -58,21 +58,21 @@ def read_all(channel: Channel, room: int = 4096) -> bytes:
     return got
 
 
-def test_the_first_byte_of_a_handshake_is_known(make: Callable[[], tuple[Channel, Channel]]) -> None:
+def test_the_first_byte_of_a_handshake_is_known(make: Callable[[], tuple[TlsChannel, TlsChannel]]) -> None:
     client, _ = make()
     assert not client.shake()
     assert client.take()[0] == HANDSHAKE_BYTE
 
 
 @pytest.mark.parametrize("piece", [1, 7, 1000])
-def test_a_handshake_in_pieces(make: Callable[[], tuple[Channel, Channel]], piece: int) -> None:
+def test_a_handshake_in_pieces(make: Callable[[], tuple[TlsChannel, TlsChannel]], piece: int) -> None:
     client, server = make()
     assert 300 < shake(client, server, piece) < 16_000
     server.feed(client.encrypted(b"said"))
     assert read_all(server) == b"said"
 
 
-def test_any_bytes_in_any_pieces_come_as_they_were(joined: tuple[Channel, Channel]) -> None:
+def test_any_bytes_in_any_pieces_come_as_they_were(joined: tuple[TlsChannel, TlsChannel]) -> None:
     client, server = joined
     random = Random(7)
     data = random.randbytes(700_000)
@@ -94,7 +94,7 @@ def test_any_bytes_in_any_pieces_come_as_they_were(joined: tuple[Channel, Channe
     assert server.drained
 
 
-def test_an_end_that_was_said_is_told_from_one_that_was_not(joined: tuple[Channel, Channel]) -> None:
+def test_an_end_that_was_said_is_told_from_one_that_was_not(joined: tuple[TlsChannel, TlsChannel]) -> None:
     client, server = joined
     server.feed(client.encrypted(b"last"))
     assert read_all(server) == b"last"
@@ -104,7 +104,7 @@ def test_an_end_that_was_said_is_told_from_one_that_was_not(joined: tuple[Channe
     assert server.closed
 
 
-def test_what_came_before_the_end_is_read_first(joined: tuple[Channel, Channel]) -> None:
+def test_what_came_before_the_end_is_read_first(joined: tuple[TlsChannel, TlsChannel]) -> None:
     client, server = joined
     server.feed(client.encrypted(b"last") + client.farewell())
     memory = memoryview(bytearray(100))
@@ -113,7 +113,7 @@ def test_what_came_before_the_end_is_read_first(joined: tuple[Channel, Channel])
     assert server.closed
 
 
-def test_a_changed_byte_is_no_data(joined: tuple[Channel, Channel]) -> None:
+def test_a_changed_byte_is_no_data(joined: tuple[TlsChannel, TlsChannel]) -> None:
     client, server = joined
     server.feed(client.encrypted(b"good"))
     bad = bytearray(client.encrypted(b"bad"))
@@ -131,7 +131,7 @@ def test_a_changed_byte_is_no_data(joined: tuple[Channel, Channel]) -> None:
         server.read_into(memory)
 
 
-def test_what_is_no_tls_is_said_so(make: Callable[[], tuple[Channel, Channel]]) -> None:
+def test_what_is_no_tls_is_said_so(make: Callable[[], tuple[TlsChannel, TlsChannel]]) -> None:
     client, _ = make()
     client.shake()
     client.feed(b"tktape/0 and more")
@@ -139,13 +139,13 @@ def test_what_is_no_tls_is_said_so(make: Callable[[], tuple[Channel, Channel]]) 
         client.shake()
 
 
-def test_nothing_older_than_1_2(make: Callable[[], tuple[Channel, Channel]], tmp_path: Path) -> None:
+def test_nothing_older_than_1_2(make: Callable[[], tuple[TlsChannel, TlsChannel]], tmp_path: Path) -> None:
     _, server = make()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     with pytest.warns(DeprecationWarning, match="TLSv1_1"):
         context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
     context.set_ciphers("ALL:@SECLEVEL=0")
-    old = Channel(context, server_name="localhost")
+    old = TlsChannel(context, server_name="localhost")
     old.shake()
     server.feed(old.take())
     with pytest.raises(TlsFailed, match="TLS with the client failed: unsupported protocol"):

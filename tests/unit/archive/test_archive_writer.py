@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tests.helpers.archive_rows import JOURNAL, SCHEMA, archived, batch_of, rows_of
-from tickertape.archive.commit import ArchiveWriter
+from tickertape.archive.archive_writer import ArchiveWriter
 from tickertape.archive.location import ArchiveLocation, location_of
 from tickertape.archive.parquet_writer import Added, write_files
 from tickertape.archive.schema import COLUMNS, Coverage, app_id

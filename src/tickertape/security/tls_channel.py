@@ -24,7 +24,7 @@ _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST",
 """Error text of the library for bytes that are not TLS."""
 
 
-class Channel:
+class TlsChannel:
     """One end of a TLS connection: `feed` received bytes, `take` bytes to send. One thread may read while
     another writes.
 
