@@ -120,9 +120,9 @@ class Client(
     def set_disconnect_handler(self, handler: DisconnectHandler | None) -> None:
         """Call `handler(client)` once for each connection that is lost, not for `close`.
 
-        It runs on the thread that found the loss and may call `connect`; losses are handled one after the other. When
-        another process took over the client name, `connect` raises `NameInUse` there: the two would throw
-        each other out for ever.
+        It runs on the thread that found the loss and may call `connect`; losses are handled one after the
+        other. When another process took over the client name, `connect` raises `NameInUse` there: the two
+        would throw each other out for ever.
         """
         self._driver.set_disconnect_handler(None if handler is None else partial(handler, self))
 
