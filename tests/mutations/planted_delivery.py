@@ -86,7 +86,7 @@ DELIVERY_MUTATIONS: Final = (
     ),
     Mutation(
         "one of several that were resumed together passes the others",
-        "engine/delivery/cursor_shares.py",
+        "engine/delivery/cursor.py",
         "        limit = min(limit, reached)",
         "        limit = max(limit, reached)",
         ("unit/engine/delivery/test_pause.py",),
