@@ -9,15 +9,37 @@ from tickertape.base.errors import BadBatch, BadCommand, BadTopic
 from tickertape.base.limits import last_persisted_max, publish_messages_max, publish_topics_max
 from tickertape.base.names import check_topic
 from tickertape.base.text_format import shown
-from tickertape.batch import MessageBatch
-from tickertape.engine.commands.body_validation import BodyValidation, PartialRejection
-from tickertape.engine.commands.queue_routing import redirect, reject_unroutable
+from tickertape.batch import MessageBatch, with_topics
+from tickertape.engine.commands.body_validation import BodyValidation, PartialRejection, refusing
 from tickertape.engine.limits import known_topics_bytes_max
 from tickertape.engine.runtime.log_writer import last_sequence
 from tickertape.engine.runtime.topic_catalog import TopicCatalog
 from tickertape.engine.sessions.session import Session
 from tickertape.wire.commands import Publish
 from tickertape.wire.settlement import QUEUE_TOPIC
+
+
+def reject_unroutable(
+    catalog: TopicCatalog, command: Publish, batch: MessageBatch
+) -> PartialRejection | None:
+    """Reject messages to queues without a publish target; None, the usual case: there are none."""
+    nowhere = [topic for topic in batch.topics if catalog.publish_target(topic) is None]
+    if not nowhere:
+        return None
+    error = BadTopic(
+        f"{shown(nowhere[0])} is a queue over {shown(catalog.underlying(nowhere[0]))} and has no "
+        "default_publish_target: publish to one of its topics"
+    )
+    bad = [index for index in range(batch.count) if batch.topic(index) in nowhere]
+    return refusing(command, batch, bad, error)
+
+
+def redirect(catalog: TopicCatalog, batch: MessageBatch) -> MessageBatch:
+    """Return the messages under the topics that they go to."""
+    targets = {topic: catalog.publish_target(topic) for topic in batch.topics}
+    moved = {topic: target for topic, target in targets.items() if target is not None and target != topic}
+    return with_topics(batch, moved) if moved else batch
+
 
 _NAME_BYTES: Final = 128
 """Memory of a remembered name beside its text: its entry in the set, which has room to grow."""
