@@ -16,7 +16,7 @@ from typing import Any
 from tickertape.base.errors import TickertapeError
 from tickertape.base.limits import combined_subscriptions_max
 from tickertape.engine.delivery.cursor import Cursor, conflated_portion, lockstep_frames
-from tickertape.engine.delivery.frame_sender import FrameSender
+from tickertape.engine.delivery.fanout_frames import FrameSender
 from tickertape.engine.delivery.transitions import (
     BoundaryReached,
     CaughtUp,

@@ -17,8 +17,7 @@ from typing import Final, TypeAlias
 
 from tickertape.base.limits import KIB, batch_bytes_max
 from tickertape.batch import slice_batch
-from tickertape.engine.delivery.fanout_frames import FrameSharing, IdenticalFrames, Part
-from tickertape.engine.delivery.frame_sender import FrameSender
+from tickertape.engine.delivery.fanout_frames import FrameSender, FrameSharing, IdenticalFrames, Part
 from tickertape.engine.limits import (
     dispatch_backlog_bytes_max,
     outbox_bytes_max,

@@ -18,9 +18,12 @@ from tickertape.batch.format import Int64s, lengths_of
 from tickertape.engine.limits import routes_per_frame_max
 from tickertape.engine.matching.filter_groups import GroupMatches
 from tickertape.engine.matching.subscription_index import InterestGroup
+from tickertape.engine.runtime.effects import Send
+from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.log_feed import LogFeed
 from tickertape.wire.commands import Deliver
+from tickertape.wire.frames import encode_frame
 
 
 def routed_frame(
@@ -145,3 +148,29 @@ class FrameSharing:
         ends = counts.cumsum()
         shifts = np.repeat(self._begins[numbers] - ends + counts, counts)
         return self._found.indices[shifts + np.arange(len(shifts))]
+
+
+class FrameSender:
+    """The way of all deliveries of the log."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+
+    def deliver(
+        self,
+        sub: LogFeed,
+        batch: MessageBatch,
+        after: int,
+        crc: int | None = None,
+        positions: bytes = b"",
+    ) -> None:
+        """Send a batch to a feed, which has considered everything below `after` then. `positions` are those
+        of `Deliver`."""
+        sub.spend(batch)
+        sub.notified_to = after
+        command = Deliver(sub_id=sub.sub_id, next=after, positions=positions)
+        self._outbox.put(Send(sub.session.conn, encode_frame(command, batch, batch_crc=crc)))
+
+    def deliver_shared(self, conn: int, command: Deliver, batch: MessageBatch) -> None:
+        """Send a frame for several feeds of a connection, whose credit is spent already."""
+        self._outbox.put(Send(conn, encode_frame(command, batch)))

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from tickertape.base.text_format import shown
 from tickertape.batch import merge
 from tickertape.engine.delivery.fanout import Fanout
-from tickertape.engine.delivery.frame_sender import FrameSender
+from tickertape.engine.delivery.fanout_frames import FrameSender
 from tickertape.engine.limits import outbox_bytes_max
 from tickertape.engine.log_reads.selection import restrict, selections
 from tickertape.engine.runtime.clock import EngineClock

@@ -21,7 +21,7 @@ from tickertape.engine.conflation.buffer import ConflationBuffer
 from tickertape.engine.delivery.cursor import Cursor
 from tickertape.engine.delivery.cursor_scheduler import CursorScheduler
 from tickertape.engine.delivery.fanout import Fanout
-from tickertape.engine.delivery.frame_sender import FrameSender
+from tickertape.engine.delivery.fanout_frames import FrameSender
 from tickertape.engine.delivery.live_tail import LiveTail
 from tickertape.engine.delivery.progress_notices import ProgressNotices
 from tickertape.engine.delivery.shared_cursor import SharedCursor, SharedCursors

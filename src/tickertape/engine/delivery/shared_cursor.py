@@ -23,7 +23,7 @@ from tickertape.base.interfaces import Buffer
 from tickertape.batch import merge
 from tickertape.engine.delivery.cursor_scheduler import CursorScheduler
 from tickertape.engine.delivery.fanout import Fanout, FeedIndex
-from tickertape.engine.delivery.frame_sender import FrameSender
+from tickertape.engine.delivery.fanout_frames import FrameSender
 from tickertape.engine.delivery.transitions import GroupCaughtUp, GroupMoved, Transition, Transitions
 from tickertape.engine.limits import (
     shared_cursor_bytes_max,
