@@ -37,8 +37,7 @@ from tickertape.engine.commands.subscribe import SubscribeHandler
 from tickertape.engine.delivery.cursor import Cursor
 from tickertape.engine.delivery.log_delivery import LogDelivery
 from tickertape.engine.delivery.shared_cursor import SharedCursor
-from tickertape.engine.log_reads.log_reads import LogReads, ReadResult
-from tickertape.engine.log_reads.read_tasks import ReadTask
+from tickertape.engine.log_reads.log_reads import LogReads, ReadResult, ReadTask
 from tickertape.engine.matching.interest_compiler import InterestCompiler
 from tickertape.engine.queues.checkpoints import CheckpointWriter, RecoveredQueues, beginnings
 from tickertape.engine.queues.log_records import QueueLog

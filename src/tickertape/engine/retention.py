@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 from tickertape.base.errors import TickertapeError
 from tickertape.engine.limits import retention_check_seconds, retention_retry_seconds, retention_segments_max
-from tickertape.engine.log_reads.log_reads import LogReads
-from tickertape.engine.log_reads.read_tasks import ReadTask, Steps
+from tickertape.engine.log_reads.log_reads import LogReads, ReadTask, Steps
 from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.outbox import NO_CONNECTION, Outbox
 from tickertape.journal.commit.jobs import RetireSegments

@@ -17,7 +17,7 @@ from tickertape.batch import MessageBatch, with_bodies
 from tickertape.batch.format import I1
 from tickertape.engine.commands.body_validation import PartialRejection, refusing
 from tickertape.engine.limits import settlement_runs_per_frame_max, settlements_per_frame_max
-from tickertape.engine.log_reads.read_tasks import Steps
+from tickertape.engine.log_reads.log_reads import Steps
 from tickertape.engine.queues.registry import QueueRegistry
 from tickertape.engine.queues.state.records import nothing_of
 from tickertape.engine.sessions.session import Session

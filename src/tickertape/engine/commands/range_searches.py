@@ -12,8 +12,7 @@ from tickertape.engine.limits import (
     bookmarks_sought_per_connection_max,
     searches_per_connection_max,
 )
-from tickertape.engine.log_reads.log_reads import LogReads
-from tickertape.engine.log_reads.read_tasks import ReadTask
+from tickertape.engine.log_reads.log_reads import LogReads, ReadTask
 from tickertape.engine.sessions.read_throttle import ReadThrottle
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.start_position import ExtentSearch, ReplayRange

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from tickertape.batch import MessageBatch
 from tickertape.engine.commands.frame_settlements import Settlements
-from tickertape.engine.log_reads.log_reads import LogReads
-from tickertape.engine.log_reads.read_tasks import ReadTask
+from tickertape.engine.log_reads.log_reads import LogReads, ReadTask
 from tickertape.engine.sessions.read_throttle import ReadThrottle
 from tickertape.engine.sessions.session import Session
 from tickertape.wire.commands import Publish

@@ -18,12 +18,12 @@ from tickertape.engine.queues.queue_feed import FeedQueue
 from tickertape.engine.queues.state.records import array_of
 from tickertape.engine.runtime.effects import Send
 from tickertape.engine.subscriptions.credit import affordable_rows
-from tickertape.engine.subscriptions.subscription import FeedService, Subscription
+from tickertape.engine.subscriptions.subscription import Feed, FeedService, Subscription
 from tickertape.wire.commands import Deliver
 from tickertape.wire.frames import encode_frame
 
 
-class QueueBrowser:
+class QueueBrowser(Feed):
     """One read of the ready messages of a queue by a client."""
 
     def __init__(
@@ -32,14 +32,10 @@ class QueueBrowser:
         queue: FeedQueue,
         content: ContentFilter | None,
         access: QueueAccess,
-        service: FeedService[QueueBrowser],
+        service: FeedService,
     ) -> None:
-        self.subscription = subscription
-        self.session = subscription.session
-        self.sub_id = subscription.sub_id
-        self.allowance = subscription.allowance
+        super().__init__(subscription, queue.name, service)
         self.queue = queue
-        self._service = service
         self.content = content
         self._persisted = access.journal.commits.persisted_end
         """End of the log when the client asked: it finds every message that was persisted before."""
@@ -50,11 +46,6 @@ class QueueBrowser:
         """Messages that passed the filter and were not sent yet."""
         self._reader = MessageReader(access, None, self)
         self._outbox = access.outbox
-
-    @property
-    def topic(self) -> str:
-        """Name of the queue."""
-        return self.queue.name
 
     @property
     def failure(self) -> TickertapeError | None:
@@ -70,19 +61,6 @@ class QueueBrowser:
     def over(self) -> bool:
         """Everything was sent."""
         return self._left is not None and not self._left and self._waiting is None
-
-    @property
-    def owed(self) -> bool:
-        """False: it reads, and takes nothing."""
-        return False
-
-    def credit_granted(self) -> None:
-        """Go on."""
-        self._service.credit(self)
-
-    def close(self) -> None:
-        """End it."""
-        self._service.remove(self)
 
     def stop(self) -> None:
         """Stop reading."""

@@ -12,10 +12,10 @@ from tickertape.engine.limits import outbox_bytes_max
 from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.queues.state.queue import Queue
 from tickertape.engine.subscriptions.credit import affordable_rows
-from tickertape.engine.subscriptions.subscription import FeedService, Subscription
+from tickertape.engine.subscriptions.subscription import Feed, FeedService, Subscription
 
 
-class QueueFeed:
+class QueueFeed(Feed):
     """One subscription to one or several queues, as far as they are concerned."""
 
     def __init__(
@@ -24,16 +24,10 @@ class QueueFeed:
         topic: str,
         content: ContentFilter | None,
         limit: int,
-        service: FeedService[QueueFeed],
+        service: FeedService,
     ) -> None:
-        self.subscription = subscription
-        self.session = subscription.session
-        self.sub_id = subscription.sub_id
-        self.allowance = subscription.allowance
-        self.topic = topic
-        """As it was asked for: a name, or a pattern."""
+        super().__init__(subscription, topic, service)
         self.content = content
-        self._service = service
         self.queues: list[FeedQueue] = []
         """The queues that it is served by."""
         self.previous_queues: list[FeedQueue] = []
@@ -42,19 +36,6 @@ class QueueFeed:
         """Messages that it may hold unacknowledged."""
         self.unacked = 0
         """Messages that it holds, out of all its queues."""
-
-    @property
-    def owed(self) -> bool:
-        """False: what it is not sent is requeued."""
-        return False
-
-    def credit_granted(self) -> None:
-        """Go on."""
-        self._service.credit(self)
-
-    def close(self) -> None:
-        """End it; its messages are requeued."""
-        self._service.remove(self)
 
     @property
     def room(self) -> int:

@@ -24,7 +24,7 @@ from tickertape.engine.subscriptions.credit import affordable_rows
 from tickertape.engine.subscriptions.options import ReplayRate
 from tickertape.engine.subscriptions.pacing import RateLimiter
 from tickertape.engine.subscriptions.start_position import ReplayRange
-from tickertape.engine.subscriptions.subscription import FeedService, Subscription
+from tickertape.engine.subscriptions.subscription import Feed, FeedService, Subscription
 
 
 class Phase(Enum):
@@ -52,7 +52,7 @@ class DeliveryGroup(Protocol):
         """Its boundary is new or has moved."""
 
 
-class LogFeedService(FeedService["LogFeed"], Protocol):
+class LogFeedService(FeedService, Protocol):
     """Serves log feeds."""
 
     def caught_up(self, sub: LogFeed) -> bool:
@@ -83,16 +83,13 @@ class Replacement(NamedTuple):
     live: bool
 
 
-class LogFeed:
+class LogFeed(Feed):
     """State of one subscription to recorded topics."""
 
     def __init__(self, subscription: Subscription, interest: Interest, service: LogFeedService) -> None:
-        self.subscription = subscription
-        self.session = subscription.session
-        self.sub_id = subscription.sub_id
-        self.allowance = subscription.allowance
+        super().__init__(subscription, interest.topic, service)
+        self._log = service
         self.interest = interest
-        self._service = service
         self.phase = Phase.SEARCHING
         self.position = 0
         """The next message to consider. At the end of the log, and with others, it is behind the truth unless
@@ -141,6 +138,7 @@ class LogFeed:
         _, interest, pace, self.conflating, self.live = self.pending_replacements.popleft()
         self.numbered = False
         self.interest = NO_TOPICS if interest is None else interest
+        self.topic = self.interest.topic
         self.set_pace(pace)
 
     def set_pace(self, pace: ReplayRate | None) -> None:
@@ -172,27 +170,18 @@ class LogFeed:
         return self.numbered or self.rate_limiter is not None or self.conflating is not None
 
     @property
-    def topic(self) -> str:
-        """The topic or pattern of its interest."""
-        return self.interest.topic
-
-    @property
     def owed(self) -> bool:
         """Whether something persisted is still to be sent to it as fast as it is taken."""
         if self.paused or self.rate_limiter is not None:
             return False
         if self.conflating is not None:
-            return self.conflating.unsent_position is not None or not self._service.caught_up(self)
+            return self.conflating.unsent_position is not None or not self._log.caught_up(self)
         return self.phase in _NOT_AT_END
 
     def credit_granted(self) -> None:
         """Go on, if it reads by itself; a group looks at its credit when messages come."""
         if self.group is None:
-            self._service.credit(self)
-
-    def close(self) -> None:
-        """End it."""
-        self._service.remove(self)
+            self._log.credit(self)
 
     @property
     def has_stop(self) -> bool:

@@ -6,42 +6,49 @@ its credit.
 
 from __future__ import annotations
 
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.credit import CreditWindow
 
 
-class Feed(Protocol):
+class FeedService(Protocol):
+    """Serves feeds of one kind."""
+
+    def credit(self, feed: Any) -> None:
+        """Go on with a feed that was granted more credit."""
+
+    def remove(self, feed: Any) -> None:
+        """End a feed."""
+
+
+class Feed:
     """Messages of one kind for one subscription, sent by the service that made the feed."""
 
-    @property
-    def topic(self) -> str:
-        """The topic or pattern that it was asked for."""
+    def __init__(self, subscription: Subscription, topic: str, service: FeedService) -> None:
+        self.subscription = subscription
+        self.session = subscription.session
+        self.sub_id = subscription.sub_id
+        self.allowance = subscription.allowance
+        self.topic = topic
+        """As it was asked for: a name, or a pattern."""
+        self._service = service
 
     @property
     def owed(self) -> bool:
-        """Whether messages are still to be sent to it as fast as it takes them."""
+        """Whether a clean stop waits until messages are sent to it."""
+        return False
 
     def credit_granted(self) -> None:
         """Go on: the subscription was granted more credit."""
+        self._service.credit(self)
 
     def close(self) -> None:
         """End it."""
+        self._service.remove(self)
 
 
 FeedT = TypeVar("FeedT", bound=Feed)
-ServedT_contra = TypeVar("ServedT_contra", contravariant=True)
-
-
-class FeedService(Protocol[ServedT_contra]):
-    """Serves feeds of one kind."""
-
-    def credit(self, feed: ServedT_contra) -> None:
-        """Go on with a feed that was granted more credit."""
-
-    def remove(self, feed: ServedT_contra) -> None:
-        """End a feed."""
 
 
 class Subscription:

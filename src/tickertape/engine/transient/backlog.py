@@ -12,7 +12,7 @@ from tickertape.engine.conflation.buffer import ConflationBuffer
 from tickertape.engine.limits import block_bytes_max, block_pieces_max, block_seconds_max
 from tickertape.engine.matching.interest import Interest
 from tickertape.engine.matching.subscription_index import InterestGroup
-from tickertape.engine.subscriptions.subscription import FeedService, Subscription
+from tickertape.engine.subscriptions.subscription import Feed, FeedService, Subscription
 from tickertape.engine.transient.shared_frames import SharedFrame, SharedFrames, detach
 
 
@@ -122,21 +122,18 @@ class Backlog(InterestGroup["TransientFeed"]):
         return block
 
 
-class TransientFeed:
+class TransientFeed(Feed):
     """A subscription to topics that are not recorded."""
 
     def __init__(
         self,
         subscription: Subscription,
         interest: Interest,
-        service: FeedService[TransientFeed],
+        service: FeedService,
         conflating: ConflationBuffer | None = None,
     ) -> None:
-        self.session = subscription.session
-        self.sub_id = subscription.sub_id
-        self.allowance = subscription.allowance
+        super().__init__(subscription, interest.topic, service)
         self.interest = interest
-        self._service = service
         self.since = 0
         """Number of the first publish that is for it."""
         self.line = [self]
@@ -159,11 +156,6 @@ class TransientFeed:
         """Since when something waits for it without a break, monotonic seconds."""
 
     @property
-    def topic(self) -> str:
-        """The topic or pattern of its interest."""
-        return self.interest.topic
-
-    @property
     def owed(self) -> bool:
         """Whether something waits for it, or for one whose place it took."""
         return bool(self.line and self.line[0].left)
@@ -172,11 +164,3 @@ class TransientFeed:
         """Let those that are done go from the front of the line."""
         while self.line and self.line[0].over and not self.line[0].left:
             del self.line[0]
-
-    def credit_granted(self) -> None:
-        """Go on."""
-        self._service.credit(self)
-
-    def close(self) -> None:
-        """End it, and those whose place it took."""
-        self._service.remove(self)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from tickertape.base.bookmarks import format_timestamp
 from tickertape.base.errors import ArchiveFailed, TickertapeError
 from tickertape.engine.broker import Broker
-from tickertape.engine.log_reads.read_tasks import ReadTask
+from tickertape.engine.log_reads.log_reads import ReadTask
 from tickertape.engine.runtime.effects import ArchiveRead
 from tickertape.engine.runtime.outbox import NO_CONNECTION
 from tickertape.journal.format.retired_state import StoredMessage

@@ -12,7 +12,7 @@ from tests.simulation.archive_world import ArchiveWorld
 from tests.simulation.engine_peer import Heard, Peer
 from tickertape.base.bookmarks import Bookmark, format_timestamp
 from tickertape.base.errors import TickertapeError
-from tickertape.engine.log_reads.read_tasks import ReadTask
+from tickertape.engine.log_reads.log_reads import ReadTask
 from tickertape.engine.runtime.outbox import NO_CONNECTION
 from tickertape.journal.format.retired_state import StoredMessage
 from tickertape.journal.reading.archive_reader import (
