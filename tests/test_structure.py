@@ -75,7 +75,7 @@ LATE: Final = {
 COLLABORATORS_MAX: Final = 6
 LARGE_CONSTRUCTORS_MAX: Final = 2
 """Constructors with more positional arguments than that. May only fall."""
-CALLABLES_MAX: Final = 25
+CALLABLES_MAX: Final = 23
 """Callables that constructors take, in all. May only fall."""
 SET_FROM_OUTSIDE_MAX: Final = 22
 """Assignments to attributes of another object, in all. May only fall."""

@@ -71,7 +71,7 @@ DELIVERY_MUTATIONS: Final = (
         "engine/commands/range_searches.py",
         "        if self._is_crowded(search.conn):\n            self._throttle.pause",
         "        if self._is_crowded(-1):\n            self._throttle.pause",
-        ("unit/engine/log_reads/test_read_tasks.py",),
+        ("unit/engine/log_reads/test_log_reads.py",),
         promise="invariant 22",
         tier="unit",
     ),

@@ -373,10 +373,6 @@ class Broker:
         """All connections, those before their logon included."""
         return [*self._unauthenticated, *self._sessions.by_conn]
 
-    def subscriptions_of(self, conn: int) -> list[str]:
-        """Return the ids of the subscriptions of a connection."""
-        return list(self.subscriptions.of(conn))
-
     # -- reads ----------------------------------------------------------------------------------------
 
     def _hand_out(self, results: list[ReadResult]) -> None:

@@ -7,7 +7,8 @@ Invariants:
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 from tickertape.base.errors import BadCommand, BadOption, NotReady, SubscriptionUnknown, TickertapeError
 from tickertape.base.limits import combined_subscriptions_max, credit_bytes_max
@@ -99,6 +100,13 @@ class SubscribeHandler:
         self.searches = searches
         self._registry = SubscriptionRegistry()
         self._stopping = False
+        self._handlers: dict[type[Request], Callable[[Session, Any], None]] = {
+            Subscribe: self.subscribe,
+            Unsubscribe: self.unsubscribe,
+            Pause: self.pause,
+            Resume: self.resume,
+            Resolve: self.resolve,
+        }
 
     def of(self, conn: int) -> ConnectionSubscriptions:
         """Return the subscriptions of a connection; not to be changed."""
@@ -119,24 +127,11 @@ class SubscribeHandler:
     def answer(self, session: Session, command: Request) -> None:
         """Carry out a command; answer what is wrong with it."""
         try:
-            if isinstance(command, Subscribe):
-                self._check_not_stopping()
-                self.subscribe(session, command)
-            elif isinstance(command, Unsubscribe):
-                self.unsubscribe(session, command)
-            elif isinstance(command, Pause):
-                self.pause(session, command)
-            elif isinstance(command, Resume):
-                self.resume(session, command)
-            else:
-                self._check_not_stopping()
-                self.resolve(session, command)
+            if self._stopping and isinstance(command, Subscribe | Resolve):
+                raise NotReady("the server is stopping: subscribe again after reconnecting")
+            self._handlers[type(command)](session, command)
         except TickertapeError as error:
             self._outbox.reject(session.conn, command.id, error)
-
-    def _check_not_stopping(self) -> None:
-        if self._stopping:
-            raise NotReady("the server is stopping: subscribe again after reconnecting")
 
     def subscribe(self, session: Session, command: Subscribe) -> None:
         """Start a subscription; answer when its start is found. Raises what `check_subscribe` and
@@ -159,9 +154,8 @@ class SubscribeHandler:
         of_log, of_rest = self._parts(interest, replay) if interest is not NO_TOPICS else (False, False)
         conflating = self._conflating(interest, options, of_log)
         conflating_rest = self._conflating(interest, options, of_rest)
-        search = range_search(
-            self._journal, command, options, self._clock.now
-        )  # what it refuses leaves no trace
+        # What it refuses leaves no trace.
+        search = range_search(self._journal, command, options, self._clock.now)
         old = self._registry.of(session.conn).get(command.sub_id)
         if old is not None:
             _check_replaces(old)
@@ -475,15 +469,8 @@ class SubscribeHandler:
         held = self._registry.of(session.conn)
         old = None if isinstance(command, Resolve) else held.get(command.sub_id)
         feed = None if old is None else old.feed(LogFeed)
-        return check_subscribe(
-            session,
-            held,
-            command,
-            self._compiler.catalog,
-            self._journal,
-            self._compiler,
-            replaces_replay=feed is not None and feed.replays,
-        )
+        replaces_replay = feed is not None and feed.replays
+        return check_subscribe(session, held, command, self._journal, self._compiler, replaces_replay)
 
     def _end(self, held: ConnectionSubscriptions, sub_id: str) -> None:
         self._cancel(held, sub_id)

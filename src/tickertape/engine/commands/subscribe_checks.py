@@ -41,11 +41,9 @@ def check_subscribe(
     session: Session,
     held: Collection[str],
     command: Subscribe | Resolve,
-    catalog: TopicCatalog,
     journal: Journal,
     compiler: InterestCompiler,
-    *,
-    replaces_replay: bool = False,
+    replaces_replay: bool,
 ) -> tuple[Interest, SubscribeOptions]:
     """Check a command; return its interest and its options. Raises what is wrong with it.
 
@@ -60,7 +58,7 @@ def check_subscribe(
         if command.positions is not None:
             _check_positions(command, command.positions, journal)
         interest = compiler.compile(command.topic, command.filter, None, session.subscriber)
-    if replay and interest.topic_name is not None and not catalog.recorded(interest.topic_name):
+    if replay and interest.topic_name is not None and not compiler.catalog.recorded(interest.topic_name):
         raise TopicNotRecorded(
             f"topic {shown(command.topic)} is not recorded: subscribe without a bookmark, or record it"
         )

@@ -9,7 +9,7 @@ from tickertape.base.names import is_pattern
 from tickertape.engine.runtime.queue_definition import QueueDefinition
 from tickertape.filter import TopicSet
 from tickertape.journal.format.segment import CONTROL_TOPIC
-from tickertape.payload import MessageType, message_type
+from tickertape.payload import message_type
 from tickertape.wire.settlement import QUEUE_TOPIC
 
 DEFAULT_TYPE: Final = "json"
@@ -70,10 +70,6 @@ class TopicCatalog:
         return None if self._recorded is None else tuple(sorted(self._recorded.union(self.queues)))
 
     # -- bodies -----------------------------------------------------------------------------------------
-
-    def validated_type(self, topic: str) -> MessageType | None:
-        """Return the message type that the bodies of a topic must have; None: any."""
-        return self.validated.get(topic)
 
     def message_type(self, topic: str) -> str:
         """Return the name of the message type of a topic."""

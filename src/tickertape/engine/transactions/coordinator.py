@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -62,23 +63,23 @@ from tickertape.wire.commands import (
 from tickertape.wire.settlement import QUEUE_TOPIC
 
 
+@dataclass(eq=False, slots=True)
 class _CommitInProgress:
     """A transaction that is being committed."""
 
-    def __init__(self, transaction: Transaction, parts: tuple[str, ...]) -> None:
-        self.transaction = transaction
-        self.parts = parts
-        self.waiting: list[tuple[int, int]] = []
-        """Commands to answer: connection and id."""
-        self.opening: dict[int, str] = {}
-        """Parts whose files are being opened, by token."""
-        self.opened: dict[str, list[MessageBatch]] = {}
-        self.room = 0
-        """Bytes of a segment that it takes, once everything is opened."""
-        self.end: int | None = None
-        """Position up to which the log must be persisted, once it is appended."""
-        self.record: TransactionRecord | None = None
-        self.answer: Committed | None = None
+    transaction: Transaction
+    parts: tuple[str, ...]
+    waiting: list[tuple[int, int]] = field(default_factory=list)
+    """Commands to answer: connection and id."""
+    opening: dict[int, str] = field(default_factory=dict)
+    """Parts whose files are being opened, by token."""
+    opened: dict[str, list[MessageBatch]] = field(default_factory=dict)
+    room: int = 0
+    """Bytes of a segment that it takes, once everything is opened."""
+    end: int | None = None
+    """Position up to which the log must be persisted, once it is appended."""
+    record: TransactionRecord | None = None
+    answer: Committed | None = None
 
 
 class TransactionCoordinator:

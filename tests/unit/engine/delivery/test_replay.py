@@ -223,7 +223,7 @@ def test_exact_05_a_future_end_completes_by_the_clock_on_a_quiet_topic() -> None
     assert deadline <= scene.world.mono + 1.1, "the wall clock may be set: it is looked at every second"
     scene.world.wake(25.0)
     assert scene.subscriber.marks["s0"] == ["completed after 3", "ended"]
-    assert "s0" not in scene.world.broker.subscriptions_of(scene.subscriber.conn), "it is freed"
+    assert "s0" not in scene.world.broker.subscriptions.of(scene.subscriber.conn), "it is freed"
 
 
 def test_exact_05_received_before_the_end_and_persisted_after_it_still_comes_first() -> None:

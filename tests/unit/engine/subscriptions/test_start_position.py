@@ -72,7 +72,7 @@ def test_every_start_point(scene: Scene, row: Row, sub_id: str) -> None:
     assert scene.heard(sub_id) == row.covers
     marks = [] if row.code else [f"completed after {len(row.covers)}"]
     assert scene.subscriber.marks[sub_id] == marks, "it goes on, live"
-    assert (sub_id in scene.world.broker.subscriptions_of(scene.subscriber.conn)) is (not row.code)
+    assert (sub_id in scene.world.broker.subscriptions.of(scene.subscriber.conn)) is (not row.code)
 
 
 @pytest.mark.parametrize("row", RANGES, ids=lambda row: row.name)
@@ -82,7 +82,7 @@ def test_every_range(scene: Scene, row: Row, sub_id: str) -> None:
     assert scene.heard(sub_id) == row.covers
     marks = [] if row.code else [f"completed after {len(row.covers)}", "ended"]
     assert scene.subscriber.marks[sub_id] == marks
-    assert sub_id not in scene.world.broker.subscriptions_of(scene.subscriber.conn), "it is freed"
+    assert sub_id not in scene.world.broker.subscriptions.of(scene.subscriber.conn), "it is freed"
 
 
 @pytest.mark.parametrize("row", [row for row in POINTS if not row.code], ids=lambda row: row.name)
@@ -166,7 +166,7 @@ def test_exact_05_a_future_end_delivers_live_until_then_and_completes_once() -> 
     scene.publish(12)
     assert scene.heard("s") == [8, 9, 10, 11]
     assert scene.subscriber.marks["s"] == ["completed after 4", "ended"]
-    assert "s" not in scene.world.broker.subscriptions_of(scene.subscriber.conn)
+    assert "s" not in scene.world.broker.subscriptions.of(scene.subscriber.conn)
 
 
 @pytest.mark.parametrize(("end", "covers"), [("]", [10]), (")", [])])

@@ -126,7 +126,7 @@ def test_a_pattern_of_both_kinds_counts_once_and_a_limit_says_what_it_is() -> No
     answers = [answer for command in commands if isinstance(answer := peer.answers[command], Ack)]
     assert [answer.code for answer in answers] == ["", "", "", "limit_reached"]
     assert "(subscriptions_per_connection_max)" in answers[-1].text
-    assert sorted(world.broker.subscriptions_of(peer.conn)) == ["s0", "s1", "s2"]
+    assert sorted(world.broker.subscriptions.of(peer.conn)) == ["s0", "s1", "s2"]
     again = peer.subscribe("s0", "rest/a", options="replace")
     assert peer.answers[again] == Ack(id=again)
     peer.send(Unsubscribe(id=99, sub_ids=("s0",)))
