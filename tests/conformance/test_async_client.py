@@ -343,6 +343,41 @@ def test_many_tasks_share_one_client(run: Run, topic: str) -> None:
     run(body)
 
 
+def test_a_replay_with_a_handler_that_loses_its_connection_ends_without_an_error_of_the_loop(
+    server: RunningServer, name: str
+) -> None:
+    unhandled: list[object] = []
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
+        async with tt.AsyncClient(f"{name} writes", server.uri) as writer:
+            await writer.publish_batch("t", [bytes(1_000)] * 100)
+            await writer.publish_flush()
+        taken: list[tt.Message] = []
+        lost = asyncio.Event()
+        client = tt.AsyncClient(name, server.uri)
+        await client.connect()
+        client.set_disconnect_handler(lambda _: lost.set())
+
+        async def handler(message: tt.Message) -> None:
+            taken.append(message)
+            if len(taken) == 5:
+                server.kill()
+                await lost.wait()
+
+        command = tt.Command("subscribe", "t", bookmark=tt.EPOCH, until_caught_up=True, depth="16KB")
+        stream = await client.execute_async(command, handler)
+        await lost.wait()
+        await client.close()
+        assert stream.end_reason == "disconnected"
+        del stream, client, handler
+        gc.collect()
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert unhandled == []
+
+
 def test_the_how_to_works(uri: str) -> None:
     page = (Path(__file__).parents[2] / "docs" / "howto" / "asyncio.md").read_text(encoding="utf-8")
     example = page.split("```python\n")[1].split("```")[0]

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from typing import Final
 
 import pytest
 
 import tickertape as tt
 from tests.conformance.fronts import Front
 from tickertape.testing.server import wait_until
+
+SECONDS: Final = 30.0
 
 
 def filled(client: tt.Client, topic: str, count: int = 10) -> list[tt.Message]:
@@ -275,6 +279,25 @@ def _address(memory: memoryview) -> int:
 
 
 # -- handlers -----------------------------------------------------------------------------------------
+
+
+def test_a_handler_may_close_the_client_and_then_its_stream(uri: str, name: str, topic: str) -> None:
+    failures: list[BaseException] = []
+    closed = threading.Event()
+    streams: list[tt.MessageStream] = []
+    with tt.Client(f"{name} reads", uri) as client, tt.Client(name, uri) as writer:
+        client.set_exception_listener(failures.append)
+
+        def handler(_: tt.Message) -> None:
+            client.close()
+            streams[0].close()
+            closed.set()
+
+        streams.append(client.subscribe(topic, on_message=handler))
+        writer.publish(topic, b"1")
+        writer.publish_flush()
+        assert closed.wait(SECONDS), failures
+    assert failures == []
 
 
 def test_a_handler_gets_every_message_in_order(client: tt.Client, topic: str) -> None:

@@ -377,6 +377,11 @@ class AsyncioDriver(ClientDriver):
         self.drive()
         self.turn_due = True
 
+    def take_step(self, step: Step) -> None:
+        """Take a step of the protocol, and send what it wants to be sent."""
+        step()
+        self.drive()
+
     def drive(self) -> None:
         """Carry out what the machine asks for: sends first, in the order in which frames were made."""
         connection = self.connection

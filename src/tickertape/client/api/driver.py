@@ -117,17 +117,17 @@ class ClientDriver(ABC):
     def set_heartbeat(self, interval: Interval | None, idle: Interval | None) -> None:
         """Use this heartbeat from now on. Raises `BadOption`, `UsageError`."""
         self._check_usable()
-        with self.lock:
+
+        def step() -> None:
             self._check_heartbeat()
             self.core.set_heartbeat(interval, idle, now())
+
+        self.take_step(step)
         self._arm_beats()
-        self.drive()
 
     def set_publish_store(self, store: PublishStore | None) -> None:
         """Keep published messages in `store`. Raises `UsageError` while the present one holds some."""
-        with self.lock:
-            self.core.set_store(store, now())
-        self.drive()
+        self.take_step(lambda: self.core.set_store(store, now()))
 
     def set_bookmark_store(self, store: BookmarkStore | None) -> None:
         """Remember in `store` what is delivered. Raises `UsageError` while a bookmark subscription runs."""
@@ -176,6 +176,10 @@ class ClientDriver(ABC):
     @abstractmethod
     def drive(self) -> None:
         """Send what the protocol wants to be sent, and perform its other effects."""
+
+    @abstractmethod
+    def take_step(self, step: Step) -> None:
+        """Take a step of the protocol, and send what it wants to be sent: no other thread comes between."""
 
     @abstractmethod
     def leave(self, request: SubscribeRequest) -> None:

@@ -49,7 +49,7 @@ class StreamBase(ABC):
         """How long iteration, `get`, `batches` and `to_arrow` wait for a message when they are not told:
         seconds or text; None (default) = as long as the subscription runs. Then they raise `TimedOut`, and
         can be tried again."""
-        self.buffer = MessageBuffer(self.sub_id, limited=request.limited)
+        self.buffer = MessageBuffer(self.sub_id, limited=request.limited and not request.handled)
         self._owner = owner
         self._auto_ack = AutoAckReader()
         self._forked = False

@@ -146,8 +146,8 @@ class ThreadDriver(ClientDriver):
                     self.core.flush(call, level)
                 except StoreFull as error:
                     full = error
-                connection = self.connection
-            self.drive()
+                connection, later = self.connection, self._take_sends()
+            self._carry_out(connection, later)
             if full is None:
                 return connection
             self._wait_for_store(full, seconds, deadline)
@@ -180,7 +180,7 @@ class ThreadDriver(ClientDriver):
     def leave(self, request: SubscribeRequest) -> None:
         """End a subscription whose stream has no reader any more."""
         # It may have ended meanwhile, and a lost connection has ended it.
-        with suppress(Disconnected):
+        with suppress(Disconnected, Closed):
             self.send_only(lambda _: self.core.leave(request))
 
     def call(self, begin: Callable[[ThreadWaiter], None], timeout: Timeout, what: str) -> object:
@@ -191,7 +191,8 @@ class ThreadDriver(ClientDriver):
         with self.lock:
             self._until_ready(deadline, seconds, what)
             begin(call)
-        self.drive()
+            connection, later = self.connection, self._take_sends()
+        self._carry_out(connection, later)
         return self._answer(call, deadline, seconds, what)
 
     def _answer(self, call: ThreadWaiter, deadline: float | None, seconds: float | None, what: str) -> object:
@@ -203,9 +204,14 @@ class ThreadDriver(ClientDriver):
         `what` end. Here nobody is: a call on a lost connection raises."""
 
     def send_only(self, begin: Callable[[ThreadWaiter], None]) -> None:
+        self.take_step(lambda: begin(ThreadWaiter()))
+
+    def take_step(self, step: Step) -> None:
+        """Take a step of the protocol, and send what it wants to be sent."""
         with self.lock:
-            begin(ThreadWaiter())
-        self.drive()
+            step()
+            connection, later = self.connection, self._take_sends()
+        self._carry_out(connection, later)
 
     def consumed(self, request: SubscribeRequest, cost: int) -> None:
         """Report what a stream owes.
@@ -304,6 +310,11 @@ class ThreadDriver(ClientDriver):
             if rest is not None and rest <= 0:
                 raise TimedOut(f"no room {within(seconds)}: {full}") from full
             self._room.wait(rest)
+
+    def configure_acks(self, step: Step) -> None:
+        """Take a step of the acknowledgements, unless it interrupts another, and then send."""
+        self._step(step)
+        self.settle_now(self.acks.flush)
 
     def settle_now(self, step: Step) -> None:
         """Take a step of the acknowledgements, and send what it wants to be sent."""

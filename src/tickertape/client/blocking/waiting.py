@@ -65,14 +65,17 @@ class ThreadWaiter:
 def perform(steps: Generator[Step, object, Outcome], take: Callable[[Step], object]) -> Outcome:
     """Take each step and send its answer, or its error, to the steps; return their outcome."""
     answer: object = None
-    with closing(steps):
-        while True:
-            try:
-                step = onward(steps, answer)
-            except StopIteration as done:
-                outcome: Outcome = done.value
-                return outcome
-            try:
-                answer = take(step)
-            except Exception as error:  # noqa: BLE001 - the steps say what becomes of it
-                answer = error
+    try:
+        with closing(steps):
+            while True:
+                try:
+                    step = onward(steps, answer)
+                except StopIteration as done:
+                    outcome: Outcome = done.value
+                    return outcome
+                try:
+                    answer = take(step)
+                except Exception as error:  # noqa: BLE001 - the steps say what becomes of it
+                    answer = error
+    finally:
+        del answer  # its traceback holds this frame

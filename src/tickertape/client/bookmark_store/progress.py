@@ -37,7 +37,7 @@ Numbers = range | array  # type: ignore[type-arg]  # array[int] exists for type 
 _AGAIN: Final = bytes([EXPECTED, DISCARDED, EXPECTED]) + bytes(range(3, 256))
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class ProgressBlock:
     """`count` messages from the ordinal `base` on. `left` of them are not discarded."""
 
@@ -153,7 +153,7 @@ Pending = tuple[int, Bookmark]
 """A notice, and how many messages had been delivered when it came."""
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class RecoveryPoint:
     """Where a subscription resumes, as MOST_RECENT sends it. Ordinals count its delivered messages; `head` of
     them are a discarded prefix.
@@ -219,7 +219,7 @@ def one_for_each(bookmarks: Sequence[Bookmark]) -> list[Bookmark]:
     return [Bookmark(*entry) for entry in highest.items()]
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class Known:
     """What is known of one publisher."""
 

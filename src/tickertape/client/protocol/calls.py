@@ -40,7 +40,7 @@ class _Call(NamedTuple):
     request: SubscribeRequest | None = None  # what a subscribe asks for
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class PendingCalls:
     """The calls of one client machine.
 

@@ -33,7 +33,7 @@ class FrameInFlight(NamedTuple):
     batch: MessageBatch | None
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class AppendRun:
     """A licence for one thread: append to `bodies` without a lock while the run is the open one.
 
@@ -57,7 +57,7 @@ CLOSED: Final = AppendRun(NOBODY, "", [], None, 0, -1)
 """The open run while there is none."""
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class SendBuffer:
     """One kind of publish frames: those of recorded topics, or those of unrecorded ones."""
 

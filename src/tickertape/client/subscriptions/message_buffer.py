@@ -181,7 +181,7 @@ NO_POSITION: Final = ReadPosition.end(None)
 """No batch was begun."""
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class MessageBuffer:
     """The batches of one subscription, in log order. Costs are those of the subscription's credit."""
 

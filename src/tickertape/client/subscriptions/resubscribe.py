@@ -33,7 +33,7 @@ _OWN: Final = ("pause", "replace")
 """Options that say how a subscription is placed, not what it is."""
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class ReplayState:
     """State of a bookmark subscription: its start, and how far it has come."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import wraps
 from itertools import pairwise, repeat
 from typing import Any, Final
 
@@ -116,6 +117,7 @@ class SharedBatch:
 def _of_row(own: Callable[[MessageBatch, int], object]) -> Any:
     """Return a method of `BatchView` that asks the whole batch for what `own` says of a message."""
 
+    @wraps(own)
     def of_row(self: BatchView, i: int) -> object:
         view = self._view
         return own(self, i) if view is None else own(view[0].batch, view[1][i])

@@ -31,7 +31,7 @@ class Leases(Protocol):
         """Return the lease on the messages of a delivery from a queue."""
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class Subscription:
     """State of one subscription of the client machine."""
 
