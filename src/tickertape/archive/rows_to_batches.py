@@ -91,7 +91,8 @@ def rows_of(batch: pa.RecordBatch, topic: str) -> Rows:
     for name in _NEVER_NULL:
         if batch.column(name).null_count:
             raise ArchiveFailed(f"column {name} has no value in some rows")
-    columns = [_typed(batch.column(name), name) for name in FILE_COLUMNS]
+    wanted = arrow_schema()
+    columns = [_typed(batch.column(name), wanted.field(name)) for name in FILE_COLUMNS]
     table = pa.RecordBatch.from_arrays(columns, list(FILE_COLUMNS))
     positions = numbers(table.column("position"))
     if (positions[1:] <= positions[:-1]).any():
@@ -135,17 +136,16 @@ def body_offsets(table: pa.RecordBatch) -> Int32s:
     return offsets[data.offset : data.offset + len(data) + 1]
 
 
-def _typed(array: pa.Array, name: str) -> pa.Array:
+def _typed(array: pa.Array, wanted: pa.Field) -> pa.Array:
     """Return a column with the type that the rest of this module expects."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if name == "publisher":
+    if wanted.name == "publisher":
         if isinstance(array, pa.DictionaryArray):  # few publishers: few texts become numbers
             return pc.take(array.dictionary.cast(pa.uint64()), array.indices)
         return array.cast(pa.uint64())
-    wanted = arrow_schema().field(name).type
-    return array if array.type == wanted else array.cast(wanted)
+    return array if array.type == wanted.type else array.cast(wanted.type)
 
 
 def index_array(values: Int64s) -> pa.Array:

@@ -8,7 +8,7 @@ turns a code from the network back into its class.
 from __future__ import annotations
 
 import re
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 _CAPITAL: Final = re.compile(r"(?<!^)(?=[A-Z])")
 
@@ -18,7 +18,8 @@ class TickertapeError(Exception):
 
     code: ClassVar[str] = "error"
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
         # The errors of this module that name no code have their own name as one: BadTopic has bad_topic.
         if cls.__module__ == __name__ and "code" not in cls.__dict__:
             cls.code = _CAPITAL.sub("_", cls.__name__).lower()

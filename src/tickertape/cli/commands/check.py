@@ -13,8 +13,9 @@ import msgspec
 from tickertape.base.errors import ConfigurationError
 from tickertape.cli.support.tables import counted
 from tickertape.engine.runtime.queue_definition import QueueDefinition
+from tickertape.server.config.addresses import ADMIN_DEFAULT
 from tickertape.server.config.archive import ArchiveConfig
-from tickertape.server.config.config import ADMIN_DEFAULT, Config, JournalConfig, examine
+from tickertape.server.config.config import Config, JournalConfig, examine
 from tickertape.server.config.document import ConfigProblem, ConfigProblems, SourceLocation
 
 

@@ -28,11 +28,11 @@ from tickertape.cli.support.option_types import (
 )
 from tickertape.cli.support.tables import counted, echo_table, number, safe
 from tickertape.cli.support.terminal import confirmed
-from tickertape.engine.queues.snapshot import QueueSnapshot
 
 if TYPE_CHECKING:
     from tickertape.batch import Message, MessageBatch
     from tickertape.client.blocking.client import Client
+    from tickertape.engine.queues.snapshot import QueueSnapshot
 
 
 @click.group(

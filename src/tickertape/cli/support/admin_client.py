@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 from http.client import HTTPConnection, HTTPException
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 import msgspec
@@ -15,9 +15,10 @@ import msgspec
 from tickertape.base.limits import MIB
 from tickertape.cli.support.command_group import Failure, TimedOutFailure
 from tickertape.cli.support.option_types import parsed
-from tickertape.server.admin.schema import Stats
-from tickertape.server.config.addresses import parse_admin
-from tickertape.server.config.config import ADMIN_DEFAULT
+from tickertape.server.config.addresses import ADMIN_DEFAULT, parse_admin
+
+if TYPE_CHECKING:
+    from tickertape.server.admin.schema import Stats
 
 _SECONDS_MAX: Final = 10.0
 _ANSWER_BYTES_MAX: Final = 64 * MIB
@@ -47,6 +48,8 @@ def stats_of(url: str) -> tuple[bytes, Stats]:
 
     Raises `Failure` when no server of this version answers there, `TimedOutFailure` when not in time.
     """
+    from tickertape.server.admin.schema import Stats
+
     _, body = fetch(url, "/stats", {200})
     try:
         return body, msgspec.json.decode(body, type=Stats)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, Final, TypeAlias
 
 from tickertape.payload.paths import Path
@@ -31,7 +32,7 @@ class Node:
     def children(self) -> tuple[Node, ...]:
         """The parts of it, in the order of the text."""
         found: list[Node] = []
-        for name in self.__dataclass_fields__:
+        for name in _parts(self.__class__):
             part = getattr(self, name)
             found += part if isinstance(part, tuple) else (part,) if isinstance(part, Node) else ()
         return tuple(found)
@@ -39,11 +40,17 @@ class Node:
     def with_parts(self, change: Callable[[Node], Node]) -> Node:
         """Return the same with `change` of each part, made in the order of the text."""
         changes: dict[str, Any] = {}
-        for name in self.__dataclass_fields__:
+        for name in _parts(self.__class__):
             part = getattr(self, name)
             if isinstance(part, Node | tuple):
                 changes[name] = change(part) if isinstance(part, Node) else tuple(map(change, part))
         return replace(self, **changes)
+
+
+@cache
+def _parts(kind: Any) -> tuple[str, ...]:
+    """Return the names of the fields of a class that hold parts."""
+    return tuple(part.name for part in kind.__dataclass_fields__.values() if "Node" in str(part.type))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from tickertape.server.config.addresses import parse_admin
-from tickertape.server.config.config import ADMIN_DEFAULT, ADMIN_OFF, Config
+from tickertape.server.config.addresses import ADMIN_DEFAULT, parse_admin
+from tickertape.server.config.config import ADMIN_OFF, Config
 from tickertape.server.engine_driver import EngineDriver
 from tickertape.server.events import event
 from tickertape.server.limits import admin_connections_max, snapshot_interval_seconds

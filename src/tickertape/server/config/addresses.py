@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from tickertape.base.errors import ConfigurationError
 from tickertape.base.text_format import shown
 
+ADMIN_DEFAULT: Final = "http://127.0.0.1:9008"
 ADMIN_FORMS: Final = "http://127.0.0.1:9008, http://[::1]:9008 (port 0 takes a free one)"
 LISTEN_FORMS: Final = (
     "tcp://127.0.0.1:9007, tcp://[::1]:9007, tls://0.0.0.0:9007 (port 0 takes a free one) or unix:///path"

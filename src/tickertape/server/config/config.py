@@ -64,7 +64,6 @@ from tickertape.server.limits import drain_seconds_default, retained_segments_mi
 
 SyncName = Literal["always", "interval", "never"]
 
-ADMIN_DEFAULT: Final = "http://127.0.0.1:9008"
 ADMIN_OFF: Final = "off"
 NAME_DEFAULT: Final = "tickertape"
 DATA_DEFAULT: Final = "data"

@@ -135,8 +135,7 @@ def shortened(place: ArchiveLocation, archived: int, end: int) -> ArchiveFailed:
 
 def archive_batches(found: Iterable[ColumnBlock]) -> Iterator[pa.RecordBatch]:
     """Yield the messages of pieces as record batches with all columns of the archive but `date`."""
-    for some in gathered(found):
-        yield archive_batch(some)
+    yield from map(archive_batch, gathered(found))
 
 
 def archive_batch(found: list[ColumnBlock]) -> pa.RecordBatch:

@@ -6,7 +6,7 @@ Only columns of the requested schema are made, from whole batches. `json_columns
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -94,8 +94,8 @@ def columns_of(schema: StructType, *, strict: bool = False) -> ColumnSelection:
 
 def record_batches(pieces: Iterable[ColumnBlock], columns: ColumnSelection) -> Iterator[Any]:
     """Record batches of `columns`, each of as many pieces as `gathered` puts together."""
-    for some in gathered(pieces):
-        yield record_batch(some, columns)
+    # Not a loop: its variable would keep the pieces of a batch while the next ones are read.
+    yield from map(partial(record_batch, columns=columns), gathered(pieces))
 
 
 def gathered(pieces: Iterable[ColumnBlock]) -> Iterator[list[ColumnBlock]]:
