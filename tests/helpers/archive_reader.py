@@ -41,9 +41,9 @@ class Broker:
         task.outcome = self.found
         self.reads.compared(task)
 
-    def archive_done(self, token: int, answer: ArchiveAnswer | TickertapeError, now: Now) -> None:
+    def read_done(self, token: int, data: ArchiveAnswer | TickertapeError, now: Now) -> None:
         assert now.wall
-        self.answers.append((token, answer))
+        self.answers.append((token, data))
 
     def archive_changed(self, now: Now) -> None:
         self.freed_times += 1

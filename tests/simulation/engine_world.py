@@ -283,7 +283,7 @@ class EngineWorld:
         """One outstanding request to the archive is answered, any of them."""
         self.counts["archive reads"] += 1
         effect = self.archive_reads.pop(self.rng.randrange(len(self.archive_reads)))
-        self.broker.archive_done(effect.token, self.archive(effect.request), self.now())
+        self.broker.read_done(effect.token, self.archive(effect.request), self.now())
         self.collect()
 
     def archive(self, request: ArchiveRequest) -> ArchiveAnswer | TickertapeError:

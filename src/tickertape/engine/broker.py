@@ -259,16 +259,10 @@ class Broker:
             self._commits.done(job, error, salt, now)
         self._after_input()
 
-    def read_done(self, token: int, data: Buffer | TickertapeError, now: Now) -> None:
-        """Take the answer to a `ReadLog`."""
+    def read_done(self, token: int, data: Buffer | ArchiveAnswer | TickertapeError, now: Now) -> None:
+        """Take the answer to a `ReadLog` or an `ArchiveRead`."""
         self._clock.set(now)
         self._hand_out(self.reads.answered(token, data))
-        self._after_input()
-
-    def archive_done(self, token: int, answer: ArchiveAnswer | TickertapeError, now: Now) -> None:
-        """Take the answer to an `ArchiveRead`."""
-        self._clock.set(now)
-        self._hand_out(self.reads.answered(token, answer))
         self._after_input()
 
     def run(self, task: ReadTask[Any]) -> None:

@@ -62,7 +62,8 @@ class QueueWorker:
         self._scan = LogScan(access, queue.considered, self._topic, self)
         self._parts: list[LogPart] = []
         self._low = 0
-        self._is_active = True
+        self.is_active = True
+        """Whether there may be something to deliver."""
         self._uncompacted = 0
         """Messages that have entered since the queue was compacted."""
         self._retry_at: float | None = None
@@ -79,7 +80,7 @@ class QueueWorker:
 
     def mark_active(self) -> None:
         """Note that there may be something to deliver."""
-        self._is_active = True
+        self.is_active = True
 
     def add(self, consumer: QueueFeed) -> None:
         """Add a consumer."""
@@ -148,11 +149,6 @@ class QueueWorker:
         self._wake()
         return self._taken()
 
-    @property
-    def is_active(self) -> bool:
-        """Whether there may be something to deliver."""
-        return self._is_active
-
     def _wake(self) -> None:
         if self.failure is not None:
             return
@@ -205,7 +201,7 @@ class QueueWorker:
         if self.failure is not None:
             return False
         return (
-            self._is_active
+            self.is_active
             or bool(self._gone)
             or self._entering
             or self._dead_letters.has_work
@@ -227,23 +223,23 @@ class QueueWorker:
             self._admit()
         if self._gone:
             self._requeue_some()
-            self._is_active = True
+            self.is_active = True
         if self.dispatch.filters.step():
-            self._is_active = True
+            self.is_active = True
         if self._dead_letters.has_work:
             self._dead_letters.step()
         else:
             self._dead_letters.release_memory()
         if self._journal.commits.closing:
-            self._is_active = False  # who got something now could not acknowledge it any more
+            self.is_active = False  # who got something now could not acknowledge it any more
         elif queue.definition.at_most_once and not self._queue_log.can_write():
             self._retry_soon()
-            self._is_active = False
+            self.is_active = False
         elif self._dead_letters.stuck:
             self._retry_soon()
-        if self._is_active and self._expire():
-            self._is_active = self.dispatch.deliver()
-        if not self._is_active:
+        if self.is_active and self._expire():
+            self.is_active = self.dispatch.deliver()
+        if not self.is_active:
             self.dispatch.release_memory()
         failure = self._scan.failure or self.dispatch.failure or self._dead_letters.failure
         if failure is not None:
@@ -272,7 +268,7 @@ class QueueWorker:
                 if entered is not None:
                     queue.enter(entered)
                     self._uncompacted += len(entered.positions)
-                    self._is_active = True
+                    self.is_active = True
                     if not self.admission.plain:
                         messages -= high - self._low
             if high < part.batch.count:

@@ -91,7 +91,7 @@ class ReadLog(NamedTuple):
 
 
 class ArchiveRead(NamedTuple):
-    """Ask the archive; answer with `Broker.archive_done` under the same token."""
+    """Ask the archive; answer with `Broker.read_done` under the same token."""
 
     token: int
     request: ArchiveRequest

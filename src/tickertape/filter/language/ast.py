@@ -6,10 +6,10 @@ filters share can be found with a dictionary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 from tickertape.payload.paths import Path
 
@@ -19,6 +19,12 @@ Constant: TypeAlias = bool | int | float | str | None
 integer_min: Final = -(1 << 63)
 integer_max: Final = (1 << 64) - 1
 """Bounds of integers: signed, and unsigned above the largest signed one; a number beyond them is a float."""
+
+
+@cache
+def _part_names(kind: Any) -> tuple[str, ...]:
+    """Return the names of the fields of a class of nodes that hold parts."""
+    return tuple(part.name for part in kind.__dataclass_fields__.values() if "Node" in str(part.type))
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +38,7 @@ class Node:
     def children(self) -> tuple[Node, ...]:
         """The parts of it, in the order of the text."""
         found: list[Node] = []
-        for name in _parts(self.__class__):
+        for name in _part_names(cast(Hashable, self.__class__)):
             part = getattr(self, name)
             found += part if isinstance(part, tuple) else (part,) if isinstance(part, Node) else ()
         return tuple(found)
@@ -40,17 +46,11 @@ class Node:
     def with_parts(self, change: Callable[[Node], Node]) -> Node:
         """Return the same with `change` of each part, made in the order of the text."""
         changes: dict[str, Any] = {}
-        for name in _parts(self.__class__):
+        for name in _part_names(cast(Hashable, self.__class__)):
             part = getattr(self, name)
             if isinstance(part, Node | tuple):
                 changes[name] = change(part) if isinstance(part, Node) else tuple(map(change, part))
         return replace(self, **changes)
-
-
-@cache
-def _parts(kind: Any) -> tuple[str, ...]:
-    """Return the names of the fields of a class that hold parts."""
-    return tuple(part.name for part in kind.__dataclass_fields__.values() if "Node" in str(part.type))
 
 
 @dataclass(frozen=True, slots=True)

@@ -253,7 +253,7 @@ class ArchiveReads:
         self._handler.flush()
 
     def _deliver(self, token: int, answer: ArchiveAnswer | TickertapeError) -> None:
-        self._handler.broker.archive_done(token, answer, clock())
+        self._handler.broker.read_done(token, answer, clock())
 
     def _probed(self, covered: ArchiveCoverage) -> None:
         self._check(covered, lambda _: None)
