@@ -75,9 +75,9 @@ LATE: Final = {
 COLLABORATORS_MAX: Final = 6
 LARGE_CONSTRUCTORS_MAX: Final = 2
 """Constructors with more positional arguments than that. May only fall."""
-CALLABLES_MAX: Final = 23
+CALLABLES_MAX: Final = 20
 """Callables that constructors take, in all. May only fall."""
-SET_FROM_OUTSIDE_MAX: Final = 22
+SET_FROM_OUTSIDE_MAX: Final = 0
 """Assignments to attributes of another object, in all. May only fall."""
 
 
@@ -302,7 +302,7 @@ def test_folders_hold_few_files() -> None:
 # -- the page about it --------------------------------------------------------------------------------
 
 PAGE: Final = ROOT / "docs" / "architecture.md"
-TO_COME: Final = re.compile(r"## Where the next features dock on.*", re.DOTALL)
+TO_COME: Final = re.compile(r"## Places of planned features.*", re.DOTALL)
 
 
 def test_architecture_page_names_files_and_classes_that_exist() -> None:
