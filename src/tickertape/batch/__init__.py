@@ -9,7 +9,6 @@ from tickertape.batch.arrow import COLUMNS_DEFAULT, batch_from_arrow
 from tickertape.batch.builders.builder import BatchBuilder
 from tickertape.batch.delivery_context import DeliveryContext
 from tickertape.batch.derive import (
-    BatchHead,
     Stamp,
     indices_of_topics,
     merge,
@@ -24,6 +23,7 @@ from tickertape.batch.derive import (
 )
 from tickertape.batch.encode import batch_from_bodies
 from tickertape.batch.format import KIND_CONTROL, KIND_MESSAGE, RUN_BY_SERVER, RUN_DTYPE, Labels, Run
+from tickertape.batch.head import BatchHead
 from tickertape.batch.message_batch import Message, MessageBatch
 
 __all__ = [

@@ -1,10 +1,7 @@
-"""Derived batches: slices, selections, reorderings, merges with stamps, and reads by batch head.
+"""Derived batches: slices, selections, reorderings, merges with stamps, other bodies or topics.
 
 Only `reorder` changes the order of messages. A run that loses messages, or has new bodies, gets a new
 checksum; others stay as they are. A merge, as a commit writes it, copies bodies once.
-
-A reader that needs few messages of a large commit reads the head of its batch, and then only the bodies of
-the runs that hold them. Runs are read whole, because their checksum covers the whole run.
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
-from tickertape.base.errors import BadBatch, UsageError
+from tickertape.base.errors import UsageError
 from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import message_cost_bytes
 from tickertape.batch.encode import assemble, check_body_bytes
@@ -42,7 +39,6 @@ from tickertape.batch.format import (
     Int64s,
     Labels,
     UInt64s,
-    check_head,
     lengths_of,
     numbered,
     offsets_from,
@@ -69,7 +65,7 @@ def slice_batch(batch: MessageBatch, start: int, stop: int) -> MessageBatch:
         return batch
     offsets = batch.offsets
     begin, end = int(offsets[start]), int(offsets[stop])
-    return _part(
+    return take_part(
         batch, slice(start, stop), offsets[start : stop + 1] - offsets[start], batch.bodies[begin:end]
     )
 
@@ -190,23 +186,17 @@ def _take(batch: MessageBatch, indices: Int64s, topics: tuple[str, ...] | None =
     if last - first == len(indices) - 1:
         return slice_batch(batch, first, last + 1)
     offsets, bodies = _gather(batch.offsets, batch.bodies, indices)
-    return _part(batch, indices, offsets, bodies, topics)
+    return take_part(batch, indices, offsets, bodies, topics)
 
 
-def take_runs(batch: MessageBatch, indices: Int64s, offsets: Int32s, bodies: Buffer) -> MessageBatch:
-    """Return the messages `indices`, which are whole runs, with `bodies` that lie elsewhere, at `offsets`
-    there."""
-    return _part(batch, indices, offsets, bodies)
-
-
-def _part(
+def take_part(
     batch: MessageBatch,
     which: slice | Int64s,
     offsets: Int32s,
     bodies: Buffer,
     topics: tuple[str, ...] | None = None,
 ) -> MessageBatch:
-    """Return a batch of the messages `which`, whose `offsets` and `bodies` have been taken already."""
+    """Return a batch of the messages `which`; `bodies` has theirs only, at `offsets`."""
     part = _cut_one_run if batch.run_count == 1 else _cut_runs
     runs, sequences = part(batch, which, offsets, bodies)
     return _assembled(batch, which, offsets, bodies, topics, runs, sequences)
@@ -557,68 +547,3 @@ def _columns(batch: MessageBatch, index: Int32s | None, kinds: Bytes8 | None) ->
         batch.keys,
         kinds,
     )
-
-
-# -- the head of a batch, without its bodies ----------------------------------------------------------
-
-
-class BatchHead:
-    """Header and columns of a batch of `nbytes`."""
-
-    def __init__(self, head: Buffer, nbytes: int) -> None:
-        """Check everything that does not need the bodies. Raises `BadBatch`."""
-        source, count, run_count, head_bytes, body_bytes, columns, topics, places = check_head(head, nbytes)
-        self._batch = MessageBatch(count, run_count, head_bytes, body_bytes, columns, topics, places)
-        self._batch._table = source
-        self._batch.bodies = memoryview(b"")
-
-    @property
-    def count(self) -> int:
-        """Messages in the batch."""
-        return self._batch.count
-
-    @property
-    def body_bytes(self) -> int:
-        """Bytes of all bodies."""
-        return self._batch.body_bytes
-
-    def runs_with(self, topic: str) -> Int64s:
-        """Return the runs that hold a message of `topic`, by number, rising."""
-        batch = self._batch
-        if topic not in batch.topics:
-            return np.empty(0, I8)
-        if batch.topic_index is None:
-            return np.arange(batch.run_count, dtype=I8)
-        own = (batch.topic_index == batch.topics.index(topic)).nonzero()[0]
-        runs: Int64s = np.unique(batch.run_starts.searchsorted(own, "right") - 1)
-        return runs
-
-    def ranges(self, runs: Int64s) -> list[tuple[int, int]]:
-        """Return where the bodies of `runs` are among all bodies: first byte, and the first after; neighbours
-        are one."""
-        starts, offsets = self._batch.run_starts, self._batch.offsets
-        found: list[tuple[int, int]] = []
-        firsts, lasts = offsets[starts[runs]].tolist(), offsets[starts[runs + 1]].tolist()
-        for first, last in zip(firsts, lasts, strict=True):
-            if found and found[-1][1] == first:
-                found[-1] = found[-1][0], last
-            elif first < last:
-                found.append((first, last))
-        return found
-
-    def take(self, runs: Int64s, bodies: Buffer) -> tuple[MessageBatch, Int64s]:
-        """Return the messages of `runs`, whose `bodies` are given one after the other, and their indexes in
-        the batch.
-
-        Raises `BadBatch` when there are more or fewer bytes, `CorruptBatch` when a checksum does not match.
-        """
-        batch = self._batch
-        wanted = np.zeros(batch.run_count, np.bool_)
-        wanted[runs] = True
-        indices = np.repeat(wanted, lengths_of(batch.run_starts)).nonzero()[0]
-        offsets = offsets_from(lengths_of(batch.offsets)[indices])
-        if int(offsets[-1]) != memoryview(bodies).nbytes:
-            raise BadBatch(f"bodies of {int(offsets[-1])} bytes were asked for, {len(bodies)} are here")
-        taken = take_runs(batch, indices, offsets, bodies)
-        taken.verify()
-        return taken, indices
