@@ -43,6 +43,10 @@ class AckAccumulator:
         self.dropped = False
         """Whether a lost connection took some that may not have been reported to the client yet."""
 
+    def gather(self, limit: int) -> None:
+        """Gather that many at most from now on."""
+        self.limit = limit
+
 
 class Hold:
     """One subscription on one connection: at-least-once messages that it was given are its while it lasts."""
@@ -51,6 +55,10 @@ class Hold:
 
     def __init__(self) -> None:
         self.over = False
+
+    def end(self) -> None:
+        """The messages have gone back to their queues."""
+        self.over = True
 
 
 class Settling(Protocol):

@@ -7,7 +7,7 @@ array in place of an object or a number where a path continues, is decoded and w
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
@@ -25,7 +25,8 @@ class FoundShape:
 
     __slots__ = ("_found", "_value")
 
-    walker: Walker
+    read: ClassVar[staticmethod[[Any], list[Any]]]
+    """The walk."""
 
     def __init__(self, value: Any, found: list[Any] | None = None) -> None:
         self._value = value
@@ -34,7 +35,7 @@ class FoundShape:
     def __getitem__(self, slot: int) -> Any:
         found = self._found
         if found is None:
-            found = self._found = self.walker.read(self._value)
+            found = self._found = self.read(self._value)
         return found[slot]
 
 
@@ -63,7 +64,8 @@ class PathShape(NamedTuple):
 def shape_of(
     paths: Sequence[Path], plain: Callable[[Any], Any] | None = None, *, nested: bool = True
 ) -> PathShape:
-    """Return the shape of `paths`, each of which starts with a name. `plain` is as for `Walker`.
+    """Return the shape of `paths`, each of which starts with a name. `plain` makes a value
+    one of the plain ones (see `types`); without it all of them are.
 
     With `nested=False` whatever is below a field at the top is found by a walk, so that every object fits.
     """
@@ -105,8 +107,9 @@ def _structure(
 def _walked(
     below: _Wanted, place: str, access: dict[int, str], plain: Callable[[Any], Any] | None
 ) -> tuple[type[FoundShape], Values]:
-    walker = Walker([steps for steps, _ in below], plain)
-    kind = type("Walked", (FoundShape,), {"walker": walker, "__slots__": ()})
+    walker = Walker([steps for steps, _ in below])
+    read = walker.read if plain is None else lambda document: [*map(plain, walker.read(document))]
+    kind = type("Walked", (FoundShape,), {"read": staticmethod(read), "__slots__": ()})
     numbers = [n for _, n in below]
     access.update((n, f"{place}[{slot}]") for n, slot in zip(numbers, walker.slots, strict=True))
     return kind, lambda values: kind(None, [values[n] for n in numbers])

@@ -6,7 +6,7 @@ there are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 FEW: Final = 4
@@ -36,24 +36,19 @@ class WalkedNode:
 
 
 class Walker:
-    """Reads a set of paths, given by their steps, from documents. `plain` makes a value one of the plain ones
-    (see `types`); without it all of them are."""
+    """Reads a set of paths, given by their steps, from documents."""
 
-    __slots__ = ("_paths", "_plain", "_root", "slots")
+    __slots__ = ("_paths", "_root", "slots")
 
-    def __init__(
-        self, paths: Sequence[Sequence[str | int]], plain: Callable[[Any], Any] | None = None
-    ) -> None:
+    def __init__(self, paths: Sequence[Sequence[str | int]]) -> None:
         self._root = WalkedNode()
-        self._plain = plain
         self.slots: tuple[int, ...] = tuple(self._root.add(steps, n) for n, steps in enumerate(paths))
         """For each path, where in the list that `read` gives its value is."""
         self._paths = [tuple(steps) for steps in paths]
 
     def read(self, document: Any) -> list[Any]:
         """Return the values found in `document`, None where there is none."""
-        found = self._one_by_one(document) if len(self._paths) <= FEW else self._together(document)
-        return found if self._plain is None else [*map(self._plain, found)]
+        return self._one_by_one(document) if len(self._paths) <= FEW else self._together(document)
 
     def _one_by_one(self, document: Any) -> list[Any]:
         """Quickest for few paths that meet no array but with subscripts."""

@@ -57,11 +57,11 @@ class AsyncMessageStream(StreamBase):
     # -- the application --------------------------------------------------------------------------------
 
     def __aiter__(self) -> AsyncIterator[Message]:
-        self._auto_ack.began()
+        self._begin_loop()
         return self._iterator
 
     async def __anext__(self) -> Message:
-        self._auto_ack.in_loop = False
+        self._in_loop = False
         return await anext(self._iterator)
 
     async def batches(self, timeout: Timeout = DEFAULT) -> AsyncIterator[MessageBatch]:
@@ -72,7 +72,7 @@ class AsyncMessageStream(StreamBase):
         without the messages given already.
         """
         auto_ack = self._auto_ack
-        auto_ack.began()
+        self._begin_loop()
         auto_ack.done()
         rest = rest_of(bare(self._current))
         if rest is not None and not is_gone(rest):
@@ -101,7 +101,7 @@ class AsyncMessageStream(StreamBase):
         Raises `TimedOut` when none came, `StreamEnded` when there are no more, and what cut a limited
         reading short.
         """
-        self._auto_ack.in_loop = False
+        self._in_loop = False
         while True:
             message = next(self._current, None)
             if message is not None:
@@ -123,7 +123,7 @@ class AsyncMessageStream(StreamBase):
         buffer = self.buffer
         who = object()
         try:
-            self._locked(self._begin_catch_up, who)
+            self._locked(buffer.begin_catch_up, who)
             self._pay(early=buffer.credit_early)
             await self._changed.wait_for(lambda: buffer.settled, seconds)
             buffer.check_caught_up(seconds)

@@ -101,12 +101,10 @@ class AutoAckReader:
     Asking for the next one says that it is done, leaving by an exception that it is not.
     """
 
-    __slots__ = ("in_loop", "last")
+    __slots__ = ("last",)
 
     def __init__(self) -> None:
         self.last: Message | MessageBatch | None = None
-        self.in_loop = False
-        """Whether a loop asks, so that it has to come back before the next loop."""
 
     def done(self, action: Action = "ack") -> None:
         """The reader asks for the next."""
@@ -118,16 +116,6 @@ class AutoAckReader:
     def failed(self) -> None:
         """The reader has left by an exception."""
         self.done("cancel")
-
-    def began(self) -> None:
-        """A loop begins: one before that was left in the middle of a message may not be done with it."""
-        if self.in_loop:
-            self.failed()
-        self.in_loop = True
-
-    def took(self) -> None:
-        """The last message was asked for by itself, without a loop."""
-        self.in_loop = False
 
     def over(self, messages: Iterator[Message], batch: MessageBatch) -> Iterator[Message]:
         """`messages` of `batch` for the reader: they often are themselves."""

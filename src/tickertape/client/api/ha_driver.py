@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Generator
 from contextlib import AbstractContextManager, ExitStack
+from random import random
 from typing import Any, NamedTuple, TypeAlias
 
 from tickertape.base.errors import Disconnected, StoreError, TickertapeError, TimedOut
@@ -220,7 +221,7 @@ class HADriver(ClientDriver):
         elif isinstance(action, machine.AskChooser):
             self.feed(policies.choose())
         elif isinstance(action, machine.AskDelay):
-            self.feed(policies.delay(action.uri, now().mono))
+            self.feed(policies.delay(action.uri, now().mono, random()))
         elif isinstance(action, machine.ReportSuccess):
             policies.succeeded(action.uri, self._instance)
         elif isinstance(action, machine.ReportFailure):

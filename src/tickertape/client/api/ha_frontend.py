@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from random import random
 from typing import Any, Literal, Self
 
 from tickertape.client.api.driver import DriverSettings
@@ -62,7 +61,6 @@ class HAFrontend(ClientFrontend):
             password=password_of(password, token),
             credentials=credentials,
             handlers=handlers,
-            chance=random,
         )
         settings = DriverSettings(handlers, NO_ADDRESS, credentials, timeout)
         self._drive_with(self._driver_type(core, settings, policies), store, bookmark_store)

@@ -52,6 +52,8 @@ class StreamBase(ABC):
         self.buffer = MessageBuffer(self.sub_id, limited=request.limited and not request.handled)
         self._owner = owner
         self._auto_ack = AutoAckReader()
+        self._in_loop = False
+        """Whether a loop asks, so that it has to come back before the next loop."""
         self._forked = False
 
     # -- the application --------------------------------------------------------------------------------
@@ -154,6 +156,12 @@ class StreamBase(ABC):
     def _drop_current(self) -> None:
         """Give nothing more of the batch at hand."""
 
+    def _begin_loop(self) -> None:
+        """A loop begins: one before that was left in the middle of a message may not be done with it."""
+        if self._in_loop:
+            self._auto_ack.failed()
+        self._in_loop = True
+
     def _end_subscription(self) -> None:
         if self._forked:
             return
@@ -166,15 +174,11 @@ class StreamBase(ABC):
         if early or due:
             self._owner.consumed(self.request, early + due)
             # Only now: an exception that comes out of the report says that nothing was reported.
-            self.buffer.credit_early -= early
-            self.buffer.credit_due -= due
+            self.buffer.paid(early=early, due=due)
 
     def _begin_conflation(self, by: str) -> Superseded | None:
-        self.buffer.credit_early += self.buffer.conflate(by)
+        self.buffer.conflate(by)
         return self.buffer.take_superseded()
-
-    def _begin_catch_up(self, who: object) -> None:
-        self.buffer.credit_early += self.buffer.begin_catch_up(who)
 
     def _discard(self, superseded: Superseded | None) -> None:
         error = None if superseded is None else discard_superseded(superseded)

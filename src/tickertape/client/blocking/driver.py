@@ -272,7 +272,8 @@ class ThreadDriver(ClientDriver):
             sequence = step(*arguments)
             connection = self.connection
             later = self._take_sends() if self.effects else ()
-            self.publishing.unfinished = False
+            if self.publishing.unfinished:
+                self.publishing.finished()
             self.lock.release()
             self._carry_out(connection, later)
         except BaseException as error:
@@ -287,7 +288,7 @@ class ThreadDriver(ClientDriver):
         if self.owns_lock():
             if refused:
                 connection, later = self.connection, self._take_sends()
-                self.publishing.unfinished = False
+                self.publishing.finished()
             elif self.publishing.unfinished or self.effects:
                 if connection is not None:
                     connection.hang_up(Disconnected("publishing was interrupted"))
@@ -477,7 +478,7 @@ class ThreadDriver(ClientDriver):
                 return
             self.core.written(frame)
             later = self._take_sends()
-            self.publishing.unfinished = False
+            self.publishing.finished()
         self._carry_out(connection, later)
 
     # -- inside -----------------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ class MessageStream(StreamBase):
     # -- the application --------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Message]:
-        self._auto_ack.began()
+        self._begin_loop()
         return self._messages()
 
     def _messages(self) -> Iterator[Message]:
@@ -74,7 +74,7 @@ class MessageStream(StreamBase):
         return self._iterator
 
     def __next__(self) -> Message:
-        self._auto_ack.took()
+        self._in_loop = False
         for message in self._messages():  # unlike a call of `next`, it lets no signal handler in behind it
             return message
         raise StopIteration
@@ -87,7 +87,7 @@ class MessageStream(StreamBase):
         without the messages given already.
         """
         auto_ack = self._auto_ack
-        auto_ack.began()
+        self._begin_loop()
         auto_ack.done()
         rest = self._take_rest()
         if rest is not None and not is_gone(rest):
@@ -117,7 +117,7 @@ class MessageStream(StreamBase):
         reading short.
         """
         while True:
-            self._auto_ack.in_loop = False
+            self._in_loop = False
             for message in self._place.messages:  # no call: see `__next__`
                 return message
             batch = self._next_batch(timeout)
@@ -137,7 +137,7 @@ class MessageStream(StreamBase):
         buffer = self.buffer
         who = object()
         try:
-            self._locked(self._begin_catch_up, who)
+            self._locked(buffer.begin_catch_up, who)
             self._pay(early=buffer.credit_early)
             self._locked(self._wait_caught_up, seconds)
         finally:

@@ -34,8 +34,7 @@ from tickertape.client.subscriptions.resubscribe import ReplayState, ServerTerms
 class ApplicationPolicies:
     """The application's objects of one client.
 
-    `handlers` reports what the objects raise; `chance` draws a number of 0 <= chance < 1. Raises `BadOption`
-    for an object that lacks methods.
+    `handlers` reports what the objects raise. Raises `BadOption` for an object that lacks methods.
     """
 
     def __init__(
@@ -49,7 +48,6 @@ class ApplicationPolicies:
         password: str | None,
         credentials: Credentials,
         handlers: HandlerRunner,
-        chance: Callable[[], float],
     ) -> None:
         if not isinstance(chooser, ServerChooser):
             raise BadOption(f"a {type(chooser).__name__} is no ServerChooser: it lacks methods of it")
@@ -62,7 +60,6 @@ class ApplicationPolicies:
         self._user = user
         self._password = password
         self._credentials = credentials
-        self._chance = chance
         self._tell = handlers.tell
         self._authenticator: Authenticator = DefaultAuthenticator()
         self._refused: Authenticator | None = None
@@ -95,11 +92,11 @@ class ApplicationPolicies:
             self._authenticator = authenticator
             return ServerChosen(uri)
 
-    def delay(self, uri: str, mono: float) -> DelayChosen:
-        """Ask the delay strategy how long to wait before connecting there."""
+    def delay(self, uri: str, mono: float, chance: float) -> DelayChosen:
+        """Ask the delay strategy how long to wait before connecting there; see `DelayStrategy.next_delay`."""
         try:
             with plainly("the delay strategy"):
-                seconds = self._delays.next_delay(uri, mono, self._chance())
+                seconds = self._delays.next_delay(uri, mono, chance)
             if seconds is not None and not 0 <= seconds < float("inf"):
                 raise UsageError(f"the delay strategy said {seconds!r}, which is no number of seconds")
         except Exception as error:  # noqa: BLE001 - code of the application may raise anything

@@ -105,6 +105,16 @@ class UnansweredFrames:
         self.last_persisted = 0
         """Last persisted sequence, as reported at logon."""
 
+    def use_store(self, store: PublishStore | None) -> None:
+        """`store` holds recorded messages from here on."""
+        self.store = store
+        if store is not None:
+            self.sent_sequence = store.last_sequence
+
+    def connect(self, last_persisted: int) -> None:
+        """A connection is ready, and the server reported this sequence."""
+        self.frame, self.last_persisted = 0, last_persisted
+
     def sent(self, buffer: SendBuffer, stored: Stored) -> int:
         """`stored` is about to go out as a frame of `buffer`, whose number this is."""
         self.frame += 1

@@ -99,7 +99,7 @@ class Publisher:
         self.run: AppendRun = CLOSED
         """The open run: its owner publishes by appending to it (see `AppendRun`); else `CLOSED`."""
         self.unfinished = False
-        """Frames were begun that are not complete, or not with the connection. The driver sets it back."""
+        """Frames were begun that are not complete, or not with the connection, until `finished`."""
 
     # -- the application --------------------------------------------------------------------------------
 
@@ -253,6 +253,10 @@ class Publisher:
         if self._taken_over is not None:
             raise self._taken_over
 
+    def finished(self) -> None:
+        """The connection has all frames of the step."""
+        self.unfinished = False
+
     def interrupted(self) -> None:
         """An exception came in the middle of a step: forget what is half done. The connection has to end.
 
@@ -289,12 +293,13 @@ class Publisher:
         self._close_run()
         if self._connected and buffer.count:
             self._flush_buffer(buffer)
-        self._taken_over = self._resending.refused = None
-        self.store = self._outstanding.store = store
+        self._taken_over = None
+        self._resending.use_other_store()
+        self.store = store
+        self._outstanding.use_store(store)
         self._appending = store if isinstance(store, AppendingPublishStore) else None
         buffer.sequenced = store is not None
         if store is not None:
-            self._outstanding.sent_sequence = store.last_sequence
             buffer.base = checks.next_sequence(store, self._outstanding.last_persisted, now)
             self._own_from = 1 if never else buffer.base
             self.server_topics.restart(self._own_from, store.last_sequence)
@@ -328,10 +333,9 @@ class Publisher:
         try:
             if self._recorded.count:
                 self._flush_buffer(self._recorded)  # while disconnected: into the store, and sent from there
-            self._outstanding.frame = 0
             self._refusal = None
-            self._outstanding.last_persisted = last_persisted
-            self._recorded.idle = self._unrecorded.idle = True
+            self._outstanding.connect(last_persisted)
+            self._buffers.connect()
             self.server_topics.assume(self._own_from, self._recorded.base - 1)
             _note_logon(self.store)
             self._resume(now)
@@ -448,7 +452,7 @@ class Publisher:
     def _close_run(self) -> None:
         self.run = CLOSED
         if self.kept is not None:
-            self.kept.open = False
+            self.kept.close()
             self.kept = None
         self._buffers.close()
 

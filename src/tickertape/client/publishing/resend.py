@@ -101,6 +101,10 @@ class StoreResend:
         """Stop: there is no connection, or nothing to be sent."""
         self._window = None
 
+    def use_other_store(self) -> None:
+        """The client has another store: what the last connection could not take is not in it."""
+        self.refused = None
+
     def discarded(self, sequence: int) -> None:
         """The store let go of everything up to `sequence`."""
         if self._window is not None:

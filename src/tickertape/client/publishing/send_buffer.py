@@ -216,6 +216,10 @@ class StoreAppend:
         self.publish: Callable[[bytes], int | None] = publish
         """The sequence of the message; None where it has to go the long way, and nothing was done."""
 
+    def close(self) -> None:
+        """Append nothing more: `publish` gives None."""
+        self.open = False
+
 
 class SendBuffers:
     """Both send buffers of one client."""
@@ -239,6 +243,11 @@ class SendBuffers:
         """End the runs."""
         self.recorded.close()
         self.unrecorded.close()
+
+    def connect(self) -> None:
+        """A connection is ready: nothing was sent on it."""
+        for buffer in (self.recorded, self.unrecorded):
+            buffer.idle = True
 
     def disconnect(self) -> None:
         """Nothing that was sent will be answered, and what no store keeps is gone. No run is open."""

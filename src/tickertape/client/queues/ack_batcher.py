@@ -78,7 +78,7 @@ class AckBatcher:
         """The subscription is over. What is left of it to be sent is sent as `send_all` does."""
         gathering = self._by_id.pop(sub_id, None)
         if gathering is not None:
-            gathering.limit = 1
+            gathering.gather(1)
             self._gather_out(gathering)
             self._measure()
             self.send_all()
@@ -130,7 +130,7 @@ class AckBatcher:
                 if self.behind:
                     self._look_at(now.mono + settlement_wait_seconds)
                 return
-            gathering.limit = len(gathering.items) + self.batch_size
+            gathering.gather(len(gathering.items) + self.batch_size)
             self._look_at(now.mono + settlement_wait_seconds)
         if gathering.items and not gathering.timed:
             gathering.timed = True
@@ -266,9 +266,9 @@ class AckBatcher:
         size = self.batch_size if self._connected else 1
         least = size
         for gathering in self._by_id.values():
-            gathering.limit = max(1, min(size, gathering.granted))
+            gathering.gather(max(1, min(size, gathering.granted)))
             least = min(least, gathering.limit)
-        self._loose.limit = least
+        self._loose.gather(least)
 
     def _say(self, bodies: Iterable[bytes]) -> None:
         for gathering in (*self._by_id.values(), self._loose):

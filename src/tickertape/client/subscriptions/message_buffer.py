@@ -205,7 +205,7 @@ class MessageBuffer:
     _prepaid_cost: int = 0
     """Up to where what came was granted again before it was taken."""
     credit_due: int = 0
-    """The cost to report for the batch at hand once it is done with; who reports it sets it to 0."""
+    """The cost to report for the batch at hand once it is done with; `paid` takes from it."""
     passed: bool = False
     """Whether all messages of the batch taken last came again and were discarded meanwhile."""
     credit_early: int = 0
@@ -230,9 +230,8 @@ class MessageBuffer:
         self._pushed_cost += batch.cost
         return self._prepay() if self._catching_up else 0
 
-    def conflate(self, by: str) -> int:
-        """From now on only the newest message of each key waits here; the cost to report at once. Raises
-        `UsageError`."""
+    def conflate(self, by: str) -> None:
+        """From now on only the newest message of each key waits here. Raises `UsageError`."""
         conflation = StreamConflation(by)
         came, self._batches = self._batches, deque()
         self._conflation = conflation
@@ -246,7 +245,7 @@ class MessageBuffer:
             self._pushed_batches -= 1
             self._pushed_cost -= batch.cost
             due += self._conflate(conflation, batch, paid=at <= paid_cost)
-        return due
+        self.credit_early += due
 
     def take_superseded(self) -> Superseded | None:
         """The messages to discard in a bookmark store because newer ones took their places. Each is given
@@ -329,6 +328,11 @@ class MessageBuffer:
         """The batch taken last, until it is settled."""
         return self._taken[2]
 
+    def paid(self, *, early: int, due: int) -> None:
+        """So much was reported of `credit_early` and `credit_due`."""
+        self.credit_early -= early
+        self.credit_due -= due
+
     def settle(self) -> int:
         """The cost to report for the batch taken last: asking for another one says that it is done with."""
         due, self.credit_due = self.credit_due, 0
@@ -396,10 +400,10 @@ class MessageBuffer:
 
     # -- waiting for the replay to catch up -------------------------------------------------------------
 
-    def begin_catch_up(self, who: object) -> int:
-        """Start to wait for the replay; returns the cost to report, of batches that are granted again."""
+    def begin_catch_up(self, who: object) -> None:
+        """Start to wait for the replay: the batches here are granted again."""
         self._catching_up.add(who)
-        return self._prepay()
+        self.credit_early += self._prepay()
 
     def end_catch_up(self, who: object) -> None:
         """End the waiting for the replay."""

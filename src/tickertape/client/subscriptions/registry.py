@@ -295,7 +295,7 @@ class SubscriptionRegistry:
         found = [self._by_id[sub_id] for sub_id in sub_ids]
         if all(subscription.replay is not None for subscription in found):
             for subscription in found:
-                subscription.terms.paused = paused
+                subscription.terms.pause(paused=paused)
 
     def kept(self) -> list[str]:
         """Return the ids that wait to be placed again, in the order of the first placement."""
@@ -501,7 +501,7 @@ class SubscriptionRegistry:
         """The server paused or resumed them: it may read the log once for all that one command resumed."""
         for sub_id in sub_ids:
             if sub_id in self._by_id:
-                self._by_id[sub_id].terms.paused = paused
+                self._by_id[sub_id].terms.pause(paused=paused)
         if not paused:
             sinks = [self._by_id[sub_id].sink for sub_id in dict.fromkeys(sub_ids) if sub_id in self._by_id]
             if len(sinks) > 1:

@@ -149,6 +149,10 @@ class ServerTerms:
         self.conflated = asked.get("conflation", "none") != "none"
         self.options = {name: value for name, value in asked.items() if name not in _OWN}
 
+    def pause(self, *, paused: bool) -> None:
+        """It is paused from now on, or goes on."""
+        self.paused = paused
+
     def again(self, replay: ReplayState | None) -> str:
         """The options with which it is placed again."""
         options = dict(self.options)

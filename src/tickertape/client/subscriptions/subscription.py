@@ -114,7 +114,7 @@ class Subscription:
         self.hold, old.hold = old.hold, self.hold
         if old.replay is not None and self.replay is None:
             self.replay = old.replay
-            self.terms.paused = self.terms.paused or old.terms.paused
+            self.terms.pause(paused=self.terms.paused or old.terms.paused)
             self.context = msgspec.structs.replace(self.context, with_bookmark=True, store=old.context.store)
 
     def lose(self) -> None:
@@ -126,7 +126,7 @@ class Subscription:
 
     def end_leases(self) -> None:
         """End its leases: the messages have gone back to their queues."""
-        self.hold.over = True
+        self.hold.end()
 
     def leased(self, command: Deliver, leases: Leases) -> SubscriptionContext:
         """The context of a batch that came out of a queue."""

@@ -6,7 +6,7 @@ between two matches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -54,10 +54,10 @@ class Match(NamedTuple, Generic[G]):
 
 
 class SubscriptionIndex(Generic[S, G]):
-    """Subscriptions, in groups that `make` creates."""
+    """Subscriptions, in groups of `group_type`."""
 
-    def __init__(self, make: Callable[[Interest], G]) -> None:
-        self._make = make
+    def __init__(self, group_type: type[G]) -> None:
+        self._group_type = group_type
         self._by_topic: dict[str, G] = {}
         """Groups that cover one whole topic."""
         self._groups: dict[Hashable, G] = {}
@@ -93,7 +93,7 @@ class SubscriptionIndex(Generic[S, G]):
         groups, key = self._place(interest)
         group = groups.get(key)
         if group is None:
-            group = groups[key] = self._make(interest)
+            group = groups[key] = self._group_type(interest)
             if is_indexed(interest):
                 self._filtered.add(group)
             elif interest.pattern is not None:
@@ -138,7 +138,7 @@ class SubscriptionIndex(Generic[S, G]):
         """Move groups with filters in an index to new ones: one for each topic, one for all patterns."""
         taken = []
         for filtered in self._filtered.apart():
-            other: SubscriptionIndex[S, G] = SubscriptionIndex(self._make)
+            other: SubscriptionIndex[S, G] = SubscriptionIndex(self._group_type)
             other._filtered = filtered
             for group in filtered.groups():
                 del self._groups[group.interest.key]

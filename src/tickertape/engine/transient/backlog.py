@@ -92,11 +92,11 @@ class Backlog(InterestGroup["TransientFeed"]):
 
     def grow(self, now: float) -> BacklogBlock:
         """Append a block."""
-        block = BacklogBlock(self, now)
-        if self.tail is None:
+        last, block = self.tail, BacklogBlock(self, now)
+        if last is None:
             self.head = block
         else:
-            self.tail.next = block
+            last.next = block
         self.tail = block
         if self.to_write is None:
             self.to_write = block

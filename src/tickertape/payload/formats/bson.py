@@ -71,14 +71,14 @@ class BsonReader:
     """Reads paths from BSON (a `FieldReader`)."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        self._walker = Walker([path.steps for path in paths], _plain)
+        self._walker = Walker([path.steps for path in paths])
         self.access: tuple[str, ...] = tuple(f"[{slot}]" for slot in self._walker.slots)
         self.quick: Callable[[bytes], Any] = self.decode
         self.doubts: tuple[type[Exception], ...] = ()
 
     def decode(self, body: bytes) -> list[Any]:
         """See `FieldReader`."""
-        return self._walker.read(_decode(body))
+        return [*map(_plain, self._walker.read(_decode(body)))]
 
 
 class _BsonDocuments:

@@ -31,7 +31,7 @@ class MakeDecoder(Protocol):
 
 
 class DecodedReader:
-    """Reads paths with a decoder of msgspec. `plain` is as for `Walker`."""
+    """Reads paths with a decoder of msgspec. `plain` is as for `shape_of`."""
 
     def __init__(
         self, paths: Sequence[Path], decoder: MakeDecoder, plain: Callable[[Any], Any] | None = None
@@ -77,7 +77,7 @@ class DecodedReader:
     @cached_property
     def _from_document(self) -> Callable[[bytes], Sequence[Any]]:
         """Values of the paths from any document."""
-        walker = Walker([path.steps for path in self._paths], self._plain)
+        walker = Walker([path.steps for path in self._paths])
         decode = self._decoder(Any, None)
 
         def read(body: bytes) -> Sequence[Any]:

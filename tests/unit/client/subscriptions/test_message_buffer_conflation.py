@@ -9,6 +9,7 @@ from random import Random
 import pytest
 
 from tests.unit.client.stream_owner import Owner, asked
+from tests.unit.client.subscriptions.test_message_buffer import early_of
 from tickertape.base.errors import StoreFailed, UsageError
 from tickertape.batch.builders.builder import BatchBuilder
 from tickertape.batch.format import UInt64s
@@ -91,9 +92,11 @@ def test_every_cost_is_reported_once(seed: int) -> None:
             owed += inbox.push(batch)
         elif what < 0.6 and not conflating:
             conflating = True
-            owed += inbox.conflate("sow_key")
+            inbox.conflate("sow_key")
+            owed += early_of(inbox)
         elif what < 0.65:
-            owed += inbox.begin_catch_up(who)
+            inbox.begin_catch_up(who)
+            owed += early_of(inbox)
         elif what < 0.7:
             inbox.end_catch_up(who)
         elif inbox.ready:
