@@ -57,7 +57,7 @@ def transactions(data: bytes) -> str:
     world.broker.connected(77)
     for number, event in enumerate(connection.feed(data)):
         if isinstance(event, Violation):
-            world.broker.violated(77, event.error)
+            world.broker.goodbye(77, event.error)
         else:
             world.broker.received(77, event.command, event.batch, world.now())
         world.collect()

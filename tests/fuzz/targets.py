@@ -150,7 +150,7 @@ def engine(data: bytes) -> str:
     world.broker.connected(conn)
     for event in connection.feed(data):
         if isinstance(event, Violation):
-            world.broker.violated(conn, event.error)
+            world.broker.goodbye(conn, event.error)
         else:
             world.broker.received(conn, event.command, event.batch, world.now())
         world.collect()

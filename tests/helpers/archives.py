@@ -100,7 +100,7 @@ class ArchiveWriter:
         return AddAction(
             path,
             target.stat().st_size,
-            schema.partition_values(day, topic),
+            {"date": day.isoformat(), "topic": topic},
             0,
             True,
             text if statistics else "{}",

@@ -154,11 +154,6 @@ def file_path(day: date, name: str) -> str:
     return f"date={day.isoformat()}/{name}.parquet"
 
 
-def partition_values(day: date, topic: str) -> dict[str, str | None]:
-    """Return the partition values of a file."""
-    return {"date": day.isoformat(), "topic": topic}
-
-
 def day_of(timestamp: int) -> date:
     """Return the UTC day of a timestamp in microseconds."""
     return (_EPOCH + timedelta(days=timestamp // _DAY)).date()

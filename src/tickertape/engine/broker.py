@@ -204,9 +204,10 @@ class Broker:
             self.subscriptions.drop(session)
             self._submit()
 
-    def violated(self, conn: int, error: TickertapeError) -> None:
-        """Close a connection that broke the protocol."""
-        self._goodbye(conn, error)
+    def goodbye(self, conn: int, error: TickertapeError) -> None:
+        """Close a connection with an error, and forget it at once."""
+        self._outbox.close(conn, error)
+        self.disconnected(conn)
 
     def writable(self, conn: int) -> None:
         """Go on sending to a connection that has room again."""
@@ -233,7 +234,7 @@ class Broker:
                 return
             self._dispatch(session, command, batch)
         except TickertapeError as error:
-            self._goodbye(conn, error)
+            self.goodbye(conn, error)
         self._after_input()
 
     def probed(self, conn: int, sight: Liveness, now: Now) -> None:
@@ -241,7 +242,7 @@ class Broker:
         self._clock.set(now)
         error = self.heartbeats.probed(conn, sight)
         if error is not None:
-            self._goodbye(conn, error)
+            self.goodbye(conn, error)
 
     def archive_changed(self, now: Now) -> None:
         """Look again which segments retention may remove: the archive has changed."""
@@ -391,7 +392,7 @@ class Broker:
         try:
             self._publish_handler.looked_up(lookup)
         except TickertapeError as error:
-            self._goodbye(lookup.session.conn, error)
+            self.goodbye(lookup.session.conn, error)
 
     # -- the journal ----------------------------------------------------------------------------------
 
@@ -439,7 +440,7 @@ class Broker:
         self._failed = True
         assert self._commits.failure is not None
         for conn in self.connections:
-            self._goodbye(conn, self._commits.failure)
+            self.goodbye(conn, self._commits.failure)
         self._outbox.put(Fatal(self._commits.failure))
 
     # -- commands -------------------------------------------------------------------------------------
@@ -454,7 +455,7 @@ class Broker:
         session, old = self._sessions.logon(conn, command, user)
         if old is not None:
             taken = f"name in use: another connection took over the client name {shown(old.name)}"
-            self._goodbye(old.conn, NameInUse(taken))
+            self.goodbye(old.conn, NameInUse(taken))
         self._unauthenticated.discard(conn)
         self.statistics.logged_on()
         self._outbox.put(LogonAccepted(conn))
@@ -514,9 +515,4 @@ class Broker:
         self._publish_handler.publish(session, command, batch)
 
     def _close_slow_consumer(self, session: Session, why: str) -> None:
-        self._goodbye(session.conn, SlowClient(f"it does not read what it subscribed to: {why}"))
-
-    def _goodbye(self, conn: int, error: TickertapeError) -> None:
-        """Close a connection with an error and forget it at once."""
-        self._outbox.close(conn, error)
-        self.disconnected(conn)
+        self.goodbye(session.conn, SlowClient(f"it does not read what it subscribed to: {why}"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, get_args
 
@@ -98,7 +98,8 @@ class EngineDriver:
         self.stopped: asyncio.Future[TickertapeError | None] = loop.create_future()
         """Done when the instance is finished: None after a clean stop, else the error that ended it."""
         self._loop = loop
-        self._connections: dict[int, ClientConnection] = {}
+        self.connections: dict[int, ClientConnection] = {}
+        """Open connections by their number."""
         self._logon_timers: dict[int, asyncio.TimerHandle] = {}
         """Of connections without a logon."""
         self._next_conn = 1
@@ -135,10 +136,10 @@ class EngineDriver:
         """Take an accepted connection; returns its number."""
         conn = self._next_conn
         self._next_conn += 1
-        self._connections[conn] = connection
+        self.connections[conn] = connection
         self.empty.clear()
         self.broker.connected(conn)
-        if len(self._connections) > self._connections_max:
+        if len(self.connections) > self._connections_max:
             self.violated(conn, NotReady(f"more than {self._connections_max} connections"))
         else:
             event("connection_open", conn=conn, address=connection.address or None)
@@ -150,7 +151,7 @@ class EngineDriver:
 
     def violated(self, conn: int, error: TickertapeError) -> None:
         """End a connection that broke the rules."""
-        self.broker.violated(conn, error)
+        self.broker.goodbye(conn, error)
         self.flush()
 
     def received(self, conn: int, events: list[Received | Violation]) -> None:
@@ -159,7 +160,7 @@ class EngineDriver:
         for incoming in events:
             if self._scheduler.received(conn, incoming, now):
                 self._set_scheduled(conn, waits=True)
-            if self._connections[conn].takes_logon:
+            if self.connections[conn].takes_logon:
                 # The limits before a logon end with it, and the next command may be here already.
                 self.flush()
         self.flush()
@@ -170,19 +171,19 @@ class EngineDriver:
         if isinstance(incoming, Received):
             self.broker.received(conn, incoming.command, incoming.batch, now)
         else:
-            self.broker.violated(conn, incoming.error)
+            self.broker.goodbye(conn, incoming.error)
         return self.broker.compiler.compiled != before
 
     def _set_scheduled(self, conn: int, *, waits: bool) -> None:
-        connection = self._connections.get(conn)
+        connection = self.connections.get(conn)
         if connection is not None:
             connection.set_reading(enabled=not waits, reason="scheduler")
             self.inbound.excuse(conn, time.monotonic())
 
     def lost(self, conn: int) -> None:
         """Forget a closed connection; commands received before its end count."""
-        connection = self._connections.pop(conn)
-        if not self._connections:
+        connection = self.connections.pop(conn)
+        if not self.connections:
             self.empty.set()
         self._cancel_logon_timer(conn)
         for incoming in self._scheduler.drop(conn):
@@ -198,7 +199,7 @@ class EngineDriver:
     def writable(self, conn: int, *, writable: bool) -> None:
         """Note whether the outbox of a connection has room."""
         # A client that does not read answers sends no more commands: their number has no other bound.
-        self._connections[conn].set_reading(enabled=writable, reason="outbox")
+        self.connections[conn].set_reading(enabled=writable, reason="outbox")
         if writable:
             self.broker.writable(conn)
             self.flush()
@@ -210,13 +211,13 @@ class EngineDriver:
     def large_frame(self, conn: int, size: int, received: int) -> None:
         """Note how much of an unfinished large frame was received."""
         if not self.inbound.came(conn, size, received, time.monotonic()):
-            self._connections[conn].set_reading(enabled=False, reason="inbound")
+            self.connections[conn].set_reading(enabled=False, reason="inbound")
             self._watch_inbound()
 
     def large_frame_ended(self, conn: int) -> None:
         """Note that the large frame of a connection is complete, or its connection ends."""
         for admitted in self.inbound.ended(conn, time.monotonic()):
-            self._connections[admitted].set_reading(enabled=True, reason="inbound")
+            self.connections[admitted].set_reading(enabled=True, reason="inbound")
 
     def _watch_inbound(self) -> None:
         deadline = self.inbound.deadline()
@@ -232,7 +233,7 @@ class EngineDriver:
         if now > due + _LATE_SECONDS_MAX:
             self.inbound.excuse_all(now)
         while (conn := self.inbound.stalled(now)) is not None:
-            if any(map(self._connections[conn].unread_for, _ENGINE_REASONS)):
+            if any(map(self.connections[conn].unread_for, _ENGINE_REASONS)):
                 self.inbound.excuse(conn, now)
             else:
                 self.violated(conn, FrameStalled(_STALLED))
@@ -323,12 +324,12 @@ class EngineDriver:
             if isinstance(effect, Fatal):
                 self._finish(effect.error)
         else:
-            connection = self._connections.get(effect.conn)
+            connection = self.connections.get(effect.conn)
             log_connection_effect(effect, None if connection is None else connection.client)
         return 0
 
     def _control(self, effect: PauseReading | ResumeReading | ProbeConnection) -> None:
-        connection = self._connections.get(effect.conn)
+        connection = self.connections.get(effect.conn)
         if connection is None:
             return
         if isinstance(effect, ProbeConnection):
@@ -341,7 +342,7 @@ class EngineDriver:
         """Write the gathered buffers, one call for each connection."""
         outgoing, self._outgoing = self._outgoing, {}
         for conn, buffers in outgoing.items():
-            connection = self._connections.get(conn)
+            connection = self.connections.get(conn)
             if connection is not None:
                 connection.send(buffers)
 
@@ -368,7 +369,7 @@ class EngineDriver:
     def _logged_on(self, conn: int) -> None:
         client = self.broker.sessions[conn].name
         self._cancel_logon_timer(conn)
-        self._connections[conn].logged_on(client)
+        self.connections[conn].logged_on(client)
         event("logon", conn=conn, client=client)
 
     def _cancel_logon_timer(self, conn: int) -> None:
@@ -378,10 +379,10 @@ class EngineDriver:
 
     def _close(self, effect: CloseConnection) -> None:
         self._write()  # the goodbye goes out before the close
-        connection = self._connections.get(effect.conn)
+        connection = self.connections.get(effect.conn)
         if connection is not None:
             # One too many must not hold a descriptor any longer; a silent client sends nothing to drop.
-            one_too_many = len(self._connections) > self._connections_max
+            one_too_many = len(self.connections) > self._connections_max
             linger = not one_too_many and effect.reason != HeartbeatMissed.code
             connection.close(effect.reason, effect.text, linger=linger)
             self.large_frame_ended(effect.conn)
@@ -437,7 +438,7 @@ class EngineDriver:
         """Say goodbye to every connection and close it; `empty` is set when all are closed.
 
         `served_only`: only connections whose subscriptions have delivered everything persisted."""
-        for conn, connection in list(self._connections.items()):
+        for conn, connection in list(self.connections.items()):
             if connection.ended[0]:
                 continue
             session = self.broker.sessions.get(conn)
@@ -447,7 +448,7 @@ class EngineDriver:
                 and (self.broker.subscriptions.owed(conn) or connection.outbox_bytes)
             ):
                 continue
-            self.broker.violated(conn, NotReady("the server stopped: connect again"))
+            self.broker.goodbye(conn, NotReady("the server stopped: connect again"))
         self.flush()
 
     def release(self) -> None:
@@ -456,7 +457,7 @@ class EngineDriver:
             self._timer.cancel()
         if self._inbound_timer is not None:
             self._inbound_timer.cancel()
-        for connection in list(self._connections.values()):
+        for connection in list(self.connections.values()):
             connection.abort()
         self.disk_worker.stop()
         self._segment_reads.stop()
@@ -464,11 +465,6 @@ class EngineDriver:
         for files in (self._spill, self._archive):
             if files is not None:
                 files.stop()
-
-    @property
-    def connections(self) -> Mapping[int, ClientConnection]:
-        """Open connections by their number."""
-        return self._connections
 
 
 def _read_outcome(data: Buffer | OSError) -> Buffer | TickertapeError:

@@ -103,4 +103,3 @@ def test_days_and_paths() -> None:
     assert schema.day_of(86_400_000_000 - 1) == date(1970, 1, 1)
     assert schema.day_of(86_400_000_000) == date(1970, 1, 2)
     assert schema.file_path(date(2013, 1, 2), "x") == "date=2013-01-02/x.parquet"
-    assert schema.partition_values(date(2013, 1, 2), "a/b") == {"date": "2013-01-02", "topic": "a/b"}

@@ -31,7 +31,8 @@ class ProgressStore(ClosesItself):
     parent's alone: in a forked child everything but `close` raises `Forked`."""
 
     def __init__(self, adapter: RecoveryPointAdapter | None = None) -> None:
-        self._adapter = adapter
+        self.adapter = adapter
+        """What keeps recovery points beside it, if anything."""
         self._offer: Callable[..., None] | None = getattr(adapter, "offer", None)
         self._lock = threading.RLock()
         self._progress: dict[str, Progress] = {}
@@ -40,11 +41,6 @@ class ProgressStore(ClosesItself):
         self._closed = False
         self._refusal: TickertapeError = Closed("this bookmark store is closed")
         forks.register(self)
-
-    @property
-    def adapter(self) -> RecoveryPointAdapter | None:
-        """What keeps recovery points beside it, if anything."""
-        return self._adapter
 
     # -- what a client asks -------------------------------------------------------------------------------
 
@@ -95,7 +91,7 @@ class ProgressStore(ClosesItself):
                 return False
             if progress.discard(publisher, sequence) < 0:
                 return False
-            if self._adapter is not None:
+            if self.adapter is not None:
                 self._has_moved(sub_id)
             return True
 
@@ -148,17 +144,17 @@ class ProgressStore(ClosesItself):
                 self._purging = True
                 self._keep_purge({name: self._progress.pop(name) for name in names})
                 self._purging = False
-            if self._adapter is not None and self._offer is None:
-                self._adapter.purge(sub_id)
-        if self._adapter is not None and self._offer is not None:
-            self._adapter.purge(sub_id)  # not under the lock: it may be waiting to read a point
+            if self.adapter is not None and self._offer is None:
+                self.adapter.purge(sub_id)
+        if self.adapter is not None and self._offer is not None:
+            self.adapter.purge(sub_id)  # not under the lock: it may be waiting to read a point
 
     def close(self) -> None:
         """See `BookmarkStore.close`. The adapter is closed too."""
         if self._closed:
             return
-        if self._adapter is not None:
-            self._adapter.close()
+        if self.adapter is not None:
+            self.adapter.close()
         with self._lock:
             self._closed = True
             self._progress = {}
@@ -222,13 +218,13 @@ class ProgressStore(ClosesItself):
         """Tell the adapter. Called under the lock."""
         if self._offer is not None:
             self._offer(sub_id, self.most_recent)
-        elif self._adapter is not None:
-            self._adapter.update(sub_id, self._progress[sub_id].most_recent())
+        elif self.adapter is not None:
+            self.adapter.update(sub_id, self._progress[sub_id].most_recent())
 
     def _load_adapter(self) -> None:
         """Begin with what the adapter has."""
-        if self._adapter is not None:
-            for sub_id, bookmarks in self._adapter.load():
+        if self.adapter is not None:
+            for sub_id, bookmarks in self.adapter.load():
                 self._restore(sub_id, bookmarks)
 
     def _restore(self, sub_id: str, bookmarks: Sequence[Bookmark]) -> None:

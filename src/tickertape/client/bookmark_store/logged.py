@@ -123,7 +123,7 @@ class LoggedBookmarkStore(FileBackedStore):
             self._at = at + RECORD_BYTES
             if self._always:
                 self._file.sync(at, self._at)
-            if self._adapter is not None:
+            if self.adapter is not None:
                 self._has_moved(sub_id)
             return True
 
@@ -148,7 +148,7 @@ class LoggedBookmarkStore(FileBackedStore):
         try:
             end = self._read(content)
         except StoreCorrupt:
-            if self._adapter is None:
+            if self.adapter is None:
                 raise
             self._progress.clear()
             self._load_adapter()

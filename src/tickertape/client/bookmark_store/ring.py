@@ -83,7 +83,7 @@ class RingBookmarkStore(FileBackedStore):
             else:
                 cell.moved = ordinal
                 self._write(cell, publisher, sequence, ordinal, 0)
-            if self._adapter is not None:
+            if self.adapter is not None:
                 self._has_moved(sub_id)
             return True
 
@@ -109,7 +109,7 @@ class RingBookmarkStore(FileBackedStore):
                 self._free = [n for n in reversed(range(self._subscriptions)) if n not in self._numbered]
                 self._begin(content, found)
                 return
-            if self._adapter is None:
+            if self.adapter is None:
                 raise self._unusable(found, "give the store an adapter, ")
         self._salt = random_salt()
         self._file.replace(self._header(self._salt), self.size_bytes)

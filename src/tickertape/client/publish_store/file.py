@@ -87,7 +87,7 @@ class FilePublishStore(StoreOptions, ClosesItself):
         self._refusal: TickertapeError = Closed("the publish store was closed")
         self._ledger = UnpersistedIndex(self._read)
         self._name = ""
-        self._never_logged_on = True
+        self.never_logged_on = True
         """Whether no server ever accepted a logon with this store, in an earlier process either."""
         self._publisher = 0
         self._used = self._settled = self._noted = 0
@@ -133,7 +133,7 @@ class FilePublishStore(StoreOptions, ClosesItself):
         self._current = _Segment(memory, segment.header, segment.end)
         self._name, self._publisher = found.name, publisher_id(found.name)
         self._ledger = found.ledger
-        self._never_logged_on = found.never_logged_on
+        self.never_logged_on = found.never_logged_on
         self._last = self._put = self._used = found.used
         self._settled = self._noted = found.settled
         if self._sync:
@@ -154,7 +154,7 @@ class FilePublishStore(StoreOptions, ClosesItself):
         if self._name and name != self._name:
             raise another(f"the publish store {directory.path}", self._name, name)
         if self._current is None:
-            size, never = publish_segment_bytes, self._never_logged_on
+            size, never = publish_segment_bytes, self.never_logged_on
             header = records.Header(directory.chance(), 1, 0, 0, 1, 0, size, name, never)
             memory = directory.create(1, header.size, records.encode_header(header), durable=self._sync)
             self._name, self._publisher = name, publisher_id(name)
@@ -182,11 +182,6 @@ class FilePublishStore(StoreOptions, ClosesItself):
     def size_bytes(self) -> int:
         """Encoded bytes held now."""
         return self._ledger.nbytes
-
-    @property
-    def never_logged_on(self) -> bool:
-        """Whether no server ever accepted a logon with this store, in an earlier process either."""
-        return self._never_logged_on
 
     @property
     def last_sequence(self) -> int:
@@ -320,9 +315,9 @@ class FilePublishStore(StoreOptions, ClosesItself):
 
     def note_logon(self) -> None:
         """Note on disk that a server accepted a logon. Raises `StoreFailed`, `Closed`."""
-        if self._never_logged_on:
+        if self.never_logged_on:
             self._write(records.USED, 0, self._used, (), reserve=_NOTE_BYTES)
-            self._never_logged_on = False
+            self.never_logged_on = False
 
     def held(self) -> Sequence[Stored]:
         """What is held, in the order of sequences; each batch is read when it is asked for."""
@@ -423,7 +418,7 @@ class FilePublishStore(StoreOptions, ClosesItself):
             settled=self._settled,
             oldest=self._oldest,
             previous_end=before.at,
-            never_logged_on=self._never_logged_on,
+            never_logged_on=self.never_logged_on,
             size=max(publish_segment_bytes, records.HEADER_BYTES + ((size + 7) & ~7) + _NOTE_BYTES),
         )
         memory = directory.create(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from tickertape.base.errors import (
@@ -51,39 +52,32 @@ from tickertape.journal.format.staging_file import (
 from tickertape.wire.commands import Ack, Command, Staged, Transaction
 
 
+@dataclass(slots=True)
 class StagingLimits:
     """Limits in bytes and seconds; see `[transactions]` of the configuration."""
 
-    def __init__(
-        self,
-        disk_bytes: int = staged_bytes_max_default,
-        transaction_bytes: int = transaction_bytes_max_default,
-        age_seconds: float = staged_age_seconds_default,
-    ) -> None:
-        self.disk_bytes = disk_bytes
-        self.transaction_bytes = transaction_bytes
-        self.age_seconds = age_seconds
+    disk_bytes: int = staged_bytes_max_default
+    transaction_bytes: int = transaction_bytes_max_default
+    age_seconds: float = staged_age_seconds_default
 
 
+@dataclass(eq=False, slots=True)
 class StagedPart:
     """A part of a transaction, in a file of its own."""
 
-    def __init__(
-        self, transaction: Transaction, name: str, file: int, conn: int | None, touched: float
-    ) -> None:
-        self.transaction = transaction
-        self.name = name
-        self.file = file
-        self.conn = conn
-        """Connection that stages it; None: it is prepared."""
-        self.touched = touched
-        """Monotonic second."""
-        self.offset = 0
-        """Bytes written to its file, or being written."""
-        self.messages = 0
-        self.blocks = 0
-        self.prepared = False
-        self.dropped = False
+    transaction: Transaction
+    name: str
+    file: int
+    conn: int | None
+    """Connection that stages it; None: it is prepared."""
+    touched: float
+    """Monotonic second."""
+    offset: int = 0
+    """Bytes written to its file, or being written."""
+    messages: int = 0
+    blocks: int = 0
+    prepared: bool = False
+    dropped: bool = False
 
 
 class _Forgetting(NamedTuple):

@@ -125,7 +125,8 @@ class GroupCommit:
         self._in_flight: CommitInFlight | None = None
         self._mark_at: float | None = None
         self._sync_at: float | None = None
-        self._closing = False
+        self.closing = False
+        """A clean stop has begun."""
         self._jobs: list[JournalJob] = []
         self._persisted: list[PersistedCommit] = []
         self._chained: list[PersistedCommit] = []
@@ -227,7 +228,7 @@ class GroupCommit:
         """Write pending messages, seal, and become `closed`. Nothing may be appended afterwards.
 
         On a full disk, messages without room are dropped: they were never reported as persisted."""
-        self._closing = True
+        self.closing = True
         self._mark_at = None
         self.preallocation.stop_retrying()
         self._advance(now)
@@ -269,17 +270,12 @@ class GroupCommit:
     @property
     def ready(self) -> bool:
         """A segment is active and nothing has failed."""
-        return self.active is not None and self.failure is None and not self._closing
-
-    @property
-    def closing(self) -> bool:
-        """A clean stop has begun."""
-        return self._closing
+        return self.active is not None and self.failure is None and not self.closing
 
     @property
     def stopping(self) -> bool:
         """Nothing more is accepted: a clean stop has begun, or the disk failed."""
-        return self._closing or self.failure is not None
+        return self.closing or self.failure is not None
 
     @property
     def full(self) -> bool:
@@ -312,11 +308,11 @@ class GroupCommit:
         if self._next is not None and self._next_sent(now):
             return
         if self.active is None:
-            if self._closing and self._next is None:
+            if self.closing and self._next is None:
                 self.closed = True
-            elif self.preallocation.prepared is not None and not self._closing:
+            elif self.preallocation.prepared is not None and not self.closing:
                 self._begin_segment(now)
-        elif self._closing and self._next is None:
+        elif self.closing and self._next is None:
             if not self._sync_sent():
                 self._send_seal()
         elif self._mark_at is not None and now.mono >= self._mark_at:
@@ -338,7 +334,7 @@ class GroupCommit:
         if self._fits_prepared(self._next.segment_bytes):
             self._begin_segment(now)
             return True
-        if self._closing and self.full and self.preallocation.preparing is None:
+        if self.closing and self.full and self.preallocation.preparing is None:
             self._pending.clear()
             self._next = None
         return False
@@ -438,7 +434,7 @@ class GroupCommit:
                     self._sync_at = now.mono + self._interval
         elif isinstance(job, SyncSegment):
             self._synced(job.number)
-            if not self._closing:
+            if not self.closing:
                 self._mark_at = now.mono + mark_idle_seconds
         elif isinstance(job, SealSegment):
             self.closed = True
@@ -473,7 +469,7 @@ class GroupCommit:
         needed = self._next.segment_bytes if self._next is not None and waits else 0
         if self._wants_segment():
             waits, needed = True, max(needed, self._wanted_bytes())
-        elif self._next is None and (self._closing or (active is not None and active.offset <= active.half)):
+        elif self._next is None and (self.closing or (active is not None and active.offset <= active.half)):
             return
         if not self.preallocation.may_request(now):
             return
@@ -488,7 +484,7 @@ class GroupCommit:
     def _wants_segment(self) -> bool:
         """Whether a segment is to begin because the active one has no room for a chain: not in the middle of
         another one."""
-        wanted = bool(self._wanted) and not self._closing and not self._chained
+        wanted = bool(self._wanted) and not self.closing and not self._chained
         return wanted and not self.has_room(self._wanted)
 
     def _wanted_bytes(self) -> int:

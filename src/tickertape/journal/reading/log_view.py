@@ -175,7 +175,8 @@ class LogView:
         """The last commits in memory, in order: at most `tail_bytes_max` and one commit."""
         self.tail_bytes_max = tail_cache_bytes
         """Bound of the tail in memory, encoded bytes."""
-        self._tail_bytes = 0
+        self.tail_bytes = 0
+        """Size of the tail in memory, encoded bytes."""
 
     def opened(self, active: ActiveSegment) -> None:
         """A segment became active, and the one before it is sealed."""
@@ -205,8 +206,8 @@ class LogView:
         if last is not None:
             self.last_message = commit.first_position + last
         self.tail.append(LogPart(commit.first_position, commit.batch))
-        self._tail_bytes += commit.batch.nbytes + batch_memory_bytes
-        if self._tail_bytes > self.tail_bytes_max:
+        self.tail_bytes += commit.batch.nbytes + batch_memory_bytes
+        if self.tail_bytes > self.tail_bytes_max:
             self._cut_tail()
 
     def copy_tail(self, position: int) -> None:
@@ -240,8 +241,8 @@ class LogView:
     def _cut_tail(self) -> None:
         """Forget an eighth at once, so that many small commits do not move the list each time."""
         count = 0
-        while self._tail_bytes > self.tail_bytes_max * 7 // 8 and count < len(self.tail) - 1:
-            self._tail_bytes -= self.tail[count].batch.nbytes + batch_memory_bytes
+        while self.tail_bytes > self.tail_bytes_max * 7 // 8 and count < len(self.tail) - 1:
+            self.tail_bytes -= self.tail[count].batch.nbytes + batch_memory_bytes
             count += 1
         del self.tail[:count]
 
@@ -253,11 +254,6 @@ class LogView:
         if position >= self.end_position:
             return len(self.tail)
         return bisect_right(self.tail, position, key=_first_position) - 1
-
-    @property
-    def tail_bytes(self) -> int:
-        """Size of the tail in memory, encoded bytes."""
-        return self._tail_bytes
 
     @property
     def first_position(self) -> int:

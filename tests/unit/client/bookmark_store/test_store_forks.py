@@ -108,7 +108,7 @@ def test_a_child_does_not_wait_for_a_lock_of_the_parent(
         def close(self) -> None: ...
 
     store = make(tmp_path / "store")
-    store._adapter = Waiting()
+    store.adapter = Waiting()
     thread = threading.Thread(target=store.started, args=("s", [tt.Bookmark(7, 1)]))
     thread.start()
     held.wait(10)
