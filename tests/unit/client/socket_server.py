@@ -50,6 +50,8 @@ class SocketServer:
         self.refuse: Goodbye | None = None
         self.mute = False
         """Whether publishes get no answer."""
+        self.answers_from = 0
+        """Publishes are recorded, but not answered before as many messages were recorded."""
         self.deaf = False
         """Whether each connection gets an answer to its first subscribe only."""
         self.backlog = 0
@@ -198,7 +200,9 @@ class Session:
                 server.log.append(batch)
                 if command.sequenced:
                     server.last_persisted = int(batch.sequences[-1])
-            self.say(Persisted(frame=command.frame, sequence=server.last_persisted))
+                recorded = sum(len(batch) for batch in server.log)
+            if recorded >= server.answers_from:
+                self.say(Persisted(frame=command.frame, sequence=server.last_persisted))
         for session in tuple(server.sessions):
             session.hand_on(batch)
 

@@ -150,6 +150,7 @@ def test_asyncio_client_that_nobody_closed_is_flushed_when_its_loop_ends(
     server: SocketServer, *, ha: bool
 ) -> None:
     ended: list[tt.AsyncClient] = []
+    server.answers_from = len(MESSAGES)  # an answer would send the gathered messages without a flush
 
     async def run() -> None:
         client = tt.AsyncHAClient("a", servers=server.uri) if ha else tt.AsyncClient("a", server.uri)
