@@ -6,51 +6,41 @@ Must never judge.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
 from tests.simulation.journal_world import drive
 from tickertape.base.interfaces import Now
-from tickertape.engine.broker import Broker
 from tickertape.engine.queues.checkpoints import recover_queues
 from tickertape.engine.queues.queue_feed import FeedQueue
 from tickertape.engine.queues.snapshot import QueueSnapshot
 from tickertape.engine.queues.state.checkpoint import decode_covered
 from tickertape.engine.runtime.publisher_ids import load_publishers
 from tickertape.engine.runtime.queue_definition import QueueDefinition
-from tickertape.engine.runtime.topic_catalog import TopicCatalog
 from tickertape.journal.commit.jobs import WriteQueues
 from tickertape.journal.format.queue_checkpoint import read_queues, write_queues
-from tickertape.journal.retention import RetentionPolicy
 from tickertape.wire.settlement import QUEUE_TOPIC, Settlement, encode_settlement, runs_of
 
 
 class QueueEngine(EngineWorld):
     """One engine with queues; time passes in `wake`, everything else happens in `settle`."""
 
-    def __init__(
-        self, *queues: QueueDefinition, segment_bytes: int = 32_768, retention: RetentionPolicy | None = None
-    ) -> None:
+    def __init__(self, *queues: QueueDefinition, segment_bytes: int = 32_768, **more: Any) -> None:
+        """`more` is as for `EngineWorld`."""
         self.queues: Sequence[QueueDefinition] = queues
         self.report: list[str] = []
         """What the last start met."""
         self.read_from = 0
         """Where it began to read."""
-        super().__init__(7, segment_bytes=segment_bytes, retention=retention)
+        super().__init__(7, segment_bytes=segment_bytes, **more)
 
     def open(self) -> None:
         """Start the engine on what the disk holds, as a server does."""
         super().open()
         journal = self.broker.journal
         registry = drive(self.disk, load_publishers(journal))
-        self.broker = Broker(
-            journal,
-            registry,
-            instance="test",
-            software="test",
-            catalog=TopicCatalog(message_types=self.topic_types, queues=self.queues),
-            retention=self.retention,
-        )
+        self.broker = self.make_broker(journal, registry, self.queues)
         covered, self.report = {}, []
         if self.broker.queues:
             try:

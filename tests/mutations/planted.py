@@ -200,7 +200,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "credit is not counted",
-        "engine/subscriptions/log_feed.py",
+        "engine/subscriptions/subscription.py",
         "        self.allowance.spend(batch.cost)",
         "        self.allowance.credit -= 0",
         (_HANDOVER,),

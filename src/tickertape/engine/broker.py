@@ -33,7 +33,7 @@ from tickertape.engine.commands.publish import PublishHandler
 from tickertape.engine.commands.publish_checks import PublishChecks
 from tickertape.engine.commands.range_searches import RangeSearch, RangeSearches
 from tickertape.engine.commands.settlement_lookups import SettlementLookup, SettlementLookups
-from tickertape.engine.commands.subscribe import SubscribeHandler
+from tickertape.engine.commands.subscribe import Request, SubscribeHandler
 from tickertape.engine.delivery.cursor import Cursor
 from tickertape.engine.delivery.log_delivery import LogDelivery
 from tickertape.engine.delivery.shared_cursor import SharedCursor
@@ -199,6 +199,7 @@ class Broker:
         self._outbox.forget(conn)
         session = self._sessions.remove(conn)
         if session is not None:
+            session.ack_conflation = 0.0  # acknowledgements that become due now are held back for nobody
             self._publish_handler.drop(session)
             self.transactions.gone(conn)
             self.subscriptions.drop(session)
@@ -494,7 +495,7 @@ class Broker:
             self.subscriptions.credits(session, command)
         elif isinstance(command, Subscribe | Unsubscribe | Pause | Resume | Resolve):
             # In its turn: settlements that came before it may not end leases that it brings.
-            self._publish_handler.after(session, lambda: self.subscriptions.answer(session, command))
+            self._publish_handler.after(session, lambda: self._answer(session, command))
         elif isinstance(command, Stage | Prepare | Commit | Abort):
             self.transactions.take(session, command, batch)
         elif isinstance(command, Flush):
@@ -505,6 +506,10 @@ class Broker:
             raise BadCommand(f"{type(command).__name__} does not come from a client")
         elif command.interval_ms is not None:
             self.heartbeats.begin(session.conn, command.interval_ms)
+
+    def _answer(self, session: Session, command: Request) -> None:
+        if self._sessions.by_conn.get(session.conn) is session:  # an earlier command may have closed it
+            self.subscriptions.answer(session, command)
 
     def _publish(self, session: Session, command: Publish, batch: MessageBatch) -> None:
         if self.draining:

@@ -143,11 +143,9 @@ class EngineDriver:
             self.violated(conn, NotReady(f"more than {self._connections_max} connections"))
         else:
             event("connection_open", conn=conn, address=connection.address or None)
-            self._logon_timers[conn] = self._loop.call_later(logon_seconds_max, self._logon_late, conn)
+            late = LogonTimeout(f"no logon within {logon_seconds_max:g} seconds")
+            self._logon_timers[conn] = self._loop.call_later(logon_seconds_max, self.violated, conn, late)
         return conn
-
-    def _logon_late(self, conn: int) -> None:
-        self.violated(conn, LogonTimeout(f"no logon within {logon_seconds_max:g} seconds"))
 
     def violated(self, conn: int, error: TickertapeError) -> None:
         """End a connection that broke the rules."""

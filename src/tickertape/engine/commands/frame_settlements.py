@@ -19,7 +19,7 @@ from tickertape.engine.commands.body_validation import PartialRejection, refusin
 from tickertape.engine.limits import settlement_runs_per_frame_max, settlements_per_frame_max
 from tickertape.engine.log_reads.log_reads import Steps
 from tickertape.engine.queues.registry import QueueRegistry
-from tickertape.engine.queues.state.records import nothing_of
+from tickertape.engine.queues.state.records import QueueRecord, encode_record
 from tickertape.engine.sessions.session import Session
 from tickertape.wire.commands import Publish
 from tickertape.wire.settlement import QUEUE_TOPIC, Runs, Settlement, decode_settlement
@@ -106,7 +106,8 @@ class Settlements:
                 continue
             bodies[first.at] = body
             for asked in others:
-                bodies[asked.at] = nothing_of(asked.settlement.queue)
+                # Its outcome is in the record of the first.
+                bodies[asked.at] = encode_record(QueueRecord(asked.settlement.queue, []))
         kinds[self._indices()] = 1
         return self._without_bad(command, with_bodies(batch, bodies, kinds))
 

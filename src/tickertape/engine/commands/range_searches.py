@@ -37,14 +37,17 @@ class RangeSearches:
         self.bookmarks = 0
         """Bookmarks that are being looked up."""
 
-    def begin(self, search: RangeSearch) -> bool:
-        """Start a search; return whether it is done at once. Raises `NotReady` above the limits."""
-        own = self._by_conn.get(search.conn, {})
+    def check(self, conn: int, bookmarks: int) -> None:
+        """Raise `NotReady` when a search for that many bookmarks would exceed the limits."""
+        own = self._by_conn.get(conn, {})
         if len(own) >= searches_per_connection_max:
             raise NotReady(f"{len(own)} searches of this connection are under way: wait for their answers")
-        if self.bookmarks + search.bookmarks > bookmarks_sought_max:
+        if self.bookmarks + bookmarks > bookmarks_sought_max:
             raise NotReady(f"{self.bookmarks:,} bookmarks are being looked up: try again later")
-        self._by_conn.setdefault(search.conn, own)[search] = None
+
+    def begin(self, search: RangeSearch) -> bool:
+        """Start a search that `check` allows; return whether it is done at once."""
+        self._by_conn.setdefault(search.conn, {})[search] = None
         self.bookmarks += search.bookmarks
         if self._reads.run(search):
             return True

@@ -154,17 +154,20 @@ class SubscribeHandler:
         of_log, of_rest = self._parts(interest, replay) if interest is not NO_TOPICS else (False, False)
         conflating = self._conflating(interest, options, of_log)
         conflating_rest = self._conflating(interest, options, of_rest)
-        # What it refuses leaves no trace.
         search = range_search(self._journal, command, options, self._clock.now)
         old = self._registry.of(session.conn).get(command.sub_id)
         if old is not None:
             _check_replaces(old)
+        self.searches.check(session.conn, bookmarks_in(command))
+        # A refusal leaves no trace: nothing is refused from here on.
         if replay:
             sub = Subscription(session, command.sub_id, command.credit)
         else:
             sub = self._begin(session, command, old)
             self._consume(sub, command.topic, content, workers, backlog)
             self._begin_transient(sub, interest if of_rest else None, conflating_rest)
+            if self._registry.of(session.conn).get(sub.sub_id) is not sub:
+                return  # its connection turned out to be slow, and was closed
         feed = sub.feed(LogFeed)
         if feed is not None:
             self.services.log.credit(feed)
@@ -203,10 +206,10 @@ class SubscribeHandler:
         """Hold a subscription to recorded topics. An older one with its id goes on until its start is
         found."""
         held = self._registry.hold(sub.session)
+        self._cancel(held, sub.sub_id)
         if held.get(sub.sub_id, sub) is sub:
             held[sub.sub_id] = sub
         else:
-            self._cancel(held, sub.sub_id)
             held.coming[sub.sub_id] = sub
 
     @staticmethod
@@ -254,7 +257,7 @@ class SubscribeHandler:
         sub = Subscription(session, command.sub_id, command.credit)
         self._outbox.send(session.conn, Ack(id=command.id))
         sub.feeds.append(self.services.queues.browse(sub, worker, content))
-        self._registry.hold(session)[command.sub_id] = sub
+        self._hold(sub)
 
     def _consume(
         self,
@@ -298,12 +301,7 @@ class SubscribeHandler:
             transient.credit(feed)
 
     def _search(self, search: _StartSearch | _RangeLookup) -> None:
-        try:
-            is_done = self.searches.begin(search)
-        except NotReady as error:
-            self._not_found(search, error)
-            return
-        if is_done:
+        if self.searches.begin(search):
             self.searched(search)
 
     def searched(self, search: RangeSearch) -> None:
@@ -426,6 +424,7 @@ class SubscribeHandler:
             search = range_search(self._journal, command, options, self._clock.now)
             search = close_range(self._journal, search, command.topic)
         topic = "" if command.topic == asked else command.topic
+        self.searches.check(session.conn, bookmarks_in(command))
         self._search(_RangeLookup(session, command, search, topic, types))
 
     def credit(self, session: Session, sub_id: str, size: int) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.subscription import Subscription
 
@@ -31,12 +29,8 @@ class SubscriptionRegistry:
     def __init__(self) -> None:
         self._by_conn: dict[int, ConnectionSubscriptions] = {}
 
-    def all(self) -> Iterable[ConnectionSubscriptions]:
-        """Return those of each connection that has any."""
-        return self._by_conn.values()
-
     def of(self, conn: int) -> ConnectionSubscriptions:
-        """Return those of a connection; not to be changed."""
+        """Return those of a connection; an empty registry, which must not be changed, when it has none."""
         return self._by_conn.get(conn, _NONE)
 
     def hold(self, session: Session) -> ConnectionSubscriptions:

@@ -11,13 +11,12 @@ from pyroaring import BitMap64
 
 from tickertape.base.errors import TickertapeError
 from tickertape.batch import MessageBatch, select, slice_batch
-from tickertape.engine.limits import outbox_bytes_max, queue_frame_messages_max
+from tickertape.engine.limits import queue_frame_messages_max
 from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.queues.message_reader import MessageReader, QueueAccess
 from tickertape.engine.queues.queue_feed import FeedQueue
 from tickertape.engine.queues.state.records import array_of
 from tickertape.engine.runtime.effects import Send
-from tickertape.engine.subscriptions.credit import affordable_rows
 from tickertape.engine.subscriptions.subscription import Feed, FeedService, Subscription
 from tickertape.wire.commands import Deliver
 from tickertape.wire.frames import encode_frame
@@ -101,16 +100,12 @@ class QueueBrowser(Feed):
     def _send(self, batch: MessageBatch) -> bool:
         if not self.session.writable:
             return False
-        allowance = self.allowance
-        count = affordable_rows(batch, 0, batch.count, min(allowance.credit, outbox_bytes_max))
-        if not count and allowance.credit >= allowance.window:
-            count = 1
+        count = self.allowance.fitting(batch, 0, batch.count)
         if not count:
             return False
         sent = slice_batch(batch, 0, count)
         self._waiting = None if count == batch.count else slice_batch(batch, count, batch.count)
-        allowance.spend(sent.cost)
-        self.session.sent(sent.count, sent.body_bytes)
+        self.spend(sent)
         command = Deliver(sub_id=self.sub_id, queue=self.queue.name)
         self._outbox.put(Send(self.session.conn, encode_frame(command, sent)))
         return True

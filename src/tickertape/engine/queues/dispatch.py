@@ -161,7 +161,7 @@ class QueueDispatch:
         low = 0
         for consumer, count in zip(queue.consumers, counts, strict=True):
             if count:
-                fit = consumer.fitting(batch, low, min(low + count, low + queue_frame_messages_max))
+                fit = consumer.allowance.fitting(batch, low, min(low + count, low + queue_frame_messages_max))
                 if fit:
                     given.append((consumer, np.arange(low, low + fit, dtype=I8)))
                     low += fit
@@ -183,7 +183,7 @@ class QueueDispatch:
         given = []
         for who, indices in chosen.items():
             consumer, taken = consumers[who], np.array(indices[:queue_frame_messages_max], I8)
-            fit = consumer.fitting(select(fetched.batch, taken), 0, len(taken))
+            fit = consumer.allowance.fitting(select(fetched.batch, taken), 0, len(taken))
             if fit:
                 given.append((consumer, taken[:fit]))
             else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 
 from tickertape.batch import MessageBatch
+from tickertape.engine.limits import outbox_bytes_max
 
 
 class CreditWindow:
@@ -24,6 +25,13 @@ class CreditWindow:
     def spend(self, cost: int) -> None:
         """Take the cost of what was sent."""
         self.credit -= cost
+
+    def fitting(self, batch: MessageBatch, low: int, high: int) -> int:
+        """Return how many messages of `batch[low:high]`, from the front, may be sent together."""
+        count = affordable_rows(batch, low, high, min(self.credit, outbox_bytes_max))
+        if not count and min(batch.cost_between(low, low + 1), self.window) <= self.credit:
+            return 1  # larger than a connection holds, or, when nothing is outstanding, than the credit
+        return count
 
     def renew(self, credit: int) -> None:
         """Start again with a credit: what was outstanding is not granted again."""

@@ -17,10 +17,9 @@ from tickertape.base.limits import batch_bytes_max
 from tickertape.batch import MessageBatch, slice_batch
 from tickertape.batch.format import Int64s
 from tickertape.engine.conflation.buffer import ConflationBuffer
-from tickertape.engine.limits import outbox_bytes_max, positions_per_frame_max
+from tickertape.engine.limits import positions_per_frame_max
 from tickertape.engine.log_reads.selection import Selection
 from tickertape.engine.matching.interest import NO_TOPICS, Interest
-from tickertape.engine.subscriptions.credit import affordable_rows
 from tickertape.engine.subscriptions.options import ReplayRate
 from tickertape.engine.subscriptions.pacing import RateLimiter
 from tickertape.engine.subscriptions.start_position import ReplayRange
@@ -251,14 +250,9 @@ class LogFeed(Feed):
             if not count:
                 return None, at
             high = low + count
-        fitting = affordable_rows(batch, low, high, min(self.allowance.credit, outbox_bytes_max))
-        if fitting == 0:
-            if (
-                self.allowance.credit < self.allowance.window
-                and batch.cost_between(low, low + 1) > self.allowance.credit
-            ):
-                return None, None
-            fitting = 1  # nothing is outstanding: then one message may exceed the credit
+        fitting = self.allowance.fitting(batch, low, high)
+        if not fitting:
+            return None, None
         if self.numbered:
             fitting = min(fitting, positions_per_frame_max)
         chosen = slice_batch(batch, low, low + fitting)
@@ -307,8 +301,3 @@ class LogFeed(Feed):
         if boundary is None or boundary >= selection.end:
             return low, selection.count, selection.end
         return low, selection.index_at(boundary), max(boundary, self.position)
-
-    def spend(self, batch: MessageBatch) -> None:
-        """Count a batch that was sent against the credit."""
-        self.allowance.spend(batch.cost)
-        self.session.sent(batch.count, batch.body_bytes)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol, TypeVar
 
+from tickertape.batch import MessageBatch
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.credit import CreditWindow
 
@@ -38,6 +39,11 @@ class Feed:
     def owed(self) -> bool:
         """Whether a clean stop waits until messages are sent to it."""
         return False
+
+    def spend(self, batch: MessageBatch) -> None:
+        """Count a batch that was sent against the credit."""
+        self.allowance.spend(batch.cost)
+        self.session.sent(batch.count, batch.body_bytes)
 
     def credit_granted(self) -> None:
         """Go on: the subscription was granted more credit."""

@@ -345,6 +345,7 @@ class TransientDelivery:
         """Hand on what is held back for it, a stretch at a time; then it does not conflate any more."""
         batches = []
         if sub.conflating is not None:
+            self._forget_interval(sub)  # at its end something would be handed on behind `done`
             sub.conflating.flush(conflation_piece_messages_max)
             batches = sub.conflating.take()
         if not batches:
@@ -359,8 +360,11 @@ class TransientDelivery:
         if sub.conflating is not None:
             sub.conflating.forget()
             sub.conflating = None
-            self._intervals.drop(sub)
-            self._due.pop(sub, None)
+            self._forget_interval(sub)
+
+    def _forget_interval(self, sub: TransientFeed) -> None:
+        self._intervals.drop(sub)
+        self._due.pop(sub, None)
 
     # -- ready feeds ----------------------------------------------------------------------------------
 

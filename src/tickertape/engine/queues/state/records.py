@@ -120,11 +120,6 @@ def record_bodies(queue: str, outcomes: Sequence[Outcome], runs: bytes = b"") ->
     return [*bodies, encode_record(QueueRecord(queue, last, runs))]
 
 
-def nothing_of(queue: str) -> bytes:
-    """Encode a record without an outcome: the outcome is in another record."""
-    return encode_record(QueueRecord(queue, []))
-
-
 def _pieces(outcome: Outcome) -> list[Outcome]:
     ranges, step = outcome.ranges, record_ranges_bytes_max
     if len(ranges) <= step:
