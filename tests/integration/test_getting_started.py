@@ -126,7 +126,7 @@ class Tutorial:
         self.terminals = {f"terminal {n}": Terminal(directory, environment) for n in (1, 2, 3)}
 
     def run(self, block: Block) -> None:
-        """Do with a block what the page asks for."""
+        """Carry out a block of the page."""
         if block.title == "setup":
             return
         source = block.source.replace(SERVER, self._server).replace(ADMIN, self._admin)
