@@ -1,11 +1,11 @@
-"""A consumer that goes on where it stopped: not a message is skipped, and none that it finished comes again.
+"""Resumable consumer: continues where it stopped, without skipping a message.
 
     python -m examples.resumable_consumer --state state --servers tcp://127.0.0.1:9007
 
-Prints each message of a topic. When it has printed one, it discards it: that moves the recovery point in the
-bookmark store on disk. Kill it at any moment and start it again with the same `--state`. What was printed but
-not discarded when it was killed, one message at most, comes again: to act on each message exactly once, keep
-its bookmark together with the effect, in one transaction of your database.
+Prints and then discards each message of a topic. That moves the recovery point in the bookmark store on disk.
+Kill it at any time and start it again with the same `--state`. At most one message is redelivered: one that
+was printed and not discarded. To act on each message exactly once, store its bookmark together with the
+effect, in one transaction of your database.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import tickertape as tt
 
 
 class Consumer:
-    """Prints messages, and ends after `count` of them."""
+    """A printer of messages that ends after `count` of them."""
 
     def __init__(self, client: tt.HAClient, topic: str, count: int | None) -> None:
         self._client = client
@@ -26,13 +26,13 @@ class Consumer:
         self._left = count
 
     def run(self) -> None:
-        """Consume. A stream ends when its connection does, so it is asked for again: with the same id and
-        MOST_RECENT the bookmark store knows where to go on."""
+        """Consume messages. A stream ends with its connection. Subscribing again with the same id and
+        MOST_RECENT continues at the recovery point of the bookmark store."""
         while self._left is None or self._left > 0:
             try:
                 stream = self._client.bookmark_subscribe(self._topic, tt.MOST_RECENT, sub_id="printer")
             except tt.Disconnected:
-                self._client.connect_and_logon(timeout=30)  # waits for the reconnection under way
+                self._client.connect_and_logon(timeout=30)  # waits for the reconnect in progress
                 continue
             for message in stream:
                 print(message.bookmark, message.data.decode(), flush=True)
@@ -44,12 +44,12 @@ class Consumer:
 
 
 def main() -> int:
-    """Print what comes."""
+    """Print the messages of a topic."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--servers", nargs="+", default=["tcp://127.0.0.1:9007"], help="tried in turn")
     parser.add_argument("--state", type=Path, default=Path("state"), help="directory of the bookmark store")
     parser.add_argument("--topic", default="trades")
-    parser.add_argument("--count", type=int, help="end after so many messages")
+    parser.add_argument("--count", type=int, help="end after this number of messages")
     given = parser.parse_args()
     given.state.mkdir(exist_ok=True)
 
@@ -65,7 +65,7 @@ def main() -> int:
     ):
         client.connect_and_logon(timeout=30)
         Consumer(client, given.topic, given.count).run()
-        store.prune()  # the first of three habits: when the program ends
+        store.prune()  # keeps the next start fast
     return 0
 
 

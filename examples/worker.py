@@ -1,15 +1,15 @@
-"""A worker that shares a queue with others: start as many as you like, kill any of them, and lose nothing.
+"""Queue worker: shares a queue with other workers. Any of them may be killed at any time.
 
     tickertape serve examples/worker.toml --data data
     python -m examples.demo.flights --limit 20000 | tickertape publish flights
     python -m examples.worker --name worker-1 --database delays.sqlite
     python -m examples.worker --name worker-2 --database delays.sqlite
 
-Adds up by carrier the flights that left more than an hour late. The server gives each flight to one worker,
-and to another one when the first is gone without having said that it is done. That can be after the flight
-was written to the database and before the server heard of it: then it comes once more. So its bookmark, which
-is its own for good, is written together with its effect, in one transaction. A bookmark that is there already
-means that there is nothing left to do, and each flight counts exactly once.
+Counts the flights of each carrier that left more than an hour late. The server delivers each flight to one
+worker. It redelivers the flight to another worker when the first one is lost before its acknowledgement is
+persisted. The first worker may have written the flight to the database by then. So each worker writes the
+bookmark, which never changes, together with the effect in one transaction. A bookmark that is in the database
+marks a flight that was counted, and each flight counts exactly once.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from contextlib import closing, suppress
 
 import tickertape as tt
 
-TABLES = """
-CREATE TABLE IF NOT EXISTS done (bookmark TEXT PRIMARY KEY, worker TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS delays (carrier TEXT PRIMARY KEY, flights INTEGER, minutes INTEGER) WITHOUT ROWID;
-"""
+TABLES = [
+    "CREATE TABLE IF NOT EXISTS done (bookmark TEXT PRIMARY KEY, worker TEXT NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS delays (carrier TEXT PRIMARY KEY, flights INT, minutes INT) WITHOUT ROWID",
+]
 ADD = """
 INSERT INTO delays VALUES (?, 1, ?)
 ON CONFLICT (carrier) DO UPDATE SET flights = flights + 1, minutes = minutes + excluded.minutes
@@ -33,7 +33,7 @@ ON CONFLICT (carrier) DO UPDATE SET flights = flights + 1, minutes = minutes + e
 
 
 class Worker:
-    """Writes to the database what the queue gives. `idle`: end when nothing came for so many seconds."""
+    """A consumer that counts flights in the database. It ends after `idle` seconds without a message."""
 
     def __init__(
         self, client: tt.HAClient, database: sqlite3.Connection, name: str, idle: float | None
@@ -44,27 +44,27 @@ class Worker:
         self._idle = idle
 
     def run(self, queue: str, backlog: int) -> None:
-        """Work. The backlog is how many messages the server gives before it heard that earlier ones are done:
-        more than one, so that there is always something to do, and they come many at a time."""
+        """Process messages. `backlog` is the number of unacknowledged messages that this worker may hold.
+        More than one keeps the worker busy, and the server delivers them in batches."""
         for batch in self._batches(queue, backlog):
-            new = self._take(batch)  # committed when it returns; before that nothing is acknowledged
-            with suppress(tt.Disconnected):  # if the server does not hear of it, they come again
+            new = self._take(batch)  # committed when it returns, and acknowledged after that
+            with suppress(tt.Disconnected):  # unacknowledged messages are redelivered
                 batch.ack()
-            print(f"{new} added, {len(batch) - new} were there", flush=True)
+            print(f"{new} added, {len(batch) - new} counted before", flush=True)
 
     def _batches(self, queue: str, backlog: int) -> Iterator[tt.MessageBatch]:
-        """What the queue gives. A stream ends when its connection does, so it is asked for again."""
+        """Yield batches of the queue. A stream ends with its connection, so this subscribes again."""
         while True:
             try:
                 with self._client.subscribe(queue, max_backlog=backlog) as stream:
                     yield from stream.batches(timeout=self._idle)
             except tt.Disconnected:
-                self._client.connect_and_logon(timeout=30)  # waits for the reconnection under way
+                self._client.connect_and_logon(timeout=30)  # waits for the reconnect in progress
             except tt.TimedOut:
                 return
 
     def _take(self, batch: tt.MessageBatch) -> int:
-        """Write the messages that are not in the database yet, all or none; how many there were."""
+        """Write the messages that are not in the database, all or none, and return their number."""
         new = 0
         with self._database as transaction:  # commits, or rolls back when something is raised
             for message in batch:
@@ -79,21 +79,22 @@ class Worker:
 
 
 def main() -> int:
-    """Work until it is killed, or has been idle."""
+    """Process messages until the worker is killed or idle."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--servers", nargs="+", default=["tcp://127.0.0.1:9007"], help="tried in turn")
-    parser.add_argument("--name", required=True, help="of this worker: no two at a time have the same")
-    parser.add_argument("--database", default="delays.sqlite", help="file that all workers write to")
+    parser.add_argument("--name", required=True, help="client name, unique for each worker")
+    parser.add_argument("--database", default="delays.sqlite", help="database file of all workers")
     parser.add_argument("--queue", default="delayed")
-    parser.add_argument("--backlog", type=int, default=20, help="flights that one worker may have under way")
-    parser.add_argument("--idle", type=float, help="end when nothing came for so many seconds")
+    parser.add_argument("--backlog", type=int, default=20, help="unacknowledged flights of one worker")
+    parser.add_argument("--idle", type=float, help="end after this number of seconds without a message")
     given = parser.parse_args()
 
     with (
         closing(sqlite3.connect(given.database, timeout=30)) as database,
         tt.HAClient(given.name, servers=given.servers, reconnect_delay=0.1, heartbeat=3) as client,
     ):
-        database.executescript(TABLES)
+        for table in TABLES:
+            database.execute(table)
         client.connect_and_logon(timeout=30)
         Worker(client, database, given.name, given.idle).run(given.queue, given.backlog)
     return 0

@@ -149,6 +149,30 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert not [target for target in local if not (page.parent / target).exists()]
 
 
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of the headings of a page, as GitHub makes them."""
+    prose = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", prose, re.MULTILINE)
+    texts = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading) for heading in headings]
+    return {re.sub(r"[^\w\- ]", "", text.lower()).strip().replace(" ", "-") for text in texts}
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_link_anchors_exist(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#\s:]*)#([^)\s]+)\)", page.read_text(encoding="utf-8"))
+    targets = [(page.parent / path if path else page, anchor) for path, anchor in links]
+    assert not [(path, anchor) for path, anchor in targets if anchor not in anchors(path)]
+
+
+def test_glossary_terms_are_sorted_and_have_a_link() -> None:
+    text = (DOCS / "glossary.md").read_text(encoding="utf-8")
+    terms = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    assert len(terms) >= 70
+    assert terms == sorted(terms, key=lambda term: term.lower().replace("-", " "))
+    sections = text.split("\n## ")[1:]
+    assert not [section for section in sections if not re.search(r"^See \[", section, re.MULTILINE)]
+
+
 def test_pages_that_the_source_names_exist() -> None:
     named = {
         (path.relative_to(ROOT).as_posix(), name)

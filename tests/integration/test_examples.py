@@ -263,3 +263,80 @@ def queue_of(server: RunningServer) -> QueueSnapshot:
     """What the server says of its one queue."""
     (queue,) = stats_of(server).queues
     return queue
+
+
+SMALL_EXAMPLES = {
+    "commit_once": ["committed before: False", "committed before: True", "2 messages are stored"],
+    "dead_letters": ["unknown@example.com expire", "anna@example.com max_deliveries"],
+    "failover_subscriber": [
+        "connection: connected",
+        "connection: logged_on",
+        "connection: publish_replayed",
+        "connection: resubscribed",
+        "received [1, 2]",
+        "connection: disconnected",
+        "connection: shutdown",
+    ],
+    "filtered_replay": ["sales/books {'item': 'atlas'}", "sales/tools {'item': 'drill'}"],
+    "live_subscription": ["prices 10.5", "prices 11.0", "prices 10.75"],
+    "out_of_order_processing": ["redelivered [2, 4]"],
+    "publish_while_disconnected": [
+        "3 messages wait in the publish store",
+        "0 messages wait after the flush",
+    ],
+    "replay_from_bookmark": ["the log ends with [20, 21, 22, 23]", "after the bookmark [22, 23]"],
+    "replay_then_live": ["caught up", "trade 1", "trade 2", "trade 3"],
+    "resume_after_restart": ["first process [1, 2]", "second process [3, 4, 5]"],
+    "work_queue": [
+        "worker 1 holds task 1",
+        "worker 2 finished task 1",
+        "worker 2 finished task 2",
+        "worker 2 finished task 3",
+    ],
+}
+"""Output of each small example on a new server."""
+
+SMALL_EXAMPLE_LINES_MAX = 60
+
+
+@pytest.fixture(scope="module")
+def queue_server() -> Iterator[RunningServer]:
+    with running_server(config=ROOT / "examples" / "queues.toml") as running:
+        yield running
+
+
+def run_small(name: str, server: RunningServer) -> list[str]:
+    """Return the output of a small example, which must succeed."""
+    done = subprocess.run(
+        [sys.executable, "-m", f"examples.{name}"],
+        cwd=ROOT,
+        env=source_environment() | {"TICKERTAPE_SERVER": server.uri},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SMALL_EXAMPLES)
+def test_small_example_prints_its_output_and_runs_twice(name: str, queue_server: RunningServer) -> None:
+    assert run_small(name, queue_server) == SMALL_EXAMPLES[name]
+    run_small(name, queue_server)
+
+
+@pytest.mark.parametrize("name", SMALL_EXAMPLES)
+def test_small_example_is_small_and_linked_from_a_concept(name: str) -> None:
+    source = (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8")
+    assert len(source.splitlines()) < SMALL_EXAMPLE_LINES_MAX
+    assert source.partition('"""')[2].partition("\n")[0].endswith(".")
+    concepts = [page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "concepts").glob("*.md")]
+    assert any(f"](../../examples/{name}.py)" in text for text in concepts)
+
+
+def test_examples_that_use_the_server_variable_are_in_the_list() -> None:
+    examples = (ROOT / "examples").glob("*.py")
+    using = {path.stem for path in examples if "TICKERTAPE_SERVER" in path.read_text(encoding="utf-8")}
+    assert using == SMALL_EXAMPLES.keys()
