@@ -21,7 +21,8 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 SHAPES: Final[dict[str, str]] = {
     "what as a noun": r"\bwhat(?:ever)?\b(?![^.]*\?)",
     "who as a noun": (
-        r"(?:^|[.:;,(]\s*|\b(?:of|to|for|by|with|from|than|and|or|that|as|at|in|say|says|knows?|is|are|all)\s+)"
+        r"(?:^|[.:;,(]\s*"
+        r"|\b(?:of|to|for|by|with|from|than|and|or|that|as|at|in|say|says|knows?|is|are|all)\s+)"
         r"who(?:ever)?\b(?![^.]*\?)"
     ),
     "where as a noun": (
