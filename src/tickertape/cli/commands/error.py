@@ -2,31 +2,45 @@
 
 from __future__ import annotations
 
+import inspect
 from difflib import get_close_matches
 from importlib.resources import files
 from typing import NamedTuple
 
 import click
 
+from tickertape.base.errors import all_codes
 from tickertape.base.text_format import shown
 
 
 class ErrorExplanation(NamedTuple):
-    """A row of `error_codes.tsv`, which docs/reference/errors.md repeats."""
+    """Explanation of an error code: a row of `error_codes.tsv`, and the class of the code.
+
+    The error page of the documentation is generated from the same rows."""
 
     code: str
     family: str
     name: str
     """Name of the Python class."""
     meaning: str
+    """First paragraph of the docstring of the class."""
+    cause: str
     cure: str
+    see: str
+    """Page below `docs/` that explains more, or empty."""
 
 
 def explanations() -> dict[str, ErrorExplanation]:
     """Return all error codes with their explanations, in the order of the documentation."""
     lines = files("tickertape.cli").joinpath("error_codes.tsv").read_text("utf-8").splitlines()
-    rows = (ErrorExplanation(*line.split("\t")) for line in lines[1:])
-    return {row.code: row for row in rows}
+    classes = all_codes()
+    found = {}
+    for line in lines[1:]:
+        code, family, see, cause, cure = line.split("\t")
+        kind = classes[code]
+        meaning = " ".join((inspect.getdoc(kind) or "").partition("\n\n")[0].split())
+        found[code] = ErrorExplanation(code, family, kind.__name__, meaning, cause, cure, see)
+    return found
 
 
 @click.command(short_help="Explain an error code.")
@@ -50,5 +64,8 @@ def error(code: str | None) -> None:
         guess = f" Did you mean {near[0]!r}?" if near else " `tickertape error` lists them."
         raise click.BadParameter(f"unknown error code {shown(code)}.{guess}", param_hint="CODE")
     click.echo(f"{row.code} ({row.name}, {row.family})\n")
-    click.echo(f"Meaning: {row.meaning}.")
-    click.echo(f"Cure:    {row.cure}.")
+    click.echo(f"Meaning: {row.meaning}")
+    click.echo(f"Cause:   {row.cause}")
+    click.echo(f"Cure:    {row.cure}")
+    if row.see:
+        click.echo(f"See:     docs/{row.see}")
