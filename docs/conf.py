@@ -14,7 +14,7 @@ project = "Tickertape"
 copyright = "Tickertape contributors"
 release = __version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "tickertape_reference"]
-exclude_patterns = ["_ext", "README.md"]  # README.md is the index on a code host, index.md that of the site
+exclude_patterns = ["_ext", "README.md"]  # README.md is the index on a code host, index.md is the one of the site
 
 # -- Markdown -----------------------------------------------------------------------------------------
 
@@ -32,6 +32,7 @@ napoleon_numpy_docstring = False
 
 # -- HTML ---------------------------------------------------------------------------------------------
 
+toc_object_entries = False  # the headings of the Python pages name the classes
 html_theme = "furo"
 html_title = f"Tickertape {release}"
 html_static_path = ["_static"]

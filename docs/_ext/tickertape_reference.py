@@ -17,7 +17,7 @@ import inspect
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -50,7 +50,7 @@ _BLOCK: Final = re.compile(r"^```\{tickertape\} ([\w-]+) ?(.*)\n(?:(?!```).*\n)*
 _DIAGRAM: Final = re.compile(r"^```mermaid\n((?:(?!```).*\n)*)```$", re.MULTILINE)
 _LINK: Final = re.compile(r"(\]\()([^)#\s]+)(#[^)\s]*)?(\))")
 _SPECIAL: Final = re.compile(r"([\\*_<>\[\]|#$])")
-_DEFAULT: Final = re.compile(r"\s*\bDefault: (.*?)\.?\s*$", re.DOTALL)
+_DEFAULT: Final = re.compile(r"\s*(?:\bDefault: (.*?)\.?|\[default: ([^\]]*)\])\s*$", re.DOTALL)
 
 
 class UnknownBlockError(ValueError):
@@ -71,7 +71,36 @@ def expand(text: str, page: str) -> str:
 
     text = _BLOCK.sub(generate, text)
     text = _DIAGRAM.sub(lambda block: diagram(block[1]), text)
+    folder, name = os.path.split(page)
+    if folder and name == "README.md":
+        rest = [path for path in site_pages([f"{folder}/*"]) if path != page]
+        text += "\n\n" + toctree([os.path.relpath(path, folder) for path in rest], "hidden:")
     return site_links(text, page)
+
+
+def site_pages(patterns: Iterable[str]) -> list[str]:
+    """Return the pages that match `patterns`, in the order of the patterns, as paths below `docs/`."""
+    found = [
+        path.relative_to(DOCS).as_posix()
+        for pattern in patterns
+        for path in sorted(DOCS.glob(f"{pattern}.md"))
+    ]
+    return list(dict.fromkeys(found))
+
+
+def toctree(pages: Iterable[str], *options: str) -> str:
+    """Return a list of pages for the navigation."""
+    lines = ["```{toctree}", ":maxdepth: 1", *(f":{option}" for option in options), "", *pages, "```"]
+    return "\n".join(lines)
+
+
+def contents(argument: str, _page: str) -> str:
+    """Return a section of the home page: a title, and patterns of pages. Without pages it is left out."""
+    title, _, patterns = argument.partition(":")
+    pages = site_pages(patterns.split())
+    if not pages:
+        return ""
+    return f"## {title}\n\n" + toctree(pages, f"caption: {title}")
 
 
 def site_links(text: str, page: str) -> str:
@@ -212,7 +241,7 @@ def option_row(option: click.Option, context: click.Context) -> str:
     default = ""
     stated = _DEFAULT.search(text)
     if stated is not None:
-        default, text = escaped(stated[1]), text[: stated.start()].strip()
+        default, text = escaped(stated[1] or stated[2]), text[: stated.start()].strip()
     given = option.default
     if option.show_default and given is not None and not callable(given):
         default = f"`{given}`"
@@ -333,7 +362,7 @@ def cell(text: str) -> str:
 @cache
 def spark_options() -> dict[str, dict[str, dict[str, str]]]:
     """Return default and text of the options of Spark, by use (`log`, `queue`, `sink`) and name."""
-    text = files("tickertape.spark").joinpath("options.toml").read_text("utf-8")
+    text = files("tickertape").joinpath("spark", "options.toml").read_text("utf-8")
     return tomllib.loads(text)
 
 
@@ -402,8 +431,9 @@ def _autodoc(module: str, headings: dict[str, list[str]]) -> str:
     for heading, names in headings.items():
         if heading:
             parts.append(f"## {heading}")
-        body = "\n\n".join(directive(module, name) for name in names)
-        parts.append(f"```{{eval-rst}}\n{body}\n```")
+        for name in names:
+            parts.append(f"{'###' if heading else '##'} {escaped(name)}")
+            parts.append(f"```{{eval-rst}}\n{directive(module, name)}\n```")
     return "\n\n".join(parts)
 
 
@@ -412,14 +442,19 @@ _CODE: Final = re.compile(r"(?<!`)`([^`\n]+)`(?!`)(?!_)")
 
 def docstring_lines(lines: list[str]) -> None:
     """Turn text in backticks, as Markdown has it, into code of reStructuredText."""
-    lines[:] = [
-        line if line.lstrip().startswith((">>>", ".. ")) else _CODE.sub(r"``\1``", line) for line in lines
-    ]
+    lines[:] = [line if line.lstrip().startswith((">>>", ".. ")) else _CODE.sub(_code, line) for line in lines]
+
+
+def _code(found: re.Match[str]) -> str:
+    """Return code of reStructuredText, which needs an escape between it and a letter."""
+    after = found.string[found.end() : found.end() + 1]
+    return f"``{found[1]}``" + ("\\ " if after.isalnum() else "")
 
 
 # -- Sphinx -------------------------------------------------------------------------------------------
 
 GENERATORS: Final[dict[str, Callable[[str, str], str]]] = {
+    "contents": contents,
     "errors": errors,
     "command": command,
     "configuration": configuration,
