@@ -11,10 +11,13 @@ sys.path[:0] = [str(DOCS / "_ext"), str(DOCS.parent / "src")]
 from tickertape.base.version import __version__  # noqa: E402 - found through the path above
 
 project = "Tickertape"
-copyright = "Tickertape contributors"
+project_copyright = "Tickertape contributors"
 release = __version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "tickertape_reference"]
-exclude_patterns = ["_ext", "README.md"]  # README.md is the index on a code host, index.md is the one of the site
+exclude_patterns = [
+    "_ext",
+    "README.md",
+]  # README.md is the index on a code host, index.md is the one of the site
 
 # -- Markdown -----------------------------------------------------------------------------------------
 
@@ -27,7 +30,10 @@ default_role = "code"
 python_use_unqualified_type_names = True
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
-autodoc_default_options = {"members": True, "inherited-members": "object,tuple,Exception,BaseException,Struct"}
+autodoc_default_options = {
+    "members": True,
+    "inherited-members": "object,tuple,Exception,BaseException,Struct",
+}
 napoleon_numpy_docstring = False
 
 # -- HTML ---------------------------------------------------------------------------------------------

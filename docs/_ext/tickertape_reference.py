@@ -396,7 +396,8 @@ GROUPS: Final = (
 
 def python_names() -> dict[str, list[str]]:
     """Return all public names by heading."""
-    found: dict[str, list[str]] = {heading: [] for heading, _ in GROUPS} | {"Errors": []}
+    found: dict[str, list[str]] = {heading: [] for heading, _ in GROUPS}
+    found["Errors"] = []
     for name in tickertape.__all__:
         value = getattr(tickertape, name)
         if isinstance(value, type) and issubclass(value, TickertapeError):
@@ -442,7 +443,9 @@ _CODE: Final = re.compile(r"(?<!`)`([^`\n]+)`(?!`)(?!_)")
 
 def docstring_lines(lines: list[str]) -> None:
     """Turn text in backticks, as Markdown has it, into code of reStructuredText."""
-    lines[:] = [line if line.lstrip().startswith((">>>", ".. ")) else _CODE.sub(_code, line) for line in lines]
+    lines[:] = [
+        line if line.lstrip().startswith((">>>", ".. ")) else _CODE.sub(_code, line) for line in lines
+    ]
 
 
 def _code(found: re.Match[str]) -> str:
@@ -484,5 +487,7 @@ def _read(_app: object, page: str, source: list[str]) -> None:
     source[0] = expand(source[0], f"{page}.md")
 
 
-def _docstring(_app: object, _what: str, _name: str, _value: object, _options: object, lines: list[str]) -> None:
+def _docstring(
+    _app: object, _what: str, _name: str, _value: object, _options: object, lines: list[str]
+) -> None:
     docstring_lines(lines)
