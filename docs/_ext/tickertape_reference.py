@@ -24,6 +24,7 @@ from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final, Protocol
+from zlib import crc32
 
 import click
 
@@ -48,6 +49,7 @@ PROJECT_PAGES: Final = {
 
 _BLOCK: Final = re.compile(r"^```\{tickertape\} ([\w-]+) ?(.*)\n(?:(?!```).*\n)*```$", re.MULTILINE)
 _DIAGRAM: Final = re.compile(r"^```mermaid\n((?:(?!```).*\n)*)```$", re.MULTILINE)
+_DIAGRAM_FONT: Final = 'Arial,"Liberation Sans",Helvetica,sans-serif'
 _LINK: Final = re.compile(r"(\]\()([^)#\s]+)(#[^)\s]*)?(\))")
 _SPECIAL: Final = re.compile(r"([\\*_<>\[\]|#$])")
 _DEFAULT: Final = re.compile(r"\s*(?:\bDefault: (.*?)\.?|\[default: ([^\]]*)\])\s*$", re.DOTALL)
@@ -55,6 +57,10 @@ _DEFAULT: Final = re.compile(r"\s*(?:\bDefault: (.*?)\.?|\[default: ([^\]]*)\])\
 
 class UnknownBlockError(ValueError):
     """A page asks for a generated part that does not exist."""
+
+
+class DiagramError(ValueError):
+    """A Mermaid diagram has a syntax error."""
 
 
 # -- pages --------------------------------------------------------------------------------------------
@@ -70,7 +76,7 @@ def expand(text: str, page: str) -> str:
         return GENERATORS[name](argument, page)
 
     text = _BLOCK.sub(generate, text)
-    text = _DIAGRAM.sub(lambda block: diagram(block[1]), text)
+    text = _DIAGRAM.sub(lambda block: diagram(block[1], page), text)
     folder, name = os.path.split(page)
     if folder and name == "README.md":
         rest = [path for path in site_pages([f"{folder}/*"]) if path != page]
@@ -136,11 +142,16 @@ def include(argument: str, page: str) -> str:
     return _LINK.sub(replace, text)
 
 
-def diagram(source: str) -> str:
-    """Return a Mermaid diagram as SVG. Raises `RuntimeError` for a mistake in the diagram."""
-    svg: str = import_module("mmdr").render(source).svg()
-    name = f"diagram-{abs(hash(source)):x}"
+def diagram(source: str, page: str) -> str:
+    """Return a Mermaid diagram as SVG. Raises `DiagramError`."""
+    try:
+        svg: str = import_module("mmdr").render(source).svg()
+    except (RuntimeError, ValueError) as error:
+        first = source.strip().partition("\n")[0]
+        raise DiagramError(f"{page}: cannot draw the diagram {first!r}: {error}") from error
+    name = f"diagram-{crc32(source.encode()):08x}"
     svg = re.sub(r"\bmerman\b", name, svg).replace("\n", " ")
+    svg = svg.replace('"Recursive Variable",arial,sans-serif', _DIAGRAM_FONT)
     return f'```{{raw}} html\n<div class="diagram">{svg}</div>\n```'
 
 
