@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import sys
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Final
 
 import click
@@ -22,6 +24,25 @@ from tickertape.spark.source import options as source_options
 
 ROOT: Final = reference.ROOT
 DOCS: Final = reference.DOCS
+
+
+class Drawing:
+    """Stands for `mmdr`, which tests do not need: a diagram that is its own picture."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+
+    def svg(self) -> str:
+        if "((" in self._source:
+            raise ValueError("unexpected end")
+        return f'<svg id="merman">{self._source}</svg>'
+
+
+@pytest.fixture(autouse=True)
+def drawn_without_mmdr(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("mmdr")
+    module.render = Drawing  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "mmdr", module)
 
 
 def page(name: str) -> str:
@@ -265,6 +286,18 @@ def test_files_of_the_project_are_pages_with_links_that_work(source: str) -> Non
     assert text.startswith("# ")
     for target in re.findall(r"\]\(([^)#\s:]+)(?:#[^)]*)?\)", text):
         assert ((DOCS / name).parent / target).exists(), target
+
+
+def test_diagram_becomes_a_picture_with_an_id_of_its_own() -> None:
+    one, other = (reference.diagram(f"flowchart LR\n a --> {name}\n", "p.md") for name in "bc")
+    assert one.startswith("```{raw} html\n")
+    assert re.search(r'<svg id="diagram-[0-9a-f]{8}">flowchart LR  a --> b', one)
+    assert re.findall("diagram-[0-9a-f]+", one) != re.findall("diagram-[0-9a-f]+", other)
+
+
+def test_mistake_in_a_diagram_names_the_page() -> None:
+    with pytest.raises(reference.DiagramError, match=r"a/b\.md: cannot draw .*flowchart LR.*unexpected end"):
+        reference.expand("```mermaid\nflowchart LR\n a --> ((\n```\n", "a/b.md")
 
 
 def test_unknown_parts_are_errors() -> None:
