@@ -254,6 +254,30 @@ def test_docstring_code_is_code_of_restructured_text() -> None:
     assert lines == ["Use ``a|b``\\ s, ``c`` and ``:py:class:``.", ">>> `x`", ".. note:: `y`"]
 
 
+def test_docstring_blocks_and_links_are_those_of_restructured_text() -> None:
+    lines = [
+        "Example:",
+        "    ```python",
+        "    x = `a`",
+        "",
+        "        y",
+        "    ```",
+        "    [Re](https://a.b/c).",
+    ]
+    reference.docstring_lines(lines)
+    assert lines == [
+        "Example:",
+        "",
+        "    .. code-block:: python",
+        "",
+        "       x = `a`",
+        "",
+        "           y",
+        "",
+        "    `Re <https://a.b/c>`__.",
+    ]
+
+
 # -- pages --------------------------------------------------------------------------------------------
 
 
@@ -277,6 +301,7 @@ def test_links_out_of_the_site_lead_to_its_pages() -> None:
     assert link("[r](../../README.md) [a](https://a.b/c.md)", "howto/ha.md") == (
         "[r](../index.md) [a](https://a.b/c.md)"
     )
+    assert link("[the `ex`](../examples), [h](howto/ha.md)", "index.md") == "the `ex`, [h](howto/ha.md)"
 
 
 @pytest.mark.parametrize("source", ["CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE"])

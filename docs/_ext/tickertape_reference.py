@@ -19,7 +19,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
@@ -51,6 +51,7 @@ _BLOCK: Final = re.compile(r"^```\{tickertape\} ([\w-]+) ?(.*)\n(?:(?!```).*\n)*
 _DIAGRAM: Final = re.compile(r"^```mermaid\n((?:(?!```).*\n)*)```$", re.MULTILINE)
 _DIAGRAM_FONT: Final = 'Arial,"Liberation Sans",Helvetica,sans-serif'
 _LINK: Final = re.compile(r"(\]\()([^)#\s]+)(#[^)\s]*)?(\))")
+_FOLDER_LINK: Final = re.compile(r"\[((?:`[^`]*`|[^\[\]`])*)\]\(([^)#\s]+)\)")
 _SPECIAL: Final = re.compile(r"([\\*_<>\[\]|#$])")
 _DEFAULT: Final = re.compile(r"\s*(?:\bDefault: (.*?)\.?|\[default: ([^\]]*)\])\s*$", re.DOTALL)
 
@@ -123,7 +124,13 @@ def site_links(text: str, page: str) -> str:
             return link[0]
         return f"{opening}{os.path.relpath(inside, folder or '.')}{anchor or ''}{closing}"
 
-    return _LINK.sub(replace, text)
+    return _LINK.sub(replace, _FOLDER_LINK.sub(partial(_without_folder, folder), text))
+
+
+def _without_folder(folder: str, link: re.Match[str]) -> str:
+    """Return the text of a link to a folder, which is not a page, and any other link as it is."""
+    is_folder = (DOCS / folder / link[2]).is_dir() and not re.match(r"[a-z]+:", link[2])
+    return link[1] if is_folder else link[0]
 
 
 def include(argument: str, page: str) -> str:
@@ -450,13 +457,29 @@ def _autodoc(module: str, headings: dict[str, list[str]]) -> str:
 
 
 _CODE: Final = re.compile(r"(?<!`)`([^`\n]+)`(?!`)(?!_)")
+_WEB_LINK: Final = re.compile(r"\[([^\[\]]+)\]\((https?://[^)\s]+)\)")
+_FENCE: Final = re.compile(r"^(\s*)```(\w*)\s*$")
 
 
 def docstring_lines(lines: list[str]) -> None:
-    """Turn text in backticks, as Markdown has it, into code of reStructuredText."""
-    lines[:] = [
-        line if line.lstrip().startswith((">>>", ".. ")) else _CODE.sub(_code, line) for line in lines
-    ]
+    """Turn Markdown in a docstring into reStructuredText: code, blocks of code and links to web pages."""
+    found: list[str] = []
+    margin: str | None = None
+    for line in lines:
+        fence = _FENCE.match(line)
+        if fence is not None and margin is None:
+            margin = fence[1]
+            found += ["", f"{margin}.. code-block:: {fence[2] or 'text'}", ""]
+        elif fence is not None:
+            margin = None
+            found.append("")
+        elif margin is not None:
+            found.append(f"   {line}" if line.strip() else "")
+        elif line.lstrip().startswith((">>>", ".. ")):
+            found.append(line)
+        else:
+            found.append(_WEB_LINK.sub(r"`\1 <\2>`__", _CODE.sub(_code, line)))
+    lines[:] = found
 
 
 def _code(found: re.Match[str]) -> str:
