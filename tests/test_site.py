@@ -336,6 +336,11 @@ def test_a_section_without_pages_is_left_out() -> None:
     assert "howto/ha.md" in reference.contents("Guides: howto/*", "index.md")
 
 
+def test_sentence_to_a_missing_page_is_left_out() -> None:
+    assert reference.follow("no-such-page", "index.md") == ""
+    assert reference.follow("howto/ha", "reference/client.md").endswith("](../howto/ha.md).")
+
+
 def test_configuration_of_sphinx_names_the_generator() -> None:
     found: dict[str, object] = {}
 

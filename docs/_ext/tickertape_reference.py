@@ -127,6 +127,15 @@ def site_links(text: str, page: str) -> str:
     return _LINK.sub(replace, _FOLDER_LINK.sub(partial(_without_folder, folder), text))
 
 
+def follow(argument: str, page: str) -> str:
+    """Return a sentence that leads to a page below `docs/`, or nothing while the page does not exist."""
+    path = f"{argument}.md"
+    if not (DOCS / path).is_file():
+        return ""
+    link = os.path.relpath(path, os.path.dirname(page) or ".")
+    return f"Continue with [{title_of(path)}]({link})."
+
+
 def _without_folder(folder: str, link: re.Match[str]) -> str:
     """Return the text of a link to a folder, which is not a page, and any other link as it is."""
     is_folder = (DOCS / folder / link[2]).is_dir() and not re.match(r"[a-z]+:", link[2])
@@ -492,6 +501,7 @@ def _code(found: re.Match[str]) -> str:
 
 GENERATORS: Final[dict[str, Callable[[str, str], str]]] = {
     "contents": contents,
+    "follow": follow,
     "errors": errors,
     "command": command,
     "configuration": configuration,
