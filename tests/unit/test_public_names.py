@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 import tickertape as tt
 from tests.helpers.processes import source_environment
 from tickertape.base.errors import all_codes
+from tickertape.cli.commands.error import explanations
 
 
 @pytest.mark.parametrize("name", tt.__all__)
@@ -22,10 +22,9 @@ def test_every_public_name_resolves(name: str) -> None:
 
 
 def test_every_documented_error_is_public() -> None:
-    page = Path(__file__).parents[2] / "docs" / "reference" / "errors.md"
-    listed = dict(re.findall(r"^\| `(\w+)` \| `(\w+)` \|", page.read_text(encoding="utf-8"), re.MULTILINE))
+    listed = explanations()
     assert listed.keys() == all_codes().keys()
-    for code, name in listed.items():
+    for code, name in ((code, row.name) for code, row in listed.items()):
         assert name in tt.__all__
         assert getattr(tt, name) is all_codes()[code]
 

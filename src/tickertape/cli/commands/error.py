@@ -2,37 +2,51 @@
 
 from __future__ import annotations
 
+import inspect
 from difflib import get_close_matches
 from importlib.resources import files
 from typing import NamedTuple
 
 import click
 
+from tickertape.base.errors import all_codes
 from tickertape.base.text_format import shown
 
 
 class ErrorExplanation(NamedTuple):
-    """A row of `error_codes.tsv`, which docs/reference/errors.md repeats."""
+    """Explanation of an error code: a row of `error_codes.tsv`, and the class of the code.
+
+    The error page of the documentation is generated from the same rows."""
 
     code: str
     family: str
     name: str
     """Name of the Python class."""
     meaning: str
+    """First paragraph of the docstring of the class."""
+    cause: str
     cure: str
+    see: str
+    """Page below `docs/` that explains more, or empty."""
 
 
 def explanations() -> dict[str, ErrorExplanation]:
     """Return all error codes with their explanations, in the order of the documentation."""
     lines = files("tickertape.cli").joinpath("error_codes.tsv").read_text("utf-8").splitlines()
-    rows = (ErrorExplanation(*line.split("\t")) for line in lines[1:])
-    return {row.code: row for row in rows}
+    classes = all_codes()
+    found = {}
+    for line in lines[1:]:
+        code, family, see, cause, cure = line.split("\t")
+        kind = classes[code]
+        meaning = " ".join((inspect.getdoc(kind) or "").partition("\n\n")[0].split())
+        found[code] = ErrorExplanation(code, family, kind.__name__, meaning, cause, cure, see)
+    return found
 
 
 @click.command(short_help="Explain an error code.")
 @click.argument("code", required=False)
 def error(code: str | None) -> None:
-    """Explain an error CODE, as logs and `TickertapeError.code` have it. Without CODE list all of them.
+    """Explain an error CODE from a log or from `TickertapeError.code`. Without CODE, list all codes.
 
     \b
     tickertape error
@@ -47,8 +61,11 @@ def error(code: str | None) -> None:
     row = known.get(code) or next((each for each in known.values() if each.name == code), None)
     if row is None:
         near = get_close_matches(code.lower(), known, n=1)
-        guess = f" Did you mean {near[0]!r}?" if near else " `tickertape error` lists them."
-        raise click.BadParameter(f"unknown error code {shown(code)}.{guess}", param_hint="CODE")
+        guess = f" Did you mean {near[0]!r}?" if near else " Run `tickertape error` to list all codes."
+        raise click.BadParameter(f"Unknown error code {shown(code)}.{guess}", param_hint="CODE")
     click.echo(f"{row.code} ({row.name}, {row.family})\n")
-    click.echo(f"Meaning: {row.meaning}.")
-    click.echo(f"Cure:    {row.cure}.")
+    click.echo(f"Meaning: {row.meaning}")
+    click.echo(f"Cause:   {row.cause}")
+    click.echo(f"Cure:    {row.cure}")
+    if row.see:
+        click.echo(f"See:     docs/{row.see}")
