@@ -7,20 +7,18 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import redirect_stdout
-from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from tests.helpers.java import java_that_runs, short_lived_java
-from tickertape.testing import running_server
 
 README = Path(__file__).resolve().parent.parent.parent / "README.md"
 ADDRESS = "tcp://127.0.0.1:9007"
 STEP_SECONDS_MAX = 45
 SPARK_STEP_SECONDS_MAX = 200
+LINES_MAX = 120
 
 
 class Block(NamedTuple):
@@ -33,10 +31,6 @@ class Block(NamedTuple):
     @property
     def needs_spark(self) -> bool:
         return "pyspark" in self.source
-
-
-def quick_start() -> list[Block]:
-    return [block for block in blocks_of("Quick start") if block.language in {"bash", "python"}]
 
 
 def blocks_of(name: str) -> list[Block]:
@@ -109,12 +103,17 @@ class Terminal:
 
 @pytest.fixture(scope="module")
 def blocks() -> list[Block]:
-    return quick_start()
+    return [block for block in blocks_of("Quick start") if block.language != "console"]
 
 
 @pytest.fixture(scope="module")
-def terminal(tmp_path_factory: pytest.TempPathFactory, blocks: list[Block]) -> Iterator[Terminal]:
-    opened = Terminal(tmp_path_factory.mktemp("readme"), blocks[0])
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("readme")
+
+
+@pytest.fixture(scope="module")
+def terminal(directory: Path, blocks: list[Block]) -> Iterator[Terminal]:
+    opened = Terminal(directory, blocks[0])
     try:
         opened.wait_until_ready()
         yield opened
@@ -124,48 +123,48 @@ def terminal(tmp_path_factory: pytest.TempPathFactory, blocks: list[Block]) -> I
 
 @pytest.fixture(scope="module")
 def printed(terminal: Terminal, blocks: list[Block]) -> list[str]:
-    """What the blocks before the one with Spark print, pasted once for all that come after them."""
-    return [terminal.paste(block) for block in blocks[1:] if not block.needs_spark]
+    """Output of the quick start, pasted once for all tests of later sections."""
+    return [terminal.paste(block) for block in blocks[1:]]
 
 
-def test_the_page_has_what_it_should(blocks: list[Block]) -> None:
+def test_page_has_its_blocks_in_order_and_at_most_120_lines(blocks: list[Block]) -> None:
     assert blocks[0].source.startswith("tickertape serve ")
-    assert [block.language for block in blocks] == [
-        "bash",
-        "python",
-        "python",
-        "bash",
-        "python",
-        "python",
-        "python",
-        "python",
-        "python",
-    ]
-    assert [block.needs_spark for block in blocks] == [False] * 8 + [True]
-    assert all(block.printed for block in blocks[1:])
+    assert [block.language for block in blocks] == ["bash", "python"]
+    assert [block.language for block in blocks_of("The log as a table")] == ["python"]
+    assert [block.language for block in blocks_of("A work queue")] == ["toml", "bash", "python"]
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= LINES_MAX
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3 * STEP_SECONDS_MAX)
-def test_the_quick_start_prints_what_it_says(blocks: list[Block], printed: list[str]) -> None:
-    assert printed == [block.printed for block in blocks[1:] if not block.needs_spark]
-
-
-@pytest.mark.slow
-def test_work_is_shared_out_as_the_page_says() -> None:
-    config, work = blocks_of("Share work out")
-    with running_server(config=config.source) as server, redirect_stdout(StringIO()) as printed:
-        exec(work.source.replace(ADDRESS, server.uri), {})
-    assert printed.getvalue() == work.printed
+def test_quick_start_prints_its_text_blocks(blocks: list[Block], printed: list[str]) -> None:
+    assert printed == [block.printed for block in blocks[1:]]
 
 
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(SPARK_STEP_SECONDS_MAX + 3 * STEP_SECONDS_MAX)
 @pytest.mark.usefixtures("printed")
-def test_the_quick_start_with_spark_prints_what_it_says(
-    terminal: Terminal, blocks: list[Block], full: bool
-) -> None:
-    """A process of its own, and with --full a Java of its own: else the one of the Spark tests will do."""
-    (block,) = [block for block in blocks if block.needs_spark]
+def test_spark_block_prints_its_text_block(terminal: Terminal, full: bool) -> None:
+    """With --full, Spark uses a Java process of its own, otherwise the one of the Spark tests."""
+    (block,) = blocks_of("The log as a table")
     assert terminal.paste(block, **({} if full else java_that_runs())) == block.printed
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(4 * STEP_SECONDS_MAX)
+def test_queue_section_continues_with_the_log_of_the_quick_start(tmp_path: Path, blocks: list[Block]) -> None:
+    config, serve, work = blocks_of("A work queue")
+    first = Terminal(tmp_path, blocks[0])
+    try:
+        first.wait_until_ready()
+        first.paste(blocks[1])
+    finally:
+        first.close()
+    (tmp_path / "tickertape.toml").write_text(config.source, encoding="utf-8")
+    second = Terminal(tmp_path, serve)
+    try:
+        second.wait_until_ready()
+        assert second.paste(work) == work.printed
+    finally:
+        second.close()
