@@ -140,7 +140,7 @@ def _show_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 
 _COMMANDS: Final = (
     "serve", "check", "doctor", "publish", "subscribe", "ack", "queue", "journal", "pipeline", "token",
-    "health", "stats", "topics", "filter", "error", "completion",
+    "health", "stats", "topics", "monitoring", "filter", "error", "completion",
 )  # fmt: skip
 
 
