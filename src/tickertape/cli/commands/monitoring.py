@@ -22,6 +22,9 @@ def monitoring(directory: Path, force: bool) -> None:
     \b
     grafana-dashboard.json    import it in Grafana with a Prometheus data source
     prometheus-rules.yml      add it to rule_files in prometheus.yml
+
+    \b
+    tickertape monitoring /etc/tickertape
     """
     existing = [name for name in FILES if (directory / name).exists()]
     if existing and not force:

@@ -17,7 +17,7 @@ from tickertape.cli.support.command_group import LazyGroup, cli
 
 COMMANDS = [
     "serve", "check", "doctor", "publish", "subscribe", "ack", "queue", "journal", "pipeline", "token",
-    "health", "stats", "topics", "filter", "error", "completion",
+    "health", "stats", "topics", "monitoring", "filter", "error", "completion",
 ]  # fmt: skip
 
 
