@@ -357,8 +357,8 @@ TAKES = (
             "[journal]\nretain = '7 days'\nretain_size = []\n",
             [
                 (
-                    "2: journal.retain: Invalid interval '7 days'. Use a number with us, ms, s, m, h, d or w, "
-                    "such as '500ms'."
+                    "2: journal.retain: Invalid interval '7 days'. Use a number with us, ms, s, m, h, d or "
+                    "w, such as '500ms'."
                 ),
                 '3: journal.retain_size: is a size such as "256MB", not a list',
             ],
