@@ -36,7 +36,7 @@ def test_exact_35_two_clients_of_one_name_do_not_fight_for_ever(
     assert isinstance(told[0], tt.NameInUse)
     wait_until(lambda: [client.connected for client in clients].count(True) == 1)
     (loser,) = [client for client in clients if not client.connected]
-    with pytest.raises(tt.Disconnected, match=r"given up: .*took over"):
+    with pytest.raises(tt.Disconnected, match=r"Stopped connecting: .*took over"):
         loser.publish("orders", b"1")
     wait_until(lambda: server.errors().count("name_in_use") == 3)
     loser.connect_and_logon(SECONDS)  # it may be told to
