@@ -100,7 +100,7 @@ def test_exact_13_a_client_takes_a_bookmark_store_and_another_one_later(
     assert client.bookmark_store is first
     client.publish(topic, b"1")
     stream = client.bookmark_subscribe(topic, tt.MOST_RECENT, sub_id="a")
-    with pytest.raises(tt.UsageError, match="bookmark subscription 'a' runs"):
+    with pytest.raises(tt.UsageError, match="bookmark subscription 'a' is active"):
         client.set_bookmark_store(second)
     assert stream.get(10).discard()
     client.unsubscribe("a")

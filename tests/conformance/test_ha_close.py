@@ -175,7 +175,7 @@ def test_connection_state_listeners_of_the_plain_clients(front: Front, relay: Re
         ({"servers": "tcp://a:1", "server_chooser": tt.DefaultServerChooser("tcp://a:1")}, "either"),
         ({"servers": ["http://a"]}, "Invalid server address"),
         ({"server_chooser": "tcp://a:1"}, "no ServerChooser"),
-        ({"servers": "tcp://a:1", "reconnect_delay": "often"}, "not an interval"),
+        ({"servers": "tcp://a:1", "reconnect_delay": "often"}, "Invalid interval 'often'"),
         ({"servers": "tcp://a:1", "subscription_manager": 1}, "no SubscriptionManager"),
     ],
 )
