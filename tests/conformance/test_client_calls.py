@@ -63,7 +63,7 @@ def test_the_same_user_takes_the_name_over(front: Front, uri: str, name: str, to
     wait_until(lambda: not is_connected(first))
     for call in (lambda: first.publish(topic, b"1"), first.publish_flush, lambda: first.subscribe(topic)):
         with pytest.raises(
-            tt.Disconnected, match=r"ended \(name_in_use\): .*; call connect\(\) again"
+            tt.Disconnected, match=r"closed \(name_in_use\): .* Give each client a unique name"
         ) as lost:
             call()
         assert isinstance(lost.value.__cause__, tt.NameInUse)

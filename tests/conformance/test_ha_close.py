@@ -174,9 +174,9 @@ def test_connection_state_listeners_of_the_plain_clients(front: Front, relay: Re
         ({}, "either servers or server_chooser"),
         ({"servers": "tcp://a:1", "server_chooser": tt.DefaultServerChooser("tcp://a:1")}, "either"),
         ({"servers": ["http://a"]}, "Invalid server address"),
-        ({"server_chooser": "tcp://a:1"}, "no ServerChooser"),
+        ({"server_chooser": "tcp://a:1"}, "lacks methods of ServerChooser"),
         ({"servers": "tcp://a:1", "reconnect_delay": "often"}, "Invalid interval 'often'"),
-        ({"servers": "tcp://a:1", "subscription_manager": 1}, "no SubscriptionManager"),
+        ({"servers": "tcp://a:1", "subscription_manager": 1}, "lacks methods of SubscriptionManager"),
     ],
 )
 def test_what_it_cannot_be_made_of_is_refused(front: Front, options: dict[str, Any], says: str) -> None:

@@ -33,7 +33,7 @@ def test_places_of_the_example() -> None:
 @pytest.mark.parametrize(
     ("at", "form", "value", "text"),
     [
-        (0, "I", 8, "says it has 8 bytes"),
+        (0, "I", 8, "claims 8 bytes"),
         (4, "B", 1, "version 1"),
         (5, "B", 1, "codec 1"),
         (6, "H", 0x20 | 0x1F, "columns 0x3f"),

@@ -154,7 +154,7 @@ def test_wait_caught_up_stops_paying_at_its_bound(monkeypatch: pytest.MonkeyPatc
     fed = Fed()
     fed.push(b"x" * 68)
     fed.push(b"x" * 68)
-    with pytest.raises(TimedOut, match="consume it meanwhile"):
+    with pytest.raises(TimedOut, match="read messages meanwhile"):
         fed.stream.wait_caught_up(0)
     assert fed.consumed == []
 
