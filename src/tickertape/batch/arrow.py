@@ -25,7 +25,7 @@ COLUMNS_DEFAULT: Final = ("topic", "publisher", "sequence", "timestamp", "data")
 """Columns of `to_arrow` by default."""
 _TOPICS_CACHED: Final = 1024
 _SCHEMAS_CACHED: Final = 64
-_INVALID_ARRAY_CURE: Final = "Call validate(full=True) where the array comes from."
+_INVALID_ARRAY_CURE: Final = "Check the array at its source with validate(full=True)."
 
 
 def to_arrow(batch: MessageBatch, columns: Sequence[str] | None = None) -> pa.RecordBatch:

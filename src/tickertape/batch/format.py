@@ -312,7 +312,7 @@ def _one_topic(source: memoryview, at: int, head_bytes: int) -> tuple[tuple[str,
     end = begin + size
     if first or not 0 <= size <= topic_bytes_max or end > head_bytes:
         raise BadBatch(
-            f"Invalid batch: a topic name lies from {first} to {size} in a head of {head_bytes} bytes."
+            f"Invalid batch: a topic name has offsets {first} to {size} in a head of {head_bytes} bytes."
         )
     try:
         return (str(source[begin:end], "utf-8"),), end

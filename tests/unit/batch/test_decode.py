@@ -113,7 +113,7 @@ def _with_topic(size: int) -> bytes:
 
 def test_topic_name_limit() -> None:
     assert MessageBatch.parse(_with_topic(topic_bytes_max)).topics == ("t" * topic_bytes_max,)
-    with pytest.raises(BadBatch, match="topic name lies from 0 to 1025"):
+    with pytest.raises(BadBatch, match="topic name has offsets 0 to 1025"):
         MessageBatch.parse(_with_topic(topic_bytes_max + 1))
 
 
