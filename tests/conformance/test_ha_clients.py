@@ -350,7 +350,7 @@ def test_a_subscribe_waits_for_the_connection_as_long_as_its_timeout(
 ) -> None:
     chooser = NotingChooser([], nowhere())
     client = front.make_ha(name, server_chooser=chooser, reconnect_delay=SOON)
-    with pytest.raises(tt.Disconnected, match="call connect_and_logon"):
+    with pytest.raises(tt.Disconnected, match="Call connect_and_logon"):
         client.subscribe(topic)
     beginning = threading.Thread(target=client.connect_and_logon, args=(SECONDS,))
     beginning.start()
