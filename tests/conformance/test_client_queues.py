@@ -244,7 +244,7 @@ def test_a_bookmark_subscription_replays_what_was_published(work: Work) -> None:
     client = work.connect()
     assert [message.data for message in client.replay(work.queue)] == [b"1", b"2"]
     (message,) = take(client.bookmark_subscribe(work.queue, tt.EPOCH), 1)
-    with pytest.raises(tt.UsageError, match="did not come out of a queue"):
+    with pytest.raises(tt.UsageError, match="is not a queue subscription"):
         message.ack()
 
 

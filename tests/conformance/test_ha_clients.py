@@ -130,7 +130,7 @@ def test_exact_22_no_server_is_raised_by_connect_and_logon_and_later_calls_fail_
     client = front.make_ha(name, server_chooser=Exhausted(nowhere()), reconnect_delay=0)
     client.set_exception_listener(told.append)
     client.add_connection_state_listener(states.append)
-    with pytest.raises(tt.Disconnected, match=r"all of them were tried; the last attempt: cannot connect"):
+    with pytest.raises(tt.Disconnected, match=r"all of them were tried\. Last attempt: [Cc]annot connect"):
         client.connect_and_logon()
     wait_until(lambda: states == [tt.ConnectionState.DISCONNECTED])
     for call in (
@@ -157,8 +157,8 @@ def test_exact_22_no_server_for_a_reconnection_is_told_to_the_exception_listener
     relay.cut()
     wait_until(lambda: len(told) == 1)
     assert isinstance(told[0], tt.Disconnected)
-    assert "the list of servers is empty" in str(told[0])
-    with pytest.raises(tt.Disconnected, match="the list of servers is empty"):
+    assert "The list of servers is empty" in str(told[0])
+    with pytest.raises(tt.Disconnected, match="The list of servers is empty"):
         client.subscribe(topic, timeout=None)
     chooser.add(relay.uri)
     client.connect_and_logon(SECONDS)
@@ -212,7 +212,7 @@ def test_exact_24_without_a_timeout_it_tries_until_the_strategy_gives_up(front: 
     client = front.make_ha(name, server_chooser=chooser, reconnect_delay=delays)
     for _ in range(2):
         trace.clear()
-        with pytest.raises(tt.Disconnected, match="the delay strategy gives up; the last attempt: cannot"):
+        with pytest.raises(tt.Disconnected, match=r"The delay strategy gives up\. Last attempt: [Cc]annot"):
             client.connect_and_logon()
         steps = ["uri", "authenticator", "delay", "failure"]
         assert [trace.count(step) for step in steps] == [5, 5, 4, 4]
@@ -225,7 +225,7 @@ def test_a_timeout_of_connect_and_logon_ends_the_attempts(front: Front, name: st
             tt.TimedOut, match=r"no connection within 0.3 s; the last attempt: cannot connect"
         ):
             client.connect_and_logon(timeout="300ms")
-        with pytest.raises(tt.Disconnected, match="given up: no connection"):
+        with pytest.raises(tt.Disconnected, match=r"Stopped connecting: [Nn]o connection"):
             client.subscribe(topic, timeout=None)
 
 
@@ -252,7 +252,7 @@ def test_an_authenticator_that_lacks_methods_is_told_of(front: Front, uri: str, 
     told: list[BaseException] = []
     client = front.make_ha(name, server_chooser=Chooser(uri))
     client.set_exception_listener(told.append)
-    with pytest.raises(tt.Disconnected, match="a Half is no Authenticator"):
+    with pytest.raises(tt.Disconnected, match="Invalid authenticator Half"):
         client.connect_and_logon(SECONDS)
     assert [type(error) for error in told] == [tt.BadOption]
 
@@ -350,7 +350,7 @@ def test_a_subscribe_waits_for_the_connection_as_long_as_its_timeout(
 ) -> None:
     chooser = NotingChooser([], nowhere())
     client = front.make_ha(name, server_chooser=chooser, reconnect_delay=SOON)
-    with pytest.raises(tt.Disconnected, match="call connect_and_logon"):
+    with pytest.raises(tt.Disconnected, match="Call connect_and_logon"):
         client.subscribe(topic)
     beginning = threading.Thread(target=client.connect_and_logon, args=(SECONDS,))
     beginning.start()
@@ -415,7 +415,7 @@ def test_what_the_application_gave_may_raise(front: Front, uri: str, name: str) 
     client = front.make_ha(name, server_chooser=chooser, reconnect_delay=Tired())
     client.set_exception_listener(told.append)
     with pytest.raises(
-        tt.Disconnected, match=r"strategy raised ValueError: in the strategy; .* in the authenticator"
+        tt.Disconnected, match=r"strategy raised ValueError: in the strategy\. .* in the authenticator"
     ):
         client.connect_and_logon(SECONDS)
     assert [str(error) for error in told] == ["in the strategy"]

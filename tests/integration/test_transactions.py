@@ -183,7 +183,7 @@ def test_an_abort_that_the_server_does_not_hear_is_one_all_the_same() -> None:
         relay.cut()
         transaction.abort()
         assert transaction.aborted
-        with pytest.raises(tt.UsageError, match="is over"):
+        with pytest.raises(tt.UsageError, match="is finished"):
             transaction.commit()
         wait_until(lambda: stats_of(server).transactions.staged_bytes == 0, SECONDS)
         client.connect()

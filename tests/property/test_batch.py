@@ -188,7 +188,7 @@ def test_select_takes_what_the_mask_says(commit: list[list[Row]], data: st.DataO
     mask = np.array(data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows))), np.bool_)
     indices = mask.nonzero()[0]
     if not len(indices):
-        with pytest.raises(UsageError, match="nothing is selected"):
+        with pytest.raises(UsageError, match="Cannot select no messages"):
             select(batch, mask)
         return
     part = select(batch, mask)

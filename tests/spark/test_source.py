@@ -160,7 +160,7 @@ def test_a_read_that_stops_early_is_no_error(load: Load, rows: list[Row]) -> Non
             {"endingBookmark": "1|1|"},
             "BookmarkUnknown: the bookmark at the end of the range is not in the log",
         ),
-        ({"startingBookmark": "soon"}, "BadBookmark: option startingBookmark: 'soon' is not a timestamp"),
+        ({"startingBookmark": "soon"}, "BadBookmark: option startingBookmark: Invalid start point 'soon'"),
         ({"filter": "/carrier = "}, "BadFilter: "),
         ({"path": "flights"}, "BadOption: there is no option 'path'"),
         ({"schema": "carrier binary"}, "UsageError: column carrier is a field of JSON bodies"),

@@ -1,15 +1,14 @@
 """Parse and format bookmarks, timestamps, start points and ranges.
 
-Readers find a bookmark in a log and decide what to do if the log does not hold it. The form of a value
-decides its kind:
+This module does not look up bookmarks in a log. The form of a value determines its kind:
 
-* `0` is EPOCH and `0|1|` is NOW;
-* a value with a `|` is a bookmark. If it is not two unsigned 64-bit numbers, each followed by `|`, it is an
-  *unknown* bookmark. It is treated like one that the log does not hold and is never an error;
-* a comma-separated list holds bookmarks. As a start, EPOCH wins (it is the earliest) and NOW counts only if
-  nothing else is known (it is the latest);
-* anything else is a timestamp, `YYYYmmddTHHMMSS[.ffffff][Z]` and always UTC, or an error;
-* with `[` or `(` at its front it is a range: `[begin:end)`, each side one of the above.
+* `0` is EPOCH and `0|1|` is NOW.
+* A value with `|` is a bookmark: two unsigned 64-bit numbers, each followed by `|`. Any other value with `|`
+  is an *unknown* bookmark. It is never an error and counts as a bookmark that the log does not hold.
+* A comma-separated list holds bookmarks. As a start, EPOCH takes precedence, and NOW applies only if the
+  list has no known bookmark.
+* A value that starts with `[` or `(` is a range: `[start:end)`, each side in one of the other forms.
+* Anything else must be a timestamp, `YYYYmmddTHHMMSS[.ffffff][Z]`, always in UTC.
 """
 
 from __future__ import annotations
@@ -25,9 +24,7 @@ from tickertape.base.errors import BadBookmark
 from tickertape.base.limits import bookmarks_per_list_max
 from tickertape.base.text_format import shown
 
-TIMESTAMP_FORM: Final = (
-    "YYYYmmddTHHMMSS, then optionally a fraction of 1 to 6 digits, then optionally Z (UTC always)"
-)
+TIMESTAMP_FORM: Final = "YYYYmmddTHHMMSS in UTC, with an optional fraction (1 to 6 digits) and an optional Z"
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -36,30 +33,35 @@ _SHAPE: Final = re.compile(
 )
 
 timestamp_micros_min: Final = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
-"""The first moment of the year 1, the earliest that has a text form."""
+"""First microsecond of the year 1, the earliest timestamp with a text form."""
 timestamp_micros_max: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
-"""The last microsecond of the year 9999, the latest that has a text form."""
+"""Last microsecond of the year 9999, the latest timestamp with a text form."""
 
 
 def parse_timestamp(text: str) -> int:
-    """Microseconds since 1970 UTC of `text`, which must be a whole timestamp without blanks around it.
+    """Return the microseconds since 1970 UTC of a timestamp without surrounding blanks.
 
-    Raises `BadBookmark` for another shape, a date or time that does not exist, and any zone but `Z`.
+    Raises `BadBookmark` for another form, a date or time that does not exist, and any zone except `Z`.
     """
+    try:
+        return _timestamp_micros(text)
+    except ValueError as error:
+        raise BadBookmark(f"Invalid timestamp {shown(text)}: {error}. Use {TIMESTAMP_FORM}.") from None
+
+
+def _timestamp_micros(text: str) -> int:
+    """Return the microseconds of a timestamp. Raises `ValueError` with the reason."""
     match = _SHAPE.fullmatch(text)
     if match is None:
-        raise BadBookmark(f"{shown(text)} is not a timestamp: the form is {TIMESTAMP_FORM}")
+        raise ValueError("not a timestamp")
     year, month, day, hour, minute, second = (int(part) for part in match.groups()[:6])
     micro = int((match[7] or "0").ljust(6, "0"))
-    try:
-        moment = datetime(year, month, day, hour, minute, second, micro, tzinfo=UTC)
-    except ValueError as error:
-        raise BadBookmark(f"{shown(text)} is not a timestamp: {error}") from None
+    moment = datetime(year, month, day, hour, minute, second, micro, tzinfo=UTC)
     return (moment - _EPOCH) // _MICROSECOND
 
 
 def format_timestamp(micros: int) -> str:
-    """`YYYYmmddTHHMMSS.ffffffZ` of `micros` since 1970 UTC; `parse_timestamp` reads the same number back.
+    """Return `micros` since 1970 UTC as `YYYYmmddTHHMMSS.ffffffZ`, the inverse of `parse_timestamp`.
 
     Raises `BadBookmark` outside the years 1 to 9999.
     """
@@ -71,7 +73,7 @@ def format_timestamp(micros: int) -> str:
 
 
 def to_micros(moment: datetime) -> int:
-    """Microseconds since 1970 UTC. An aware `moment` is converted, a naive one is UTC (never local time)."""
+    """Return the microseconds since 1970 UTC of `moment`. A naive `moment` is UTC, never local time."""
     aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     return (aware - _EPOCH) // _MICROSECOND
 
@@ -79,7 +81,7 @@ def to_micros(moment: datetime) -> int:
 def to_datetime(micros: int) -> datetime:
     """Return the aware UTC `datetime` of `micros`. Raises `BadBookmark` outside the years 1 to 9999."""
     if not timestamp_micros_min <= micros <= timestamp_micros_max:
-        raise BadBookmark(f"{micros} microseconds is outside the years 1 to 9999, which have a timestamp")
+        raise BadBookmark(f"Invalid timestamp '{micros}'. Use microseconds in the years 1 to 9999.")
     return _EPOCH + timedelta(microseconds=micros)
 
 
@@ -87,28 +89,28 @@ def to_datetime(micros: int) -> datetime:
 
 
 EPOCH: Final = "0"
-"""Start with the first message of the log."""
+"""Start at the first message of the log."""
 NOW: Final = "0|1|"
-"""Start with the next message that comes."""
+"""Start at the next new message."""
 MOST_RECENT: Final = "recent"
-"""Start where the client's bookmark store says. Known to clients only; never on the wire."""
+"""Start at the recovery point of the client's bookmark store. For clients only, never on the wire."""
 
 UNKNOWN: Final = "?|?|"
-"""How an unknown bookmark is written: of a bookmark's shape, and none."""
+"""Text of an unknown bookmark. It looks like a bookmark but is not one."""
 
 _BOOKMARK: Final = re.compile(r"([0-9]{1,20})\|([0-9]{1,20})\|")
 _RANGE_MARKS: Final = re.compile(r"[\[\]():]")
 _BLANKS: Final = " \t"
 _NUMBER_MAX: Final = 2**64 - 1
 BOOKMARK_FORM: Final = "a bookmark (publisher|sequence|)"
-LIST_FORM: Final = "a comma-separated list of them"
-TIME_FORM: Final = f"a timestamp ({TIMESTAMP_FORM})"
-RANGE_FORM: Final = "a range such as [begin:end)"
+LIST_FORM: Final = "a comma-separated list of bookmarks"
+TIME_FORM: Final = "a UTC timestamp (20261120T090000)"
+RANGE_FORM: Final = "a range such as [A:B)"
 _ALLOWED: Final = f"{BOOKMARK_FORM}, {LIST_FORM}, {EPOCH} (EPOCH), {NOW} (NOW), {TIME_FORM}, or {RANGE_FORM}"
 
 
 class Bookmark(NamedTuple):
-    """One message: who published it and its sequence there, both unsigned 64-bit."""
+    """Id of one message: its publisher and sequence number there, both unsigned 64-bit."""
 
     publisher: int
     sequence: int
@@ -118,24 +120,24 @@ class Bookmark(NamedTuple):
 
 
 class Epoch(msgspec.Struct, frozen=True):
-    """The first message of the log."""
+    """Start at the first message of the log."""
 
     def __str__(self) -> str:
         return EPOCH
 
 
 class FromNow(msgspec.Struct, frozen=True):
-    """After the last message of the log."""
+    """Start after the last message of the log."""
 
     def __str__(self) -> str:
         return NOW
 
 
 class AtBookmarks(msgspec.Struct, frozen=True):
-    """At bookmarks, in the order given: at a begin their earliest in the log counts, at an end their latest.
+    """Bookmarks in the given order. At a start the earliest in the log counts, at an end the latest.
 
-    `unknown` says that the text also had members that cannot be in any log; `bookmarks` is empty when all
-    were such.
+    `unknown` is True if the text also had members that no log can hold. `bookmarks` is empty if all members
+    were unknown.
     """
 
     bookmarks: tuple[Bookmark, ...]
@@ -149,7 +151,7 @@ class AtBookmarks(msgspec.Struct, frozen=True):
 
 
 class AtTime(msgspec.Struct, frozen=True):
-    """At a moment, in microseconds since 1970 UTC. As a plain start point: strictly after it."""
+    """A time in microseconds since 1970 UTC. A plain start point starts strictly after it."""
 
     micros: int
 
@@ -162,7 +164,7 @@ EndPoint = AtBookmarks | AtTime
 
 
 class Range(msgspec.Struct, frozen=True):
-    """A replay with a stop. `inclusive`: the named message, or one stamped just then, is part of it."""
+    """Replay with a start and an end. An inclusive side includes the message, or messages of that time."""
 
     begin: StartPoint
     begin_inclusive: bool
@@ -177,18 +179,18 @@ class Range(msgspec.Struct, frozen=True):
 def parse_bookmark(text: str, allowed: str = _ALLOWED) -> StartPoint | Range:
     """Parse the bookmark of a subscription. `str()` of the result parses to an equal value.
 
-    Raises `BadBookmark` with the offending part, its position in `text` (from 0) and what is `allowed`, for
-    callers who take less or more; and for lists of more than `bookmarks_per_list_max` members. Bookmarks that
-    merely cannot exist do not raise: see `AtBookmarks.unknown`.
+    Raises `BadBookmark` with the invalid part, its position in `text` (from 0) and the `allowed` forms. Lists
+    of more than `bookmarks_per_list_max` members are errors, unknown bookmarks are not (see
+    `AtBookmarks.unknown`).
     """
     if text.count(",") >= bookmarks_per_list_max:
         raise BadBookmark(
-            f"a list of {text.count(',') + 1:,} bookmarks: at most {bookmarks_per_list_max:,} are looked up"
+            f"Invalid list of {text.count(',') + 1:,} bookmarks. Use at most {bookmarks_per_list_max:,}."
         )
     try:
         return _parse(text)
     except BadBookmark as error:
-        raise BadBookmark(f"{error}; allowed are {allowed}") from None
+        raise BadBookmark(f"{error} Use {allowed}.") from None
 
 
 def _parse(text: str) -> StartPoint | Range:
@@ -197,17 +199,14 @@ def _parse(text: str) -> StartPoint | Range:
         return _parse_range(part, at)
     marked = _RANGE_MARKS.search(part)
     if marked is not None:
-        _refuse(
-            part, at + marked.start(), f"{marked[0]!r} belongs to a range, and a range begins with [ or ("
-        )
+        _refuse(part, at + marked.start(), f"{marked[0]!r} is valid only in a range that starts with [ or (")
     return _parse_begin(part, at)
 
 
 def bookmark_text(value: str | datetime | Bookmark | Sequence[str | Bookmark]) -> str:
-    """Return the text of a start point: text as it is, a `datetime` as a time (naive = UTC), a list or tuple
-    as a list of bookmarks.
+    """Return the text of a start point. A naive `datetime` is UTC, a list or tuple holds bookmarks.
 
-    Raises `BadBookmark` for what is none of these.
+    Raises `BadBookmark` for other types.
     """
     if isinstance(value, str):
         return value
@@ -218,9 +217,11 @@ def bookmark_text(value: str | datetime | Bookmark | Sequence[str | Bookmark]) -
     if isinstance(value, list | tuple):
         for member in value:
             if not isinstance(member, str | Bookmark):
-                raise BadBookmark(f"a list has bookmarks as text, not {type(member).__name__}")
+                raise BadBookmark(f"Invalid bookmark: expected str or Bookmark, got {type(member).__name__}.")
         return ",".join(map(str, value))
-    raise BadBookmark(f"a {type(value).__name__} is no start point; allowed are {_ALLOWED}")
+    raise BadBookmark(
+        f"Invalid start point: expected str, datetime, Bookmark or list, got {type(value).__name__}."
+    )
 
 
 def _parse_range(text: str, at: int) -> Range:
@@ -228,15 +229,13 @@ def _parse_range(text: str, at: int) -> Range:
         _refuse(text, at + len(text), "a range ends with ] (inclusive) or ) (exclusive)")
     for mark in _RANGE_MARKS.finditer(text, 1, len(text) - 1):
         if mark[0] != ":":
-            _refuse(
-                text, at + mark.start(), f"{mark[0]!r} inside a range: brackets stand at its two ends only"
-            )
+            _refuse(text, at + mark.start(), f"{mark[0]!r} is valid only at the two ends of a range")
     colon = text.find(":")
     if colon < 0:
-        _refuse(text, at + len(text) - 1, "a range has a colon between begin and end")
+        _refuse(text, at + len(text) - 1, "a range has a colon between its start and its end")
     second = text.find(":", colon + 1)
     if second >= 0:
-        _refuse(text, at + second, "a range has one colon; timestamps have none")
+        _refuse(text, at + second, "a range has only one colon, and timestamps have none")
     begin_at, begin = _trimmed(text, 1, colon)
     end_at, end = _trimmed(text, colon + 1, len(text) - 1)
     return Range(
@@ -263,16 +262,10 @@ def _parse_end(text: str, at: int) -> EndPoint:
         point = _parse_one(text, at)
         if isinstance(point, AtBookmarks | AtTime):
             return point
-        _refuse(
-            text,
-            at,
-            "EPOCH and NOW can only begin a range; it ends at bookmarks or a timestamp",
-        )
+        _refuse(text, at, "EPOCH and NOW are valid only as the start of a range")
     known, unknown, epoch, now = _parse_list(text, at)
     if epoch or now:
-        _refuse(
-            text, at, "EPOCH and NOW can only begin a range, so they are no members of the list at its end"
-        )
+        _refuse(text, at, "EPOCH and NOW are valid only as the start of a range")
     return AtBookmarks(known, unknown)
 
 
@@ -285,20 +278,17 @@ def _parse_one(text: str, at: int) -> StartPoint:
         found = _bookmark(text)
         return AtBookmarks((), unknown=True) if found is None else AtBookmarks((found,))
     if not text:
-        _refuse(text, at, "nothing where a bookmark or timestamp should be")
+        _refuse(text, at, "a bookmark or timestamp is missing")
     if text.lower() in (MOST_RECENT, "most_recent"):
-        _refuse(
-            text, at, "MOST_RECENT is looked up by a client with a bookmark store; it is no value of its own"
-        )
+        _refuse(text, at, "only a client with a bookmark store resolves MOST_RECENT")
     try:
-        return AtTime(parse_timestamp(text))
-    except BadBookmark as error:
-        raise BadBookmark(f"{error} (at position {at})") from None
+        return AtTime(_timestamp_micros(text))
+    except ValueError as error:
+        raise BadBookmark(f"Invalid start point {shown(text)}: {error} (at position {at}).") from None
 
 
 def _parse_list(text: str, at: int) -> tuple[tuple[Bookmark, ...], bool, bool, bool]:
-    """Return the known bookmarks in the order given, each once; and whether there were unknown ones, EPOCH,
-    NOW."""
+    """Return the distinct known bookmarks in order, and whether the list has unknown ones, EPOCH and NOW."""
     known: dict[Bookmark, None] = {}
     unknown = epoch = now = False
     start = 0
@@ -310,12 +300,8 @@ def _parse_list(text: str, at: int) -> tuple[tuple[Bookmark, ...], bool, bool, b
         elif member == NOW:
             now = True
         elif "|" not in member:
-            what = (
-                "a list has a bookmark between commas"
-                if not member
-                else "only bookmarks can be members of a list"
-            )
-            _refuse(member, at + member_at, what)
+            why = "a list member is missing" if not member else "a list can only hold bookmarks"
+            _refuse(member, at + member_at, why)
         else:
             found = _bookmark(member)
             if found is None:
@@ -330,16 +316,16 @@ def _bookmark(text: str) -> Bookmark | None:
     if match is None:
         return None
     found = Bookmark(int(match[1]), int(match[2]))
-    # Written with more zeros it would still look like NOW, and be it once it is written again.
+    # NOW with leading zeros matches too, but would format as NOW.
     return found if max(found) <= _NUMBER_MAX and str(found) != NOW else None
 
 
 def _trimmed(text: str, start: int, stop: int) -> tuple[int, str]:
-    """`text[start:stop]` without blanks around it, and where it begins in `text`."""
+    """Return `text[start:stop]` without surrounding blanks, and its position in `text`."""
     part = text[start:stop]
     left = part.lstrip(_BLANKS)
     return start + len(part) - len(left), left.rstrip(_BLANKS)
 
 
 def _refuse(part: str, at: int, why: str) -> NoReturn:
-    raise BadBookmark(f"{why} (at position {at}, in {shown(part)})")
+    raise BadBookmark(f"Invalid start point {shown(part)}: {why} (at position {at}).")

@@ -1,6 +1,6 @@
-"""Limits that the configuration of an instance can change and that clients learn at logon.
+"""Server limits that the configuration can change and that clients receive at logon.
 
-They never exceed what frames, batches, the log and the stores of clients can hold.
+They never exceed the capacity of frames, batches, the log and client stores.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from tickertape.base.errors import BadFilter, MessageTooLarge
 from tickertape.base.limits import KIB
 
 message_bytes_least: Final = limits.batch_bytes_target
-"""The least `message_bytes_max`: no larger message is gathered with others by a client."""
+"""Lowest `message_bytes_max`. Clients gather no larger message with others."""
 filter_bytes_least: Final = 64
 filter_bytes_most: Final = 16 * KIB
-"""The largest `filter_bytes_max`: reading such a text takes a server about 100 ms."""
+"""Highest `filter_bytes_max`. Parsing a filter of this size takes a server about 100 ms."""
 
 
 class ClientLimits(NamedTuple):
-    """What one instance takes. The names are the keys of the configuration and the fields of the wire."""
+    """Limits of one server. The names are the configuration keys and the fields on the wire."""
 
     message_bytes_max: int = limits.message_bytes_max
     filter_bytes_max: int = limits.filter_bytes_max
@@ -33,15 +33,19 @@ MOST: Final = DEFAULT._replace(filter_bytes_max=filter_bytes_most)
 
 def message_too_large(size: int, most: int) -> MessageTooLarge:
     """Return the error for a body of `size` bytes."""
-    return MessageTooLarge(f"a message of {size:,} bytes: at most {most:,} are allowed (message_bytes_max)")
+    return MessageTooLarge(
+        f"Message of {size:,} bytes is too large. Use at most {most:,} bytes (message_bytes_max)."
+    )
 
 
 def filter_too_long(size: int, most: int) -> BadFilter:
     """Return the error for a filter of `size` bytes."""
-    return BadFilter(f"a filter of {size:,} bytes: at most {most:,} are read (filter_bytes_max)", most)
+    return BadFilter(
+        f"Filter of {size:,} bytes is too long. Use at most {most:,} bytes (filter_bytes_max).", most
+    )
 
 
 def check_filter(text: str | None, most: int) -> None:
-    """Raise `BadFilter` for a filter above `most` bytes."""
+    """Raise `BadFilter` for a filter longer than `most` bytes."""
     if text is not None and (size := len(text.encode("utf-8", "surrogatepass"))) > most:
         raise filter_too_long(size, most)

@@ -1,8 +1,8 @@
-"""All errors that Tickertape raises or sends, each with a stable code.
+"""Error classes that Tickertape raises or sends, each with a stable code.
 
-An error says what happened, where, and what to do. There are two families: `UsageError` (a mistake of the
-caller in this process) and `PeerError` (invalid data from the network or from a disk). `error_from_code`
-turns a code from the network back into its class.
+An error text names the problem, its place and the remedy. `UsageError` reports a mistake of the caller in
+this process, `PeerError` invalid data from the network or from a disk. `error_from_code` turns a code from
+the network back into its class.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ _CAPITAL: Final = re.compile(r"(?<!^)(?=[A-Z])")
 
 
 class TickertapeError(Exception):
-    """Base of all errors. `code` is stable across versions; the text is for people."""
+    """Base class of all errors. `code` is stable across versions, the text is not."""
 
     code: ClassVar[str] = "error"
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
-        # The errors of this module that name no code have their own name as one: BadTopic has bad_topic.
+        # Errors of this module without an explicit code derive it from the class name (BadTopic: bad_topic).
         if cls.__module__ == __name__ and "code" not in cls.__dict__:
             cls.code = _CAPITAL.sub("_", cls.__name__).lower()
 
@@ -29,253 +29,253 @@ class TickertapeError(Exception):
 
 
 class UsageError(TickertapeError):
-    """The caller requested an impossible operation."""
+    """Invalid request: the caller must change it. Base class of this family."""
 
     code = "usage"
 
 
 class BadBookmark(UsageError, ValueError):
-    """A timestamp, range or bookmark that cannot be read."""
+    """Malformed timestamp, range, bookmark or start point."""
 
 
 class BadOption(UsageError, ValueError):
-    """An option that does not exist, is malformed, excludes another, or is not built yet."""
+    """Option that is unknown, malformed, in conflict with another option, or not implemented."""
 
 
 class LimitReached(UsageError):
-    """A limit of the server is reached; the text names it. What there is goes on."""
+    """A limit of the server was reached. The text names the limit. Existing work continues."""
 
 
 class BadTopic(UsageError, ValueError):
-    """A topic name that is empty, too long, or a pattern where a literal is needed."""
+    """Topic name that is empty, too long, or a pattern where a literal name is required."""
 
 
 class BadName(UsageError, ValueError):
-    """A client name that is empty, too long, or has control characters."""
+    """Client name that is empty, too long, or contains control characters."""
 
 
 class BadFilter(UsageError, ValueError):
-    """A content filter that cannot be used."""
+    """Filter that is malformed, too long, too expensive, or uses unsupported fields."""
 
     def __init__(self, message: str, position: int = 0) -> None:
         super().__init__(message)
         self.position = position
-        """Where in the text of the filter (or path), in characters from 0; it does not travel."""
+        """Position in the text of the filter or path, in characters from 0. It is not sent over the wire."""
 
 
 class BadPath(BadFilter):
-    """A path to a field that cannot be read, or that the message type cannot have."""
+    """Field path that is malformed or unsupported by the message type."""
 
 
 class MessageTooLarge(UsageError, ValueError):
-    """A message above `message_bytes_max`."""
+    """Message whose body is larger than `message_bytes_max`."""
 
 
 class BadMessage(UsageError, ValueError):
-    """A body that cannot be encoded, or cannot be decoded as requested."""
+    """Message body that cannot be encoded, or cannot be decoded as requested."""
 
 
 class BadBody(UsageError, ValueError):
-    """A message that the server refused: its body is not what its validated topic says."""
+    """Message that the server rejected because its body violates the validation of its topic."""
 
 
 class ConfigurationError(UsageError):
-    """A configuration file or command line that cannot be used."""
+    """Invalid configuration file or command line."""
 
     code = "bad_configuration"
 
 
 class TopicNotRecorded(UsageError):
-    """A bookmark subscription to a topic that the transaction log does not record."""
+    """Bookmark subscription to a non-persistent topic, or stored publishes to one."""
 
 
 class NotAQueue(UsageError):
-    """A topic that is acknowledged is not the name of a queue of this server."""
+    """Acknowledgement for a name that is not a queue of this server."""
 
 
 class BookmarkUnknown(UsageError):
-    """The log does not hold the bookmark and the subscription asked to fail then."""
+    """Bookmark that is not in the log of the server, for a subscription with `bookmark_not_found=fail`."""
 
 
 class BookmarkExpired(UsageError):
-    """A start or end lies in a part of the log that retention has removed; nothing was skipped."""
+    """Start or end of a replay that retention has removed from the log. The server skipped no message."""
 
     def __init__(self, message: str = "", *, available: str = "") -> None:
         super().__init__(message)
         self.available = available
-        """The first bookmark in the log; empty if the log has no message, or the server did not report it."""
+        """First bookmark in the log. Empty if the log is empty, or if the server did not report it."""
 
 
 class SubscriptionExists(UsageError):
-    """The subscription id is in use on this connection."""
+    """Subscription id that is already in use on this connection."""
 
 
 class SubscriptionUnknown(UsageError):
-    """No subscription of this connection has that id."""
+    """Subscription id that does not exist on this connection."""
 
 
 class PublishRejected(UsageError):
-    """The server refused messages; they are not in the log and will not be."""
+    """Messages that the server rejected. The server did not store them and never will."""
 
 
 class PublisherTakenOver(UsageError):
-    """Another process published under this client name; what this one holds may be stored or not."""
+    """Another process published under this client name. Unacknowledged messages may or may not be stored."""
 
 
 class TransactionTooLarge(UsageError, ValueError):
-    """A transaction is larger than its bound."""
+    """Transaction that exceeds a size limit."""
 
 
 class TransactionUnknown(UsageError):
-    """The transaction to commit is not staged: it never was, was aborted, expired, or is incomplete."""
+    """Transaction to commit that is not staged: it never was, was aborted, expired, or is incomplete."""
 
 
 class TransactionBusy(UsageError):
-    """It is being committed just now: its parts stay as they are."""
+    """Transaction that is being committed and therefore cannot change."""
 
 
 class WrongJournal(UsageError):
-    """Positions, files or a data directory belong to another journal or instance than this server's."""
+    """Positions, files or a data directory that belong to another journal or server."""
 
 
 class TimedOut(UsageError, TimeoutError):
-    """A deadline passed; the outcome is unknown and nothing was undone."""
+    """A timeout expired. The outcome of the call is unknown, and nothing was undone."""
 
 
 class StreamEnded(UsageError):
-    """The message stream is over; `end_reason` on the stream says why."""
+    """Message stream that has ended. Its `end_reason` gives the cause."""
 
 
 class Closed(UsageError):
-    """The client or server object was closed by its owner."""
+    """Use of a client or server object after it was closed."""
 
 
 class Forked(UsageError):
-    """A forked process used a client or stream of its parent."""
+    """Use of a client, stream or store of the parent process in a forked process."""
 
 
 class StoreFull(UsageError):
-    """The publish store is full and is configured to raise instead of waiting."""
+    """The publish store is full and is configured to raise an error instead of waiting for space."""
 
 
 class Disconnected(TickertapeError, ConnectionError):
-    """Not connected, or the connection was lost; the outcome of calls in flight is unknown."""
+    """No connection, or the connection was lost. The outcome of pending calls is unknown."""
 
 
 class HeartbeatMissed(Disconnected):
-    """Nothing came from the other side for as long as the heartbeat allows: it counts as dead."""
+    """The peer sent no data within the heartbeat timeout, so the connection counts as lost."""
 
     code = "heartbeat"
 
 
 class TlsFailed(Disconnected):
-    """The TLS connection failed: a certificate was not accepted, or the peer does not use TLS."""
+    """TLS connection failed: a certificate was not accepted, or the peer does not use TLS."""
 
 
 class Refused(TickertapeError):
-    """The server refused the logon or ended the connection, and said why."""
+    """The server refused the logon or closed the connection. The text gives the reason."""
 
 
 class AuthenticationFailed(Refused):
-    """The server wants a token, and the logon had none, a wrong one, or one that is not for this client."""
+    """Logon without a token, or with a token that is unknown or not valid for this client name."""
 
 
 class TlsRequired(Refused):
-    """The address takes connections with TLS only."""
+    """Connection without TLS to an address that requires TLS."""
 
 
 class NameInUse(Refused):
-    """Another connection holds or took over this client name."""
+    """Another connection uses or took over this client name."""
 
 
 class PublisherCollision(Refused):
-    """Two client names hash to one publisher id; choose another name."""
+    """Two client names have the same publisher id. Choose another name."""
 
 
 class NotReady(Refused):
-    """The server accepts no publishes: its disk failed, is full, or it is draining."""
+    """The server does not accept publishes: its disk failed or is full, or it is shutting down."""
 
 
 class SlowClient(Refused):
-    """The connection was closed because it did not read its subscriptions."""
+    """The server closed the connection because the client read its subscriptions too slowly."""
 
 
 # -- the peer -----------------------------------------------------------------------------------------
 
 
 class PeerError(TickertapeError):
-    """The peer violated the protocol."""
+    """The peer violated the protocol. Base class of this family."""
 
     code = "peer"
 
 
 class NotTickertape(PeerError):
-    """The peer does not speak this protocol at all."""
+    """The peer does not use the Tickertape protocol."""
 
 
 class BadVersion(PeerError):
-    """The peer speaks no version of the protocol that we speak."""
+    """The peer supports no protocol version in common with this side."""
 
 
 class BadFrame(PeerError):
-    """A frame whose lengths, padding or checksum are wrong."""
+    """Frame with an invalid length, padding or checksum."""
 
 
 class FrameTooLarge(PeerError):
-    """A frame above the limit that holds at this point of the connection."""
+    """Frame above the size limit. The limit is lower before the logon."""
 
 
 class BadCommand(PeerError):
-    """A command that does not exist, has wrong fields, or comes from the wrong side."""
+    """Command that is unknown, has invalid fields, or was sent by the wrong side."""
 
 
 class BadBatch(PeerError):
-    """A message batch whose structure is wrong."""
+    """Message batch with an invalid structure."""
 
 
 class CorruptBatch(PeerError):
-    """A message batch whose bodies do not match their checksum."""
+    """Message batch whose bodies do not match their checksum."""
 
 
 class LogonRequired(PeerError):
-    """A command came before the logon."""
+    """Command that was sent before the logon."""
 
 
 class AlreadyLoggedOn(PeerError):
-    """A second logon on one connection."""
+    """Second logon on the same connection."""
 
 
 class LogonTimeout(PeerError):
-    """The peer connected and did not log on in time."""
+    """The peer connected but did not log on within `logon_seconds_max`."""
 
 
 class FrameStalled(PeerError):
-    """The peer began a large frame and did not go on with it while others waited for the memory."""
+    """The peer stopped in the middle of a large frame while other connections waited for its memory."""
 
 
 # -- the journal --------------------------------------------------------------------------------------
 
 
 class JournalError(TickertapeError):
-    """The data directory cannot be used as it is; nothing in it was changed."""
+    """Data directory that cannot be used in its present state. Opening it changed nothing."""
 
     code = "journal"
 
 
 class NotAJournal(JournalError):
-    """The directory is not empty and has no identity, or does not exist and must not be created."""
+    """Directory that is not a journal: it has files but no identity, or is missing and may not be created."""
 
 
 class JournalLocked(JournalError):
-    """Another process holds the data directory."""
+    """Data directory that another process holds."""
 
 
 class JournalVersion(JournalError):
-    """The directory was written by a newer format than this program knows."""
+    """Data directory in a newer format than this version supports."""
 
 
 class JournalCorrupt(JournalError):
-    """Bytes that were once durable cannot be read back."""
+    """Durable data that cannot be read back."""
 
     def __init__(self, message: str, *, file: str = "", offset: int = 0) -> None:
         super().__init__(message)
@@ -284,61 +284,61 @@ class JournalCorrupt(JournalError):
 
 
 class JournalFailed(JournalError):
-    """A write or sync failed; nothing more is acknowledged until a restart."""
+    """A write or sync failed. The server acknowledges nothing more until a restart."""
 
 
 class SpillFailed(JournalError):
-    """The directory for what waits for slow clients cannot be used, or something in it not be read back."""
+    """Spill directory (backlog of slow clients) that cannot be used or read back."""
 
 
 class StagingFull(JournalError):
-    """The space for staged transactions is full."""
+    """The disk space for staged transactions is used up."""
 
 
 class StagingFailed(JournalError):
-    """A file of a staged transaction could not be written or read."""
+    """A file of a staged transaction cannot be written or read."""
 
 
 class JournalFull(JournalError):
-    """The next segment cannot be allocated; publishes are rejected until there is space."""
+    """The next segment cannot be allocated. The server rejects publishes until space is free."""
 
 
 class ArchiveFailed(TickertapeError):
-    """The archive cannot be read, or a table is not the archive that it should be; nothing was skipped."""
+    """Archive that cannot be read or extended, or a table that is not the expected archive."""
 
     def __init__(self, message: str = "", *, missing: bool = False) -> None:
         super().__init__(message)
         self.missing = missing
-        """A file that the table names is not there; it does not travel."""
+        """Whether a file that the table references is missing. It is not sent over the wire."""
 
 
 # -- stores of a client -------------------------------------------------------------------------------
 
 
 class StoreError(TickertapeError):
-    """A store on disk cannot be used as it is; nothing in it was changed."""
+    """Client-side store on disk that cannot be used in its present state. Opening it changed nothing."""
 
     code = "store"
 
 
 class NotAStore(StoreError):
-    """The path does not hold a store."""
+    """Path that does not hold a store."""
 
 
 class StoreLocked(StoreError):
-    """Another process, or another object of this one, holds the store."""
+    """Store that another process, or another object of this process, holds."""
 
 
 class StoreOfAnother(StoreError):
-    """The store belongs to another client name."""
+    """Store that belongs to another client name."""
 
 
 class StoreVersion(StoreError):
-    """The store was written by a newer format than this program knows."""
+    """Store in a newer format than this version supports."""
 
 
 class StoreCorrupt(StoreError):
-    """Stored data cannot be read back."""
+    """Stored data that cannot be read back."""
 
     def __init__(self, message: str, *, file: str = "", offset: int = 0) -> None:
         super().__init__(message)
@@ -347,11 +347,11 @@ class StoreCorrupt(StoreError):
 
 
 class StoreFailed(StoreError):
-    """The file system refused something: permissions, a full disk, a failed write."""
+    """File system error of a store: permissions, a full disk, or a failed write."""
 
 
 class BookmarkStoreFull(StoreError):
-    """A bookmark store has no room for more undiscarded messages, subscriptions or publishers."""
+    """Bookmark store without space for more undiscarded messages, subscriptions or publishers."""
 
 
 def _all_subclasses(root: type[TickertapeError]) -> list[type[TickertapeError]]:
@@ -365,13 +365,15 @@ _BY_CODE: dict[str, type[TickertapeError]] = {c.code: c for c in _all_subclasses
 
 
 def error_from_code(code: str, text: str, *, available: str = "") -> TickertapeError:
-    """Return the error that `code` names, with `text`; an unknown code gives the base class. `available` is
-    for `BookmarkExpired`."""
+    """Return the error of `code` with `text`, or a `TickertapeError` for an unknown code.
+
+    `available` is for `BookmarkExpired`.
+    """
     if code == BookmarkExpired.code:
         return BookmarkExpired(text, available=available)
     return _BY_CODE.get(code, TickertapeError)(text)
 
 
 def all_codes() -> dict[str, type[TickertapeError]]:
-    """Every stable code and its class (the documentation test compares them)."""
+    """Return every stable code with its class (the documentation test compares them)."""
     return dict(_BY_CODE)

@@ -10,19 +10,19 @@ SECONDS_BUCKETS: Final = (
     *(0.001, 0.002, 0.003, 0.005, 0.007_5, 0.01, 0.02, 0.03, 0.05, 0.075),
     *(0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0),
 )  # fmt: skip
-"""Upper bounds, inclusive; above the last there is one bucket more."""
+"""Inclusive upper bounds in seconds. One more bucket counts longer durations."""
 
 
 class Histogram:
-    """Counts of durations in seconds. One thread adds; readers in other threads miss at most one duration."""
+    """Histogram of durations in seconds, for one writer thread. Other threads may miss one duration."""
 
     def __init__(self) -> None:
         self.counts = [0] * (len(SECONDS_BUCKETS) + 1)
-        """Durations in each bucket; the last one counts those above all bounds."""
+        """Durations per bucket. The last bucket counts those above all bounds."""
         self.total = 0.0
-        """Sum of all durations."""
+        """Sum of all durations, in seconds."""
         self.highest = 0.0
-        """The longest one."""
+        """Longest duration, in seconds."""
 
     def add(self, seconds: float) -> None:
         """Count one duration."""
@@ -33,12 +33,14 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """How many there were."""
+        """Return the number of durations."""
         return sum(self.counts)
 
     def percentile(self, share: float) -> float | None:
-        """Return an upper bound of what `share` (0 to 1) of the durations took: the end of the bucket in
-        which that one lies, and never more than the longest; None when there was none."""
+        """Return an upper bound for the `share` quantile (0 to 1), or None for an empty histogram.
+
+        The bound is the upper end of its bucket, but never above the longest duration.
+        """
         counts = self.counts[:]
         wanted = share * sum(counts)
         reached = 0

@@ -1,6 +1,6 @@
-"""Interfaces between the pure parts and the outside: time and disk.
+"""Interfaces of the pure parts to clocks and disks.
 
-`journal/disk.py` is the real disk, `testing/disk.py` the simulated one.
+`journal/disk.py` implements the real disk, `testing/disk.py` the simulated one.
 """
 
 from __future__ import annotations
@@ -12,32 +12,32 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Now(NamedTuple):
-    """A moment, handed to every machine: `mono` for leases, rates, idleness; `wall` for stamps and ranges."""
+    """Time passed to every state machine: `mono` for leases and rates, `wall` for stamps and ranges."""
 
     mono: float
     """Seconds of a monotonic clock."""
     wall: int
-    """Microseconds since 1970 UTC; may step either way."""
+    """Microseconds since 1970 UTC. May jump in both directions."""
 
 
 class Disk(Protocol):
-    """One directory tree. Paths are relative to its root (itself `"."`), with `/`; handles are integers.
+    """Directory tree. Paths are relative to its root (`"."`) and use `/`. Handles are integers.
 
-    Every method raises `OSError` as the system does, and `OSError(EINVAL)` for a path that leaves the tree.
-    Nothing is retried here: the caller decides. `tests/conformance/test_disk.py` says what a disk must do.
+    Every method raises `OSError` as the system does, and `OSError(EINVAL)` for a path outside the tree.
+    No method retries. `tests/conformance/test_disk.py` specifies the required behaviour.
     """
 
     @property
     def where(self) -> str:
-        """How people call this tree: the path of its root."""
+        """Return the path of the root, for messages."""
 
     def names(self, directory: str) -> list[str]:
-        """Names in `directory`, sorted; `FileNotFoundError` when it does not exist."""
+        """Return the sorted names in `directory`. Raises `FileNotFoundError` if it does not exist."""
 
     def make_directory(self, path: str) -> None:
-        """Create `path` (its parent exists); no error when it exists.
+        """Create `path` unless it exists. Its parent must exist.
 
-        Not durable before `sync_directory` of the parent.
+        It becomes durable with `sync_directory` of the parent.
         """
 
     def open(self, path: str, *, create: bool = False, write: bool = True) -> int:
@@ -48,38 +48,43 @@ class Disk(Protocol):
     def size(self, handle: int) -> int: ...
 
     def preallocate(self, handle: int, size: int) -> None:
-        """Reserve the first `size` bytes; new ones read as zeros. Never shortens the file.
+        """Reserve the first `size` bytes. New bytes read as zeros. Never shortens the file.
 
-        `OSError(ENOSPC)` when there is no room.
+        Raises `OSError(ENOSPC)` without enough space.
         """
 
     def truncate(self, handle: int, size: int) -> None: ...
 
     def write(self, handle: int, offset: int, buffers: Sequence[Buffer]) -> None:
-        """Write all of `buffers` at `offset`; short writes are continued inside."""
+        """Write all of `buffers` at `offset`. Short writes are continued internally."""
 
     def sync(self, handle: int) -> None:
         """Make the file's data and size durable."""
 
     def read(self, handle: int, offset: int, size: int) -> bytes:
-        """Return up to `size` bytes; fewer only at the end of the file."""
+        """Return up to `size` bytes. Fewer are returned only at the end of the file."""
 
     def map(self, handle: int) -> memoryview:
-        """Return the whole file, not empty, to be read in place for as long as the view is kept, whatever
-        becomes of its name and handle; the file is neither written nor cut meanwhile."""
+        """Map a non-empty file for reading.
+
+        The view stays valid after `close`, `rename` and `remove`. The file must not be written or truncated
+        while the view exists.
+        """
 
     def rename(self, old: str, new: str) -> None:
-        """Rename, replacing a file called `new`; durable after `sync_directory` of both directories."""
+        """Rename `old`, replacing `new`. Durable after `sync_directory` of both directories."""
 
     def remove(self, path: str) -> None:
-        """Take away the name of a file (`FileNotFoundError` when it has none); open handles go on.
+        """Remove the name of a file (`FileNotFoundError` if it is missing). Open handles stay valid.
 
-        Durable after `sync_directory` of its directory."""
+        Durable after `sync_directory` of its directory.
+        """
 
     def sync_directory(self, path: str) -> None:
         """Make the names in `path` durable."""
 
     def lock(self, path: str, owner: str) -> None:
-        """Hold `path` for this process until it ends (created when missing).
+        """Lock `path` for this process until it exits. Create the file if it is missing.
 
-        Raises `BlockingIOError` whose text is the owner that holds it."""
+        Raises `BlockingIOError` with the name of the present owner as its text.
+        """

@@ -1,4 +1,4 @@
-"""Limits of the wire and of both sides: sizes, counts and seconds. Names end with the unit."""
+"""Limits (sizes, counts, timeouts) of the wire and of both sides. Names end with the unit."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ GIB: Final = 1024 * MIB
 message_bytes_max: Final = 16 * MIB
 """Largest body of one message."""
 batch_bytes_target: Final = 128 * KIB
-"""A client gathers at most this much before it sends; a cursor delivers batches of about this size."""
+"""Target size of a batch: clients send once this much is gathered, cursors deliver about this much."""
 publish_messages_max: Final = 1 << 17
 """Messages in one publish frame."""
 publish_topics_max: Final = 4096
-"""Different topics in one publish frame."""
+"""Distinct topics in one publish frame."""
 topic_bytes_max: Final = 1024
-"""Longest topic name, UTF-8."""
+"""Longest topic name, in bytes of UTF-8."""
 label_bytes_max: Final = 4 * KIB
-"""Longest correlation id or key."""
+"""Longest correlation id or message key."""
 batch_bytes_max: Final = message_bytes_max + 256 * KIB
 """Largest encoded batch on the wire: one message of the largest size and its columns."""
 
 # filters
 filter_bytes_max: Final = 4 * KIB
-"""Longest text of a filter, UTF-8."""
+"""Longest filter text, in bytes of UTF-8."""
 
 # wire
 frame_prefix_bytes: Final = 16
@@ -35,67 +35,67 @@ header_bytes_max: Final = 256 * KIB
 """Largest command header (a long list of bookmarks)."""
 frame_bytes_max: Final = batch_bytes_max + header_bytes_max + frame_prefix_bytes
 frame_bytes_before_logon_max: Final = 16 * KIB
-"""Largest frame a stranger may send."""
+"""Largest frame of a peer that has not logged on."""
 receive_buffer_bytes: Final = 256 * KIB
-"""What one read takes from a connection at most."""
+"""Most bytes of one read from a connection."""
 frame_in_place_bytes_max: Final = 32 * KIB
-"""A frame above this that is not complete after a read is read on into memory of its own."""
+"""Size above which an incomplete frame moves to its own memory after the first read."""
 client_name_bytes_max: Final = 256
 subscription_id_bytes_max: Final = 256
 subscriptions_per_connection_max: Final = 10_000
-"""Subscriptions that one connection may hold; the next one is refused."""
+"""Subscriptions of one connection. The server refuses the next one."""
 option_bytes_max: Final = 4 * KIB
-"""Largest option string of a command, in characters: it is read character by character."""
+"""Longest option string of a command, in characters (the parser works character by character)."""
 option_parts_max: Final = 500
-"""Options and members of their lists in one option string."""
+"""Options in one option string, members of their lists included."""
 bookmarks_per_list_max: Final = 4_000
-"""Members that the lists of one start point may have; reading them takes milliseconds that others wait."""
+"""Members in the lists of one start point. Looking them up takes milliseconds and delays other clients."""
 
 # flow
 credit_bytes_max: Final = 1 * GIB
 message_cost_bytes: Final = 32
-"""What each message costs against credit beside its body."""
+"""Flow-control cost of each message in addition to its body."""
 
 # journal
 combined_subscriptions_max: Final = 256
-"""Subscriptions that one frame is for."""
+"""Subscriptions that share one frame."""
 
 # pace and conflation
 conflation_seconds_min: Final = 0.001
-"""The shortest interval of conflation."""
+"""Shortest conflation interval."""
 conflation_seconds_max: Final = 86_400.0
-"""The longest interval of conflation, a day."""
+"""Longest conflation interval (one day)."""
 
 # client
 bookmark_subscriptions_max: Final = subscriptions_per_connection_max
-"""Subscriptions in one bookmark store; the next one is refused."""
+"""Subscriptions in one bookmark store. The store refuses the next one."""
 last_persisted_max: Final = (1 << 64) - (1 << 48)
-"""Highest sequence that a server stores. A client with a publish store needs a last persisted one that leaves
-enough below it to give."""
+"""Highest sequence number that a server stores. The rest of the 64-bit range stays free, so that a client
+with a publish store always has sequence numbers left."""
 
 # heartbeats
 heartbeat_seconds_min: Final = 0.1
-"""The shortest interval of heartbeats that a client may ask for."""
+"""Shortest heartbeat interval that a client may request."""
 heartbeat_seconds_max: Final = 3_600.0
-"""The longest."""
+"""Longest heartbeat interval."""
 heartbeat_missed_intervals: Final = 2
 """Heartbeat intervals without a received byte after which a server closes a connection."""
 unread_bytes_unsure: Final = 32 * KIB
-"""Unread bytes with which a socket may be full. Then missing bytes do not prove that the peer is dead."""
+"""Unread bytes at which a socket may be full, so that missing bytes do not prove a dead peer."""
 
 # archive
 archive_answer_bytes_max: Final = MIB
-"""Bytes that a server reads for one request or one message."""
+"""Bytes that a server reads from the archive for one request or one message."""
 
 # queue
 queue_backlog_max: Final = 1_000_000
-"""Unacknowledged messages that one subscription, or one queue, may be allowed."""
+"""Largest backlog (unacknowledged messages) that a subscription or a queue may configure."""
 lease_seconds_max: Final = 366 * 86_400.0
-"""The longest lease, and the longest by which one is extended."""
+"""Longest lease, and longest extension of a lease."""
 settlement_runs_max: Final = 16_384
-"""Runs of bookmarks that one settlement names."""
+"""Bookmark runs in one settlement."""
 settlement_messages_max: Final = 1_000_000
-"""Messages that one settlement names by runs: a run counts every sequence in it."""
+"""Messages that the runs of one settlement cover. A run counts every sequence number in it."""
 settlement_bytes_max: Final = 1 * MIB
 """Largest body of a settlement."""
 
@@ -103,4 +103,4 @@ settlement_bytes_max: Final = 1 * MIB
 transaction_parts_max: Final = 1_024
 """Parts of one transaction that are committed together."""
 transaction_name_bytes_max: Final = 255
-"""Of each text that names a transaction or a part of one, in UTF-8."""
+"""Longest text that names a transaction or a part of one, in bytes of UTF-8."""

@@ -7,27 +7,27 @@ import re
 from typing import Final
 
 shown_characters_max: Final = 80
-"""Above this a text is cut when it is shown."""
+"""Length above which `shown` shortens a text."""
 
 
 def shown(text: str) -> str:
-    """`text` quoted, escaped, and cut when it is long."""
+    """Return `text` quoted, escaped, and shortened if it is long."""
     return repr(text if len(text) <= shown_characters_max else text[: shown_characters_max - 3] + "...")
 
 
 number_bits_max: Final = 256
-"""Above this the size of an integer is shown instead of its digits."""
+"""Bits above which `shown_number` gives the size of an integer instead of its digits."""
 
 
 def shown_number(value: float) -> str:
-    """Return the digits of a number, or of a very large integer its size."""
+    """Return the digits of a number, or the size of a very large integer."""
     if isinstance(value, int) and value.bit_length() > number_bits_max:
         return f"an integer of {value.bit_length():,} bits"
     return str(value)
 
 
 def is_finite(value: float) -> bool:
-    """Return whether `value` fits a float and is not infinite."""
+    """Return whether `value` is a finite number in the range of a float."""
     try:
         return math.isfinite(value)
     except OverflowError:
@@ -35,7 +35,7 @@ def is_finite(value: float) -> bool:
 
 
 said_characters_max: Final = 2000
-"""Length above which a library's error text is cut."""
+"""Length above which `said` shortens an error text."""
 
 _ESCAPES: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 

@@ -1,4 +1,4 @@
-"""Version of this software; the build reads it from this file."""
+"""Version of this software (the build reads it from this file)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Message batches: encode, decode, build, merge, select and convert them.
 
-The package reads no clock and no files, and knows no connections. The names below are its interface.
+The package has no access to clocks, files and connections. The names below are its interface.
 """
 
 from __future__ import annotations

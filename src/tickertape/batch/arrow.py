@@ -1,6 +1,6 @@
 """Convert between batches and Arrow arrays without copying columns or bodies.
 
-pyarrow is imported at the first conversion, so a server starts without it.
+pyarrow is imported at the first conversion, so that servers start without it.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ COLUMNS_DEFAULT: Final = ("topic", "publisher", "sequence", "timestamp", "data")
 """Columns of `to_arrow` by default."""
 _TOPICS_CACHED: Final = 1024
 _SCHEMAS_CACHED: Final = 64
-_INVALID_ARRAY_CURE: Final = "Call validate(full=True) where the array comes from."
+_INVALID_ARRAY_CURE: Final = "Check the array at its source with validate(full=True)."
 
 
 def to_arrow(batch: MessageBatch, columns: Sequence[str] | None = None) -> pa.RecordBatch:
-    """Return `batch` as an Arrow record batch that keeps the batch's memory; bodies are not copied.
+    """Return `batch` as an Arrow record batch that references the batch's memory, without copying bodies.
 
-    `columns` names what is wanted, in order; by default `topic` (dictionary of strings), `publisher` and
-    `sequence` (uint64), `timestamp` (microseconds, UTC) and `data` (binary). There are also `expiration_ms`
-    (int64), `correlation_id` and `sow_key` (string), null where a message has none, and `kind` (uint8, 1 =
+    `columns` are the requested columns, in order. The default is `topic` (dictionary of strings), `publisher`
+    and `sequence` (uint64), `timestamp` (microseconds, UTC) and `data` (binary). Others are `expiration_ms`
+    (int64), `correlation_id` and `sow_key` (string), null for messages without one, and `kind` (uint8, 1 =
     control record). Raises `UsageError` for any other name.
     """
     names = COLUMNS_DEFAULT if columns is None else tuple(columns)
@@ -43,7 +43,7 @@ def to_arrow(batch: MessageBatch, columns: Sequence[str] | None = None) -> pa.Re
 
 
 class _Kit:
-    """Functions and types of pyarrow, looked up once."""
+    """Functions and types of pyarrow."""
 
     def __init__(self) -> None:
         import pyarrow as pa
@@ -65,7 +65,7 @@ class _Kit:
         self.uint8 = pa.uint8()
 
     def fixed(self, kind: pa.DataType, values: AnyArray) -> pa.Array:
-        """Return an array of `values` as they lie."""
+        """Return an array that references `values`."""
         return self.from_buffers(kind, len(values), [None, self.buffer(values)], 0)
 
 
@@ -78,7 +78,7 @@ def _kit() -> _Kit:
 def _schema(names: tuple[str, ...]) -> pa.Schema:
     unknown = [name for name in names if name not in _COLUMNS]
     if unknown:
-        raise UsageError(f"there is no column {unknown[0]!r}; there are {', '.join(_COLUMNS)}")
+        raise UsageError(f"Unknown column {unknown[0]!r}. Use one of {', '.join(_COLUMNS)}.")
     kit = _kit()
     return kit.schema([(name, getattr(kit, _COLUMNS[name][0])) for name in names])
 
@@ -89,7 +89,7 @@ def _topic(kit: _Kit, batch: MessageBatch) -> pa.Array:
         names, index = _one_name(batch.topics[0]), np.zeros(batch.count, I4)
     else:
         names = kit.array(batch.topics, kit.string)
-    # safe=False: the index is known to be in range
+    # safe=False: the index is already validated
     return kit.dictionary(kit.fixed(kit.int32, index), names, safe=False)
 
 
@@ -135,18 +135,18 @@ _COLUMNS: Final[dict[str, tuple[str, Callable[[_Kit, MessageBatch], pa.Array]]]]
     "sow_key": ("string", lambda kit, batch: _labels(kit, batch.keys, batch.count)),
     "kind": ("uint8", _kind),
 }
-"""Of each column the name of its type in a `_Kit`, and how it is made."""
+"""Name of the type in a `_Kit`, and conversion function, per column."""
 
 
 def check_columns(columns: Sequence[str] | None) -> None:
-    """Raise `UsageError` for a column that `to_arrow` does not know."""
+    """Raise `UsageError` for a column that `to_arrow` does not support."""
     _schema(COLUMNS_DEFAULT if columns is None else tuple(columns))
 
 
 def table_of(batches: Iterable[MessageBatch], columns: Sequence[str] | None = None) -> pa.Table:
-    """Return all of `batches` as one Arrow table that keeps their memory; `columns` as in `to_arrow`.
+    """Return `batches` as one Arrow table that references their memory. `columns` is as in `to_arrow`.
 
-    Each batch is a chunk with a dictionary of topics of its own; `unify_dictionaries()` makes it one.
+    Each batch is a chunk with its own dictionary of topics. `unify_dictionaries()` merges the dictionaries.
     """
     import pyarrow as pa
 
@@ -156,10 +156,10 @@ def table_of(batches: Iterable[MessageBatch], columns: Sequence[str] | None = No
 
 
 def body_arrays(source: object, column: str | None = None) -> Iterator[pa.Array]:
-    """Yield the arrays of bodies of `source`: an array, a chunked array, or the column `column` of a table,
-    of a record batch, of a reader of them, or of any other Arrow stream.
+    """Yield the arrays of bodies of `source`: an array, a chunked array, a table, or an Arrow stream.
 
-    Without `column` it is `data`, or the only column. Raises `UsageError` for anything else.
+    `column` selects a column of a table, a record batch, a reader or any other Arrow stream. The default is
+    `data`, or the only column. Raises `UsageError` for other sources.
     """
     import pyarrow as pa
 
@@ -175,7 +175,7 @@ def body_arrays(source: object, column: str | None = None) -> Iterator[pa.Array]
         for batch in reader:
             yield batch.column(name)
     else:
-        raise UsageError(f"{type(source).__name__} is neither an Arrow array nor an Arrow table")
+        raise UsageError(f"Cannot publish {type(source).__name__}. Use an Arrow array or table.")
 
 
 def _column_name(schema: pa.Schema, column: str | None) -> str:
@@ -184,15 +184,18 @@ def _column_name(schema: pa.Schema, column: str | None) -> str:
         return names[0]
     wanted = "data" if column is None else column
     if names.count(wanted) != 1:
-        raise UsageError(f"the table has {names.count(wanted)} columns {wanted!r}: {', '.join(names)}")
+        raise UsageError(
+            f"Cannot publish column {wanted!r}: the table has {names.count(wanted)} columns of this name. "
+            f"Use one of {', '.join(names)}."
+        )
     return wanted
 
 
 def array_pieces(array: pa.Array, cost_max: int, beside: Int64s | None = None) -> Iterator[pa.Array]:
-    """Slices of a binary or string `array`, each of about `cost_max` or one value. `beside`: the bytes that
-    each value brings along.
+    """Yield slices of a binary or string `array`, each with a cost of about `cost_max`, or one value.
 
-    Raises `BadMessage` for other types, for nulls and for offsets that no array may have.
+    `beside` has the additional bytes of each value. Raises `BadMessage` for other types, nulls and invalid
+    offsets.
     """
     array, offsets = _checked(array)
     lengths = lengths_of(offsets)
@@ -213,17 +216,19 @@ def _check_bodies(array: pa.Array) -> None:
     )  # fmt: skip
     if not isinstance(array, kinds):
         given = getattr(array, "type", type(array).__name__)
-        raise BadMessage(f"bodies are taken from a binary or string array, this is {given}")
+        raise BadMessage(f"Cannot publish an Arrow array of type {given}. Use a binary or string array.")
     if array.null_count:
-        raise BadMessage(f"{array.null_count} of {len(array)} values are null; a message has a body")
+        raise BadMessage(
+            f"Cannot publish an Arrow array: {array.null_count} of {len(array)} values are null. "
+            "Every message needs a body."
+        )
 
 
 def _checked(array: pa.Array) -> tuple[pa.Array, Int64s]:
-    """Return a binary or string `array`, cast if it is one of views, and its offsets, one more than it has
-    values.
+    """Return a binary or string `array`, with views cast, and its offsets (one more than values).
 
-    Arrow itself checks them only when it is asked to: an array that comes from a file, another library or
-    another process may have offsets that fall, or that point behind its data.
+    Arrow validates offsets only on request. An array from a file, another library or another process may have
+    offsets that decrease, or that exceed its data.
     """
     import pyarrow as pa
 
@@ -233,24 +238,24 @@ def _checked(array: pa.Array) -> tuple[pa.Array, Int64s]:
             array.view(pa.binary_view()).validate(full=True)
         except pa.ArrowException as error:
             raise BadMessage(f"Cannot publish an Arrow array: {error}. {_INVALID_ARRAY_CURE}") from error
-        array = array.cast(pa.large_binary())  # what follows knows no views
+        array = array.cast(pa.large_binary())  # the code below does not support views
     if not len(array):
         return array, np.zeros(1, I8)
     _, places, data = array.buffers()
     large = isinstance(array, (pa.LargeBinaryArray, pa.LargeStringArray))
     stored = np.frombuffer(places, I8 if large else I4)
     offsets: Int64s = stored[array.offset : array.offset + len(array) + 1].astype(I8)
-    falls = offsets[1:] < offsets[:-1]  # compared, not subtracted: a difference could overflow
+    falls = offsets[1:] < offsets[:-1]  # comparison instead of subtraction, which could overflow
     at = int(falls.argmax())
     if falls[at]:
         raise BadMessage(
-            f"Cannot publish an Arrow array: offset {at + 1} ({offsets[at + 1]}) is below the one before it "
-            f"({offsets[at]}). {_INVALID_ARRAY_CURE}"
+            f"Cannot publish an Arrow array: offset {at + 1} ({offsets[at + 1]}) is below the previous "
+            f"offset ({offsets[at]}). {_INVALID_ARRAY_CURE}"
         )
     size = 0 if data is None else data.size
     if offsets[0] < 0 or offsets[-1] > size:
         raise BadMessage(
-            f"Cannot publish an Arrow array: its offsets go from {offsets[0]} to {offsets[-1]}, and it has "
+            f"Cannot publish an Arrow array: its offsets go from {offsets[0]} to {offsets[-1]}, but it has "
             f"{size} bytes of values. {_INVALID_ARRAY_CURE}"
         )
     return array, offsets
@@ -259,11 +264,10 @@ def _checked(array: pa.Array) -> tuple[pa.Array, Int64s]:
 def batch_from_arrow(
     topic: str, array: pa.Array, *, publisher: int = 0, first_sequence: int = 0, timestamp: int = 0
 ) -> MessageBatch:
-    """Return a batch of one run whose bodies are the values of a binary or string `array` as they lie, not
-    copied.
+    """Return a batch of one run with the values of a binary or string `array` as bodies, not copied.
 
-    View variants are cast. Raises `BadMessage` for other types, for nulls and for invalid offsets,
-    `MessageTooLarge`, `BadTopic`, and `UsageError` for an empty array.
+    View variants are cast. Raises `BadMessage` for other types, nulls and invalid offsets, `MessageTooLarge`,
+    `BadTopic`, and `UsageError` for an empty array.
     """
     topic_bytes(topic)
     return encode_array(array).batch(
@@ -272,24 +276,26 @@ def batch_from_arrow(
 
 
 def encode_array(array: pa.Array) -> EncodedBodies:
-    """Return the values of a binary or string `array` as the bodies of one run, as they lie, and summed.
+    """Return the values of a binary or string `array` as the bodies of one run, not copied, with checksum.
 
-    View variants are cast. Raises `BadMessage` for other types, for nulls and for invalid offsets,
-    `MessageTooLarge`, and `UsageError` for an empty array.
+    View variants are cast. Raises `BadMessage` for other types, nulls and invalid offsets, `MessageTooLarge`,
+    and `UsageError` for an empty array.
     """
     offsets, bodies = _offsets_and_bodies(array)
     lengths = lengths_of(offsets)
     longest = int(lengths.max(initial=0))
     if longest > message_bytes_max:
-        raise MessageTooLarge(f"a message of {longest} bytes, the limit is {message_bytes_max}")
+        raise MessageTooLarge(
+            f"Message of {longest} bytes is too large. Use at most {message_bytes_max} bytes."
+        )
     return EncodedBodies(len(lengths), bodies, offsets.tobytes(), run_crc(lengths.data, bodies))
 
 
 def _offsets_and_bodies(array: pa.Array) -> tuple[Int32s, memoryview]:
-    """Offsets from 0 and the bytes they point into."""
+    """Return offsets from 0 and the bytes they reference."""
     array, offsets = _checked(array)
     if not len(array):
-        raise UsageError("a batch has at least one message")
+        raise UsageError("Cannot encode an empty batch: a batch has at least one message.")
     first, last = int(offsets[0]), int(offsets[-1])
     check_body_bytes(last - first)
     data = array.buffers()[2]

@@ -1,4 +1,4 @@
-"""Delivery context: what a subscription adds to the batches that it delivers."""
+"""Delivery context: properties that a subscription adds to its batches."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ if TYPE_CHECKING:
 
 
 class Discards(Protocol):
-    """A bookmark store, as messages see it."""
+    """A bookmark store, from the point of view of messages."""
 
     def discard(self, sub_id: str, publisher: int, sequence: int, /) -> bool:
-        """Discard a message. False if it was discarded before."""
+        """Discard a message. Return False if it was already discarded."""
 
     def discard_all(self, sub_id: str, publishers: int | UInt64s, sequences: UInt64s, /) -> int:
-        """Discard messages. Return how many were not discarded before."""
+        """Discard messages. Return the number of newly discarded ones."""
 
 
 class DeliveryContext(Protocol):
-    """Properties of a subscription that hold for all messages it delivers."""
+    """Properties of a subscription that apply to all messages it delivers."""
 
     @property
     def sub_id(self) -> str:
@@ -32,20 +32,20 @@ class DeliveryContext(Protocol):
 
     @property
     def with_timestamp(self) -> bool:
-        """Whether messages show the time at which the server accepted them."""
+        """Whether messages show the time when the server accepted them."""
 
     @property
     def command(self) -> str:
-        """The command that delivers the messages: `publish`, `sow`, ..."""
+        """Command that delivers the messages: `publish`, `sow`, ..."""
 
     @property
     def store(self) -> Discards | None:
-        """The store for discarded messages; None without a bookmark store."""
+        """Bookmark store that records discarded messages, or None."""
 
     @property
     def came_again(self) -> bool:
-        """Whether the batch may have redelivered messages, delivered before and not discarded then."""
+        """Whether the batch may have redelivered messages (delivered before, but not discarded)."""
 
     @property
     def lease(self) -> Lease | None:
-        """The lease on messages from a queue; None for other subscriptions."""
+        """Lease on messages from a queue, or None for other subscriptions."""

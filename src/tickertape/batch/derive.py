@@ -1,7 +1,7 @@
-"""Derived batches: slices, selections, reorderings, merges with stamps, other bodies or topics.
+"""Derived batches: slices, selections, reorderings, merges with stamps, new bodies or topics.
 
-Only `reorder` changes the order of messages. A run that loses messages, or has new bodies, gets a new
-checksum; others stay as they are. A merge, as a commit writes it, copies bodies once.
+Only `reorder` changes the order of messages. Runs that lose messages or get new bodies have a new checksum,
+all others keep theirs. A merge for a commit copies bodies once.
 """
 
 from __future__ import annotations
@@ -48,19 +48,21 @@ from tickertape.batch.format import (
 from tickertape.batch.message_batch import MessageBatch
 
 _TOPICS_ONE_BY_ONE: Final = 2
-"""Up to here looking through the batch for each is cheaper than sorting it."""
+"""Number of topics up to which one scan per topic is cheaper than sorting the batch."""
 
 ColumnArray = TypeVar("ColumnArray", Int64s, Bytes8)
 
 
 def slice_batch(batch: MessageBatch, start: int, stop: int) -> MessageBatch:
-    """Messages `start` up to `stop`, without it: a new head, bodies not copied; the batch itself when all.
+    """Return messages `start` to `stop` (exclusive), or the batch itself for the full range.
 
-    Only runs that are cut get a new checksum, flagged as the server's. Topics and columns that are not used
-    any more are dropped. Raises `UsageError` when the range is empty or leaves the batch.
+    Bodies are not copied. Cut runs get a new checksum, flagged as the server's. Unused topics and columns are
+    dropped. Raises `UsageError` for an empty or invalid range.
     """
     if not 0 <= start < stop <= batch.count:
-        raise UsageError(f"a slice from {start} to {stop} of a batch of {batch.count} messages")
+        raise UsageError(
+            f"Invalid slice from {start} to {stop} of {batch.count} messages. Use a range in the batch."
+        )
     if stop - start == batch.count:
         return batch
     offsets = batch.offsets
@@ -71,36 +73,41 @@ def slice_batch(batch: MessageBatch, start: int, stop: int) -> MessageBatch:
 
 
 def select(batch: MessageBatch, mask_or_indices: AnyArray) -> MessageBatch:
-    """Select the messages of a mask (a bool for each message) or of rising indices; the batch itself when
-    all.
+    """Return the messages of a boolean mask or of increasing indices, or the batch itself for all.
 
-    Runs are kept, with a sequence column where they have gaps now. Runs that lost messages get a new
-    checksum, flagged as the server's. Topics and columns that are not used any more are dropped. Raises
-    `UsageError` when nothing is selected, or what was given is no such mask or indices.
+    Runs are kept, with a sequence column if they have gaps now. Runs that lost messages get a new checksum,
+    flagged as the server's. Unused topics and columns are dropped. Raises `UsageError` for an empty selection
+    and for an invalid mask or invalid indices.
     """
     if mask_or_indices.dtype == np.bool_:
         if len(mask_or_indices) != batch.count:
-            raise UsageError(f"a mask of {len(mask_or_indices)} for a batch of {batch.count} messages")
+            raise UsageError(
+                f"Invalid mask of {len(mask_or_indices)} values for a batch of {batch.count} messages. "
+                "Use one value per message."
+            )
         indices: Int64s = mask_or_indices.nonzero()[0]
     else:
         indices = mask_or_indices.astype(I8)
         if len(indices) and (
             indices[0] < 0 or indices[-1] >= batch.count or (lengths_of(indices) <= 0).any()
         ):
-            raise UsageError(f"indices do not rise from 0 to {batch.count - 1}")
+            raise UsageError(f"Invalid indices. Use increasing indices from 0 to {batch.count - 1}.")
     if not len(indices):
-        raise UsageError("nothing is selected: a batch has at least one message")
+        raise UsageError("Cannot select no messages: a batch has at least one message.")
     return _take(batch, indices)
 
 
 def reorder(batch: MessageBatch, order: Int64s) -> MessageBatch:
-    """Reorder all messages: `order` has the index of each, once.
+    """Return all messages in a new order. `order` has each index exactly once.
 
-    Runs are taken apart where their messages are no longer neighbours that rise, and get new checksums,
-    flagged as the server's. Raises `UsageError` when `order` does not have each index once.
+    A run is split where its messages are no longer consecutive and increasing. The parts get new checksums,
+    flagged as the server's. Raises `UsageError` if `order` is not a permutation of the indices.
     """
     if not np.array_equal(np.sort(order), np.arange(batch.count)):
-        raise UsageError(f"an order of {len(order)} messages for a batch of {batch.count}")
+        raise UsageError(
+            f"Invalid order of {len(order)} indices for a batch of {batch.count} messages. "
+            "Use each index exactly once."
+        )
     of_run = np.arange(batch.run_count).repeat(batch.runs["count"])[order]
     sequences = batch.sequences[order]
     new = np.ones(batch.count, np.bool_)
@@ -117,10 +124,9 @@ def reorder(batch: MessageBatch, order: Int64s) -> MessageBatch:
 
 
 def select_topic(batch: MessageBatch, topic: str) -> MessageBatch | None:
-    """Return the messages published to `topic`: None when there are none, the batch itself when it has
-    nothing else.
+    """Return the messages published to `topic`, or None without such messages.
 
-    Control records are never selected.
+    The batch itself is returned if it has only those messages. Control records are never selected.
     """
     if topic not in batch.topics:
         return None
@@ -138,9 +144,9 @@ def select_topic(batch: MessageBatch, topic: str) -> MessageBatch | None:
 
 
 def split_topics(batch: MessageBatch, topics: Sequence[str]) -> Iterator[tuple[str, MessageBatch]]:
-    """Yield the result of `select_topic` for each of `topics` that has messages, made when it is needed.
+    """Yield the result of `select_topic` for each of `topics` that has messages, lazily.
 
-    The batch is gone through once, however many topics there are.
+    The batch is scanned only once, for any number of topics.
     """
     if len(topics) <= _TOPICS_ONE_BY_ONE or batch.topic_index is None:
         for topic in topics:
@@ -153,8 +159,10 @@ def split_topics(batch: MessageBatch, topics: Sequence[str]) -> Iterator[tuple[s
 
 
 def indices_of_topics(batch: MessageBatch, topics: Sequence[str]) -> Iterator[tuple[str, Int64s]]:
-    """For each of the batch's `topics` that has any, the indices of its messages, rising. Control records are
-    none. The batch is gone through once, however many topics there are."""
+    """Yield each of `topics` that has messages, with their increasing indices.
+
+    `topics` are topics of the batch. Control records are excluded. The batch is scanned only once.
+    """
     if not topics:
         return
     index = batch.topic_index
@@ -172,7 +180,7 @@ def indices_of_topics(batch: MessageBatch, topics: Sequence[str]) -> Iterator[tu
 
 
 def message_costs(batch: MessageBatch) -> Int64s:
-    """What each message costs against credit, as `MessageBatch.cost` counts it."""
+    """Return the flow-control cost of each message (see `MessageBatch.cost`)."""
     costs: Int64s = lengths_of(batch.offsets).astype(I8) + message_cost_bytes
     for labels in (batch.correlation_ids, batch.keys):
         if labels is not None:
@@ -181,7 +189,7 @@ def message_costs(batch: MessageBatch) -> Int64s:
 
 
 def _take(batch: MessageBatch, indices: Int64s, topics: tuple[str, ...] | None = None) -> MessageBatch:
-    """Return a batch of the messages `indices`; `topics` are theirs when the caller knows."""
+    """Return a batch of the messages `indices`. `topics` are their topics, if known."""
     first, last = int(indices[0]), int(indices[-1])
     if last - first == len(indices) - 1:
         return slice_batch(batch, first, last + 1)
@@ -196,7 +204,7 @@ def take_part(
     bodies: Buffer,
     topics: tuple[str, ...] | None = None,
 ) -> MessageBatch:
-    """Return a batch of the messages `which`; `bodies` has theirs only, at `offsets`."""
+    """Return a batch of the messages `which`. `bodies` has only their bodies, at `offsets`."""
     part = _cut_one_run if batch.run_count == 1 else _cut_runs
     runs, sequences = part(batch, which, offsets, bodies)
     return _assembled(batch, which, offsets, bodies, topics, runs, sequences)
@@ -235,7 +243,7 @@ def _assembled(
 def _cut_one_run(
     batch: MessageBatch, which: slice | Int64s, offsets: Int32s, bodies: Buffer
 ) -> tuple[bytes, UInt64s | None]:
-    """Return the run that is left of the only one, and its sequence column if it has gaps."""
+    """Return the rest of the only run, and its sequence column if it has gaps."""
     run = batch.run(0)
     lengths = lengths_of(offsets)
     count = len(lengths)
@@ -257,7 +265,7 @@ def _cut_one_run(
 def _cut_runs(
     batch: MessageBatch, which: slice | Int64s, offsets: Int32s, bodies: Buffer
 ) -> tuple[bytes, UInt64s | None]:
-    """Return the runs that are left, and their sequence column if one of them has gaps."""
+    """Return the remaining runs, and their sequence column if a run has gaps."""
     starts = batch.run_starts
     sequences: UInt64s | None = None
     if isinstance(which, slice):
@@ -279,7 +287,7 @@ def _cut_runs(
         runs["first_sequence"] = sequences[begins]
         if (sequences == numbered(runs)).all():
             sequences = None
-    else:  # only the first run can have lost messages from its front
+    else:  # only the first run can lose messages at its start
         runs["first_sequence"][0] += np.uint64(lost)
     cut = (counts < old["count"]).nonzero()[0]
     if len(cut):
@@ -289,7 +297,7 @@ def _cut_runs(
 
 
 def _used_topics(topics: tuple[str, ...], index: Int32s) -> tuple[tuple[str, ...], Int32s | None]:
-    """Return the topics that `index` names, in their order, and the index into them unless there is one."""
+    """Return the topics that `index` uses, in order, and the new index, or None for a single topic."""
     used = np.zeros(len(topics), np.bool_)
     used[index] = True
     if used.all():
@@ -301,10 +309,10 @@ def _used_topics(topics: tuple[str, ...], index: Int32s) -> tuple[tuple[str, ...
 
 
 def _gather(offsets: Int32s, buffer: Buffer, indices: Int64s) -> tuple[Int32s, bytes]:
-    """Of a table of `offsets` into `buffer` the entries `indices`: new offsets, and their bytes joined."""
+    """Return the entries `indices` of a table of `offsets` into `buffer`: new offsets and joined bytes."""
     begins = offsets[indices]
     ends = offsets[indices + 1]
-    gaps = (begins[1:] != ends[:-1]).nonzero()[0]  # neighbours are copied together
+    gaps = (begins[1:] != ends[:-1]).nonzero()[0]  # adjacent entries are copied together
     firsts = [int(begins[0]), *begins[gaps + 1].tolist()]
     lasts = [*ends[gaps].tolist(), int(ends[-1])]
     view = memoryview(buffer)
@@ -332,7 +340,7 @@ def _unless_zero(column: ColumnArray) -> ColumnArray | None:
 
 _FIRST_RUN_END: Final = HEADER_BYTES + RUN_BYTES
 _STAMP: Final = Struct("<QQq")
-"""Publisher, first sequence and timestamp, as a run begins."""
+"""Publisher, first sequence and timestamp: the first fields of a run."""
 _STAMP_END: Final = HEADER_BYTES + _STAMP.size
 
 
@@ -345,15 +353,15 @@ class Stamp(NamedTuple):
 
 
 def merge(batches: Sequence[MessageBatch], stamps: Sequence[Stamp] | None = None) -> MessageBatch:
-    """Merge all runs of `batches`, in order; a single batch without stamps is returned as it is.
+    """Merge all runs of `batches`, in order. A single batch without stamps is returned unchanged.
 
-    With `stamps`, one for each batch, every batch has exactly one run, whose row gets the stamp. Its sequence
-    column, if it has one, is kept when the stamp says the publisher and first sequence that the run has;
-    else messages are numbered from the stamp without gaps. Checksums of runs are kept. Raises `UsageError`
-    when there is no batch or stamps do not fit, `MessageTooLarge` when all bodies have 2 GiB or more.
+    With `stamps`, one per batch, every batch has exactly one run, and its row gets the stamp. The run keeps
+    its sequence column if the stamp has the same publisher and first sequence. Otherwise messages are
+    numbered from the stamp without gaps. Checksums of runs are kept. Raises `UsageError` without batches or
+    for unsuitable stamps, `MessageTooLarge` if all bodies together have 2 GiB or more.
     """
     if not batches:
-        raise UsageError("merge needs at least one batch")
+        raise UsageError("Cannot merge without a batch. Pass at least one.")
     if stamps is None and len(batches) == 1:
         return batches[0]
     if stamps is not None and len(batches) == len(stamps) == 1:
@@ -383,8 +391,7 @@ def merge(batches: Sequence[MessageBatch], stamps: Sequence[Stamp] | None = None
 
 
 def _stamped(batch: MessageBatch, stamp: Stamp) -> MessageBatch | None:
-    """Return the batch with `stamp` in its one run and all else as it is; None when its sequences cannot
-    stay."""
+    """Return the batch with `stamp` in its only run, or None if its sequences must change."""
     if batch.run_count != 1:
         return None
     if batch.has_sequences and batch.run(0)[:2] != stamp[:2]:
@@ -399,13 +406,15 @@ def _stamped(batch: MessageBatch, stamp: Stamp) -> MessageBatch | None:
 
 
 def _runs(batches: Sequence[MessageBatch], stamps: Sequence[Stamp] | None) -> bytes:
-    """Return the encoded run table, stamped."""
+    """Return the encoded run table, with stamps."""
     if stamps is None:
         return b"".join([b._table[HEADER_BYTES : HEADER_BYTES + RUN_BYTES * b.run_count] for b in batches])
     if len(stamps) != len(batches):
-        raise UsageError(f"merge has {len(batches)} batches and {len(stamps)} stamps")
+        raise UsageError(
+            f"Cannot merge {len(batches)} batches with {len(stamps)} stamps. Pass one per batch."
+        )
     if any(b.run_count != 1 for b in batches):
-        raise UsageError("merge with stamps takes batches of one run each")
+        raise UsageError("Cannot merge a batch of several runs with stamps. Pass batches of one run each.")
     runs = bytearray().join([b._table[HEADER_BYTES:_FIRST_RUN_END] for b in batches])
     table = np.frombuffer(runs, RUN_DTYPE)
     publishers, firsts, timestamps = zip(*stamps, strict=True)
@@ -429,17 +438,17 @@ def _offsets(batches: Sequence[MessageBatch], counts: list[int]) -> bytes:
 
 
 def _continued(offsets: Int32s, counts: list[int]) -> Int32s:
-    """Tables of `counts` + 1 offsets one after the other, made one table that goes on where each ended."""
+    """Return one table for consecutive tables of `counts` + 1 offsets each."""
     lengths = lengths_of(offsets)
     inside = np.ones(len(lengths), np.bool_)
     inside[(np.array(counts[:-1], I8) + 1).cumsum() - 1] = (
-        False  # from the end of a table to the 0 of the next
+        False  # from the end of a table to the 0 of the next one
     )
     return offsets_from(lengths[inside])
 
 
 def _topics(batches: Sequence[MessageBatch], counts: list[int]) -> tuple[tuple[str, ...], Int32s | None]:
-    """Return all topics, in order of first appearance, and the topic index unless there is one topic."""
+    """Return all topics in order of first appearance, and the topic index, or None for a single topic."""
     tables = dict.fromkeys([batch.topics for batch in batches])
     numbers: dict[str, int] = {}
     for names in tables:
@@ -461,7 +470,7 @@ def _topics(batches: Sequence[MessageBatch], counts: list[int]) -> tuple[tuple[s
 def _sequences(
     batches: Sequence[MessageBatch], counts: list[int], runs: bytes, stamps: Sequence[Stamp] | None
 ) -> UInt64s | None:
-    """Return the sequence column, None when no batch keeps one."""
+    """Return the sequence column, or None if no batch keeps one."""
     column: UInt64s | None = None
     end = 0
     for i, batch in enumerate(batches):
@@ -474,7 +483,7 @@ def _sequences(
 
 
 def _filled(columns: list[ColumnArray | None], counts: list[int], kind: np.dtype[Any]) -> AnyArray:
-    """Return columns one after the other, 0 where there is none."""
+    """Return the concatenated columns, with 0 for missing ones."""
     return np.concatenate(
         [np.zeros(n, kind) if c is None else c for c, n in zip(columns, counts, strict=True)]
     )
@@ -491,13 +500,14 @@ def _labels(columns: list[Labels | None], counts: list[int]) -> Labels:
 
 
 def with_bodies(batch: MessageBatch, bodies: Sequence[bytes], kinds: Bytes8 | None = None) -> MessageBatch:
-    """Return the messages of `batch` with other bodies, one for each; every run is flagged as the server's.
-    With `kinds` they have these instead of their own.
+    """Return the messages of `batch` with new bodies (and `kinds`). Runs are flagged as the server's.
 
-    Raises `UsageError` when there are not as many, `MessageTooLarge` when all have 2 GiB or more.
+    Raises `UsageError` unless `bodies` has one per message, `MessageTooLarge` for 2 GiB or more in total.
     """
     if len(bodies) != batch.count:
-        raise UsageError(f"{len(bodies)} bodies for a batch of {batch.count} messages")
+        raise UsageError(
+            f"Cannot use {len(bodies)} bodies for a batch of {batch.count} messages. Pass one each."
+        )
     lengths = np.fromiter(map(len, bodies), np.int64, len(bodies))
     check_body_bytes(int(lengths.sum()))
     offsets = offsets_from(lengths)
@@ -518,7 +528,7 @@ def with_bodies(batch: MessageBatch, bodies: Sequence[bytes], kinds: Bytes8 | No
 
 
 def with_topics(batch: MessageBatch, names: Mapping[str, str]) -> MessageBatch:
-    """Return the messages of `batch`, those to a topic in `names` to the one that it gives."""
+    """Return the messages of `batch` with topics renamed by `names`. Other topics stay."""
     renamed = [names.get(topic, topic) for topic in batch.topics]
     topics = tuple(dict.fromkeys(renamed))
     index = batch.topic_index

@@ -1,6 +1,6 @@
-"""Encode batches: joins and checksums bodies, and writes the head from columns.
+"""Encode batches: join and checksum bodies, and write the head from columns.
 
-Callers pass consistent columns; only the two size limits of the format are checked.
+Callers pass consistent columns. Only the two size limits of the format are checked.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ from tickertape.batch.message_batch import MessageBatch
 _TOPICS_CACHED: Final = 1024
 _TOPICS_REMEMBERED: Final = 1024
 _topics_checked: Final[set[str]] = set()
-"""Topics found right before; looking is cheaper than encoding them again."""
+"""Topics that are known to be valid. A lookup is cheaper than encoding them again."""
 _TIMESTAMP_END: Final = 1 << 63
 _BITS: Final = (0, SEQUENCES, EXPIRATIONS, CORRELATION_IDS, KEYS, KINDS)
-"""Column bits of the fields of `Columns`; the topic index needs none."""
+"""Column bits of the fields of `Columns`. The topic index has no bit."""
 
 
 def check_body_bytes(size: int) -> None:
-    """Raise `MessageTooLarge` when the bodies of one batch would not fit 32-bit offsets."""
+    """Raise `MessageTooLarge` if the bodies of one batch exceed 32-bit offsets."""
     if size >= BODY_BYTES_END:
         raise MessageTooLarge(
-            f"bodies of {size} bytes in one batch: it holds less than {BODY_BYTES_END}, split it"
+            f"Cannot encode {size} bytes of bodies in one batch. Split it below {BODY_BYTES_END} bytes."
         )
 
 
@@ -82,10 +82,10 @@ def assemble(
     topics: tuple[str, ...],
     optional: Columns | None = None,
 ) -> MessageBatch:
-    """Return a batch of the given columns. `runs` and `offsets` are encoded; several topics need a topic
-    index.
+    """Return a batch of encoded `runs` and `offsets` and of the given columns.
 
-    `bodies` is kept, not copied. Raises `MessageTooLarge` when the encoding would pass the format's sizes.
+    Several topics need a topic index. `bodies` is kept, not copied. Raises `MessageTooLarge` above the size
+    limits of the format.
     """
     count = len(offsets) // 4 - 1
     run_count = len(runs) // RUN_BYTES
@@ -101,7 +101,9 @@ def assemble(
     total = pad8(head_size + body_bytes)
     check_body_bytes(body_bytes)
     if total >= TOTAL_BYTES_END:
-        raise MessageTooLarge(f"one batch of {total} bytes: it holds less than {TOTAL_BYTES_END}, split it")
+        raise MessageTooLarge(
+            f"Cannot encode a batch of {total} bytes. Split it below {TOTAL_BYTES_END} bytes."
+        )
     header = HEADER.pack(
         total, VERSION, CODEC_NONE, columns, count, run_count, len(topics), head_size, body_bytes, 0
     )
@@ -112,7 +114,7 @@ def assemble(
 
 
 def _columns(at: int, optional: Columns) -> tuple[int, Places, list[Buffer]]:
-    """Column bits, places and padded buffers of the optional sections; the first one begins at `at`."""
+    """Return column bits, places and padded buffers of the optional sections. The first starts at `at`."""
     columns = 0
     places = []
     parts: list[Buffer] = []
@@ -133,29 +135,29 @@ def _columns(at: int, optional: Columns) -> tuple[int, Places, list[Buffer]]:
 
 
 def label_bytes(text: str, noun: str) -> bytes:
-    """Encode a label. `noun` names it in errors. Raises `BadMessage`."""
+    """Encode a label. `noun` is its name in errors. Raises `BadMessage`."""
     try:
         encoded = text.encode()
     except UnicodeEncodeError as error:
-        raise BadMessage(f"{noun} {text!r} cannot be UTF-8: {error}") from None
+        raise BadMessage(f"Invalid {noun} {text!r}: {error}. Use valid Unicode text.") from None
     if len(encoded) > label_bytes_max:
-        raise BadMessage(f"a {noun} of {len(encoded)} bytes, the limit is {label_bytes_max}")
+        raise BadMessage(f"Invalid {noun} of {len(encoded)} bytes. Use at most {label_bytes_max} bytes.")
     return encoded
 
 
 def topic_bytes(topic: str) -> int:
-    """Bytes of a topic name. Raises `BadTopic` when it is too long, or has no UTF-8 form."""
+    """Return the size of a topic name in bytes. Raises `BadTopic` for invalid Unicode and long names."""
     try:
         size = len(topic.encode())
     except UnicodeEncodeError as error:
-        raise BadTopic(f"topic {topic!r} cannot be UTF-8: {error}") from None
+        raise BadTopic(f"Invalid topic {topic!r}: {error}. Use valid Unicode text.") from None
     if size > topic_bytes_max:
-        raise BadTopic(f"a topic name of {size} bytes, the limit is {topic_bytes_max}")
+        raise BadTopic(f"Invalid topic of {size} bytes. Use at most {topic_bytes_max} bytes.")
     return size
 
 
 class EncodedBodies(NamedTuple):
-    """Bodies of one run, joined and summed: all of the work that needs neither topic nor sequence."""
+    """Joined bodies of one run with their checksum, independent of topic and sequences."""
 
     messages: int
     joined: Buffer
@@ -165,8 +167,7 @@ class EncodedBodies(NamedTuple):
     def batch(
         self, topic: str, *, publisher: int = 0, first_sequence: int = 0, timestamp: int = 0
     ) -> MessageBatch:
-        """Return the batch of these bodies. Raises `BadTopic`, and `UsageError` for numbers that do not
-        fit."""
+        """Return the batch of these bodies. Raises `BadTopic`, and `UsageError` for numbers out of range."""
         if topic not in _topics_checked:
             topic_bytes(topic)
             if len(_topics_checked) >= _TOPICS_REMEMBERED:
@@ -177,27 +178,31 @@ class EncodedBodies(NamedTuple):
 
 
 def lengths_in(bodies: Sequence[bytes]) -> Int32s:
-    """Return the lengths of `bodies`. Raises `MessageTooLarge` for one that has no place in a batch."""
+    """Return the lengths of `bodies`. Raises `MessageTooLarge` for a body of 2 GiB or more."""
     try:
         return np.frombuffer(pack(f"<{len(bodies)}i", *map(len, bodies)), I4)
     except struct_error:
-        raise MessageTooLarge(f"a message of 2 GiB or more, the limit is {message_bytes_max} bytes") from None
+        raise MessageTooLarge(
+            f"Message of 2 GiB or more is too large. Use at most {message_bytes_max} bytes."
+        ) from None
 
 
 def encode_bodies(bodies: Sequence[bytes], lengths: Int32s | None = None) -> EncodedBodies:
-    """Join `bodies`; `lengths` are theirs, where the caller knows them.
+    """Join `bodies`. `lengths` are their lengths, if known.
 
-    Raises `UsageError` without bodies, `MessageTooLarge`.
+    Raises `UsageError` without bodies, `MessageTooLarge` for a body or a sum above the limits.
     """
     count = len(bodies)
     if count == 1:
         joined = bodies[0]
         if len(joined) > message_bytes_max:
-            raise MessageTooLarge(f"a message has {len(joined)} bytes, the limit is {message_bytes_max}")
+            raise MessageTooLarge(
+                f"Message of {len(joined)} bytes is too large. Use at most {message_bytes_max} bytes."
+            )
         offsets = PAIR.pack(0, len(joined))
         return EncodedBodies(1, joined, offsets, run_crc(offsets[4:], joined))
     if not count:
-        raise UsageError("a batch has at least one message")
+        raise UsageError("Cannot encode an empty batch: a batch has at least one message.")
     joined = b"".join(bodies)
     check_body_bytes(len(joined))
     if lengths is None:
@@ -205,27 +210,32 @@ def encode_bodies(bodies: Sequence[bytes], lengths: Int32s | None = None) -> Enc
     if len(joined) > message_bytes_max:
         longest = int(lengths.max())
         if longest > message_bytes_max:
-            raise MessageTooLarge(f"a message has {longest} bytes, the limit is {message_bytes_max}")
+            raise MessageTooLarge(
+                f"Message of {longest} bytes is too large. Use at most {message_bytes_max} bytes."
+            )
     return EncodedBodies(count, joined, offsets_from(lengths).tobytes(), run_crc(lengths.data, joined))
 
 
 def batch_from_bodies(
     topic: str, bodies: Sequence[bytes], *, publisher: int = 0, first_sequence: int = 0, timestamp: int = 0
 ) -> MessageBatch:
-    """Return a batch of one run and one topic. Raises `UsageError` without bodies, `BadTopic`,
-    `MessageTooLarge`."""
+    """Return a batch of one run and one topic.
+
+    Raises `UsageError` without bodies, `BadTopic`, `MessageTooLarge`.
+    """
     return encode_bodies(bodies).batch(
         topic, publisher=publisher, first_sequence=first_sequence, timestamp=timestamp
     )
 
 
 def new_run(publisher: int, first_sequence: int, timestamp: int, count: int, crc: int) -> bytes:
-    """Return the encoded run of `count` messages. Raises `UsageError` when a number does not fit or `count`
-    is 0."""
+    """Return the encoded run of `count` messages. Raises `UsageError` for a number out of range."""
     if not count:
-        raise UsageError("a batch has at least one message")
+        raise UsageError("Cannot encode an empty batch: a batch has at least one message.")
     if not (0 <= publisher < SEQUENCE_END and 0 <= first_sequence <= SEQUENCE_END - count):
-        raise UsageError(f"publisher {publisher} or first sequence {first_sequence} does not fit 64 bits")
+        raise UsageError(
+            f"Invalid publisher {publisher} or first sequence {first_sequence}. Use unsigned 64-bit numbers."
+        )
     if not -_TIMESTAMP_END <= timestamp < _TIMESTAMP_END:
-        raise UsageError(f"timestamp {timestamp} does not fit 64 bits")
+        raise UsageError(f"Invalid timestamp {timestamp}. Use a signed 64-bit number.")
     return RUN.pack(publisher, first_sequence, timestamp, count, crc, 0, 0)

@@ -1,7 +1,7 @@
-"""Batch format (docs/formats/batch.md): structs, column bits and checksums, and the check of a batch.
+"""Batch format (docs/formats/batch.md): structs, column bits, checksums, and validation of a batch.
 
-Checksums of bodies are not checked (`MessageBatch.verify` does that), and an aligned buffer is not copied.
-Every count is compared with the length of the buffer before it is used, so no allocation exceeds the input.
+Validation does not verify the checksums of bodies (see `MessageBatch.verify`) and copies no aligned buffer.
+Every count is compared with the length of the buffer before use, so no allocation exceeds the input.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ CODEC_NONE: Final = 0
 HEADER: Final = Struct("<IBBHIIIIII")
 """total_bytes, version, codec, columns, count, runs, topics, head_bytes, body_bytes, reserved."""
 TOTAL: Final = Struct("<I")
-"""total_bytes alone, with which every batch begins."""
+"""total_bytes, the first field of every batch."""
 RUN: Final = Struct("<QQqIIII")
 """publisher, first_sequence, timestamp, count, crc, flags, reserved."""
 HEADER_BYTES: Final = 32
 RUN_BYTES: Final = 40
 PAIR: Final = Struct("<ii")
 LENGTH: Final = Struct("<i")
-"""The offsets of a table with one entry."""
+"""Offsets of a table with one entry."""
 
 SEQUENCES: Final = 1
 EXPIRATIONS: Final = 2
@@ -39,13 +39,13 @@ CORRELATION_IDS: Final = 4
 KEYS: Final = 8
 KINDS: Final = 16
 COLUMNS_KNOWN: Final = 31
-"""Bits 5 (flags) and 6 (subscriptions) are reserved: a reader of version 0 refuses them."""
+"""Bits 5 (flags) and 6 (subscriptions) are reserved. Readers of version 0 reject them."""
 
 KIND_MESSAGE: Final = 0
 KIND_CONTROL: Final = 1
 
 RUN_BY_SERVER: Final = 1
-"""Run flag: the checksum was made by the server, because it split the run or selected from it."""
+"""Run flag: the server computed the checksum, because it split the run or selected from it."""
 
 SEQUENCE_END: Final = 1 << 64
 BODY_BYTES_END: Final = 1 << 31
@@ -92,7 +92,7 @@ class Run(NamedTuple):
 
 
 class Places(NamedTuple):
-    """Where the optional sections begin, in bytes from the start of the batch; 0 = absent."""
+    """Start of each optional section, in bytes from the start of the batch. 0 = absent."""
 
     topic_index: int = 0
     sequences: int = 0
@@ -106,14 +106,14 @@ NO_PLACES: Final = Places()
 
 
 class Labels(NamedTuple):
-    """A column of texts: label i is `text[offsets[i]:offsets[i + 1]]`, UTF-8; empty = none."""
+    """Column of UTF-8 texts: label i is `text[offsets[i]:offsets[i + 1]]`, empty for none."""
 
     offsets: Int32s
     text: Buffer
 
 
 class Columns(NamedTuple):
-    """The optional sections of a batch as arrays; None = absent."""
+    """Optional sections of a batch as arrays. None = absent."""
 
     topic_index: Int32s | None = None
     sequences: UInt64s | None = None
@@ -124,7 +124,7 @@ class Columns(NamedTuple):
 
 
 def pad8(size: int) -> int:
-    """`size` rounded up to a multiple of 8."""
+    """Return `size` rounded up to a multiple of 8."""
     return (size + 7) & ~7
 
 
@@ -134,7 +134,7 @@ def run_crc(lengths: Buffer, bodies: Buffer) -> int:
 
 
 def run_crcs(offsets: Int32s, bodies: Buffer, begins: Int64s, counts: Int64s) -> list[int]:
-    """Return the checksums of runs that begin at messages `begins` and have `counts` messages."""
+    """Return the checksums of runs that start at messages `begins` and have `counts` messages."""
     ends = begins + counts
     length_bytes, body_bytes = lengths_of(offsets).tobytes(), memoryview(bodies)
     edges = zip(begins.tolist(), ends.tolist(), offsets[begins].tolist(), offsets[ends].tolist(), strict=True)
@@ -142,12 +142,12 @@ def run_crcs(offsets: Int32s, bodies: Buffer, begins: Int64s, counts: Int64s) ->
 
 
 def lengths_of(offsets: _Ints) -> _Ints:
-    """Return the lengths between `offsets`, n of n + 1."""
+    """Return the n lengths between n + 1 `offsets`."""
     return offsets[1:] - offsets[:-1]
 
 
 def offsets_from(lengths: AnyArray) -> Int32s:
-    """n + 1 offsets from n lengths, the first 0. The caller has checked that the sum is below 2 GiB."""
+    """Return n + 1 offsets from 0 for n lengths. The caller ensures a sum below 2 GiB."""
     offsets = np.empty(len(lengths) + 1, I4)
     offsets[0] = 0
     lengths.cumsum(dtype=I4, out=offsets[1:])
@@ -155,17 +155,17 @@ def offsets_from(lengths: AnyArray) -> Int32s:
 
 
 def numbered(runs: Runs) -> UInt64s:
-    """Return the sequences of all messages of `runs` when none has gaps."""
+    """Return the sequences of all messages of `runs` without gaps."""
     counts = runs["count"]
     starts = counts.cumsum(dtype=U8) - counts
     sequences = np.arange(int(counts.sum(dtype=U8)), dtype=U8)
-    # a difference below 0 wraps, and wraps back when it is added
+    # A negative difference wraps around, and wraps back in the addition.
     sequences += np.repeat(runs["first_sequence"] - starts, counts)
     return sequences
 
 
 def read_only(array: AnyArray) -> AnyArray:
-    """`array`, after making it read-only."""
+    """Make `array` read-only and return it."""
     array.setflags(write=False)
     return array
 
@@ -179,7 +179,7 @@ _CONTINUATION: Final = 0x80
 
 
 Checked = tuple[memoryview, int, int, int, int, int, tuple[str, ...], Places]
-"""Of a batch found right: its bytes, messages, runs, head bytes, body bytes, column bits, topics, places."""
+"""Parts of a valid batch: bytes, messages, runs, head bytes, body bytes, column bits, topics, places."""
 
 
 def check(buffer: Buffer) -> Checked:
@@ -189,12 +189,11 @@ def check(buffer: Buffer) -> Checked:
 
 
 def check_head(head: Buffer, nbytes: int) -> Checked:
-    """Return the parts of a batch of `nbytes` whose head, and nothing more, fills `head`. Raises
-    `BadBatch`."""
+    """Return the parts of a batch of `nbytes` from its head, which fills `head`. Raises `BadBatch`."""
     source = _settled(head)
     checked = _check(source, nbytes)
     if checked[3] != len(source):
-        raise BadBatch(f"a batch head says it has {checked[3]} bytes, here are {len(source)}")
+        raise BadBatch(f"Invalid batch: its head claims {checked[3]} bytes, but has {len(source)}.")
     return checked
 
 
@@ -203,26 +202,32 @@ def _check(source: memoryview, size: int) -> Checked:
         HEADER.unpack_from(source)
     )
     if total != size:
-        raise BadBatch(f"batch says it has {total} bytes, here are {size}")
+        raise BadBatch(f"Invalid batch: it claims {total} bytes, but has {size}.")
     if version != VERSION or codec != CODEC_NONE or columns & ~COLUMNS_KNOWN or reserved:
         raise BadBatch(
-            f"batch of version {version}, codec {codec}, columns {columns:#x}, reserved {reserved}: "
-            f"this program reads version {VERSION}, codec {CODEC_NONE}, columns up to {COLUMNS_KNOWN:#x}"
+            f"Unsupported batch of version {version}, codec {codec}, columns {columns:#x}, reserved "
+            f"{reserved}. Use version {VERSION}, codec {CODEC_NONE}, columns up to {COLUMNS_KNOWN:#x}."
         )
     if head_bytes & 7 or pad8(head_bytes + body_bytes) != size:
-        raise BadBatch(f"batch of {size} bytes: head {head_bytes} and bodies {body_bytes} do not fill it")
+        raise BadBatch(
+            f"Invalid batch of {size} bytes: head of {head_bytes} and bodies of {body_bytes} do not fill it."
+        )
     if not 1 <= run_count <= count or not topic_count:
-        raise BadBatch(f"batch of {count} messages in {run_count} runs and {topic_count} topics")
+        raise BadBatch(
+            f"Invalid batch: it has {count} messages in {run_count} runs and {topic_count} topics."
+        )
     offsets_at = HEADER_BYTES + RUN_BYTES * run_count
     topics_at = pad8(offsets_at + 4 * (count + 1))
     names_at = topics_at + 4 * (topic_count + 1)
     if names_at > head_bytes or head_bytes > len(source):
         raise BadBatch(
-            f"batch head of {head_bytes} bytes is too short for {count} messages in {run_count} runs"
+            f"Invalid batch head of {head_bytes} bytes: too short for {count} messages in {run_count} runs."
         )
     if count == 1:
         if PAIR.unpack_from(source, offsets_at) != (0, body_bytes) or body_bytes > message_bytes_max:
-            raise BadBatch(f"one message of {body_bytes} bytes: its offsets disagree, or it is too large")
+            raise BadBatch(
+                f"Invalid batch: a message of {body_bytes} bytes is too large or contradicts its offsets."
+            )
     else:
         _check_offsets(_frombuffer(source, I4, count + 1, offsets_at), body_bytes, message_bytes_max, "body")
     _check_runs(source, run_count, count)
@@ -235,13 +240,13 @@ def _check(source: memoryview, size: int) -> Checked:
         places, end = _places(source, pad8(end), head_bytes, count, topic_count, columns)
         _check_columns(source, count, run_count, topic_count, places)
     if pad8(end) != head_bytes:
-        raise BadBatch(f"batch head has {head_bytes} bytes, its sections end at {end}")
+        raise BadBatch(f"Invalid batch: its head has {head_bytes} bytes, but its sections end at {end}.")
     return source, count, run_count, head_bytes, body_bytes, columns, topics, places
 
 
 def _settled(buffer: Buffer) -> memoryview:
-    """`buffer` as flat read-only bytes at an address that is a multiple of 8; copied only if it is not."""
-    if type(buffer) is bytes:  # the data of a bytes object always begins on such an address
+    """Return `buffer` as flat read-only bytes at an address divisible by 8, copied only if necessary."""
+    if type(buffer) is bytes:  # the data of a bytes object always starts at such an address
         source = memoryview(buffer)
         size = len(source)
     else:
@@ -256,21 +261,25 @@ def _settled(buffer: Buffer) -> memoryview:
         if size >= HEADER_BYTES and not size & 7 and not _frombuffer(source, I8).flags.aligned:
             source = memoryview(source.tobytes())
     if size < HEADER_BYTES or size & 7:
-        raise BadBatch(f"a batch has at least {HEADER_BYTES} bytes and a multiple of 8, here are {size}")
+        raise BadBatch(
+            f"Invalid batch of {size} bytes. Its size must be a multiple of 8, and at least {HEADER_BYTES}."
+        )
     return source
 
 
 def _check_offsets(offsets: Int32s, end: int, entry_max: int, noun: str) -> None:
     if offsets[0] != 0 or offsets[-1] != end:
-        raise BadBatch(f"{noun} offsets go from {offsets[0]} to {offsets[-1]}, not from 0 to {end}")
-    falls = offsets[1:] < offsets[:-1]  # compared, not subtracted: a difference could overflow
+        raise BadBatch(
+            f"Invalid batch: {noun} offsets go from {offsets[0]} to {offsets[-1]}, not from 0 to {end}."
+        )
+    falls = offsets[1:] < offsets[:-1]  # comparison instead of subtraction, which could overflow
     at = falls.argmax()
     if falls[at]:
-        raise BadBatch(f"{noun} offset {at + 1} is below the one before it")
+        raise BadBatch(f"Invalid batch: {noun} offset {at + 1} is below the previous offset.")
     if end > entry_max:
         longest = int(lengths_of(offsets).max())
         if longest > entry_max:
-            raise BadBatch(f"a {noun} has {longest} bytes, the limit is {entry_max}")
+            raise BadBatch(f"Invalid batch: a {noun} has {longest} bytes. Use at most {entry_max} bytes.")
 
 
 def _check_runs(source: memoryview, run_count: int, count: int) -> None:
@@ -288,9 +297,13 @@ def _check_runs(source: memoryview, run_count: int, count: int) -> None:
         flags = int(runs["flags"].max())
         reserved = int(runs["reserved"].max())
     if wrong:
-        raise BadBatch(f"runs have {messages} of {count} messages, or one has none or passes 64 bits")
+        raise BadBatch(
+            f"Invalid batch: runs have {messages} of {count} messages, or a run is empty or exceeds 64 bits."
+        )
     if flags & ~RUN_BY_SERVER or reserved:
-        raise BadBatch(f"a run has flags {flags:#x} and reserved {reserved}: not known to version {VERSION}")
+        raise BadBatch(
+            f"Unsupported batch: a run has flags {flags:#x} and reserved {reserved}. Use version {VERSION}."
+        )
 
 
 def _one_topic(source: memoryview, at: int, head_bytes: int) -> tuple[tuple[str, ...], int]:
@@ -298,11 +311,13 @@ def _one_topic(source: memoryview, at: int, head_bytes: int) -> tuple[tuple[str,
     first, size = PAIR.unpack_from(source, at)
     end = begin + size
     if first or not 0 <= size <= topic_bytes_max or end > head_bytes:
-        raise BadBatch(f"topic name lies from {first} to {size} in a head of {head_bytes} bytes")
+        raise BadBatch(
+            f"Invalid batch: a topic name has offsets {first} to {size} in a head of {head_bytes} bytes."
+        )
     try:
         return (str(source[begin:end], "utf-8"),), end
     except UnicodeDecodeError as error:
-        raise BadBatch(f"topic name is not UTF-8: {error}") from None
+        raise BadBatch(f"Invalid batch: a topic name is not UTF-8: {error}.") from None
 
 
 def _many_topics(source: memoryview, at: int, n: int, head_bytes: int) -> tuple[tuple[str, ...], int]:
@@ -317,23 +332,23 @@ def _many_topics(source: memoryview, at: int, n: int, head_bytes: int) -> tuple[
         else:
             topics = tuple([text[a:b].decode("utf-8") for a, b in pairs])
     except UnicodeDecodeError as error:
-        raise BadBatch(f"topic name is not UTF-8: {error}") from None
+        raise BadBatch(f"Invalid batch: a topic name is not UTF-8: {error}.") from None
     if len(set(topics)) != n:
-        raise BadBatch(f"two of the {n} topic names are the same")
+        raise BadBatch(f"Invalid batch: two of its {n} topic names are equal.")
     return topics, end
 
 
 def _text_table(
     source: memoryview, at: int, n: int, head_bytes: int, entry_max: int, noun: str
 ) -> tuple[Int32s, int, int]:
-    """Offsets, begin and end of the text of a table of `n` entries at `at`, found to lie inside the head."""
+    """Return offsets, start and end of the text of a table of `n` entries at `at`, all inside the head."""
     begin = at + 4 * (n + 1)
     if begin > head_bytes:
-        raise BadBatch(f"{noun} offsets end at {begin}, the head at {head_bytes}")
+        raise BadBatch(f"Invalid batch: {noun} offsets end at {begin}, its head at {head_bytes}.")
     offsets = _frombuffer(source, I4, n + 1, at)
     size = int(offsets[-1])
     if not 0 <= size <= head_bytes - begin:
-        raise BadBatch(f"{noun}s have {size} bytes in a head of {head_bytes}")
+        raise BadBatch(f"Invalid batch: {noun}s have {size} bytes in a head of {head_bytes}.")
     _check_offsets(offsets, size, entry_max, noun)
     return offsets, begin, begin + size
 
@@ -341,7 +356,7 @@ def _text_table(
 def _places(
     source: memoryview, at: int, head_bytes: int, n: int, topic_count: int, columns: int
 ) -> tuple[Places, int]:
-    """Return where the optional sections lie, and the end of the last one; labels are checked on the way."""
+    """Return the places of the optional sections and the end of the last one. Validates labels."""
     begins = [0, 0, 0, 0, 0, 0]
     end = at
     fixed = ((topic_count > 1, 4), (columns & SEQUENCES, 8), (columns & EXPIRATIONS, 8))
@@ -358,44 +373,48 @@ def _places(
         begins[5] = pad8(end)
         end = begins[5] + n
     if end > head_bytes:
-        raise BadBatch(f"batch head has {head_bytes} bytes, its columns end at {end}")
+        raise BadBatch(f"Invalid batch: its head has {head_bytes} bytes, but its columns end at {end}.")
     return Places(*begins), end
 
 
 def _check_label_text(text: bytes, offsets: Int32s, noun: str) -> None:
-    """Every label is UTF-8: the whole text is, and no label begins inside a character."""
+    """Check that every label is UTF-8: the whole text is valid, and no label starts inside a character."""
     if text.isascii():
         return
     try:
         text.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise BadBatch(f"{noun} is not UTF-8: {error}") from None
+        raise BadBatch(f"Invalid batch: a {noun} is not UTF-8: {error}.") from None
     begins = offsets[offsets < len(text)]
     if ((_frombuffer(text, I1)[begins] & _CONTINUATION_MASK) == _CONTINUATION).any():
-        raise BadBatch(f"a {noun} is not UTF-8: it begins inside a character")
+        raise BadBatch(f"Invalid batch: a {noun} is not UTF-8: it starts inside a character.")
 
 
 def _check_columns(source: memoryview, n: int, run_count: int, topic_count: int, places: Places) -> None:
     if places.topic_index:
         index = _frombuffer(source, I4, n, places.topic_index)
         if int(index.min()) < 0 or int(index.max()) >= topic_count:
-            raise BadBatch(f"a topic index is outside 0 to {topic_count - 1}")
+            raise BadBatch(f"Invalid batch: a topic index is outside 0 to {topic_count - 1}.")
     if places.sequences:
         _check_sequences(source, n, _frombuffer(source, RUN_DTYPE, run_count, HEADER_BYTES), places.sequences)
     if places.expirations and int(_frombuffer(source, I8, n, places.expirations).min()) < 0:
-        raise BadBatch("an expiration is below 0")
+        raise BadBatch("Invalid batch: an expiration is below 0.")
     if places.kinds and int(_frombuffer(source, I1, n, places.kinds).max()) > KIND_CONTROL:
-        raise BadBatch(f"a message kind is above {KIND_CONTROL}")
+        raise BadBatch(f"Invalid batch: a message kind is above {KIND_CONTROL}.")
 
 
 def _check_sequences(source: memoryview, n: int, runs: Runs, at: int) -> None:
     sequences = _frombuffer(source, U8, n, at)
     starts = runs["count"].cumsum(dtype=np.int64) - runs["count"]
     if (sequences[starts] != runs["first_sequence"]).any():
-        raise BadBatch("the sequence column does not begin with the first sequence of its run")
+        raise BadBatch(
+            "Invalid batch: the sequence column does not start with the first sequence of its run."
+        )
     if n == 1:
         return
     stays = sequences[1:] <= sequences[:-1]
-    stays[starts[1:] - 1] = False  # from the last of a run to the first of the next it may fall
+    stays[starts[1:] - 1] = False  # sequences may decrease from one run to the next
     if stays.any():
-        raise BadBatch(f"sequence {sequences[1:][stays][0]} does not rise above the one before it in its run")
+        raise BadBatch(
+            f"Invalid batch: sequence {sequences[1:][stays][0]} is not above the previous one in its run."
+        )

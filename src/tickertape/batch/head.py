@@ -1,7 +1,7 @@
 """The head of a batch, without its bodies.
 
-A reader that needs few messages of a large commit reads the head of its batch, and then only the bodies of
-the runs that hold them. Runs are read whole, because their checksum covers the whole run.
+A reader that needs few messages of a large commit reads the head, then only the bodies of the runs with those
+messages. It reads entire runs, because their checksum covers the whole run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class BatchHead:
     """Header and columns of a batch of `nbytes`."""
 
     def __init__(self, head: Buffer, nbytes: int) -> None:
-        """Check everything that does not need the bodies. Raises `BadBatch`."""
+        """Validate everything except the bodies. Raises `BadBatch`."""
         source, count, run_count, head_bytes, body_bytes, columns, topics, places = check_head(head, nbytes)
         self._batch = MessageBatch(count, run_count, head_bytes, body_bytes, columns, topics, places)
         self._batch._table = source
@@ -27,16 +27,16 @@ class BatchHead:
 
     @property
     def count(self) -> int:
-        """Messages in the batch."""
+        """Number of messages in the batch."""
         return self._batch.count
 
     @property
     def body_bytes(self) -> int:
-        """Bytes of all bodies."""
+        """Size of all bodies in bytes."""
         return self._batch.body_bytes
 
     def runs_with(self, topic: str) -> Int64s:
-        """Return the runs that hold a message of `topic`, by number, rising."""
+        """Return the increasing indices of the runs with a message of `topic`."""
         batch = self._batch
         if topic not in batch.topics:
             return np.empty(0, I8)
@@ -47,8 +47,7 @@ class BatchHead:
         return runs
 
     def ranges(self, runs: Int64s) -> list[tuple[int, int]]:
-        """Return where the bodies of `runs` are among all bodies: first byte, and the first after; neighbours
-        are one."""
+        """Return the byte ranges (end exclusive) of the bodies of `runs`, adjacent ones merged."""
         starts, offsets = self._batch.run_starts, self._batch.offsets
         found: list[tuple[int, int]] = []
         firsts, lasts = offsets[starts[runs]].tolist(), offsets[starts[runs + 1]].tolist()
@@ -60,10 +59,10 @@ class BatchHead:
         return found
 
     def take(self, runs: Int64s, bodies: Buffer) -> tuple[MessageBatch, Int64s]:
-        """Return the messages of `runs`, whose `bodies` are given one after the other, and their indexes in
-        the batch.
+        """Return the messages of `runs` and their indices in the batch.
 
-        Raises `BadBatch` when there are more or fewer bytes, `CorruptBatch` when a checksum does not match.
+        `bodies` has the joined bodies of `runs`. Raises `BadBatch` for a wrong number of bytes,
+        `CorruptBatch` for a wrong checksum.
         """
         batch = self._batch
         wanted = np.zeros(batch.run_count, np.bool_)
@@ -71,7 +70,9 @@ class BatchHead:
         indices = np.repeat(wanted, lengths_of(batch.run_starts)).nonzero()[0]
         offsets = offsets_from(lengths_of(batch.offsets)[indices])
         if int(offsets[-1]) != memoryview(bodies).nbytes:
-            raise BadBatch(f"bodies of {int(offsets[-1])} bytes were asked for, {len(bodies)} are here")
+            raise BadBatch(
+                f"Cannot read runs: their bodies have {int(offsets[-1])} bytes, got {len(bodies)}."
+            )
         taken = take_part(batch, indices, offsets, bodies)
         taken.verify()
         return taken, indices

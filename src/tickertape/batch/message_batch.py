@@ -1,7 +1,7 @@
 """The columnar message batch (docs/formats/batch.md), and the message as a view of one of its rows.
 
-A batch is immutable. Bodies are not copied to look at them. Columns that validation does not need are made at
-their first use and kept. Of a message only the body is a copy; its other values are looked up in the batch.
+A batch is immutable, and its bodies are not copied for access. Columns that validation does not need are
+computed at their first use and cached. A message copies only its body and looks up other values in the batch.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _frombuffer: Final = np.frombuffer
 
 
 class _Lazy(Generic[T]):
-    """An attribute made at its first use and then found in the instance itself, without a lock or a call."""
+    """Attribute that is computed at its first use and then stored in the instance, without a lock."""
 
     def __init__(self, make: Callable[[Any], T]) -> None:
         self._make = make
@@ -83,28 +83,30 @@ class _Lazy(Generic[T]):
 
 
 class MessageBatch:
-    """Messages as one table; immutable. `len(batch)` is the number of messages, iteration gives `Message`s.
+    """Immutable table of messages. `len(batch)` is the number of messages, iteration yields `Message`s.
 
-    `parse` makes one from bytes, `tickertape.batch` has the functions that build, merge and select. Arrays
-    are numpy views on the encoding, and read-only. Indexes of messages go from 0 to `count - 1`.
+    `parse` creates one from bytes. `tickertape.batch` has functions that build, merge and select. Arrays are
+    read-only numpy views on the encoding. Message indices are 0 to `count - 1`.
     """
 
     count: int
-    """Messages, at least 1."""
+    """Number of messages, at least 1."""
     run_count: int
     head_bytes: int
     body_bytes: int
     nbytes: int
     """Encoded size in bytes, padding included."""
     columns: int
-    """Bit set of the optional columns."""
+    """Bit set of the present optional columns."""
     topics: tuple[str, ...]
-    """The different topics; each message has one of them."""
+    """Distinct topics of the messages."""
     context: DeliveryContext | None
-    """Set by a client on delivered batches; kept by slices and selections."""
+    """Set by a client on delivered batches. Slices and selections keep it."""
     positions: UInt64s | None = None
-    """Positions of the messages in the log, set by a client on batches of a read that requested them; slices
-    and selections do not keep them."""
+    """Log positions of the messages, set by a client on batches of a read that requested them.
+
+    Slices and selections do not keep them.
+    """
 
     def __init__(
         self,
@@ -116,7 +118,7 @@ class MessageBatch:
         topics: tuple[str, ...],
         places: Places,
     ) -> None:
-        """Internal: use `parse`, or the functions of this package."""
+        """Internal. Use `parse` or the functions of this package."""
         self.count = count
         self.run_count = run_count
         self.head_bytes = head_bytes
@@ -129,11 +131,10 @@ class MessageBatch:
 
     @staticmethod
     def parse(buffer: Buffer) -> MessageBatch:
-        """Parse the batch that fills `buffer`, as views on it (on a copy only if its address is not a
-        multiple of 8).
+        """Parse the batch that fills `buffer`, as views on it.
 
-        Checks everything about the structure, not the checksums (`verify`). The memory must not change
-        while the batch lives. Raises `BadBatch`.
+        A buffer whose address is not a multiple of 8 is copied. The structure is validated, but not the
+        checksums (see `verify`). The memory must not change while the batch exists. Raises `BadBatch`.
         """
         source, count, run_count, head_bytes, body_bytes, columns, topics, places = check(buffer)
         batch = MessageBatch(count, run_count, head_bytes, body_bytes, columns, topics, places)
@@ -144,10 +145,10 @@ class MessageBatch:
     # -- the encoding ---------------------------------------------------------------------------------
 
     _source: memoryview | None = None
-    """All of the encoding when it lies in one piece."""
+    """The whole encoding, if it is one piece of memory."""
 
     _table: bytes | memoryview
-    """What begins with the header and the columns: all of the encoding, or its head."""
+    """Encoding from the header and the columns on: all of it, or only its head."""
     bodies: memoryview
     """All bodies, exactly `body_bytes`."""
 
@@ -157,7 +158,7 @@ class MessageBatch:
         return self._table if self._source is None else self._source[: self.head_bytes]
 
     def buffers(self) -> list[Buffer]:
-        """Return the encoded batch as buffers to write one after the other; bodies are not copied."""
+        """Return the encoded batch as consecutive buffers. Bodies are not copied."""
         if self._source is not None:
             return [self._source]
         padding = self.nbytes - self.head_bytes - self.body_bytes
@@ -168,7 +169,7 @@ class MessageBatch:
         return b"".join(self.buffers())
 
     def crc(self) -> int:
-        """CRC32C of the encoded batch: the `batch_crc` of a frame, the body checksum of a commit."""
+        """Return the CRC32C of the encoded batch (`batch_crc` of a frame, body checksum of a commit)."""
         if self._source is not None:
             return crc32c(self._source[self.head_bytes :], self.head_crc)
         crc = self.head_crc
@@ -182,7 +183,7 @@ class MessageBatch:
         return crc32c(self.head)
 
     def verify(self) -> None:
-        """Check the checksum of every run; raises `CorruptBatch` naming the first run that does not match."""
+        """Verify the checksum of every run. Raises `CorruptBatch` with the first run that does not match."""
         bodies = self.bodies
         if self.count == 1:
             if run_crc(LENGTH.pack(self.body_bytes), bodies) != self.run(0).crc:
@@ -208,21 +209,21 @@ class MessageBatch:
     def _corrupt(self, i: int) -> None:
         run = self.run(i)
         raise CorruptBatch(
-            f"run {i} of {self.run_count} (publisher {run.publisher}, first sequence {run.first_sequence}, "
-            f"{run.message_count} messages) does not match its checksum {run.crc:#010x}"
+            f"Corrupt batch: run {i} of {self.run_count} (publisher {run.publisher}, "
+            f"first sequence {run.first_sequence}, {run.message_count} messages) "
+            f"does not match its checksum {run.crc:#010x}."
         )
 
     @_Lazy
     def cost(self) -> int:
-        """Cost of the batch against credit: bytes of its bodies and labels, and `message_cost_bytes` for each
-        message."""
+        """Flow-control cost: bytes of bodies and labels, and `message_cost_bytes` for each message."""
         cost = self.body_bytes + message_cost_bytes * self.count
         if self.columns & (CORRELATION_IDS | KEYS):
             cost = self.cost_between(0, self.count)
         return cost
 
     def cost_between(self, low: int, high: int) -> int:
-        """What its messages `[low, high)` cost against credit."""
+        """Return the flow-control cost of its messages `[low, high)`."""
         cost = int(self.offsets[high]) - int(self.offsets[low]) + message_cost_bytes * (high - low)
         if self.columns & (CORRELATION_IDS | KEYS):
             for labels in (self.correlation_ids, self.keys):
@@ -234,11 +235,11 @@ class MessageBatch:
 
     @property
     def has_sequences(self) -> bool:
-        """Whether there is a sequence column: some run has gaps."""
+        """Whether the batch has a sequence column, because a run has gaps."""
         return self.columns & SEQUENCES != 0
 
     def run(self, i: int) -> Run:
-        """Row `i` of the run table."""
+        """Return row `i` of the run table."""
         return self._first_run if i == 0 else self._run(i)
 
     @_Lazy
@@ -255,25 +256,25 @@ class MessageBatch:
 
     @_Lazy
     def run_starts(self) -> Int64s:
-        """Index of the first message of each run, and `count` at the end."""
+        """Index of the first message of each run, followed by `count`."""
         starts = np.zeros(self.run_count + 1, I8)
         self.runs["count"].cumsum(dtype=I8, out=starts[1:])
         return read_only(starts)
 
     @_Lazy
     def offsets(self) -> Int32s:
-        """n + 1 of them: body i is `bodies[offsets[i]:offsets[i + 1]]`."""
+        """n + 1 offsets: body i is `bodies[offsets[i]:offsets[i + 1]]`."""
         return _frombuffer(self._table, I4, self.count + 1, HEADER_BYTES + RUN_BYTES * self.run_count)
 
     @_Lazy
     def topic_index(self) -> Int32s | None:
-        """Index into `topics` of each message; None when there is one topic."""
+        """Index into `topics` of each message, or None for a single topic."""
         at = self._places.topic_index
         return _frombuffer(self._table, I4, self.count, at) if at else None
 
     @_Lazy
     def sequences(self) -> UInt64s:
-        """Sequence of each message."""
+        """Sequence number of each message."""
         at = self._places.sequences
         if at:
             return _frombuffer(self._table, U8, self.count, at)
@@ -294,7 +295,7 @@ class MessageBatch:
 
     @_Lazy
     def timestamps(self) -> Int64s:
-        """Microseconds since 1970 UTC at which the server accepted each message; 0 before that."""
+        """Microseconds since 1970 UTC when the server accepted each message, 0 before that."""
         if self.run_count > 1:
             return read_only(np.repeat(self.runs["timestamp"], self.runs["count"]))
         timestamps = np.empty(self.count, I8)
@@ -303,24 +304,24 @@ class MessageBatch:
 
     @_Lazy
     def expirations(self) -> Int64s | None:
-        """Milliseconds of life of each message, 0 = none; None without that column."""
+        """Lifetime of each message in milliseconds (0 = none), or None without that column."""
         at = self._places.expirations
         return _frombuffer(self._table, I8, self.count, at) if at else None
 
     @_Lazy
     def kinds(self) -> Bytes8 | None:
-        """0 message, 1 control record; None when all are messages."""
+        """Kind of each message (0 message, 1 control record), or None if all are messages."""
         at = self._places.kinds
         return _frombuffer(self._table, I1, self.count, at) if at else None
 
     @_Lazy
     def correlation_ids(self) -> Labels | None:
-        """The column of correlation ids, as it lies."""
+        """Encoded column of correlation ids."""
         return self._labels(self._places.correlation_ids)
 
     @_Lazy
     def keys(self) -> Labels | None:
-        """The column of keys given by the publisher, as it lies."""
+        """Encoded column of message keys."""
         return self._labels(self._places.keys)
 
     def _labels(self, at: int) -> Labels | None:
@@ -333,7 +334,7 @@ class MessageBatch:
     # -- messages ---------------------------------------------------------------------------------------
 
     def discard(self) -> int:
-        """As `Message.discard`, for all its messages at once: of how many it was not done before."""
+        """Discard all messages (see `Message.discard`). Return the number of newly discarded ones."""
         context = self.context
         if context is None or context.store is None:
             return 0
@@ -341,7 +342,7 @@ class MessageBatch:
         return context.store.discard_all(context.sub_id, publishers, self.sequences)
 
     def discard_one(self, i: int) -> bool:
-        """As `Message.discard`, of message `i`."""
+        """Discard message `i` (see `Message.discard`)."""
         context = self.context
         if context is None or (store := context.store) is None:
             return False
@@ -349,30 +350,30 @@ class MessageBatch:
 
     @property
     def queue(self) -> str | None:
-        """The queue that it came out of, or None. Its messages keep the topics they were published to."""
+        """Queue of the messages, or None. Messages of a queue keep their original topics."""
         lease = None if self.context is None else self.context.lease
         return None if lease is None else lease.queue
 
     @property
     def lease_expires(self) -> datetime | None:
-        """As `Message.lease_expires`: the same for all its messages."""
+        """End of the lease, equal for all messages (see `Message.lease_expires`)."""
         lease = None if self.context is None else self.context.lease
         return None if lease is None else lease.expires
 
     def ack(self) -> None:
-        """As `Message.ack`, for all its messages at once: they travel together."""
+        """Acknowledge all messages together (see `Message.ack`)."""
         _lease_of(self, "acknowledge").settle("ack", marks_of(self))
 
     def cancel(self) -> None:
-        """As `Message.cancel`, for all its messages at once."""
+        """Return all messages to their queue (see `Message.cancel`)."""
         _lease_of(self, "cancel").settle("cancel", marks_of(self))
 
     def expire(self) -> None:
-        """As `Message.expire`, for all its messages at once."""
+        """Reject all messages (see `Message.expire`)."""
         _lease_of(self, "expire").settle("expire", marks_of(self))
 
     def __copy__(self) -> MessageBatch:
-        return self  # it never changes
+        return self  # immutable
 
     def __deepcopy__(self, _: object) -> MessageBatch:
         return self
@@ -410,45 +411,46 @@ class MessageBatch:
         return list(map(io.BytesIO(bodies).read, lengths.tolist()))
 
     def body(self, i: int) -> bytes:
-        """Body of message `i`; `IndexError` outside the batch."""
+        """Return the body of message `i`. Raises `IndexError` outside the batch."""
         if not 0 <= i < self.count:
-            raise IndexError(f"message {i} of {self.count}")
+            raise IndexError(f"Invalid message index {i}. Use 0 to {self.count - 1}.")
         return bytes(self.bodies[self.offsets[i] : self.offsets[i + 1]])
 
     def topic(self, i: int) -> str:
-        """Topic of message `i`."""
+        """Return the topic of message `i`."""
         topics = self.topics
         return topics[0] if len(topics) == 1 else topics[self._topic_numbers[i]]
 
     def publisher(self, i: int) -> int:
-        """Publisher id of message `i`, a Python integer."""
+        """Return the publisher id of message `i` as a Python integer."""
         return self._publisher_numbers[i]
 
     def sequence(self, i: int) -> int:
-        """Sequence of message `i`, a Python integer."""
+        """Return the sequence number of message `i` as a Python integer."""
         return self._sequence_numbers[i]
 
     def timestamp(self, i: int) -> int:
-        """Microseconds since 1970 UTC of message `i`, a Python integer."""
+        """Return the timestamp of message `i` in microseconds since 1970 UTC, as a Python integer."""
         return self._timestamp_numbers[i]
 
     def bookmark(self, i: int) -> str:
-        """Bookmark of message `i`: `publisher|sequence|`."""
+        """Return the bookmark of message `i`: `publisher|sequence|`."""
         return f"{self._publisher_numbers[i]}|{self._sequence_numbers[i]}|"
 
     def correlation_id(self, i: int) -> str | None:
-        """Correlation id of message `i`, or None."""
+        """Return the correlation id of message `i`, or None."""
         return _label(self.correlation_ids, i)
 
     def key(self, i: int) -> str | None:
-        """Key that the publisher gave message `i`, or None."""
+        """Return the message key of message `i`, or None."""
         return _label(self.keys, i)
 
     def expiration(self, i: int) -> int | None:
-        """Milliseconds of life of message `i`, a Python integer, or None."""
+        """Return the lifetime of message `i` in milliseconds as a Python integer, or None."""
         return self._expiration_numbers[i] or None
 
-    # Reading an element of a numpy array costs as much as ten of a list, and who asks for one asks for all.
+    # Access to an element of a numpy array costs ten times as much as to one of a list, and callers of one
+    # element usually need all.
 
     @_Lazy
     def _topic_numbers(self) -> Sequence[int]:
@@ -476,17 +478,17 @@ class MessageBatch:
         return [0] * self.count if self.expirations is None else self.expirations.tolist()
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.RecordBatch:
-        """Return the messages as an Arrow record batch; see `tickertape.batch.arrow.to_arrow`."""
+        """Return the messages as an Arrow record batch (see `tickertape.batch.arrow.to_arrow`)."""
         from tickertape.batch.arrow import to_arrow
 
         return to_arrow(self, columns)
 
 
 class Message(msgspec.Struct, frozen=True, eq=False):
-    """One message. `data` is its body; everything else is looked up in the batch it came with.
+    """One message. `data` is its body. All other values are looked up in its batch.
 
-    Messages compare by identity. One message keeps the memory of its whole batch: keep `data` to keep less.
-    A pickled message is one message only; it can be read, but not discarded or settled.
+    Messages compare by identity. A message keeps its whole batch in memory: keep only `data` to save memory.
+    A pickled message is a single message that can be read, but not discarded or settled.
     """
 
     data: bytes
@@ -495,7 +497,7 @@ class Message(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def topic(self) -> str:
-        """Topic it was published to; of a message out of a queue, the queue's name."""
+        """Topic of the message, or the queue's name for a message from a queue."""
         batch = self.batch
         context = batch.context
         if context is not None and context.lease is not None:
@@ -504,24 +506,24 @@ class Message(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def underlying_topic(self) -> str:
-        """Topic it was published to, also of a message out of a queue."""
+        """Topic the message was published to, also for a message from a queue."""
         return self.batch.topic(self.index)
 
     @property
     def command(self) -> str:
-        """Why it was delivered: `publish` for a published message."""
+        """Command that delivered the message: `publish` for a published message."""
         context = self.batch.context
         return "publish" if context is None else context.command
 
     @property
     def sub_id(self) -> str | None:
-        """Id of the subscription that delivered it; None for a batch that no subscription delivered."""
+        """Id of the subscription that delivered the message, or None."""
         context = self.batch.context
         return None if context is None else context.sub_id
 
     @property
     def bookmark(self) -> str | None:
-        """`publisher|sequence|`; None unless the subscription delivers bookmarks. Queues always do."""
+        """`publisher|sequence|`, or None unless the subscription has bookmarks or is to a queue."""
         context = self.batch.context
         if context is None or not (context.with_bookmark or context.lease is not None):
             return None
@@ -529,7 +531,7 @@ class Message(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def timestamp(self) -> datetime | None:
-        """Time at which the server accepted it, aware, UTC; None unless the subscription has timestamps."""
+        """Aware UTC time when the server accepted the message. None if the subscription has no timestamps."""
         context = self.batch.context
         if context is None or not context.with_timestamp:
             return None
@@ -537,54 +539,57 @@ class Message(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def publisher(self) -> str:
-        """Publisher id, a decimal number."""
+        """Publisher id as a decimal number."""
         return str(self.batch.publisher(self.index))
 
     @property
     def sequence(self) -> int:
-        """Sequence the message has in its publisher's order."""
+        """Sequence number of the message among those of its publisher."""
         return self.batch.sequence(self.index)
 
     @property
     def correlation_id(self) -> str | None:
-        """Correlation id of the publisher, or None."""
+        """Correlation id set by the publisher, or None."""
         return self.batch.correlation_id(self.index)
 
     @property
     def sow_key(self) -> str | None:
-        """The key that the publisher gave, or None."""
+        """Message key set by the publisher, or None."""
         return self.batch.key(self.index)
 
     @property
     def expiration(self) -> int | None:
-        """Milliseconds of life that the publisher gave it, counted from `timestamp`, or None."""
+        """Lifetime in milliseconds from `timestamp`, set by the publisher, or None."""
         return self.batch.expiration(self.index)
 
     def discard(self) -> bool:
-        """Discard the message: the bookmark store does not let it be redelivered.
+        """Discard the message, so that the bookmark store prevents its redelivery.
 
-        Return False if it was discarded before, and without a bookmark subscription or a bookmark store.
+        Return False if it was already discarded, and without a bookmark subscription or a bookmark store.
         Raises the errors of the store (`StoreFailed`, `Closed`).
         """
         return self.batch.discard_one(self.index)
 
-    # -- out of a queue ---------------------------------------------------------------------------------
+    # -- queue messages ---------------------------------------------------------------------------------
 
     @property
     def lease_expires(self) -> datetime | None:
-        """When the lease on a message out of a queue ends unless it is extended, aware, UTC, as the server
-        said when it delivered it. None for a lease without an end, and where there is none: the queue is
-        at-most-once, or the message did not come out of a queue."""
+        """Aware UTC time when the lease ends unless extended, as of the delivery.
+
+        None for a lease without an end, for an at-most-once queue, and for a message that is not from a
+        queue.
+        """
         return self.batch.lease_expires
 
     def ack(self) -> None:
         """Acknowledge the message: it is processed and leaves its queue.
 
-        Any thread may call this, also a handler. The acknowledgement is sent at once, or gathered up to
-        `ack_batch_size` and `ack_timeout` of the client, and does not wait for an answer; a second call has
-        no effect. With a publish store it is kept and resent like a publish; without one it is lost with the
-        connection, and the message is redelivered. Raises `UsageError` for a message that is not from a
-        queue, `Disconnected` (without a publish store), `StoreError`, `Closed`, `PublisherTakenOver`.
+        Any thread and any handler may call this. The acknowledgement is sent at once, or gathered up to
+        `ack_batch_size` and `ack_timeout` of the client. The call does not wait for an answer, and a second
+        call has no effect. A publish store keeps and resends the acknowledgement like a publish. Without one
+        a lost connection loses it, and the message is redelivered. Raises `UsageError` for a message that is
+        not from a queue, `Disconnected` (without a publish store), `StoreError`, `Closed`,
+        `PublisherTakenOver`.
         """
         batch = self.batch
         context = batch.context
@@ -595,23 +600,23 @@ class Message(msgspec.Struct, frozen=True, eq=False):
         lease.ack(batch._publisher_numbers[index], batch._sequence_numbers[index])
 
     def cancel(self) -> None:
-        """Give it back to its queue, which delivers it again, here or elsewhere, as often as it allows.
+        """Return the message to its queue for redelivery to any consumer, within the limits of the queue.
 
-        Sent at once; no effect in an at-most-once queue. Raises as `ack`.
+        Sent at once. No effect in an at-most-once queue. Raises the errors of `ack`.
         """
         self._settle("cancel")
 
     def expire(self) -> None:
-        """Take it out of its queue unprocessed: it goes where the queue puts its dead letters, if anywhere.
+        """Reject the message: it leaves its queue unprocessed, to the dead-letter topic if the queue has one.
 
-        Sent at once; no effect in an at-most-once queue. Raises as `ack`.
+        Sent at once. No effect in an at-most-once queue. Raises the errors of `ack`.
         """
         self._settle("expire")
 
     def extend(self, seconds: float | str) -> None:
-        """Extend its lease to this time from now: seconds, or text such as `"60s"`.
+        """Extend the lease to this time from now: seconds, or text such as `"60s"`.
 
-        Sent at once; no effect in an at-most-once queue. Raises `BadOption`, and as `ack`.
+        Sent at once. No effect in an at-most-once queue. Raises `BadOption` and the errors of `ack`.
         """
         self._settle("extend", extension_ms(seconds))
 
@@ -621,11 +626,11 @@ class Message(msgspec.Struct, frozen=True, eq=False):
         _lease_of(batch, action).settle(action, (mark,), extend_ms)
 
     def json(self) -> Any:
-        """Return the body, read as JSON. Raises `BadMessage` when it is not."""
+        """Return the body decoded as JSON. Raises `BadMessage` for a body that is not JSON."""
         return decode(self.data)
 
     def __copy__(self) -> Message:
-        return self  # it never changes
+        return self  # immutable
 
     def __deepcopy__(self, _: object) -> Message:
         return self
@@ -640,20 +645,21 @@ class Message(msgspec.Struct, frozen=True, eq=False):
 
 
 def _lease_of(batch: MessageBatch, what: str) -> Lease:
-    """Return the lease on the messages of `batch`. Raises `UsageError` where they did not come out of a
-    queue."""
+    """Return the lease on the messages of `batch`. Raises `UsageError` if they are not from a queue."""
     context = batch.context
     lease = None if context is None else context.lease
     if lease is None:
+        topic = batch.topic(0)
+        if context is None:
+            raise UsageError(f"Cannot {what}: the message of topic {topic!r} is not from a queue.")
         raise UsageError(
-            f"cannot {what} a message of {batch.topic(0)!r}: it did not come out of a queue"
-            + ("" if context is None else f", but to the plain subscription {context.sub_id!r}")
+            f"Cannot {what}: subscription {context.sub_id!r} on topic {topic!r} is not a queue subscription."
         )
     return lease
 
 
 def marks_of(batch: MessageBatch) -> list[tuple[int, int]]:
-    """Publisher and sequence of each message of a batch."""
+    """Return publisher and sequence of each message of a batch."""
     if batch.run_count == 1:
         return list(zip(repeat(batch.run(0).publisher), batch.sequences.tolist(), strict=False))
     return list(zip(batch.publishers.tolist(), batch.sequences.tolist(), strict=True))

@@ -1,6 +1,6 @@
 """Pickle messages and batches for other processes.
 
-Clients, stores and leases are not pickled. A copy cannot be settled or discarded and says so.
+Clients, stores and leases are not pickled. Settling or discarding a copy raises an error.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class CopiedStore(msgspec.Struct, frozen=True):
-    """In place of the bookmark store of the original."""
+    """Replacement for the bookmark store of the original. Discarding raises an error."""
 
     def discard(self, *_: object) -> NoReturn:
-        """Raises `UsageError`."""
+        """Raise `UsageError`."""
         raise UsageError(
             "Cannot discard a copied message: its bookmark store belongs to the process that received it. "
             "Discard the original there."
@@ -33,17 +33,17 @@ class CopiedStore(msgspec.Struct, frozen=True):
 
 
 class CopiedLease(msgspec.Struct, frozen=True):
-    """In place of the lease of the original: what can be read of it."""
+    """Readable part of the original's lease."""
 
     queue: str
     expires: datetime | None
 
     def ack(self, *_: object) -> NoReturn:
-        """Raises `UsageError`."""
+        """Raise `UsageError`."""
         self.settle("acknowledge")
 
     def settle(self, action: str, *_: object) -> NoReturn:
-        """Raises `UsageError`."""
+        """Raise `UsageError`."""
         action = "acknowledge" if action == "ack" else action
         raise UsageError(
             f"Cannot {action} a copied message of queue {self.queue!r}: its lease belongs to the process "
@@ -64,12 +64,12 @@ class CopiedContext(msgspec.Struct, frozen=True):
 
 
 def reduced_batch(batch: MessageBatch) -> tuple[Callable[..., MessageBatch], tuple[Any, ...]]:
-    """For `__reduce__` of a batch."""
+    """Return the value of `__reduce__` for a batch."""
     return batch_of, (batch.encode(), _copied(batch.context), batch.positions)
 
 
 def reduced_message(message: Message) -> tuple[Callable[..., Message], tuple[Any, ...]]:
-    """For `__reduce__` of a message: it leaves the rest of its batch behind."""
+    """Return the value of `__reduce__` for a message, without the rest of its batch."""
     batch, index = message.batch, message.index
     return message_of, (slice_batch(batch, index, index + 1).encode(), _copied(batch.context))
 
@@ -77,7 +77,7 @@ def reduced_message(message: Message) -> tuple[Callable[..., Message], tuple[Any
 def batch_of(encoded: bytes, context: CopiedContext | None, positions: Any) -> MessageBatch:
     """Return the copy of a batch. Raises `BadBatch`."""
     batch = MessageBatch.parse(encoded)
-    # Protocols ask for what settles; a copy has what refuses to.
+    # Protocols require settling objects. Those of a copy raise errors instead.
     batch.context = context  # type: ignore[assignment]
     if positions is not None:
         batch.positions = positions

@@ -1,7 +1,7 @@
 """Lease of a batch from a queue: queue name, end of the lease, and settlement of its messages.
 
-The client sends settlements and decides when. Acknowledging is the hot path: one append without a lock, and
-the client takes the whole list.
+The client sends settlements and decides when. Acknowledging is the hot path: one append without a lock. The
+client takes the whole list.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ Action = Literal["ack", "cancel", "expire", "extend"]
 Marks = Iterable[tuple[int, int]]
 """Publisher and sequence of each message."""
 Gathered = tuple[str, int, int]
-"""Queue, publisher and sequence of a message that was acknowledged."""
+"""Queue, publisher and sequence of an acknowledged message."""
 
 
 class AckAccumulator:
     """Acknowledgements of one subscription that are sent together.
 
-    Any thread appends to `items`; who takes some from the front holds the client's lock.
+    Any thread may append to `items`. Removing items requires the client's lock.
     """
 
     __slots__ = ("dropped", "granted", "items", "limit", "timed")
@@ -35,21 +35,21 @@ class AckAccumulator:
     def __init__(self) -> None:
         self.items: list[Gathered] = []
         self.granted = 0
-        """How many unacknowledged messages the server lets the subscription hold; 0 while it is not known."""
+        """Unacknowledged messages that the server allows the subscription to hold, or 0 if unknown."""
         self.limit = 1
-        """How many are gathered at most."""
+        """Number of acknowledgements that triggers sending."""
         self.timed = False
-        """Whether a timer sends the gathered acknowledgements in time."""
+        """Whether a timer also sends the gathered acknowledgements."""
         self.dropped = False
-        """Whether a lost connection took some that may not have been reported to the client yet."""
+        """Whether a lost connection discarded items that may not have been reported to the client yet."""
 
     def gather(self, limit: int) -> None:
-        """Gather that many at most from now on."""
+        """Set the number of acknowledgements that triggers sending."""
         self.limit = limit
 
 
 class Hold:
-    """One subscription on one connection: at-least-once messages that it was given are its while it lasts."""
+    """Ownership of at-least-once messages by one subscription on one connection."""
 
     __slots__ = ("over",)
 
@@ -57,7 +57,7 @@ class Hold:
         self.over = False
 
     def end(self) -> None:
-        """The messages have gone back to their queues."""
+        """Record that the messages have returned to their queues."""
         self.over = True
 
 
@@ -65,14 +65,14 @@ class Settling(Protocol):
     """Receiver of settlements: the client."""
 
     def acknowledged(self, gathering: AckAccumulator) -> None:
-        """As many as allowed are gathered, or the first one is."""
+        """Handle gathered acknowledgements: `limit` is reached, or no timer sends them."""
 
     def settled(self, queue: str, action: Action, marks: Marks, extend_ms: int = 0) -> None:
         """Send a settlement at once, after the gathered acknowledgements."""
 
 
 class Lease:
-    """What holds for all messages of one delivery out of a queue."""
+    """Properties of all messages of one delivery from a queue."""
 
     __slots__ = ("__weakref__", "_hold", "_settling", "ends", "gathering", "once", "queue", "touched")
 
@@ -89,15 +89,15 @@ class Lease:
     ) -> None:
         self.queue = queue
         self.ends = ends
-        """When it ends, microseconds since 1970 UTC; 0 when it has no end."""
+        """End of the lease in microseconds since 1970 UTC, 0 for no end."""
         self.once = once
-        """Whether the messages have left the queue already."""
+        """Whether the messages have already left the queue (at-most-once)."""
         self._hold = hold
         self.gathering = gathering
-        """Where acknowledgements of its messages go."""
+        """Accumulator for acknowledgements of its messages."""
         self._settling = settling
         self.touched: set[tuple[int, int]] | None = set() if automatic else None
-        """Publisher and sequence of settled messages; None unless the rest is settled automatically."""
+        """Publisher and sequence of settled messages, or None unless the rest is settled automatically."""
 
     @property
     def gone(self) -> bool:
@@ -106,11 +106,11 @@ class Lease:
 
     @property
     def expires(self) -> datetime | None:
-        """When it ends, aware, UTC; None when it has no end."""
+        """End of the lease as an aware UTC time, or None for no end."""
         return _EPOCH + timedelta(microseconds=self.ends) if self.ends else None
 
     def ack(self, publisher: int, sequence: int) -> None:
-        """A message is done. Raises what `publish` of the client raises."""
+        """Acknowledge a message. Raises the errors of `publish` of the client."""
         if self.touched is not None:
             self.touched.add((publisher, sequence))
         gathering = self.gathering
@@ -120,7 +120,7 @@ class Lease:
             self._settling.acknowledged(gathering)
 
     def settle(self, action: Action, marks: Marks, extend_ms: int = 0) -> None:
-        """Something else became of messages, or the same of many. Raises what `publish` raises."""
+        """Settle messages in another way, or acknowledge many. Raises the errors of `publish`."""
         marks = list(marks)
         if self.touched is not None and action != "extend":
             self.touched.update(marks)
@@ -135,36 +135,42 @@ class Lease:
                 self._settling.acknowledged(gathering)
 
     def untouched(self, marks: Marks) -> list[tuple[int, int]]:
-        """Return which of these messages are still to be settled by themselves."""
+        """Return the messages that the application has not settled."""
         touched = self.touched
         return [] if touched is None else [mark for mark in marks if mark not in touched]
 
 
 class BrowseLease(Lease):
-    """Messages that were only looked at: there is nothing to settle."""
+    """Lease of browsed messages, which cannot be settled."""
 
     __slots__ = ()
 
     @property
     def gone(self) -> bool:
-        """Always false: browsed messages are not leased."""
+        """Always False, because browsed messages are not leased."""
         return False
 
     def ack(self, publisher: int, sequence: int) -> None:
-        """Raises `UsageError`."""
+        """Raise `UsageError`."""
         self._refuse("acknowledge", publisher, sequence)
 
     def settle(self, action: Action, marks: Marks, extend_ms: int = 0) -> None:
-        """Raises `UsageError`."""
+        """Raise `UsageError`."""
         self._refuse(action, *marks, extend_ms)
 
     def _refuse(self, what: str, *_: object) -> NoReturn:
-        raise UsageError(f"cannot {what} messages of the queue {self.queue!r} that were only browsed")
+        raise UsageError(
+            f"Cannot {what} messages of queue {self.queue!r}: they were only browsed. "
+            "Subscribe without browse=True to process them."
+        )
 
 
 def extension_ms(seconds: float | str) -> int:
-    """Milliseconds by which a lease is extended. Raises `BadOption`."""
+    """Return the milliseconds by which a lease is extended. Raises `BadOption`."""
     length = parse_interval(seconds)
     if not 0 < length <= lease_seconds_max:
-        raise BadOption(f"a lease is extended by more than 0 and at most {lease_seconds_max:.0f} seconds")
+        raise BadOption(
+            f"Invalid lease extension {seconds!r}. "
+            f"Use more than 0 and at most {lease_seconds_max:.0f} seconds."
+        )
     return max(1, round(length * 1000))

@@ -1,8 +1,7 @@
 """Protocol commands: names, fields and meaning (docs/formats/wire.md has the bytes).
 
-Commands are immutable, take keywords only, and are encoded as MessagePack maps without fields at their
-default. The tag field `c` is the name of the command. A command that carries messages is followed in its
-frame by one message batch.
+Commands are immutable and keyword-only. They are encoded as MessagePack maps without fields at their default.
+The tag field `c` is the name of the command. One message batch follows a command that carries messages.
 """
 
 from __future__ import annotations
@@ -15,23 +14,24 @@ from tickertape.base.limits import filter_bytes_max, message_bytes_max, subscrip
 
 WIRE_VERSION: Final = 0
 PREFACE: Final = b"tktape/" + bytes([48 + WIRE_VERSION])
-"""The eight bytes with which a client opens every connection; the last one is the version as a digit."""
+"""First eight bytes of every connection, sent by the client. The last byte is the version as a digit."""
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
-"""A number that is never negative; a receiver refuses the command otherwise."""
+"""Non-negative number. A receiver refuses a command with a negative one."""
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="c"):
-    """Base of all commands."""
+    """Base class of all commands."""
 
 
 # -- from the client ----------------------------------------------------------------------------------
 
 
 class Logon(Command, tag="logon", frozen=True, kw_only=True):
-    """First command of a connection. `name` is the client name, from which the publisher id is made.
+    """First command of a connection. The publisher id derives from the client name `name`.
 
-    `heartbeat_ms`: the interval of the heartbeats of both sides, 0 for none; see `Heartbeat`."""
+    `heartbeat_ms` is the heartbeat interval of both sides, 0 for none (see `Heartbeat`).
+    """
 
     name: str
     versions: tuple[int, ...] = (WIRE_VERSION,)
@@ -42,14 +42,14 @@ class Logon(Command, tag="logon", frozen=True, kw_only=True):
     heartbeat_ms: Count = 0
 
     def __repr__(self) -> str:
-        return f"Logon(name={self.name!r})"  # a password is shown nowhere
+        return f"Logon(name={self.name!r})"  # never show a password
 
 
 class Publish(Command, tag="p", frozen=True, kw_only=True):
     """A batch of one run. `frame` numbers the publish frames of the connection from 1, without gaps.
 
-    `sequenced`: the run carries the publisher's own rising sequences. Otherwise the server assigns them
-    under the derived publisher id; unrecorded topics travel like that, in frames of their own.
+    With `sequenced` the run has the publisher's own increasing sequence numbers. Otherwise the server
+    assigns them under the derived publisher id. Non-persistent topics use such frames, separately.
     """
 
     frame: Count
@@ -57,12 +57,12 @@ class Publish(Command, tag="p", frozen=True, kw_only=True):
 
 
 class Subscribe(Command, tag="sub", frozen=True, kw_only=True):
-    """Start a subscription. With `bookmark` (or `positions`) it reads the log, without it only new messages.
+    """Start a subscription. With `bookmark` (or `positions`) it reads the log, otherwise only new messages.
 
-    `options` is the comma-separated option string of the reference. `credit` is the number of cost bytes the
-    server may send at first. `until_caught_up` ends it at the last message accepted when the command arrived.
-    `positions` (start, end) reads a part of the log by position, of the journal `journal` only; with
-    `numbered` each `Deliver` says where its messages stand.
+    `options` is the comma-separated option string of the reference. `credit` is the initial flow-control
+    credit in cost bytes. `until_caught_up` ends the subscription at the last message accepted before the
+    command. `positions` (start, end) reads a part of the log of `journal`. With `numbered` each `Deliver` has
+    the positions of its messages.
     """
 
     id: Count
@@ -79,7 +79,7 @@ class Subscribe(Command, tag="sub", frozen=True, kw_only=True):
 
 
 class Unsubscribe(Command, tag="unsub", frozen=True, kw_only=True):
-    """End subscriptions of this connection; an unknown id refuses the whole command."""
+    """End subscriptions of this connection. An unknown id rejects the whole command."""
 
     id: Count
     sub_ids: tuple[str, ...]
@@ -87,36 +87,40 @@ class Unsubscribe(Command, tag="unsub", frozen=True, kw_only=True):
 
 class Pause(Command, tag="pause", frozen=True, kw_only=True):
     """Pause bookmark subscriptions and keep their positions. An unknown id rejects the whole command.
-    Messages sent before still arrive."""
+
+    Messages sent before the pause still arrive.
+    """
 
     id: Count
     sub_ids: tuple[str, ...]
 
 
 class Resume(Command, tag="resume", frozen=True, kw_only=True):
-    """Resume paused bookmark subscriptions. Those at the same position and rate share reads of the log:
-    messages arrive in log order across them."""
+    """Resume paused bookmark subscriptions.
+
+    Subscriptions at the same position and rate share reads of the log. Their messages arrive in log order.
+    """
 
     id: Count
     sub_ids: tuple[str, ...]
 
 
 class Credit(Command, tag="cr", frozen=True, kw_only=True):
-    """The application consumed `bytes` of cost: the server may send as much again."""
+    """Grant `bytes` more flow-control credit, after the application consumed messages of that cost."""
 
     sub_id: str
     bytes: Count
 
 
 class Credits(Command, tag="crs", frozen=True, kw_only=True):
-    """As `Credit`, for several: as many `bytes` as `sub_ids`."""
+    """`Credit` for several subscriptions, with one entry of `bytes` per id."""
 
     sub_ids: tuple[str, ...]
     bytes: tuple[Count, ...]
 
 
 class Flush(Command, tag="flush", frozen=True, kw_only=True):
-    """Answered by `Ack` when everything sent before on this connection is `persisted` or `processed`."""
+    """Request an `Ack` once everything sent before on this connection is `persisted` or `processed`."""
 
     id: Count
     level: str = "persisted"
@@ -125,9 +129,10 @@ class Flush(Command, tag="flush", frozen=True, kw_only=True):
 class Resolve(Command, tag="res", frozen=True, kw_only=True):
     """Ask which positions a start point or range of a topic covers now, without subscribing.
 
-    With `positions` (start, end) of the journal `journal` instead of a bookmark: up to where a reading of
-    them gets that takes at most `messages_max` messages and `bytes_max` bytes of bodies, 0 for any number, or
-    one message. `filter` is checked as a subscribe would; with it the answer has `types`."""
+    With `positions` (start, end) of the journal `journal`, ask for the end of a read instead of a bookmark.
+    The read takes at most `messages_max` messages and `bytes_max` bytes of bodies (0: unlimited), and at
+    least one message. `filter` is validated as in a subscribe, and adds `types` to the answer.
+    """
 
     id: Count
     topic: str
@@ -141,11 +146,11 @@ class Resolve(Command, tag="res", frozen=True, kw_only=True):
 
 
 class Transaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What names a transaction: `publisher` is the name of the client under whose derived publisher id its
-    messages come.
+    """Identity of a transaction. Its messages use the derived publisher id of the client name `publisher`.
 
-    With a `space`, names are numbers in decimal that rise, as the batches of a query do: a number at or below
-    the highest one committed was committed. Without one, each name is a transaction of its own."""
+    In a `space` names are increasing decimal numbers, such as the batch ids of a streaming query. A number at
+    or below the highest committed number counts as committed. Without a space each name is independent.
+    """
 
     publisher: str
     space: str = ""
@@ -153,8 +158,11 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class Stage(Command, tag="stg", frozen=True, kw_only=True):
-    """A batch of one run without sequences for a part of a transaction, behind what this connection staged
-    for that part before; else the part begins with it. Answered with `Ack` once it is written."""
+    """A batch of one run without sequence numbers for a part of a transaction.
+
+    It is appended to the batches that this connection staged for the part, or starts the part. The server
+    answers with `Ack` once the batch is written.
+    """
 
     id: Count
     transaction: Transaction
@@ -162,8 +170,10 @@ class Stage(Command, tag="stg", frozen=True, kw_only=True):
 
 
 class Prepare(Command, tag="prep", frozen=True, kw_only=True):
-    """Nothing more comes for a part that this connection staged. Answered with `Staged` once it is durable:
-    from then on it outlives the connection and the server."""
+    """Complete a part that this connection staged. The server answers with `Staged` once it is durable.
+
+    From then on the part survives the connection and a restart of the server.
+    """
 
     id: Count
     transaction: Transaction
@@ -171,8 +181,10 @@ class Prepare(Command, tag="prep", frozen=True, kw_only=True):
 
 
 class Commit(Command, tag="cmt", frozen=True, kw_only=True):
-    """Put the messages of these parts, in this order, into the log: all at once or none. What else is staged
-    for the transaction is dropped. Answered with `Committed`."""
+    """Append the messages of these parts to the log in this order, atomically.
+
+    Other staged parts of the transaction are discarded. The server answers with `Committed`.
+    """
 
     id: Count
     transaction: Transaction
@@ -180,7 +192,7 @@ class Commit(Command, tag="cmt", frozen=True, kw_only=True):
 
 
 class Abort(Command, tag="abt", frozen=True, kw_only=True):
-    """Discard the staged parts of a transaction. Answered with `Ack`."""
+    """Discard the staged parts of a transaction. The server answers with `Ack`."""
 
     id: Count
     transaction: Transaction
@@ -190,7 +202,7 @@ class Abort(Command, tag="abt", frozen=True, kw_only=True):
 
 
 class LoggedOn(Command, tag="logged_on", frozen=True, kw_only=True):
-    """The logon succeeded. `last_persisted` is this publisher's highest durable sequence, 0 when none."""
+    """Successful logon. `last_persisted` is the highest durable sequence number of this publisher, or 0."""
 
     version: Count
     software: str
@@ -200,19 +212,19 @@ class LoggedOn(Command, tag="logged_on", frozen=True, kw_only=True):
     publisher: Count
     last_persisted: Count
     recorded: tuple[str, ...] | None = None
-    """Names and patterns of the recorded topics, or None when every topic is."""
+    """Names and patterns of the persistent topics, or None if every topic is persistent."""
     validated: tuple[str, ...] = ()
-    """The topics that can refuse a message for its body."""
+    """Topics that validate the bodies of messages."""
     message_bytes_max: Count = message_bytes_max
     filter_bytes_max: Count = filter_bytes_max
     subscriptions_per_connection_max: Count = subscriptions_per_connection_max
 
 
 class Ack(Command, tag="ack", frozen=True, kw_only=True):
-    """Result of the command with that `id`; `code` is empty for success, else an error code.
+    """Result of the command `id`. `code` is an error code, or empty for success.
 
-    For a subscribe with a bookmark `start` says where it really begins: the position of the first message it
-    may deliver, and `found` whether the bookmark asked for was known.
+    For a subscribe with a bookmark, `start` is the position of the first message it may deliver. `found`
+    reports whether the bookmark was known.
     """
 
     id: Count
@@ -221,19 +233,21 @@ class Ack(Command, tag="ack", frozen=True, kw_only=True):
     start: Count | None = None
     found: bool = True
     after: str = ""
-    """Where that is, for a client that has to take it up again before its first message: the bookmark of the
-    last message before it, `0` when there is none; empty when it is not known, or yet to come."""
+    """Bookmark of the last message before `start`, `0` if no message precedes it, empty if unknown.
+
+    A client that reconnects before its first message resumes there.
+    """
     available: str = ""
-    """With `bookmark_expired`: the first bookmark that the log still has, if it has a message."""
+    """First bookmark in the log, for `bookmark_expired` and a non-empty log."""
     backlog: Count = 0
-    """Of a subscription to queues: how many unacknowledged messages it may hold; 0 for any other."""
+    """Largest number of unacknowledged messages of a queue subscription, 0 for other subscriptions."""
 
 
 class Resolved(Command, tag="resolved", frozen=True, kw_only=True):
-    """Answer to `Resolve`: positions `start` (inclusive) and `end` (exclusive) of journal `journal`.
+    """Answer to `Resolve`: positions `start` (inclusive) to `end` (exclusive) of journal `journal`.
 
-    `topic`: the one that the messages were published to, when that is another than was asked for. `types`: by
-    message type the topics that are not JSON, as far as they are known.
+    `topic` is the topic of the messages if it differs from the requested one. `types` maps message types to
+    known topics that are not JSON.
     """
 
     id: Count
@@ -245,17 +259,19 @@ class Resolved(Command, tag="resolved", frozen=True, kw_only=True):
 
 
 class Staged(Command, tag="stgd", frozen=True, kw_only=True):
-    """Result of `Prepare`: the part is durable and has this number of messages."""
+    """Result of `Prepare`: the part is durable and has `messages` messages."""
 
     id: Count
     messages: Count
 
 
 class Committed(Command, tag="cmtd", frozen=True, kw_only=True):
-    """The outcome of `Commit`: the transaction is in the log. `repeated`: it was before, and nothing was
-    done. Else the last of its messages has the bookmark `publisher|sequence|` (`sequence` 0: it has none).
+    """Result of `Commit`: the transaction is in the log.
 
-    `highest`: where it was repeated in a space, the highest number that was committed there."""
+    Its last message has the bookmark `publisher|sequence|` (`sequence` 0: the transaction is empty).
+    `repeated` reports a transaction that was committed before, so that this commit changed nothing. In a
+    space, `highest` is then the highest committed number.
+    """
 
     id: Count
     repeated: bool = False
@@ -266,7 +282,7 @@ class Committed(Command, tag="cmtd", frozen=True, kw_only=True):
 
 
 class Persisted(Command, tag="d", frozen=True, kw_only=True):
-    """Every recorded publish up to `frame`, and this publisher's sequences up to `sequence`, are durable.
+    """Persistent publishes up to `frame`, and the publisher's sequence numbers up to `sequence`, are durable.
 
     `level` is `local` (synced to this machine's disk) or `written` (sync policy `interval` or `never`).
     """
@@ -277,16 +293,16 @@ class Persisted(Command, tag="d", frozen=True, kw_only=True):
 
 
 class Processed(Command, tag="pr", frozen=True, kw_only=True):
-    """The unrecorded publish `frame` was handed to its subscribers; says nothing about any other frame."""
+    """Non-persistent publish `frame` was passed to its subscribers. It says nothing about other frames."""
 
     frame: Count
 
 
 class Rejected(Command, tag="rej", frozen=True, kw_only=True):
-    """Publish `frame` (messages up to `sequence` when sequenced) was refused and will never be in the log.
+    """The server rejected publish `frame` (messages up to `sequence` if sequenced) and will never store it.
 
-    With `refused` only these messages of it were: by sequence when it is sequenced, else by their number in
-    the frame from 0. The others are taken, and the frame is answered as if it had never had the refused ones.
+    With `refused` it rejected only these messages: sequence numbers if sequenced, otherwise indices in the
+    frame from 0. It stores the others and answers the frame as if it never had the rejected ones.
     """
 
     frame: Count
@@ -297,18 +313,19 @@ class Rejected(Command, tag="rej", frozen=True, kw_only=True):
 
 
 class Deliver(Command, tag="m", frozen=True, kw_only=True):
-    """A batch for `sub_id`. `next`: the position after the last message considered (recorded topics).
+    """A batch for `sub_id`. `next` is the position after the last considered message (persistent topics).
 
-    With `sub_ids` it is for several subscriptions, whose messages are to be handed on in the order of the
-    batch: `counts` says how many are for each of them, `indices` which, rising for each; both are
-    little-endian u32, one after the other. Every message is for at least one of them.
+    With `sub_ids` the batch is for several subscriptions, and clients process its messages in batch order.
+    `counts` has the number of messages per subscription, `indices` the increasing indices for each. Both are
+    consecutive little-endian u32. Every message is for at least one subscription.
 
-    With `queue` the messages come out of the queue of that name, and keep the topics they were published to.
-    `lease` is when the lease on them ends, microseconds since 1970 UTC, 0 when it has no end; `once`: they
-    have left the queue already, nothing of them comes again.
+    With `queue` the messages come from the queue of that name and keep their original topics. `lease` is the
+    end of their lease in microseconds since 1970 UTC, 0 for no end. With `once` the messages have already
+    left the queue and are never redelivered.
 
-    `positions`, when the subscription is `numbered`: where the messages stand in the log, little-endian u64,
-    rising; only the first of them when the others follow it without gaps."""
+    `positions` (for `numbered` subscriptions) has the log positions of the messages, increasing little-endian
+    u64. It has only the first position if the others follow without gaps.
+    """
 
     sub_id: str = ""
     next: Count = 0
@@ -322,14 +339,14 @@ class Deliver(Command, tag="m", frozen=True, kw_only=True):
 
 
 class Completed(Command, tag="done", frozen=True, kw_only=True):
-    """The replay has caught up with the log as of the subscribe, or reached its stop; sent once, in order."""
+    """The replay reached its end, or the end of the log at the subscribe. Sent once, in order."""
 
     sub_id: str
     next: Count
 
 
 class Ended(Command, tag="end", frozen=True, kw_only=True):
-    """The subscription is over. `code` is empty when its range is complete."""
+    """End of a subscription. `code` is empty if its range is complete."""
 
     sub_id: str
     code: str = ""
@@ -337,10 +354,11 @@ class Ended(Command, tag="end", frozen=True, kw_only=True):
 
 
 class PersistedNotice(Command, tag="pn", frozen=True, kw_only=True):
-    """The last persisted message of the log has the bookmark `publisher|sequence|`, and the bookmark
-    subscriptions `sub_ids` were sent everything of theirs up to it: they may resume there.
+    """New recovery point `publisher|sequence|` for bookmark subscriptions: the last persisted message.
 
-    Sent at most once a second, and only when the log has moved; it need not match the subscription."""
+    The server has sent the subscriptions `sub_ids` all their messages up to this bookmark. They may resume
+    there. The bookmarked message need not match them. Sent at most once a second, and only if the log grew.
+    """
 
     sub_ids: tuple[str, ...]
     publisher: Count
@@ -348,7 +366,7 @@ class PersistedNotice(Command, tag="pn", frozen=True, kw_only=True):
 
 
 class Goodbye(Command, tag="bye", frozen=True, kw_only=True):
-    """The server closes the connection after this frame, and why."""
+    """Last frame of the server before it closes the connection, with the reason."""
 
     code: str
     text: str
@@ -360,9 +378,9 @@ class Goodbye(Command, tag="bye", frozen=True, kw_only=True):
 class Heartbeat(Command, tag="hb", frozen=True, kw_only=True):
     """Heartbeat: proves that the sender is alive.
 
-    From a client with `interval_ms`: from now on each side sends a heartbeat when it has sent nothing else
-    for that many milliseconds, and the server closes the connection when nothing arrived for two intervals.
-    0 disables heartbeats.
+    A client sends it with `interval_ms` to set the interval. From then on each side sends a heartbeat after
+    that many milliseconds without other output. The server closes the connection after two intervals without
+    input. 0 disables heartbeats.
     """
 
     interval_ms: Count | None = None

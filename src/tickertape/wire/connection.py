@@ -40,18 +40,18 @@ from tickertape.wire.commands import (
 from tickertape.wire.frames import Frame, FrameReader, encode_frame
 
 Role = Literal["server", "client"]
-"""Which side this end is."""
+"""Role of this end of the connection."""
 
 
 class Received(msgspec.Struct, frozen=True):
-    """A command of the peer, with its batch if it carries one. The batch owns its memory and may be kept."""
+    """A command of the peer, with its batch if it has one. The batch owns its memory and may be kept."""
 
     command: Command
     batch: MessageBatch | None = None
 
 
 class Violation(msgspec.Struct, frozen=True):
-    """The peer broke the protocol. It is the last event: say `Goodbye(error.code, ...)` and close."""
+    """A protocol violation, the last event. Send `Goodbye(error.code, ...)` and close the connection."""
 
     error: PeerError
 
@@ -65,7 +65,7 @@ _DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError
 _VERSION_DIGITS: Final = b"0123456789"
 _TLS_BEGINS: Final = b"\x16\x03"
 _TLS_ANSWERS: Final = (b"\x15\x03", b"\x16\x03")
-"""An alert, or a handshake."""
+"""First bytes of a TLS alert and of a TLS handshake."""
 _TEXT: Final = b"\t\r\n" + bytes(range(32, 127))
 _JUDGED_BYTES: Final = 4
 _SHOWN_BYTES: Final = 24
@@ -74,13 +74,15 @@ _BEFORE_LOGGED_ON: Final = (LoggedOn, Goodbye, Heartbeat)
 
 
 class Connection:
-    """One connection. Read into `buffer()` and call `received(n)`, or `feed(data)`; write what `send` gives.
+    """Protocol state of one connection.
 
-    The order of logon is kept here: a server's first event is `Received(Logon)`, and there is no second one;
-    a client gets nothing but `LoggedOn`, `Goodbye` or `Heartbeat` before `LoggedOn`. After a `Violation` all
-    further bytes are ignored; sending still works, for the goodbye.
+    Use: read into `buffer()` and call `received(n)`, or `feed(data)`. Write the buffers that `send` returns.
 
-    `scratch` is memory to read into, which connections of one thread may share (see `FrameReader`).
+    It enforces the order of the logon. The first event of a server is `Received(Logon)`, and it is the only
+    one. Before `LoggedOn`, a client accepts only `LoggedOn`, `Goodbye` and `Heartbeat`. After a `Violation`
+    it ignores all further bytes. Sending still works, for the goodbye.
+
+    `scratch` is a read buffer that connections of one thread may share (see `FrameReader`).
     """
 
     __slots__ = (
@@ -98,34 +100,34 @@ class Connection:
     def __init__(self, role: Role, *, scratch: memoryview | None = None) -> None:
         self.role = role
         server = role == "server"
-        # a client chose its server and gets its largest answer, the list of recorded topics, with the logon
+        # A client chose its server, and the logon's answer (a list of topics) may be the largest frame.
         limit = frame_bytes_before_logon_max if server else frame_bytes_max
         self._decoder: _Decoder = _FROM_CLIENT if server else _FROM_SERVER
         self._reader = FrameReader(limit, scratch, partial(_foresee, role, self._decoder))
-        # the preface has memory of its own: no byte of a frame is read before it was judged
+        # The preface has its own memory, so that it is checked before any byte of a frame is read.
         self._preface = memoryview(bytearray(len(PREFACE))) if server else None
         self._preface_filled = 0
-        # the first bytes of a server, until they are judged, and where the next ones are read to
+        # Unchecked first bytes of a server, and the buffer of the read that follows.
         self._first: bytes | None = None if server else b""
         self._room = memoryview(b"")
-        self._begun = False  # the logon has come (server), or its answer (client)
+        self._begun = False  # whether the logon (server) or its answer (client) arrived
         self._broken = False
 
     # -- sending --------------------------------------------------------------------------------------
 
     def preface(self) -> bytes:
-        """What goes out before the first command: eight bytes from a client, nothing from a server."""
+        """Return the bytes before the first command: eight from a client, none from a server."""
         return PREFACE if self.role == "client" else b""
 
     def send(
         self, command: Command, batch: MessageBatch | None = None, *, batch_crc: int | None = None
     ) -> list[Buffer]:
-        """Return the buffers to write, in order. `batch_crc` saves computing it again for a batch sent twice.
+        """Return the buffers to write, in order. `batch_crc` avoids computing the checksum of a batch twice.
 
-        Raises `FrameTooLarge` when the receiver would refuse it for its size, and `BadCommand` when it would
-        refuse the command with, or without, a batch.
+        Raises `FrameTooLarge` for a frame above the receiver's limit, and `BadCommand` for a command that
+        requires a batch and has none, or the reverse.
         """
-        # by exact type: isinstance asks the metaclass of commands, which costs more than the whole encoding
+        # Exact type: isinstance calls the metaclass of commands, which costs more than the whole encoding.
         if (batch is None) is (type(command) in CARRIES_BATCH):
             raise BadCommand(_batch_problem(command))
         return encode_frame(command, batch, batch_crc=batch_crc)
@@ -133,11 +135,11 @@ class Connection:
     # -- receiving ------------------------------------------------------------------------------------
 
     def logged_on(self) -> None:
-        """Accept frames up to `frame_bytes_max` from now on: the peer is logged on."""
+        """Accept frames up to `frame_bytes_max`, because the peer is logged on."""
         self._reader.frame_bytes_max = frame_bytes_max
 
     def buffer(self) -> memoryview:
-        """Return where to read to, never empty; valid until `received`."""
+        """Return the buffer for the next read, never empty. It is valid until `received`."""
         if self._preface is not None:
             return self._preface[self._preface_filled :]
         if self._first is not None:
@@ -146,7 +148,7 @@ class Connection:
         return self._reader.buffer()
 
     def received(self, size: int) -> list[Event]:
-        """Return the events of the `size` bytes just read into `buffer()`."""
+        """Return the events of the `size` bytes that were read into `buffer()`."""
         if self._broken:
             return []
         if self._preface is not None:
@@ -167,23 +169,23 @@ class Connection:
 
     @property
     def held_bytes(self) -> int:
-        """Memory held for a frame that is not complete yet; at most one frame."""
+        """Bytes held for an incomplete frame (at most one)."""
         return self._reader.held_bytes
 
     @property
     def large_frame(self) -> tuple[int, int] | None:
-        """Size of a frame that is read into memory of its own and is not complete, and how much has come."""
+        """Size of the incomplete large frame and its received bytes, or None."""
         return self._reader.large_frame
 
     def abandon(self) -> None:
-        """Nothing more will be read: all memory of it is given back."""
+        """Stop reading and free all read memory."""
         self._broken = True
         self._reader.abandon()
 
     def feed(self, data: Buffer) -> list[Event]:
-        """As `received`, for bytes that were read elsewhere; they are copied once more.
+        """Copy bytes that were read elsewhere, and return their events.
 
-        All of `data` is judged by the limits that hold now: call `logged_on` before what comes after a logon.
+        The present limits apply to all of `data`. Call `logged_on` before you pass the bytes after a logon.
         """
         events: list[Event] = []
         rest = memoryview(data)
@@ -205,16 +207,15 @@ class Connection:
             return []
         error: PeerError
         if found[:-1] == PREFACE[:-1] and found[-1] in _VERSION_DIGITS:
-            error = BadVersion(f"the peer speaks version {chr(found[-1])}, we speak version {WIRE_VERSION}")
+            error = BadVersion(f"Unsupported protocol version {chr(found[-1])}. Use version {WIRE_VERSION}.")
         elif found.startswith(_TLS_BEGINS):
-            error = NotTickertape("this address takes connections without TLS: connect to tcp://")
+            error = NotTickertape("Cannot log on: this address does not use TLS. Connect to tcp://.")
         else:
-            error = NotTickertape(f"the connection began with {found!r}, not with {PREFACE!r}")
+            error = NotTickertape(f"Invalid connection preface {found!r}. Expected {PREFACE!r}.")
         return [self._violation(error)]
 
     def _judge_server(self, first: bytes) -> PeerError | None:
-        """Return the error of a peer that sent these first bytes; four characters are not the start of a
-        frame."""
+        """Return the error of a peer with these first bytes. No frame starts with four text characters."""
         if len(first) < _JUDGED_BYTES:
             self._first = first
             return None
@@ -250,18 +251,18 @@ class Connection:
             return self._violation(error)
 
     def _order_error(self, command: Command) -> PeerError | None:
-        """Return the error of `command` before or as the logon; record the logon."""
+        """Return the error of a command that violates the order of the logon. Record the logon."""
         name = _name(command)
         if isinstance(command, Logon | LoggedOn):
             if self._begun:
-                return AlreadyLoggedOn(f"a second {name} on one connection")
+                return AlreadyLoggedOn(f"Duplicate {name}. Log on only once per connection.")
             self._begun = True
             return None
         if self.role == "server":
-            return LogonRequired(f"{name} came before the logon, which is the first command of a connection")
+            return LogonRequired(f"Unexpected {name} before the logon. Log on first.")
         if isinstance(command, _BEFORE_LOGGED_ON):
             return None
-        return LogonRequired(f"{name} came from the server before it answered the logon")
+        return LogonRequired(f"Unexpected {name} from the server before its answer to the logon.")
 
     def _violation(self, error: PeerError) -> Violation:
         self._broken = True
@@ -269,25 +270,29 @@ class Connection:
 
 
 def _foresee(role: Role, decoder: _Decoder, header: bytes, total: int | None, size: int) -> PeerError | None:
-    """Return the error of a frame whose `header` was received and which has `size` bytes for a batch that
-    claims `total` bytes; None while that is unknown and there may be a batch."""
+    """Return the error of an incomplete frame with a complete `header`, or None.
+
+    Its batch has `size` bytes and claims `total` bytes. `total` is None if it has not arrived.
+    """
     try:
         command = decoder.decode(header)
     except _DECODE_ERRORS as error:
         return _header_error(role, header, error)
     if type(command) not in CARRIES_BATCH:
         return BadFrame(_batch_problem(command))
-    return None if total is None else BadBatch(f"batch says it has {total} bytes, its frame gives it {size}")
+    return (
+        None if total is None else BadBatch(f"Invalid batch: it claims {total} bytes, its frame has {size}.")
+    )
 
 
 def _header_error(role: Role, header: bytes, error: Exception) -> PeerError:
-    """Return why `header` is not a command for this `role`: it belongs to the other role, or is unknown."""
+    """Return the error of a `header` that is unknown, or a command of the other role."""
     other = _FROM_SERVER if role == "server" else _FROM_CLIENT
     try:
         command = other.decode(header)
     except _DECODE_ERRORS:
-        return BadCommand(f"a header that is no known command: {shown(str(error))}")
-    return BadCommand(f"{_name(command)} is a command that only a {role} sends, and this is the {role}")
+        return BadCommand(f"Invalid command header: {shown(str(error))}")
+    return BadCommand(f"Invalid command {_name(command)}: only a {role} sends it, and this is the {role}.")
 
 
 def _name(command: Command) -> str:
@@ -295,7 +300,5 @@ def _name(command: Command) -> str:
 
 
 def _batch_problem(command: Command) -> str:
-    need = (
-        "carries a batch, and has none" if type(command) in CARRIES_BATCH else "carries no batch, and has one"
-    )
-    return f"{_name(command)} {need}"
+    need = "requires a batch, but has none" if type(command) in CARRIES_BATCH else "must not have a batch"
+    return f"Invalid command: {_name(command)} {need}."

@@ -1,7 +1,7 @@
-"""Encode protocol frames, and split a byte stream into checked frames (docs/formats/wire.md).
+"""Encode protocol frames and split a byte stream into validated frames (docs/formats/wire.md).
 
-Of a batch only the size at its start is read. Lengths are compared with their limits before they are used,
-and returned memory is never changed by a later read.
+Of a batch only the size at its start is decoded. Lengths are checked against their limits before use. A later
+read never changes memory that was returned.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PADDING: Final = tuple(bytes(size) for size in range(8))
 _encode_header: Final = msgspec.msgpack.Encoder().encode
 _decode_header: Final = msgspec.msgpack.Decoder().decode
 _JUDGED_BYTES_MAX: Final = 4096
-"""Of a header that is not complete: a longer one, sent byte by byte, would be read too often."""
+"""Longest prefix of an incomplete header that is decoded. Larger ones would cost too much per byte."""
 _TRAILING: Final = re.compile(r"trailing characters \(byte (\d+)\)")
 _pack: Final = _PREFIX.pack
 _unpack_from: Final = _PREFIX.unpack_from
@@ -44,37 +44,37 @@ assert _PREFIX.size == frame_prefix_bytes
 
 
 class Frame(msgspec.Struct, frozen=True, gc=False):
-    """One frame whose lengths and checksums are right. It owns its memory; nothing else will change it."""
+    """One frame with valid lengths and checksums. It owns its memory, which nothing else modifies."""
 
     header: bytes
     """The command as MessagePack, without padding."""
     batch: Buffer | None
-    """The encoded message batch, or None when the frame ends with its header."""
+    """The encoded message batch, or None if the frame has none."""
 
 
 def encode_frame(
     command: Command, batch: MessageBatch | None = None, *, batch_crc: int | None = None
 ) -> list[Buffer]:
-    """Return the frame as buffers to write one after the other; bodies of `batch` are not copied.
+    """Return the frame as consecutive buffers. The bodies of `batch` are not copied.
 
-    `batch_crc` is CRC32C of the encoded batch where the caller knows it (one batch for many subscribers);
-    otherwise it is computed. Raises `FrameTooLarge` when no receiver would take the frame.
+    `batch_crc` is the CRC32C of the encoded batch if the caller has it (one batch for many subscribers).
+    Otherwise it is computed. Raises `FrameTooLarge` for a frame above the limits of every receiver.
     """
     header = _encode_header(command)
     header_bytes = len(header)
     padding = -header_bytes & 7
     if header_bytes > header_bytes_max:
         raise FrameTooLarge(
-            f"the header of this {type(command).__name__} has {header_bytes} bytes, "
-            f"more than the {header_bytes_max} that a frame may have"
+            f"Cannot encode {type(command).__name__}: its header has {header_bytes} bytes. "
+            f"Use at most {header_bytes_max} bytes."
         )
     frame_bytes = frame_prefix_bytes + header_bytes + padding
     if batch is None:
         return [_pack(frame_bytes, header_bytes, crc32c(header), 0) + header + _PADDING[padding]]
     if batch.nbytes > batch_bytes_max:
         raise FrameTooLarge(
-            f"the batch of this {type(command).__name__} has {batch.nbytes} bytes, "
-            f"more than the {batch_bytes_max} that a frame may have"
+            f"Cannot encode {type(command).__name__}: its batch has {batch.nbytes} bytes. "
+            f"Use at most {batch_bytes_max} bytes."
         )
     if batch_crc is None:
         batch_crc = batch.crc()
@@ -83,25 +83,30 @@ def encode_frame(
 
 
 Foresee = Callable[[bytes, int | None, int], PeerError | None]
-"""An incomplete frame: its header, the size its batch claims, and the different number of bytes left for it.
-With None for the size, which has not arrived: whether the frame may have a batch."""
+"""Validates an incomplete frame by its header, the size its batch claims, and the bytes left for the batch.
+
+The two sizes differ. Before the claimed size arrives it is None, and only the presence of a batch is checked.
+"""
 
 
 class FrameReader:
-    """Splits a stream of bytes into frames. It does not raise for invalid input: see `error`.
+    """Splits a byte stream into frames. Invalid input sets `error` instead of raising.
 
     Use: read into `buffer()`, call `received(n)`, take the frames before the next `buffer()`.
-    Bytes are parsed where they were read, and each batch is copied once into memory of its own. A frame above
-    `frame_in_place_bytes_max` that is not yet complete gets that memory with the next `buffer()` and is read
-    straight into it. Memory held between two reads is at most one frame.
+    Bytes are parsed in place, and each batch is copied once into its own memory. An incomplete frame above
+    `frame_in_place_bytes_max` gets that memory with the next `buffer()` and is read directly into it. Between
+    two reads the reader holds at most one frame.
 
-    A frame's own length is under no checksum. So that a wrong one is not waited for, a frame that is not
-    complete is compared with what its batch says as soon as that has come; one that differs is judged by its
-    header, and by `foresee`. Nor is the header's length under a checksum: one that ends before it is an error
-    as soon as its end has come, one that does not match its checksum as soon as all of it has.
+    No checksum covers the length of a frame or of its header. To avoid waiting for a wrong length, the reader
+    checks an incomplete frame early:
 
-    `scratch` is what reads go to. Several readers may share one, as long as nobody else uses it between
-    `buffer()` and the `received()` that belongs to it: what is left over is kept apart.
+    * It compares the frame length with the size in the batch once that arrives. If they differ, the header
+      and `foresee` determine the error.
+    * A header that ends before its claimed length is an error as soon as its end arrives.
+    * A header that does not match its checksum is an error as soon as all of it arrives.
+
+    `scratch` is the read buffer. Several readers may share it if nothing else uses it between `buffer()` and
+    its `received()`, because unparsed bytes are stored separately.
     """
 
     __slots__ = (
@@ -127,23 +132,23 @@ class FrameReader:
             scratch = np.empty(receive_buffer_bytes, np.uint8).data
         elif len(scratch) <= frame_in_place_bytes_max:
             raise ValueError(
-                f"scratch of {len(scratch)} bytes; more than {frame_in_place_bytes_max} are needed"
+                f"Invalid scratch size {len(scratch)}. Use more than {frame_in_place_bytes_max} bytes."
             )
         self.frame_bytes_max = frame_bytes_max
-        """Largest frame taken from now on; a frame that has begun was judged when it began."""
+        """Largest accepted frame. A change does not affect a frame that has already started."""
         self.error: PeerError | None = None
-        """Why the stream cannot be read further; from then on all bytes are ignored."""
+        """Error that ended the stream. The reader ignores all later bytes."""
         self._scratch = scratch
         self._foresee = foresee
-        self._foreseen = False  # whether the frame that is not complete was judged, and bears it
-        self._judged = 0  # how much of its header was looked at
-        self._kept = b""  # the beginning of a frame, to go before what the next read brings
-        self._large_bytes = 0  # size of the one large frame now coming, or 0
-        self._own: memoryview | None = None  # its memory, once it is read on
-        self._filled = 0  # how much of _own has come
+        self._foreseen = False  # whether the incomplete frame passed all checks
+        self._judged = 0  # checked bytes of its header
+        self._kept = b""  # start of a frame, to be completed by the next read
+        self._large_bytes = 0  # size of the incomplete large frame, or 0
+        self._own: memoryview | None = None  # memory of the large frame, once allocated
+        self._filled = 0  # received bytes in _own
 
     def buffer(self) -> memoryview:
-        """Return where to read to; never empty."""
+        """Return the buffer for the next read, never empty."""
         if self._own is not None:
             return self._own[self._filled :]
         if self._large_bytes:
@@ -154,7 +159,7 @@ class FrameReader:
         return self._scratch
 
     def received(self, size: int) -> list[Frame]:
-        """Return the frames that became complete with the `size` bytes just read into `buffer()`."""
+        """Return the frames completed by the `size` bytes that were read into `buffer()`."""
         if self.error is not None:
             return []
         frames: list[Frame] = []
@@ -176,7 +181,7 @@ class FrameReader:
         return frames
 
     def feed(self, data: Buffer) -> list[Frame]:
-        """As `received`, for bytes that were read elsewhere; they are copied."""
+        """Copy bytes that were read elsewhere, and return the completed frames."""
         frames: list[Frame] = []
         rest = memoryview(data)
         while rest and self.error is None:
@@ -189,26 +194,27 @@ class FrameReader:
 
     @property
     def held_bytes(self) -> int:
-        """Memory held for a frame that is not complete, beside the scratch."""
+        """Bytes held for an incomplete frame, without the scratch buffer."""
         return len(self._kept) + (0 if self._own is None else len(self._own))
 
     @property
     def large_frame(self) -> tuple[int, int] | None:
-        """Size of the large frame that is not complete and how much of it has come; None without one.
+        """Size of the incomplete large frame and its received bytes, or None.
 
-        Its memory is taken by the next `buffer()`: until then only what has come of it is held."""
+        The next `buffer()` allocates its memory. Until then only the received bytes are held.
+        """
         if not self._large_bytes:
             return None
         return self._large_bytes, len(self._kept) if self._own is None else self._filled
 
     def abandon(self) -> None:
-        """Nothing more will be read: give back the memory of a frame that is not complete."""
+        """Stop reading, and free the memory of an incomplete frame."""
         self._kept = b""
         self._own = None
         self._large_bytes = 0
 
     def _cut(self, data: memoryview, size: int, frames: list[Frame]) -> None:
-        """Append the frames in `data[:size]`; keep what is left."""
+        """Append the frames in `data[:size]` and keep the rest."""
         foreseen, self._foreseen = self._foreseen, False
         at = 0
         while size - at >= frame_prefix_bytes:
@@ -242,7 +248,7 @@ class FrameReader:
         self._kept = data[at:size].tobytes()
 
     def _judge_begun(self, data: memoryview, at: int, size: int) -> bool:
-        """Judge the frame at `data[at:size]`, which is not complete; whether all that can be was judged."""
+        """Check the incomplete frame at `data[at:size]`. Return whether no check is left."""
         foresee = self._foresee
         if foresee is None:
             return True
@@ -250,14 +256,14 @@ class FrameReader:
         header_at = at + frame_prefix_bytes
         batch_at = header_at + ((header_bytes + 7) & ~7)
         if size < header_at + header_bytes:
-            come = min(size - header_at, _JUDGED_BYTES_MAX) & ~7  # frames end at such places
+            come = min(size - header_at, _JUDGED_BYTES_MAX) & ~7  # frames end at multiples of 8
             if come != self._judged:
                 self._judged = come
                 self.error = _header_that_ends(data[header_at : header_at + come], header_bytes, header_crc)
             return False
         header = data[header_at : header_at + header_bytes].tobytes()
         if crc32c(header) != header_crc:
-            self.error = BadFrame("the header of a frame does not match its checksum")
+            self.error = BadFrame("Invalid frame: the header does not match its checksum.")
             return True
         total: int | None = None
         batch_bytes = at + frame_bytes - batch_at
@@ -270,8 +276,10 @@ class FrameReader:
         return total is not None
 
     def _wrong_length(self, header: bytes, header_crc: int, batch: Buffer | None) -> PeerError | None:
-        """Return the error of a complete frame whose batch has another length than it claims. It is the same
-        error as for an incomplete frame, however the bytes were split."""
+        """Return the error of a complete frame whose batch claims another length.
+
+        It equals the error for the incomplete frame, so it does not depend on how the bytes were split.
+        """
         if self._foresee is None or batch is None or len(batch) < TOTAL.size:
             return None
         (total,) = TOTAL.unpack_from(batch)
@@ -285,7 +293,7 @@ class FrameReader:
             self.abandon()
 
     def _begin_own(self) -> memoryview:
-        # memory from numpy is not cleared first; a system with huge pages gives 2 MB with the first byte
+        # numpy does not clear memory, and the first byte touches 2 MB on systems with huge pages
         self._own = own = np.empty(self._large_bytes, np.uint8).data
         self._filled = len(self._kept)
         own[: self._filled] = self._kept
@@ -308,27 +316,29 @@ class FrameReader:
         batch_crc: int,
         frames: list[Frame],
     ) -> bool:
-        """Append the frame if padding and checksums are right; whether they were."""
+        """Append the frame if padding and checksums are valid. Return whether they are."""
         self.error = self._wrong_length(header[:header_bytes], header_crc, batch)
         if self.error is not None:
             return False
         padded, header = header, header[:header_bytes]
         if crc32c(header) != header_crc:
-            self.error = BadFrame("the header of a frame does not match its checksum")
+            self.error = BadFrame("Invalid frame: the header does not match its checksum.")
             return False
         if len(padded) != header_bytes and padded[header_bytes:] != _PADDING[len(padded) - header_bytes]:
-            self.error = BadFrame("the padding after a frame's header is not zero")
+            self.error = BadFrame("Invalid frame: the padding after the header is not zero.")
             return False
         if (crc32c(batch) if batch is not None else 0) != batch_crc:
-            self.error = BadFrame("the batch of a frame does not match its checksum")
+            self.error = BadFrame("Invalid frame: the batch does not match its checksum.")
             return False
         frames.append(Frame(header, batch))
         return True
 
 
 def _header_that_ends(part: memoryview, header_bytes: int, header_crc: int) -> BadFrame | None:
-    """Return the error for an incomplete header that already contains a whole one with a matching checksum:
-    its sender has nothing more to send for this frame."""
+    """Return the error for an incomplete header with a complete header and matching checksum inside.
+
+    The sender has nothing more to send for this frame.
+    """
     end = len(part)
     try:
         _decode_header(part)
@@ -339,18 +349,22 @@ def _header_that_ends(part: memoryview, header_bytes: int, header_crc: int) -> B
         end = int(trailing[1])
     if crc32c(part[:end]) != header_crc:
         return None
-    return BadFrame(f"a frame says its header has {header_bytes} bytes, and it has {end}")
+    return BadFrame(f"Invalid frame: its header has {end} bytes, but claims {header_bytes} bytes.")
 
 
 def _length_error(frame_bytes: int, header_bytes: int, frame_bytes_limit: int) -> PeerError:
     if frame_bytes > frame_bytes_limit:
-        return FrameTooLarge(f"a frame of {frame_bytes} bytes; now at most {frame_bytes_limit} are taken")
+        return FrameTooLarge(f"Frame of {frame_bytes} bytes is too large. Send at most {frame_bytes_limit}.")
     if header_bytes > header_bytes_max:
-        return FrameTooLarge(f"a frame header of {header_bytes} bytes; at most {header_bytes_max} are taken")
+        return FrameTooLarge(
+            f"Frame header of {header_bytes} bytes is too large. Send at most {header_bytes_max} bytes."
+        )
     batch_bytes = frame_bytes - frame_prefix_bytes - ((header_bytes + 7) & ~7)
     if batch_bytes > batch_bytes_max and not frame_bytes & 7:
-        return FrameTooLarge(f"a batch of {batch_bytes} bytes; at most {batch_bytes_max} are taken")
+        return FrameTooLarge(
+            f"Batch of {batch_bytes} bytes is too large. Send at most {batch_bytes_max} bytes."
+        )
     return BadFrame(
-        f"a frame of {frame_bytes} bytes with a header of {header_bytes}: its size is a multiple of 8 "
-        f"with room for a prefix of {frame_prefix_bytes}, a header of at least 1, and padding"
+        f"Invalid frame of {frame_bytes} bytes with a header of {header_bytes}. Its size must be a multiple "
+        f"of 8, with a prefix of {frame_prefix_bytes} bytes, a header of at least 1 byte, and padding."
     )

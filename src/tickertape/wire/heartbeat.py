@@ -1,7 +1,7 @@
 """Heartbeat state machine of a connection, in either role.
 
-It decides when to send a heartbeat and when the peer counts as dead. The driver passes the time and what it
-saw of the connection. Received bytes prove that the peer is alive, even if nothing has processed them yet.
+It decides when to send a heartbeat and when the peer counts as dead. The driver passes the time and the state
+of the connection. Received bytes prove that the peer is alive, even before they are processed.
 """
 
 from __future__ import annotations
@@ -11,29 +11,32 @@ from typing import Literal, NamedTuple
 from tickertape.base.limits import unread_bytes_unsure
 
 Verdict = Literal["alive", "beat", "silent"]
-"""`beat`: alive, and a beat is to be sent; `silent`: nothing came for too long."""
+"""`beat`: alive, and a heartbeat is due. `silent`: no bytes arrived within the timeout."""
 
 
 class Liveness(NamedTuple):
-    """State of a connection as its driver sees it. Times are monotonic seconds."""
+    """State of a connection as seen by its driver. Times are monotonic seconds."""
 
     heard_at: float
-    """When bytes of the peer were last read."""
+    """Time of the last read of bytes from the peer."""
     read_bytes: int
-    """How many were read, all together."""
+    """Total number of bytes read."""
     said_at: float
-    """When something was last given to the connection to be written."""
+    """Time of the last write to the connection."""
     unwritten: bool = False
-    """Something waits to be written: it shows that we live as soon as the peer takes it."""
+    """Whether output is waiting. It proves this side alive once the peer reads it."""
     unread_bytes: int = 0
-    """What has arrived at the socket and was not read."""
+    """Bytes that arrived at the socket but were not read."""
     excused: bool = False
-    """We do not read, for a reason that is ours and not the peer's."""
+    """Whether this side pauses reading for a reason that is not the peer's fault."""
 
 
 class HeartbeatState:
-    """The heartbeat of a connection from `now` on. A beat is due when nothing was sent for `interval`
-    seconds; the peer is silent when nothing came for `idle` seconds."""
+    """Heartbeat state of a connection from `now` on.
+
+    A heartbeat is due after `interval` seconds without output. The peer is silent after `idle` seconds
+    without input.
+    """
 
     __slots__ = ("_arrived_bytes", "_heard_at", "_idle", "_interval", "_said_at")
 
@@ -46,12 +49,12 @@ class HeartbeatState:
 
     @property
     def deadline(self) -> float:
-        """When to look at the connection at the latest; later than now once it was looked at."""
+        """Latest time for the next `look`. After a `look` it is later than now."""
         return min(self._said_at + self._interval, self._heard_at + self._idle)
 
     def look(self, sight: Liveness, now: float) -> Verdict:
-        """State of the connection, as its driver sees it now."""
-        # Reading late what had arrived at the last look is no new sign of life.
+        """Return the state of the connection."""
+        # A late read of bytes that had arrived at the last look proves nothing new.
         arrived = sight.read_bytes + sight.unread_bytes
         if sight.excused or sight.unread_bytes >= unread_bytes_unsure:
             self._heard_at = now

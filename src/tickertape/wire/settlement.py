@@ -1,7 +1,7 @@
 """Encode and decode queue settlements, the bodies of messages published to `$queue`.
 
-A settlement is published like any message: publish stores keep and resend it, and its sequence identifies
-duplicates. The engine executes it. docs/formats/wire.md has the bytes.
+A settlement (queue acknowledgement) is published like any message. Publish stores keep and resend it, and its
+sequence number identifies duplicates. The engine executes it. docs/formats/wire.md has the bytes.
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ from tickertape.base.limits import (
 from tickertape.base.text_format import shown
 
 QUEUE_TOPIC: Final = "$queue"
-"""Settlements are published to it; the log keeps their outcomes there."""
+"""Topic for settlements. The log also keeps their outcomes there."""
 
 Action = Literal["ack", "cancel", "expire", "extend"]
 Runs = npt.NDArray[np.uint64]
-"""Publisher, first sequence and count in each row."""
+"""One row per run: publisher, first sequence number and count."""
 
 _RUN: Final = 3
 _U8: Final = np.dtype("<u8")
 
 
 class Settlement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of messages of `queue`: those of `runs`, or all that pass `filter`.
+    """Acknowledgement of messages of `queue`: those in `runs`, or all that match `filter`.
 
-    `ack`: they are done. `cancel`: they go back. `expire`: they leave the queue undone. `extend`: their lease
-    ends `extend_ms` from now."""
+    `ack` removes them as processed, `cancel` returns them to the queue, and `expire` rejects them. `extend`
+    sets the end of their lease to `extend_ms` from now.
+    """
 
     queue: str
     action: Action
@@ -56,30 +57,31 @@ def encode_settlement(settlement: Settlement) -> bytes:
 
 
 def decode_settlement(body: bytes) -> tuple[Settlement, Runs]:
-    """Return a settlement and its runs. Raises `BadCommand` for an invalid or too large one."""
+    """Return a settlement and its runs. Raises `BadCommand` for invalid or too large input."""
     if len(body) > settlement_bytes_max:
-        raise BadCommand(f"a settlement of {len(body):,} bytes: {settlement_bytes_max:,} are allowed")
+        raise BadCommand(
+            f"Settlement of {len(body):,} bytes is too large. Send at most {settlement_bytes_max:,} bytes."
+        )
     try:
         settlement = _DECODE(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadCommand(f"a settlement that cannot be read: {shown(str(error))}") from None
+        raise BadCommand(f"Invalid settlement: {shown(str(error))}") from None
     runs = runs_in(settlement.runs)
     if (settlement.filter is None) == (not len(runs)):
-        raise BadCommand("a settlement names bookmarks, or has a filter")
+        raise BadCommand("Invalid settlement. Use either bookmarks or a filter.")
     if settlement.action == "extend":
         if not 0 < settlement.extend_ms <= lease_seconds_max * 1000:
             raise BadCommand(
-                f"a lease is extended by 1 to {int(lease_seconds_max * 1000)} ms, "
-                f"not by {settlement.extend_ms}"
+                f"Invalid lease extension of {settlement.extend_ms} ms. "
+                f"Use 1 to {int(lease_seconds_max * 1000)} ms."
             )
     elif settlement.extend_ms:
-        raise BadCommand(f"the settlement {settlement.action} has no extension")
+        raise BadCommand(f"Invalid settlement: {settlement.action!r} takes no lease extension.")
     return settlement, runs
 
 
 def runs_of(publishers: Sequence[int] | npt.NDArray[np.uint64], sequences: npt.ArrayLike) -> bytes:
-    """Return the runs of bookmarks, in the order given: what follows one another of one publisher is one
-    run."""
+    """Return the runs of bookmarks in the given order. Consecutive sequence numbers form one run."""
     theirs, numbers = np.asarray(publishers, _U8), np.asarray(sequences, _U8)
     if not len(theirs):
         return b""
@@ -93,23 +95,26 @@ def runs_of(publishers: Sequence[int] | npt.NDArray[np.uint64], sequences: npt.A
 
 
 def runs_in(data: bytes) -> Runs:
-    """Return the runs of a settlement. Raises `BadCommand` for what are none, or are more than allowed."""
+    """Return the runs of a settlement. Raises `BadCommand` for invalid or too many runs."""
     if len(data) % (_RUN * _U8.itemsize):
-        raise BadCommand(f"{len(data)} bytes are no runs of bookmarks: each has 24")
+        raise BadCommand(f"Invalid bookmark runs of {len(data)} bytes. Use 24 bytes per run.")
     runs = np.frombuffer(data, _U8).reshape(-1, _RUN)
     if len(runs) > settlement_runs_max:
-        raise BadCommand(f"{len(runs):,} runs of bookmarks: {settlement_runs_max:,} are allowed")
-    if len(runs) == 1:  # what most are
+        raise BadCommand(
+            f"Settlement of {len(runs):,} runs is too large. Use at most {settlement_runs_max:,}."
+        )
+    if len(runs) == 1:  # fast path for the most common case
         _, first, count = runs[0].tolist()
         if 0 < count <= settlement_messages_max and 0 < first <= 2**64 - 1 - count:
             return runs
     counts = runs[:, 2]
     if (counts == 0).any() or (counts > settlement_messages_max).any():
-        raise BadCommand(f"a run of bookmarks has 1 to {settlement_messages_max:,} of them")
+        raise BadCommand(f"Invalid bookmark run. Use 1 to {settlement_messages_max:,} bookmarks per run.")
     if int(counts.sum()) > settlement_messages_max:
         raise BadCommand(
-            f"a settlement of {int(counts.sum()):,} bookmarks: {settlement_messages_max:,} are allowed"
+            f"Settlement of {int(counts.sum()):,} bookmarks is too large. "
+            f"Use at most {settlement_messages_max:,}."
         )
     if (runs[:, 1] == 0).any() or (runs[:, 1] > np.uint64(2**64 - 1) - counts).any():
-        raise BadCommand("sequences of a run of bookmarks are 1 to 2**64 - 1")
+        raise BadCommand("Invalid bookmark run. Use sequence numbers from 1 to 2**64 - 1.")
     return runs

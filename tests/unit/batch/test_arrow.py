@@ -66,7 +66,7 @@ def test_optional_columns_are_null_where_there_is_none() -> None:
 
 
 def test_unknown_column_is_refused_with_the_names_there_are() -> None:
-    with pytest.raises(UsageError, match="no column 'body'; there are topic, publisher"):
+    with pytest.raises(UsageError, match=r"Unknown column 'body'\. Use one of topic, publisher"):
         batch_from_bodies("t", [b"1"]).to_arrow(["data", "body"])
 
 
@@ -89,7 +89,7 @@ def test_array_of_empty_values() -> None:
 
 
 def test_arrays_that_are_no_bodies_are_refused() -> None:
-    with pytest.raises(BadMessage, match="this is int64"):
+    with pytest.raises(BadMessage, match="of type int64"):
         batch_from_arrow("t", pa.array([1, 2]))
     with pytest.raises(BadMessage, match="1 of 2 values are null"):
         batch_from_arrow("t", pa.array([b"a", None]))

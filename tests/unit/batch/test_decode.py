@@ -33,7 +33,7 @@ def test_places_of_the_example() -> None:
 @pytest.mark.parametrize(
     ("at", "form", "value", "text"),
     [
-        (0, "I", 8, "says it has 8 bytes"),
+        (0, "I", 8, "claims 8 bytes"),
         (4, "B", 1, "version 1"),
         (5, "B", 1, "codec 1"),
         (6, "H", 0x20 | 0x1F, "columns 0x3f"),
@@ -55,7 +55,7 @@ def test_places_of_the_example() -> None:
         (RUN_0 + 24, "I", 1, "runs have 2 of 3"),
         (RUN_0 + 32, "I", 2, "flags 0x2"),
         (RUN_1 + 36, "I", 1, "reserved 1"),
-        (RUN_1 + 8, "Q", 2, "does not begin with the first sequence"),
+        (RUN_1 + 8, "Q", 2, "does not start with the first sequence"),
         (OFFSETS, "i", 1, "body offsets go from 1"),
         (OFFSETS + 4, "i", 9, "body offset 2 is below"),
         (OFFSETS + 4, "i", -1, "body offset 1 is below"),
@@ -65,13 +65,13 @@ def test_places_of_the_example() -> None:
         (TOPICS + 8, "i", 2**31 - 1, "topic names have"),
         (TOPICS + 8, "i", -1, "topic names have"),
         (TOPICS + 12, "B", 0xFF, "topic name is not UTF-8"),
-        (TOPICS + 12, "4s", b"abab", "are the same"),
+        (TOPICS + 12, "4s", b"abab", "are equal"),
         (INDEX, "i", 2, "topic index"),
         (INDEX, "i", -1, "topic index"),
-        (SEQUENCES + 8, "Q", 3, "sequence 3 does not rise"),
-        (SEQUENCES + 16, "Q", 7, "does not begin with the first sequence"),
+        (SEQUENCES + 8, "Q", 3, "sequence 3 is not above the previous one"),
+        (SEQUENCES + 16, "Q", 7, "does not start with the first sequence"),
         (EXPIRATIONS, "q", -1, "expiration is below 0"),
-        (CORRELATION_IDS + 4, "i", 1, "correlation id is not UTF-8: it begins inside"),
+        (CORRELATION_IDS + 4, "i", 1, "correlation id is not UTF-8: it starts inside"),
         (CORRELATION_IDS + 12, "i", 2**30, "correlation ids have"),
         (CORRELATION_IDS + 16, "B", 0xFF, "correlation id is not UTF-8"),
         (KEYS + 4, "i", 3, "key offset 2 is below"),
@@ -89,7 +89,7 @@ def test_empty_run_is_refused() -> None:
     encoded = rich()
     struct.pack_into("<I", encoded, RUN_0 + 24, 3)
     struct.pack_into("<I", encoded, RUN_1 + 24, 0)
-    with pytest.raises(BadBatch, match="or one has none"):
+    with pytest.raises(BadBatch, match="or a run is empty"):
         MessageBatch.parse(encoded)
 
 
@@ -113,7 +113,7 @@ def _with_topic(size: int) -> bytes:
 
 def test_topic_name_limit() -> None:
     assert MessageBatch.parse(_with_topic(topic_bytes_max)).topics == ("t" * topic_bytes_max,)
-    with pytest.raises(BadBatch, match="topic name lies from 0 to 1025"):
+    with pytest.raises(BadBatch, match="topic name has offsets 0 to 1025"):
         MessageBatch.parse(_with_topic(topic_bytes_max + 1))
 
 
@@ -144,7 +144,7 @@ def test_body_limit(others: list[bytes]) -> None:
 
 @pytest.mark.parametrize("size", [0, 8, 31, 33])
 def test_too_short_or_odd_is_refused(size: int) -> None:
-    with pytest.raises(BadBatch, match=f"here are {size}"):
+    with pytest.raises(BadBatch, match=f"but has {size}|batch of {size} bytes"):
         MessageBatch.parse(bytes(size))
 
 

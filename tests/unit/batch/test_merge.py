@@ -28,7 +28,7 @@ def test_nothing_to_merge_is_refused() -> None:
 
 def test_stamps_must_fit() -> None:
     one = batch_from_bodies("t", [b"1"])
-    with pytest.raises(UsageError, match="2 batches and 1 stamps"):
+    with pytest.raises(UsageError, match="2 batches with 1 stamps"):
         merge([one, one], [Stamp(1, 1, 1)])
     with pytest.raises(UsageError, match="one run each"):
         merge([merge([one, one]), one], [Stamp(1, 1, 1), Stamp(1, 1, 1)])

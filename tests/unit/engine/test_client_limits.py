@@ -32,7 +32,7 @@ def test_messages_above_the_limit_are_refused_and_the_others_stored() -> None:
     found = validation.split(Publish(frame=1, sequenced=True), batch)
     assert found is not None
     assert isinstance(found.error, MessageTooLarge)
-    assert "a message of 11 bytes: at most 10 are allowed (message_bytes_max)" in str(found.error)
+    assert "Message of 11 bytes is too large. Use at most 10 bytes (message_bytes_max)" in str(found.error)
     assert [number for one in found.rejections for number in one.refused] == [101, 102]
     assert {one.code for one in found.rejections} == {"message_too_large"}
     assert found.rest is not None
@@ -73,7 +73,7 @@ def test_a_filter_is_read_up_to_the_configured_length() -> None:
     assert filter_bytes_max < len(text) < 9_000
     assert long.compile("t", text, None, SUBSCRIBER).content is not None
     for contents, most in ((short, "100"), (make_compiler(), "4,096")):
-        with pytest.raises(BadFilter, match=rf"at most {most} are read .filter_bytes_max"):
+        with pytest.raises(BadFilter, match=rf"at most {most} bytes .filter_bytes_max"):
             contents.compile("t", text, None, SUBSCRIBER)
     assert short.compile("t", "/a = 1", None, SUBSCRIBER).content is not None
 
@@ -88,5 +88,5 @@ def test_filters_of_queues_are_not_bounded_by_the_limit_of_clients(most: int) ->
     batch = _batch(("t", b'{"b": 2}'), ("t", b'{"b": 3}'))
     assert content.matching_rows(batch, np.arange(2)).tolist() == [0]
     if most < len(long):
-        with pytest.raises(BadFilter, match="at most 64 are read"):
+        with pytest.raises(BadFilter, match="at most 64 bytes"):
             contents.compile("u", long, None, SUBSCRIBER)

@@ -67,13 +67,13 @@ def test_a_known_batch_checksum_is_taken_as_it_is() -> None:
 
 
 def test_a_header_that_no_one_would_take_is_not_sent() -> None:
-    with pytest.raises(FrameTooLarge, match="header of this Goodbye"):
+    with pytest.raises(FrameTooLarge, match="Cannot encode Goodbye: its header"):
         encode_frame(Goodbye(code="", text="x" * header_bytes_max))
 
 
 def test_a_batch_that_no_one_would_take_is_not_sent() -> None:
     bodies = [bytes(15 << 20), bytes(2 << 20)]
-    with pytest.raises(FrameTooLarge, match="batch of this Publish"):
+    with pytest.raises(FrameTooLarge, match="Cannot encode Publish: its batch"):
         encode_frame(Publish(frame=1), batch_from_bodies("t", bodies))
 
 
@@ -177,20 +177,20 @@ def put(data: bytes, at: int, form: str, value: int) -> bytes:
         (put(HB, 0, "<I", 0), BadFrame, "frame of 0 bytes"),
         (put(HB, 0, "<I", 8), BadFrame, "frame of 8 bytes"),
         (put(HB, 0, "<I", 16), BadFrame, "frame of 16 bytes"),
-        (put(HB, 0, "<I", 25), BadFrame, "multiple of 8"),
+        (put(HB, 0, "<I", 25), BadFrame, "must be a multiple of 8"),
         (put(HB, 0, "<I", 1 << 31), FrameTooLarge, "at most"),
         (put(HB, 0, "<I", 2**32 - 8), FrameTooLarge, "at most"),
         (put(HB, 4, "<I", 0), BadFrame, "at least 1"),
-        (put(HB, 4, "<I", 9), BadFrame, "with room"),
+        (put(HB, 4, "<I", 9), BadFrame, "a header of at least 1"),
         (put(HB, 4, "<I", 2**32 - 1), FrameTooLarge, "header of 4294967295"),
-        (put(HB, 4, "<I", header_bytes_max + 1), FrameTooLarge, "frame header of"),
-        (put(HB, 8, "<I", 1), BadFrame, "header of a frame does not match"),
-        (put(HB, 12, "<I", 1), BadFrame, "batch of a frame does not match"),
-        (put(HB, 20, "B", 0), BadFrame, "header of a frame does not match"),
-        (put(HB, 23, "B", 1), BadFrame, "padding after a frame's header is not zero"),
-        (put(P, len(P) - 9, "B", 255), BadFrame, "batch of a frame does not match"),
-        (put(P, 12, "<I", 0), BadFrame, "batch of a frame does not match"),
-        (put(HB, 0, "<I", batch_bytes_max + 64), FrameTooLarge, "batch of"),
+        (put(HB, 4, "<I", header_bytes_max + 1), FrameTooLarge, "Frame header of"),
+        (put(HB, 8, "<I", 1), BadFrame, "the header does not match"),
+        (put(HB, 12, "<I", 1), BadFrame, "the batch does not match"),
+        (put(HB, 20, "B", 0), BadFrame, "the header does not match"),
+        (put(HB, 23, "B", 1), BadFrame, "padding after the header is not zero"),
+        (put(P, len(P) - 9, "B", 255), BadFrame, "the batch does not match"),
+        (put(P, 12, "<I", 0), BadFrame, "the batch does not match"),
+        (put(HB, 0, "<I", batch_bytes_max + 64), FrameTooLarge, "Batch of"),
     ],
 )
 @pytest.mark.parametrize("step", [1, 1000])

@@ -1,7 +1,7 @@
 """Batch builder: collects the messages of a publisher into a batch of one run.
 
-The common case, one topic without optional columns, takes a comparison and an append for each message. Other
-topics, gaps and labels are recorded with their index and spread at `build`.
+The common case, one topic without optional columns, costs one comparison and one append per message. Other
+topics, gaps and labels are recorded with their message index and expanded in `build`.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from tickertape.batch.format import (
 from tickertape.batch.message_batch import MessageBatch
 
 _EMPTY_BYTES: Final = HEADER_BYTES + RUN_BYTES + 8 + 8 * 8
-"""Header, run, the ends of the two offset tables that are always there, and room for padding."""
+"""Header, run, the ends of the two mandatory offset tables, and padding."""
 _WIDTHS: Final = {SEQUENCES: 8, EXPIRATIONS: 8, CORRELATION_IDS: 4, KEYS: 4, KINDS: 1}
 _TOPIC_INDEX_WIDTH: Final = 4
 _EXPIRATION_END: Final = 1 << 63
 
 
 class _Extra(NamedTuple):
-    """The optional values of message number `at`, which has some."""
+    """Optional values of the message with index `at`."""
 
     at: int
     expiration_ms: int
@@ -60,9 +60,9 @@ class _Extra(NamedTuple):
 
 
 class BatchBuilder:
-    """Gathers one run. `build` may be called any time, `clear` begins anew.
+    """Collects messages into one run. `build` may be called at any time, `clear` starts a new run.
 
-    A message that is refused leaves the builder as it was.
+    A rejected message leaves the builder unchanged.
     """
 
     __slots__ = (
@@ -84,24 +84,24 @@ class BatchBuilder:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all messages."""
+        """Remove all messages."""
         self.body_bytes = 0
         self._bodies: list[bytes] = []
-        self._topic: str | None = None  # of the last message: what the next one most likely has
+        self._topic: str | None = None  # topic of the last message, most likely also of the next one
         self._topics: dict[str, int] = {}
         self._changes: list[tuple[int, int]] = []  # (index of message, number of its topic)
         self._first: int | None = None
-        self._next: int | None = None  # the sequence that leaves no gap; None: messages carry none
-        self._gaps: list[tuple[int, int]] = []  # (index of message, sequences left out before it)
+        self._next: int | None = None  # the next sequence without a gap, or None for messages without one
+        self._gaps: list[tuple[int, int]] = []  # (index of message, skipped sequences before it)
         self._extras: list[_Extra] = []
         self._columns = 0
-        self._width = 4  # encoded bytes a message beside its body and texts
+        self._width = 4  # encoded bytes per message, without its body and texts
         self._fixed_bytes = _EMPTY_BYTES
 
     def repair(self) -> None:
         """Repair the builder after an exception in the middle of `add`, such as one of a signal handler.
 
-        A message counts once its body is there; what was noted for one that never came is forgotten.
+        A message counts once its body is stored. Values of a message without a body are removed.
         """
         count = len(self._bodies)
         while self._extras and self._extras[-1].at >= count:
@@ -114,7 +114,7 @@ class BatchBuilder:
 
     @property
     def count(self) -> int:
-        """Messages gathered."""
+        """Number of messages."""
         return len(self._bodies)
 
     def __len__(self) -> int:
@@ -122,16 +122,16 @@ class BatchBuilder:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes that the encoded batch would have at most: the real size is at most 128 bytes less."""
+        """Upper bound of the encoded size in bytes. The real size is at most 128 bytes less."""
         return self.body_bytes + self._width * len(self._bodies) + self._fixed_bytes
 
     @property
     def topic_count(self) -> int:
-        """Topics gathered."""
+        """Number of distinct topics."""
         return len(self._topics)
 
     def has_topic(self, topic: str) -> bool:
-        """Return whether a message to this topic was gathered."""
+        """Return whether a message has this topic."""
         return topic in self._topics
 
     def add(
@@ -147,8 +147,9 @@ class BatchBuilder:
     ) -> None:
         """Add a message. `expiration_ms` 0, and an empty `correlation_id` or `key`, mean none.
 
-        `sequence` is given for every message of the run, rising, or for none: then `build` numbers them.
-        `kind` is 1 for a control record. Raises `MessageTooLarge`, `BadTopic` (too long) or `BadMessage`.
+        Either every message of the run has a `sequence`, in increasing order, or none, and `build` numbers
+        them. `kind` is 1 for a control record. Raises `MessageTooLarge`, `BadTopic` (too long) or
+        `BadMessage`.
         """
         size = len(body)
         if (
@@ -176,13 +177,18 @@ class BatchBuilder:
         key: str,
         kind: int,
     ) -> None:
-        """Everything that `add` does not do itself; nothing is changed before all is found right."""
+        """Handle the uncommon cases of `add`. Validation precedes every change."""
         if size > message_bytes_max:
-            raise MessageTooLarge(f"a message of {size} bytes to {topic!r}, the limit is {message_bytes_max}")
+            raise MessageTooLarge(
+                f"Message of {size} bytes to {topic!r} is too large. Use at most {message_bytes_max} bytes."
+            )
         if sequence != self._next:
             self._check_sequence(sequence)
         if not 0 <= expiration_ms < _EXPIRATION_END or not 0 <= kind <= KIND_CONTROL:
-            raise BadMessage(f"a message has an expiration of {expiration_ms} ms and kind {kind}")
+            raise BadMessage(
+                f"Invalid expiration {expiration_ms} ms or kind {kind}. "
+                f"Use an expiration from 0 to 2**63 - 1 and a kind from 0 to {KIND_CONTROL}."
+            )
         correlation_text = label_bytes(correlation_id, "correlation id") if correlation_id else b""
         key_text = label_bytes(key, "key") if key else b""
         if topic != self._topic:
@@ -203,9 +209,9 @@ class BatchBuilder:
 
     def _check_sequence(self, sequence: int | None) -> None:
         if sequence is None or (self._next is None and self._bodies):
-            raise BadMessage("either every message of a run is given a sequence, or none")
+            raise BadMessage("Invalid sequence. Give every message of a run a sequence, or none.")
         if not (self._next or 0) <= sequence < SEQUENCE_END:
-            raise BadMessage(f"sequence {sequence} does not rise above the last one, or passes 64 bits")
+            raise BadMessage(f"Invalid sequence {sequence}. Use increasing unsigned 64-bit numbers.")
 
     def _note_gap(self, sequence: int | None) -> None:
         if self._next is None or sequence is None:
@@ -234,14 +240,17 @@ class BatchBuilder:
     def build(self, publisher: int = 0, first_sequence: int = 0, timestamp: int = 0) -> MessageBatch:
         """Return all messages as one run. They stay in the builder until `clear`.
 
-        `first_sequence` numbers messages that were added without a sequence. Raises `UsageError` when there
-        is no message or numbers do not fit, `MessageTooLarge` when bodies have 2 GiB or more.
+        `first_sequence` numbers messages that were added without a sequence. Raises `UsageError` without
+        messages or for numbers out of range, `MessageTooLarge` for bodies of 2 GiB or more in total.
         """
         if self._first is not None:
             if first_sequence not in (0, self._first):
-                raise UsageError(f"sequences begin at {self._first}, build asks for {first_sequence}")
-            if self._next is not None and self._next > SEQUENCE_END:  # `add` does not look at the last step
-                raise UsageError(f"the last sequence, {self._next - 1}, does not fit 64 bits")
+                raise UsageError(
+                    f"Invalid first sequence {first_sequence}. "
+                    f"Use 0 or {self._first}, the sequence of the first message."
+                )
+            if self._next is not None and self._next > SEQUENCE_END:  # not checked in the fast path of `add`
+                raise UsageError(f"Invalid sequence {self._next - 1}. Use unsigned 64-bit numbers.")
             first_sequence = self._first
         encoded = encode_bodies(self._bodies)
         runs = new_run(publisher, first_sequence, timestamp, encoded.messages, encoded.crc)
@@ -277,7 +286,7 @@ class BatchBuilder:
         return steps.cumsum(dtype=U8)
 
     def _spread(self, values: list[int], kind: np.dtype[Any]) -> AnyArray:
-        """Return a column with the values of the messages that have extras, 0 for others."""
+        """Return a column with the values of the messages that have extras, and 0 for others."""
         column = np.zeros(len(self._bodies), kind)
         column[[e.at for e in self._extras]] = values
         return column

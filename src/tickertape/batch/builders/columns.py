@@ -1,6 +1,6 @@
 """Build batches to publish from Arrow columns: bodies, topics and labels.
 
-No message is handled one by one in Python, and no body is copied.
+Python code handles no message individually, and no body is copied.
 """
 
 from __future__ import annotations
@@ -22,25 +22,26 @@ if TYPE_CHECKING:
 
 
 class OutColumns(NamedTuple):
-    """The columns of messages to publish, all of one length."""
+    """Columns of messages to publish, all of the same length."""
 
     data: pa.Array
     """Bodies: binary or string, no nulls."""
     topic: str | pa.Array
-    """One for all, or a string each, no nulls."""
+    """One topic for all messages, or one string each, no nulls."""
     key: pa.Array | None = None
-    """Strings; null or empty: none."""
+    """Strings. Null or empty means none."""
     correlation_id: pa.Array | None = None
     expiration_ms: pa.Array | None = None
-    """Integers; null or 0: none."""
+    """Integers. Null or 0 means none."""
 
 
 def batches_from_columns(columns: OutColumns, cost_max: int, messages_max: int) -> Iterator[MessageBatch]:
-    """Batches of one run without sequences, each of about `cost_max` bytes of bodies and labels, and of at
-    most `messages_max` messages to `publish_topics_max` topics.
+    """Yield batches of one run without sequences.
 
-    Raises `BadMessage` for other types, for nulls where none may be, and for labels and lives that no message
-    has; `BadTopic`, `MessageTooLarge`."""
+    Each has about `cost_max` bytes of bodies and labels, and at most `messages_max` messages to
+    `publish_topics_max` topics. Raises `BadMessage` for other types, invalid nulls, and invalid labels and
+    lifetimes. Raises `BadTopic`, `MessageTooLarge`.
+    """
     at = 0
     for piece in array_pieces(columns.data, cost_max, _label_bytes(columns)):
         end = at + len(piece)
@@ -51,10 +52,10 @@ def batches_from_columns(columns: OutColumns, cost_max: int, messages_max: int) 
 
 
 def _batch(columns: OutColumns, data: pa.Array, at: int) -> MessageBatch:
-    """As many of the messages with the bodies `data`, which begin at row `at`, as one batch may have."""
+    """Return a batch of as many messages as allowed. `data` are their bodies, from row `at`."""
     topics, index = _topics(columns.topic, at, len(data))
     if index is not None and len(topics) > publish_topics_max:
-        # Topics are numbered as they come: the first message to one too many begins the next batch.
+        # Topics are numbered by first appearance. The first message with one too many starts the next batch.
         fitting = int((index == publish_topics_max).argmax())
         data, topics, index = data.slice(0, fitting), topics[:publish_topics_max], index[:fitting]
     bodies = encode_array(data)
@@ -78,7 +79,7 @@ def _batch(columns: OutColumns, data: pa.Array, at: int) -> MessageBatch:
 
 
 def _label_bytes(columns: OutColumns) -> Int64s | None:
-    """Return how many bytes of labels each message has; None when there are none."""
+    """Return the bytes of labels of each message, or None without labels."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -97,7 +98,10 @@ def _topics(topic: str | pa.Array, at: int, count: int) -> tuple[tuple[str, ...]
 
     some = topic.slice(at, count)
     if some.null_count:
-        raise BadTopic(f"{some.null_count} of {count} topics are null; a message has a topic")
+        raise BadTopic(
+            f"Cannot publish Arrow columns: {some.null_count} of {count} topics are null. "
+            "Every message needs a topic."
+        )
     coded = some.cast(pa.string()).dictionary_encode()
     names = tuple(coded.dictionary.to_pylist())
     if len(names) == 1:
@@ -112,7 +116,7 @@ def _expirations(column: pa.Array | None, at: int, count: int) -> Int64s | None:
 
     lives: Int64s = column.slice(at, count).cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
     if int(lives.min()) < 0:
-        raise BadMessage(f"expiration_ms {int(lives.min())}: a life is a millisecond or more, or 0 for none")
+        raise BadMessage(f"Invalid expiration_ms {int(lives.min())}. Use a positive number, or 0 for none.")
     return np.ascontiguousarray(lives, I8) if lives.any() else None
 
 
@@ -129,5 +133,5 @@ def _labels(name: str, column: pa.Array | None, at: int, count: int) -> Labels |
         return None
     longest = int(lengths_of(offsets).max())
     if longest > label_bytes_max:
-        raise MessageTooLarge(f"a {name} of {longest} bytes, the limit is {label_bytes_max}")
+        raise MessageTooLarge(f"Invalid {name} of {longest} bytes. Use at most {label_bytes_max} bytes.")
     return Labels(offsets - offsets[0], memoryview(text)[first:last].tobytes())

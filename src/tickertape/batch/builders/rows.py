@@ -1,6 +1,6 @@
 """Build a batch from rows or columns in which each message has its own publisher, sequence and time.
 
-Consecutive messages of one publisher with the same time and rising sequences share a run. The order is kept,
+Consecutive messages of one publisher with equal time and increasing sequences share a run. The order is kept,
 and a body is copied at most once.
 """
 
@@ -36,7 +36,7 @@ from tickertape.batch.format import (
 from tickertape.batch.message_batch import MessageBatch
 
 _PLAIN: Final = (0, b"", b"")
-"""A row that has neither expiration nor labels ends in this."""
+"""End of a row without expiration and labels."""
 
 
 class Row(NamedTuple):
@@ -55,16 +55,16 @@ class Row(NamedTuple):
 
 
 PlainRow: TypeAlias = tuple[int, int, int, str, Buffer, int, bytes, bytes]
-"""A `Row`, or the same without names, which is made faster."""
+"""A `Row`, or an equivalent plain tuple, which is faster to create."""
 
 
 def batch_from_rows(rows: Sequence[PlainRow]) -> MessageBatch:
-    """Return a batch of `rows`, in their order; its runs have new checksums, flagged as the server's.
+    """Return a batch of `rows` in their order. Its runs have new checksums, flagged as the server's.
 
-    Raises `UsageError` without rows, `MessageTooLarge` when a body or all of them have 2 GiB or more.
+    Raises `UsageError` without rows, `MessageTooLarge` for 2 GiB or more in a body or in total.
     """
     if not rows:
-        raise UsageError("a batch has at least one message")
+        raise UsageError("Cannot encode an empty batch: a batch has at least one message.")
     if len(rows) == 1 and rows[0][5:] == _PLAIN:
         return _one_row(*rows[0][:5])
     publishers, sequences, timestamps, topics, bodies, expirations, correlation_ids, keys = zip(
@@ -99,11 +99,11 @@ def batch_from_columns(
     correlation_ids: Labels | None = None,
     keys: Labels | None = None,
 ) -> MessageBatch:
-    """Return a batch of the messages that the columns say, at least one; its runs have new checksums, flagged
-    as the server's.
+    """Return a batch of the given columns, at least one message.
 
-    `offsets` begin at 0 and end at the size of `bodies`, which are kept, not copied. Different `topics`, all
-    of them used, need a `topic_index`. Raises `MessageTooLarge` when all bodies have 2 GiB or more.
+    Its runs have new checksums, flagged as the server's. `offsets` go from 0 to the size of `bodies`, which
+    is kept, not copied. Several `topics`, all of them used, need a `topic_index`. Raises
+    `MessageTooLarge` if all bodies together have 2 GiB or more.
     """
     runs = _runs(publishers, sequences, timestamps)
     counts = runs["count"].astype(I8)
@@ -122,7 +122,7 @@ def batch_from_columns(
 
 
 def _one_row(publisher: int, sequence: int, timestamp: int, topic: str, body: Buffer) -> MessageBatch:
-    """What comes one by one at the live end, without a dozen small arrays."""
+    """Return a batch of one message, without a dozen small arrays (fast path for live messages)."""
     check_body_bytes(len(body))
     offsets = PAIR.pack(0, len(body))
     run = RUN.pack(publisher, sequence, timestamp, 1, run_crc(offsets[4:], body), RUN_BY_SERVER, 0)
@@ -130,7 +130,7 @@ def _one_row(publisher: int, sequence: int, timestamp: int, topic: str, body: Bu
 
 
 def _runs(publishers: UInt64s, sequences: UInt64s, timestamps: Int64s) -> Runs:
-    """Return the run table, without checksums."""
+    """Return the run table without checksums."""
     begins = np.ones(len(sequences), np.bool_)
     begins[1:] = (
         (publishers[1:] != publishers[:-1])

@@ -1,6 +1,6 @@
-"""Authenticator protocol: gives the password of each logon; and the default one.
+"""Authenticator protocol (provides the password of each logon), and the default authenticator.
 
-A password is kept no longer than an attempt, and never shown.
+A password is kept only during an attempt, and never shown.
 """
 
 from __future__ import annotations
@@ -9,38 +9,38 @@ from collections.abc import Awaitable
 from typing import Protocol, runtime_checkable
 
 PasswordGiven = str | None | Awaitable[str | None]
-"""A password, None for none; the asyncio client also takes something to await for it."""
+"""Password, or None for no password. The asyncio client also accepts an awaitable."""
 
 
 @runtime_checkable
 class Authenticator(Protocol):
-    """Gives the password for a logon. It is asked anew for each attempt, so that a token may be a fresh one.
+    """Provides the password for a logon. It is asked before each attempt, so that tokens can be renewed.
 
-    `user` and `password` are what the client was given or what is in the URI, None where there is none. The
-    calls come one at a time, never under a lock of the client, on the thread (or loop) that connects; what
-    they raise makes the attempt fail. They must not call the client.
+    `user` and `password` are those of the client or of the URI, None if absent. Calls are sequential, without
+    a lock of the client, on the thread (or loop) that connects. An exception makes the attempt fail. The
+    methods must not call the client.
     """
 
     def authenticate(self, user: str | None, password: str | None) -> PasswordGiven:
-        """The password to log on with."""
+        """Return the password for the logon."""
 
     def retry(self, user: str | None, password: str | None) -> PasswordGiven:
         """Return a password for the first attempt after the server refused the last one."""
 
     def completed(self, user: str | None, password: str | None, reason: str) -> None:
-        """The server accepted `password`. `reason` is what it called itself: its instance."""
+        """Record that the server accepted `password`. `reason` is the instance name of the server."""
 
 
 class DefaultAuthenticator:
-    """Logs on with the password that is there: the client's, or that of the URI."""
+    """Authenticator that uses the given password of the client or of the URI."""
 
     def authenticate(self, user: str | None, password: str | None) -> str | None:  # noqa: ARG002
-        """`password` as it is."""
+        """Return `password`."""
         return password
 
     def retry(self, user: str | None, password: str | None) -> str | None:  # noqa: ARG002
-        """`password` as it is: there is no other one."""
+        """Return `password` unchanged, because no other is known."""
         return password
 
     def completed(self, user: str | None, password: str | None, reason: str) -> None:
-        """Nothing has to be remembered."""
+        """Do nothing."""

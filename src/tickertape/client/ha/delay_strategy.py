@@ -1,6 +1,6 @@
-"""Delay strategies: how long to wait before a connection attempt.
+"""Delay strategies (back-off): the wait before a connection attempt.
 
-A strategy reads no clock and draws no number: the time and the chance are arguments.
+A strategy reads no clock and draws no random number. Both are arguments.
 """
 
 from __future__ import annotations
@@ -12,42 +12,42 @@ from tickertape.base.units import parse_interval
 from tickertape.client.limits import reconnect_delay_seconds_max
 
 DELAY_SECONDS_FIRST: Final = 0.2
-"""First wait of an `ExponentialDelayStrategy`."""
+"""First wait of an `ExponentialDelayStrategy`, in seconds."""
 DELAY_FACTOR: Final = 2.0
-"""By what its wait grows with each failure."""
+"""Factor by which the wait grows with each failure."""
 DELAY_SECONDS_MAX: Final = 20.0
-"""Longest wait, without jitter."""
+"""Longest wait without jitter, in seconds."""
 
 
 @runtime_checkable
 class DelayStrategy(Protocol):
-    """Says how long an HA client waits before an attempt. A strategy serves one client at a time.
+    """Determines the wait of an HA client before a connection attempt.
 
-    It is asked before each attempt but the first of `connect_and_logon`, behind which there is no failure;
-    one call at a time, never under a lock of the client. It must not call the client. What it raises ends the
-    connecting, as giving up does.
+    A strategy serves one client at a time. It is called before each attempt, except the first one of
+    `connect_and_logon`, which follows no failure. Calls are sequential, without a lock of the client. It must
+    not call the client. An exception ends connecting, in the same way as None.
     """
 
     def next_delay(self, uri: str, mono: float, chance: float) -> float | None:
-        """Seconds to wait before connecting to `uri`, None to give up.
+        """Return the seconds to wait before connecting to `uri`, or None to give up.
 
-        `mono`: this moment, in seconds of a clock that never goes back. `chance`: a number of 0 <= chance < 1
-        drawn for this call.
+        `mono` is the present time in seconds of a monotonic clock. `chance` is a random number
+        (0 <= chance < 1) for this call.
         """
 
     def reset(self) -> None:
-        """The client is logged on: begin afresh."""
+        """Reset the strategy after a successful logon, and when connecting starts."""
 
 
 class _Limited:
-    """The time limit that both strategies have. It runs from the first time they are asked."""
+    """Time limit of both strategies. It runs from the first call on."""
 
     def __init__(self, give_up_after: float | str | None) -> None:
         self._seconds = None if give_up_after is None else _seconds("give_up_after", give_up_after)
         self._since: float | None = None
 
     def cut(self, delay: float, mono: float) -> float | None:
-        """`delay`, or what is left until the limit; None when nothing is."""
+        """Return `delay` or the shorter remaining time, or None after the limit."""
         if self._seconds is None:
             return delay
         if self._since is None:
@@ -56,16 +56,21 @@ class _Limited:
         return None if left <= 0 else min(delay, left)
 
     def reset(self) -> None:
-        """It runs from the next time on."""
+        """Restart the limit at the next call."""
         self._since = None
 
 
 class FixedDelayStrategy:
-    """The same wait before each attempt.
+    """Fixed wait before each attempt.
 
-    `delay`: seconds or text. `initial`: the wait before the first attempt after a connection was lost or
-    `connect_and_logon` failed; None (default) = `delay`. `give_up_after`: no attempt begins when it has been
-    tried for so long, in seconds or text; None (default) = never give up. Raises `BadOption`.
+    Args:
+        delay: Wait in seconds, or text such as `"500ms"`. Default 0.2 s.
+        initial: Wait before the first attempt after a lost connection or a failed `connect_and_logon`.
+            Default `delay`.
+        give_up_after: Time limit for starting attempts, in seconds or text. Default None (never give up).
+
+    Raises:
+        BadOption: A value is invalid.
     """
 
     def __init__(
@@ -81,24 +86,32 @@ class FixedDelayStrategy:
         self._first = True
 
     def next_delay(self, uri: str, mono: float, chance: float) -> float | None:  # noqa: ARG002
-        """The wait, or what is left of the time; None when none is."""
+        """Return the wait or the shorter remaining time, or None after the limit."""
         delay = self._initial if self._first else self._delay
         self._first = False
         return self._limit.cut(delay, mono)
 
     def reset(self) -> None:
-        """Begin with `initial` again, and with all of the time."""
+        """Start with `initial` again, and restart the time limit."""
         self._first = True
         self._limit.reset()
 
 
 class ExponentialDelayStrategy:
-    """A wait that grows with each failure, with some chance in it: clients do not come back all at once.
+    """Wait that grows with each failure, with random jitter, so that clients do not reconnect all at once.
 
     The waits are `initial`, `initial * factor`, `initial * factor ** 2`, ... up to `maximum`, each longer by
-    up to `jitter * initial`. `initial`, `maximum`: seconds or text. `factor`: at least 1. `give_up_after`: no
-    attempt begins when it has been tried for so long, in seconds or text; None (default) = never give up.
-    Raises `BadOption`.
+    up to `jitter * initial`.
+
+    Args:
+        initial: First wait in seconds, or text such as `"500ms"`. Default 0.2 s.
+        factor: Growth per failure, at least 1. Default 2.
+        maximum: Longest wait without jitter, in seconds or text. Default 20 s.
+        jitter: Random part as a multiple of `initial`, at least 0. Default 1.
+        give_up_after: Time limit for starting attempts, in seconds or text. Default None (never give up).
+
+    Raises:
+        BadOption: A value is invalid.
     """
 
     def __init__(
@@ -117,19 +130,19 @@ class ExponentialDelayStrategy:
         self._delay = min(self._initial, self._maximum)
 
     def next_delay(self, uri: str, mono: float, chance: float) -> float | None:  # noqa: ARG002
-        """The wait, or what is left of the time; None when none is."""
+        """Return the wait or the shorter remaining time, or None after the limit."""
         delay = self._delay
         self._delay = min(delay * self._factor, self._maximum)
         return self._limit.cut(delay + chance * self._jitter * self._initial, mono)
 
     def reset(self) -> None:
-        """Begin with `initial` again, and with all of the time."""
+        """Start with `initial` again, and restart the time limit."""
         self._delay = min(self._initial, self._maximum)
         self._limit.reset()
 
 
 def delay_strategy(delay: float | str | DelayStrategy | None) -> DelayStrategy:
-    """The strategy that `delay` means: itself, a number or text as a fixed one, None as an exponential one.
+    """Return the strategy for `delay`: itself, a fixed one for a number or text, an exponential one for None.
 
     Raises `BadOption`.
     """
@@ -139,18 +152,20 @@ def delay_strategy(delay: float | str | DelayStrategy | None) -> DelayStrategy:
         return FixedDelayStrategy(delay)
     if isinstance(delay, DelayStrategy):
         return delay
-    raise BadOption(f"reconnect_delay is seconds, text or a DelayStrategy, not {type(delay).__name__}")
+    raise BadOption(
+        f"Invalid reconnect_delay: expected seconds, text or DelayStrategy, got {type(delay).__name__}."
+    )
 
 
 def _seconds(name: str, value: float | str) -> float:
     seconds = parse_interval(value)
     if seconds > reconnect_delay_seconds_max:
-        raise BadOption(f"{name}={value!r}: at most {reconnect_delay_seconds_max:,} seconds")
+        raise BadOption(f"Invalid {name} {value!r}. Use at most {reconnect_delay_seconds_max:,} seconds.")
     return seconds
 
 
 def _number(name: str, value: float, least: float) -> float:
     number: object = value
     if isinstance(number, bool) or not isinstance(number, int | float) or not least <= number < float("inf"):
-        raise BadOption(f"{name}={value!r}: a number of at least {least:g}")
+        raise BadOption(f"Invalid {name} {value!r}. Use a finite number of at least {least:g}.")
     return float(number)

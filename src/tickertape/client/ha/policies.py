@@ -1,6 +1,6 @@
-"""Application policies: calls the chooser, authenticators, delay strategy and subscription manager.
+"""Application policies: safe calls of choosers, authenticators, delay strategies and managers.
 
-What these objects raise is reported. Nothing here is called under a lock of the client.
+Their exceptions are reported. Nothing here is called under a lock of the client.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from tickertape.client.subscriptions.resubscribe import ReplayState, ServerTerms
 
 
 class ApplicationPolicies:
-    """The application's objects of one client.
+    """Policy objects of the application for one client.
 
-    `handlers` reports what the objects raise. Raises `BadOption` for an object that lacks methods.
+    `handlers` reports their exceptions. Raises `BadOption` for an object that lacks methods.
     """
 
     def __init__(
@@ -50,9 +50,14 @@ class ApplicationPolicies:
         handlers: HandlerRunner,
     ) -> None:
         if not isinstance(chooser, ServerChooser):
-            raise BadOption(f"a {type(chooser).__name__} is no ServerChooser: it lacks methods of it")
+            raise BadOption(
+                f"Invalid server_chooser {type(chooser).__name__}: it lacks methods of ServerChooser."
+            )
         if manager is not None and not isinstance(manager, SubscriptionManager):
-            raise BadOption(f"a {type(manager).__name__} is no SubscriptionManager: it lacks methods of it")
+            raise BadOption(
+                f"Invalid subscription_manager {type(manager).__name__}: "
+                "it lacks methods of SubscriptionManager."
+            )
         self._name = name
         self._chooser = chooser
         self._delays = delays
@@ -63,17 +68,17 @@ class ApplicationPolicies:
         self._tell = handlers.tell
         self._authenticator: Authenticator = DefaultAuthenticator()
         self._refused: Authenticator | None = None
-        """The authenticator whose password the server refused last."""
+        """Authenticator whose password the server refused last."""
         self._used: tuple[str | None, str | None] = (None, None)
 
     # -- connecting -------------------------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """The delay strategy begins afresh."""
+        """Reset the delay strategy."""
         self._run(self._delays.reset)
 
     def choose(self) -> ServerChosen:
-        """Ask the chooser where to connect."""
+        """Ask the chooser for the next server."""
         try:
             return self._ask_chooser()
         except Exception as error:  # noqa: BLE001 - code of the application may raise anything
@@ -88,24 +93,26 @@ class ApplicationPolicies:
             authenticator: object = self._chooser.current_authenticator() or DefaultAuthenticator()
             if not isinstance(authenticator, Authenticator):
                 kind = type(authenticator).__name__
-                raise BadOption(f"a {kind} is no Authenticator: it lacks methods of it")
+                raise BadOption(f"Invalid authenticator {kind}: it lacks methods of Authenticator.")
             self._authenticator = authenticator
             return ServerChosen(uri)
 
     def delay(self, uri: str, mono: float, chance: float) -> DelayChosen:
-        """Ask the delay strategy how long to wait before connecting there; see `DelayStrategy.next_delay`."""
+        """Ask the delay strategy for the wait before an attempt (see `DelayStrategy.next_delay`)."""
         try:
             with plainly("the delay strategy"):
                 seconds = self._delays.next_delay(uri, mono, chance)
             if seconds is not None and not 0 <= seconds < float("inf"):
-                raise UsageError(f"the delay strategy said {seconds!r}, which is no number of seconds")
+                raise UsageError(
+                    f"Invalid delay {seconds!r} from the delay strategy. Return finite seconds >= 0, or None."
+                )
         except Exception as error:  # noqa: BLE001 - code of the application may raise anything
             self._tell(error)
-            return DelayChosen(None, f"the delay strategy raised {type(error).__name__}: {error}")
+            return DelayChosen(None, f"The delay strategy raised {type(error).__name__}: {error}")
         return DelayChosen(seconds)
 
     def begin_attempt(self, uri: str) -> tuple[Address, str | None, PasswordGiven]:
-        """The address, the user, and the password or what is to be awaited for it."""
+        """Return the address, the user, and the password or an awaitable of it."""
         address = parse_uri(uri)
         self._credentials.check(address)
         user = address.user if self._user is None else self._user
@@ -117,18 +124,18 @@ class ApplicationPolicies:
             return address, user, ask(user, password)
 
     def uses(self, user: str | None, password: str | None) -> None:
-        """The logon is made with these."""
+        """Record the credentials of the logon."""
         self._used = user, password
 
     def succeeded(self, uri: str, instance: str) -> None:
-        """The server, which calls itself `instance`, accepted the logon."""
+        """Report that the server with the name `instance` accepted the logon."""
         used, self._used = self._used, (None, None)
         self._run(self._authenticator.completed, *used, instance)
         self._run(self._chooser.report_success, ConnectionInfo(self._name, uri))
         self.refresh()
 
     def failed(self, error: TickertapeError, uri: str) -> None:
-        """The attempt failed."""
+        """Report that the attempt failed."""
         self._used = (None, None)
         if isinstance(error, Refused):
             self._refused = self._authenticator
@@ -137,16 +144,15 @@ class ApplicationPolicies:
     # -- subscriptions ----------------------------------------------------------------------------------
 
     def subscribed(self, stored: StoredSubscription) -> None:
-        """A subscription with a handler was placed."""
+        """Report a subscription with a handler."""
         self._run(self._manager.subscribed, stored)
 
     def unsubscribed(self, sub_id: str) -> None:
-        """One is over for good."""
+        """Report the final end of a subscription."""
         self._run(self._manager.unsubscribed, sub_id)
 
     def to_restore(self) -> list[tuple[StoredSubscription, Handler]]:
-        """What the manager has from before and has handlers for; what it raises is told, and what it gives
-        that is neither is left out."""
+        """Return the stored subscriptions with handlers. Report exceptions, and skip invalid items."""
         found: list[tuple[StoredSubscription, Handler]] = []
         try:
             with plainly("the subscription manager"):
@@ -159,11 +165,11 @@ class ApplicationPolicies:
                 if _is_whole(stored) and callable(handler):
                     found.append((stored, handler))
                     continue
-                kinds = f"a {type(stored).__name__} and a {type(handler).__name__}"
+                kinds = f"{type(stored).__name__} and {type(handler).__name__}"
                 self._tell(
                     UsageError(
-                        f"the subscription manager gave {kinds}, not a StoredSubscription with fields of "
-                        "their types and a handler"
+                        f"Invalid result of the subscription manager: {kinds}. "
+                        "Return a valid StoredSubscription and a callable handler."
                     )
                 )
         except Exception as error:  # noqa: BLE001 - code of the application may raise anything
@@ -180,9 +186,9 @@ class ApplicationPolicies:
 
 @contextmanager
 def plainly(who: str) -> Iterator[None]:
-    """In code of the application: what only asyncio and generators should raise is raised as `UsageError`.
+    """Convert unusual exceptions of application code (asyncio, generators) into `UsageError`.
 
-    It would end the task that connects, which nobody wanted to end.
+    Otherwise they would end the task that connects.
     """
     try:
         yield
@@ -193,7 +199,7 @@ def plainly(who: str) -> Iterator[None]:
 
 
 def _is_whole(stored: object) -> bool:
-    """Whether it is a stored subscription whose fields have their types."""
+    """Return whether `stored` is a stored subscription whose fields have valid types."""
     if not isinstance(stored, StoredSubscription):
         return False
     try:
@@ -204,9 +210,9 @@ def _is_whole(stored: object) -> bool:
 
 
 def chooser_of(servers: str | Sequence[str] | None, chooser: ServerChooser | None) -> ServerChooser:
-    """The chooser that is meant by a list of servers, or the one that was given. Raises `BadOption`."""
+    """Return the chooser for a list of servers, or the given chooser. Raises `BadOption`."""
     if (servers is None) == (chooser is None):
-        raise BadOption("give either servers or server_chooser")
+        raise BadOption("Invalid servers. Give either servers or server_chooser.")
     return DefaultServerChooser(servers or ()) if chooser is None else chooser
 
 
@@ -214,13 +220,13 @@ def as_failure(error: Exception, uri: str) -> TickertapeError:
     """Return the failure of an attempt as a `TickertapeError`."""
     if isinstance(error, TickertapeError):
         return error
-    failure = UsageError(f"connecting to {uri} raised {type(error).__name__}: {error}")
+    failure = UsageError(f"Cannot connect to {uri}: {type(error).__name__}: {error}")
     failure.__cause__ = error
     return failure
 
 
 def stored_of(request: SubscribeRequest) -> StoredSubscription:
-    """A subscription as a manager is told of it."""
+    """Return a subscription in the form for a manager."""
     return StoredSubscription(
         command="subscribe",
         topic=request.topic,
@@ -233,7 +239,7 @@ def stored_of(request: SubscribeRequest) -> StoredSubscription:
 
 
 def request_of(stored: StoredSubscription, store: BookmarkStore | None) -> SubscribeRequest:
-    """The request that brings it back: a bookmark subscription goes on where the store knows it to be."""
+    """Return the request that restores a subscription. It resumes at the recovery point of the store."""
     options = parse_options(stored.options)
     bookmark = stored.bookmark
     if bookmark is not None and store is not None:

@@ -1,9 +1,8 @@
-"""Reconnect machine: decides the next step while an HA client gets and keeps its connection.
+"""Reconnect state machine: determines the next step to get and keep the connection of an HA client.
 
-The order is: choose a server, wait, connect and log on, report, resume publishing, resubscribe; and again
-from the start when the connection is lost. The machine is pure: its driver performs `effects` one after the
-other and hands in the outcome of each. An outcome that is too late, because the client was closed or the
-connection lost meanwhile, is ignored.
+The order is: choose a server, wait, connect and log on, report, resume publishing, resubscribe. After a lost
+connection it starts again. The machine is pure: its driver performs `effects` in order and passes the outcome
+of each. It ignores outcomes that arrive after the client was closed or the connection was lost.
 """
 
 from __future__ import annotations
@@ -29,65 +28,65 @@ from tickertape.client.limits import (
     servers_hurried_max,
 )
 
-# -- what happened ------------------------------------------------------------------------------------
+# -- events -------------------------------------------------------------------------------------------
 
 
 class Start(NamedTuple):
-    """The application wants a connection. Nothing happens when there is one, or one is being made."""
+    """Request for a connection by the application. Ignored if one exists or is in progress."""
 
 
 class ServerChosen(NamedTuple):
-    """The chooser's answer: where to connect, or why nowhere."""
+    """Answer of the chooser: a server, or the reason for none."""
 
     uri: str | None
     error: str = ""
 
 
 class DelayChosen(NamedTuple):
-    """The delay strategy's answer: seconds to wait, or None and why it gives up."""
+    """Answer of the delay strategy: seconds to wait, or None and the reason to give up."""
 
     seconds: float | None
     error: str = ""
 
 
 class LogonSucceeded(NamedTuple):
-    """The attempt succeeded: the server has accepted the logon."""
+    """Success of the attempt: the server accepted the logon."""
 
     attempt: int
 
 
 class AttemptFailed(NamedTuple):
-    """The attempt failed; there is no connection."""
+    """Failure of the attempt, without a connection."""
 
     attempt: int
     error: TickertapeError
 
 
 class Resubscribed(NamedTuple):
-    """The server has answered for every subscription; or it has not, and `error` says why."""
+    """Result of resubscribing: the server answered for every subscription, or `error` gives the cause."""
 
     attempt: int
     error: TickertapeError | None = None
 
 
 class ConnectionLost(NamedTuple):
-    """The connection that was logged on is lost."""
+    """Loss of the logged-on connection."""
 
     error: TickertapeError
 
 
 class Cancelled(NamedTuple):
-    """The callers that wait for the first connection since `Start` gave up: stop, unless it exists."""
+    """All waiting callers gave up before the first connection since `Start`. Stop unless it exists."""
 
     error: TickertapeError
 
 
 class CloseRequested(NamedTuple):
-    """The application closed the client."""
+    """Close of the client by the application."""
 
 
 class DriverFailed(NamedTuple):
-    """The driver cannot go on, for a reason that should not be."""
+    """Unexpected error that stops the driver."""
 
     error: TickertapeError
 
@@ -105,25 +104,25 @@ Event = (
     | DriverFailed
 )
 
-# -- what is to be done -------------------------------------------------------------------------------
+# -- actions ------------------------------------------------------------------------------------------
 
 
 class ResetDelay(NamedTuple):
-    """Let the delay strategy begin afresh."""
+    """Reset the delay strategy."""
 
 
 class AskChooser(NamedTuple):
-    """Ask for a URI and an authenticator; answered by `ServerChosen`."""
+    """Ask the chooser for a URI and an authenticator. Answered by `ServerChosen`."""
 
 
 class AskDelay(NamedTuple):
-    """Ask the delay strategy; answered by `DelayChosen`."""
+    """Ask the delay strategy. Answered by `DelayChosen`."""
 
     uri: str
 
 
 class Connect(NamedTuple):
-    """Connect and log on; answered by `LogonSucceeded` or `AttemptFailed`."""
+    """Connect and log on. Answered by `LogonSucceeded` or `AttemptFailed`."""
 
     attempt: int
     uri: str
@@ -143,33 +142,35 @@ class ReportFailure(NamedTuple):
 
 
 class ResumePublishing(NamedTuple):
-    """Let the client machine take in the last persisted sequence, discard and republish."""
+    """Let the client process the last persisted sequence, discard persisted messages and resend others."""
 
 
 class Resubscribe(NamedTuple):
-    """Bring subscriptions back, in the order in which they were placed; answered by `Resubscribed`."""
+    """Resubscribe in the original order. Answered by `Resubscribed`."""
 
     attempt: int
 
 
 class Disconnect(NamedTuple):
-    """End the connection that there is."""
+    """Close the present connection."""
 
     error: Disconnected
 
 
 class Established(NamedTuple):
-    """Everything may be called: let those go on who wait for that."""
+    """Resume waiting callers, because all calls are possible."""
 
 
 class Stopped(NamedTuple):
-    """No further attempt: raise `error` for those who wait, else tell the exception listener, unless it is
-    `known`; and let calls fail with it from now on."""
+    """End of all attempts. Later calls fail with `error`.
+
+    Raise `error` for waiting callers. Without any, report it to the exception listener unless it is `known`.
+    """
 
     error: TickertapeError
     known: bool
     begun: int
-    """The `Start` that comes to its end with it."""
+    """Number of the `Start` that ends with it."""
 
 
 Action = (
@@ -202,40 +203,39 @@ class ReconnectStep(enum.Enum):
 
 
 class ReconnectMachine:
-    """The machine of an HA client. Its verbs are those of every machine: `receive`, `effects`,
-    `next_deadline`, `wake`."""
+    """State machine of an HA client."""
 
     def __init__(self) -> None:
         self.step = ReconnectStep.IDLE
         self.last_error: TickertapeError | None = None
-        """Why the last attempt failed or the last connection ended; None after one that is ready."""
+        """Error of the last attempt or of the last connection. None after a ready connection."""
         self.stopped: TickertapeError | None = None
-        """Why there is no further attempt since the last `Start`."""
+        """Error that ended all attempts since the last `Start`."""
         self.begun = 0
-        """How often it was started."""
+        """Number of starts."""
         self._effects: list[Action] = []
         self._until = 0.0
         self._uri = ""
         self.attempt = 0
-        """The number of the last attempt."""
+        """Number of the last attempt."""
         self._untried = True
-        """Whether nothing was tried since `Start`: then there is nothing to wait for."""
+        """Whether no attempt was made since `Start`, so that the first one needs no wait."""
         self._tried: set[str] = set()
-        """Addresses tried since `Start` or the last connection that was ready."""
+        """Addresses tried since `Start` or the last ready connection."""
         self._never_ready = True
         """Whether no connection was ready since `Start`."""
         self._dropped: TickertapeError | None = None
-        """The connection was lost before its logon was told of."""
+        """Loss of a connection before its logon was reported."""
         self._reclaimed_name = False
-        """Whether it connected again after another connection took over the client name."""
+        """Whether it reconnected after another connection took over the client name."""
         self._ready_since = 0.0
         self._short_lived = False
-        """Whether the last connection was lost as soon as it was there."""
+        """Whether the last connection was lost soon after it was ready."""
 
-    # -- the contract of a machine ----------------------------------------------------------------------
+    # -- interface of a state machine -------------------------------------------------------------------
 
     def receive(self, happened: Event, now: Now) -> None:
-        """Take in what happened. Never waits, never raises."""
+        """Process an event. Never blocks, never raises."""
         if isinstance(happened, Start):
             self._begin()
         elif isinstance(happened, ServerChosen):
@@ -256,7 +256,7 @@ class ReconnectMachine:
             self._stop(happened.error)
         else:
             self.step = ReconnectStep.CLOSED
-            self._effects[:] = [Stopped(Closed("the client was closed"), known=True, begun=self.begun)]
+            self._effects[:] = [Stopped(Closed("The client is closed."), known=True, begun=self.begun)]
 
     def effects(self) -> list[Action]:
         """Return the pending effects, in order, and clear them."""
@@ -265,27 +265,27 @@ class ReconnectMachine:
         return taken
 
     def next_deadline(self) -> float | None:
-        """When `wake` wants to be called (monotonic seconds), or None."""
+        """Return when to call `wake` (monotonic seconds), or None."""
         return self._until if self.step is ReconnectStep.WAITING else None
 
     def wake(self, now: Now) -> None:
-        """Do what is due."""
+        """Perform due work."""
         if self.step is ReconnectStep.WAITING and now.mono >= self._until:
             self._connect()
 
     @property
     def due(self) -> bool:
-        """Whether there is something to be done."""
+        """Whether effects are pending."""
         return bool(self._effects)
 
     @property
     def ready(self) -> bool:
-        """Whether everything may be called."""
+        """Whether all calls are possible."""
         return self.step is ReconnectStep.READY
 
     @property
     def trying(self) -> bool:
-        """Whether there is a connection, or one is being made."""
+        """Whether a connection exists or is in progress."""
         return self.step not in (ReconnectStep.IDLE, ReconnectStep.CLOSED)
 
     # -- inside -----------------------------------------------------------------------------------------
@@ -308,7 +308,7 @@ class ReconnectMachine:
         if self.step is not ReconnectStep.CHOOSING:
             return
         if not answer.uri:
-            self._stop(self._giving_up(f"the server chooser has no server: {answer.error}"))
+            self._stop(self._giving_up(f"The server chooser has no server: {answer.error}"))
             return
         self._uri = answer.uri
         if self._untried:
@@ -322,7 +322,7 @@ class ReconnectMachine:
         if self.step is not ReconnectStep.DELAYING:
             return
         if answer.seconds is None:
-            self._stop(self._giving_up(answer.error or "the delay strategy gives up"))
+            self._stop(self._giving_up(answer.error or "The delay strategy gives up"))
             return
         again = self._uri in self._tried or len(self._tried) >= servers_hurried_max
         seconds = max(answer.seconds, reconnect_seconds_min) if self._short_lived or again else answer.seconds
@@ -350,7 +350,7 @@ class ReconnectMachine:
 
     def _logged_on(self, attempt: int) -> None:
         if self.step is not ReconnectStep.CONNECTING or attempt != self.attempt:
-            self._effects.append(Disconnect(Disconnected("nobody waits for this connection any more")))
+            self._effects.append(Disconnect(Disconnected("Connection closed: no caller waits for it.")))
             return
         self._effects.append(ReportSuccess(self._uri))
         if self._dropped is not None:
@@ -364,8 +364,8 @@ class ReconnectMachine:
         if self.step is not ReconnectStep.RESUBSCRIBING or answer.attempt != self.attempt:
             return
         if answer.error is not None:
-            # The loss comes as `ConnectionLost`, or has come: then this answer belonged to an earlier step.
-            self._effects.append(Disconnect(Disconnected(f"resubscribing failed: {answer.error}")))
+            # `ConnectionLost` reports the loss. If it arrived before, this answer belongs to an earlier step.
+            self._effects.append(Disconnect(Disconnected(f"Cannot resubscribe: {answer.error}")))
             return
         self.step = ReconnectStep.READY
         self.last_error = None
@@ -378,7 +378,7 @@ class ReconnectMachine:
         if self.step not in (ReconnectStep.CONNECTING, ReconnectStep.RESUBSCRIBING, ReconnectStep.READY):
             return
         self.last_error = error
-        if isinstance(error, StoreError):  # of this process, which would meet it on every connection
+        if isinstance(error, StoreError):  # an error of this process, which every connection would repeat
             self._stop(error)
             return
         lasted = now.mono - self._ready_since if self.step is ReconnectStep.READY else 0.0
@@ -395,7 +395,7 @@ class ReconnectMachine:
             self._choose()
 
     def _report_unfit(self, error: TickertapeError) -> None:
-        # It accepts the logon, and will refuse the publish store again: another server has to be tried.
+        # It accepts the logon but will refuse the publish store again, so another server must be tried.
         if isinstance(error, TopicNotRecorded):
             self._effects.append(ReportFailure(error, self._uri))
 
@@ -414,7 +414,7 @@ class ReconnectMachine:
         self._effects[:] = [*reports, State(ConnectionState.DISCONNECTED), stopped]
 
     def _giving_up(self, why: str) -> Disconnected:
-        last = "" if self.last_error is None else f"; the last attempt: {self.last_error}"
-        error = Disconnected(f"{why}{last}; call connect_and_logon() to try again")
+        last = "" if self.last_error is None else f" Last attempt: {str(self.last_error).rstrip('.')}."
+        error = Disconnected(f"{why.rstrip('.')}.{last} Call connect_and_logon() to try again.")
         error.__cause__ = self.last_error
         return error

@@ -1,6 +1,6 @@
-"""Server chooser protocol: where to connect next, and as whom; and the default one.
+"""Server chooser protocol (selects the server of each connection attempt), and the default chooser.
 
-A chooser never connects or waits: it is asked, and gets reports.
+A chooser never connects or waits. It answers calls and receives reports.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from tickertape.client.ha.authenticator import Authenticator
 
 
 class ConnectionInfo(msgspec.Struct, frozen=True):
-    """An attempt, as reported to a chooser."""
+    """Connection attempt, as reported to a chooser."""
 
     client_name: str
     uri: str
-    """As the chooser gave it, with the password if there is one in it."""
+    """URI from the chooser, with its password if present."""
 
     def __repr__(self) -> str:
         return f"ConnectionInfo(client_name={self.client_name!r}, uri={shown_uri(self.uri)!r})"
@@ -28,42 +28,55 @@ class ConnectionInfo(msgspec.Struct, frozen=True):
 
 @runtime_checkable
 class ServerChooser(Protocol):
-    """Says which server an HA client connects to. A chooser serves one client at a time.
+    """Selects the server for an HA client. A chooser serves one client at a time.
 
-    The first two are asked before each attempt, and one of the reports comes after it. The calls come one at
-    a time, never under a lock of the client, on the thread (or loop) that connects. A chooser must not call
-    the client. What it raises ends the connecting as if there were no server; what a report raises goes to
-    the exception listener and changes nothing.
+    The client calls the first two methods before each attempt, and one of the reports after it. Calls are
+    sequential, without a lock of the client, on the thread (or loop) that connects. A chooser must not call
+    the client. An exception of a report goes to the exception listener and changes nothing. Any other
+    exception ends connecting, as if no server existed.
     """
 
     def current_uri(self) -> str | None:
-        """Where to connect next, `tcp://host:port` or `unix:///path`; None or empty when there is nowhere to
-        connect: the client gives up then, with the text of `error`."""
+        """Return the next server, `tcp://host:port` or `unix:///path`.
+
+        With None or an empty text the client gives up, with the text of `error`.
+        """
 
     def current_authenticator(self) -> Authenticator | None:
-        """Who gives the password there; None = the password of the client or of the URI."""
+        """Return the authenticator for that server. None means the password of the client or of the URI."""
 
     def report_success(self, info: ConnectionInfo) -> None:
-        """The client is logged on there."""
+        """Record that the client is logged on to the server."""
 
     def report_failure(self, error: TickertapeError, info: ConnectionInfo) -> None:
-        """Connecting or logging on failed there. A connection that is lost later is no failure, unless the
-        server does not record a topic for which the publish store holds messages (`TopicNotRecorded`)."""
+        """Record that connecting or logging on failed.
+
+        A later loss of the connection is not a failure, with one exception: the publish store holds messages
+        for a topic that is not persistent on the server (`TopicNotRecorded`).
+        """
 
     def error(self) -> str:
-        """Why `current_uri` gave none: a text for people."""
+        """Return the reason why `current_uri` returned no server, as a text for people."""
 
 
 class DefaultServerChooser:
-    """Goes through a list of servers: stays on one that works, moves on when one fails, and wraps round.
+    """Chooser for a list of servers: stays on a working server, and moves to the next after a failure.
 
-    `uris`: one or several, in the order of preference; more come with `add`. `authenticator`: for all of
-    them. Raises `BadOption` for what is no server address.
+    After the last server it starts with the first one again.
+
+    Args:
+        uris: One or several servers in order of preference. `add` appends more. Default none.
+        authenticator: Authenticator for all servers. Default None (the password of the client or of the URI).
+
+    Raises:
+        BadOption: A server address is invalid.
     """
 
     def __init__(self, uris: str | Sequence[str] = (), *, authenticator: Authenticator | None = None) -> None:
         if authenticator is not None and not isinstance(authenticator, Authenticator):
-            raise BadOption(f"a {type(authenticator).__name__} is no Authenticator: it lacks methods of it")
+            raise BadOption(
+                f"Invalid authenticator {type(authenticator).__name__}: it lacks methods of Authenticator."
+            )
         self._uris: list[str] = []
         self._current = 0
         self._authenticator = authenticator
@@ -72,30 +85,30 @@ class DefaultServerChooser:
             self.add(uri)
 
     def add(self, uri: str) -> None:
-        """Put another server behind the others. Raises `BadOption`."""
+        """Append a server. Raises `BadOption`."""
         parse_uri(uri)
         self._uris.append(uri)
 
     def current_uri(self) -> str | None:
-        """The server that worked last, or the one behind the last that failed; None without servers."""
+        """Return the last working server, or the one after the last failure. None without servers."""
         return self._uris[self._current] if self._uris else None
 
     def current_authenticator(self) -> Authenticator | None:
-        """The one that was given."""
+        """Return the configured authenticator."""
         return self._authenticator
 
     def report_success(self, info: ConnectionInfo) -> None:  # noqa: ARG002
-        """Stay where it is."""
+        """Stay on the server."""
         self._last_error = None
 
     def report_failure(self, error: TickertapeError, info: ConnectionInfo) -> None:
-        """Move on, unless it did already."""
+        """Move to the next server, unless that already happened."""
         self._last_error = error
         if self._uris and info.uri == self._uris[self._current]:
             self._current = (self._current + 1) % len(self._uris)
 
     def error(self) -> str:
-        """That there are no servers, or what failed last."""
+        """Return the last failure, or that no servers are configured."""
         if not self._uris:
-            return "the list of servers is empty"
+            return "The list of servers is empty."
         return "" if self._last_error is None else str(self._last_error)

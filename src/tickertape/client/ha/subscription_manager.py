@@ -1,6 +1,6 @@
-"""Subscription manager protocol: remembers the subscriptions of handlers; and the default one.
+"""Subscription manager protocol (remembers subscriptions of handlers), and the default manager.
 
-It holds no messages, and places no subscription itself: the client does.
+It holds no messages and sends no commands. The client subscribes.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from tickertape.client.common.handlers import Handler
 
 
 class StoredSubscription(msgspec.Struct, frozen=True, kw_only=True):
-    """The parameters of a subscription whose messages go to a handler: plain data that can be written down.
+    """Parameters of a subscription with a handler, as plain data that can be stored.
 
-    `command` is `subscribe`; `options` the option string that is sent; `bookmark` the start that was asked
-    for, None when it is no bookmark subscription; `depth_bytes` the depth of its stream.
+    `command` is `subscribe`. `options` is the option string on the wire. `bookmark` is the requested
+    start, or None without a replay. `depth_bytes` is the depth of its stream.
     """
 
     command: str
@@ -33,45 +33,47 @@ class StoredSubscription(msgspec.Struct, frozen=True, kw_only=True):
 class SubscriptionManager(Protocol):
     """Remembers the subscriptions of an HA client whose messages go to handlers.
 
-    The client itself places them again when it reconnects. A manager of an application's own may keep them
-    through the end of the process: at the first logon the client asks for what is `stored`, has it bound to
-    handlers, and places it, before any other subscription. The calls come one at a time and never under a
-    lock of the client; they must not wait for the client.
+    The client itself resubscribes when it reconnects. A custom manager may keep subscriptions beyond the
+    process. At the first logon the client asks for `stored` subscriptions, binds them to handlers, and
+    subscribes before any other subscription. Calls are sequential, without a lock of the client. They must
+    not wait for the client.
     """
 
     def subscribed(self, subscription: StoredSubscription) -> None:
-        """It was placed; one with the same id was replaced by it, or was itself brought back."""
+        """Record a subscription. It replaces one with the same id, or is a restored one."""
 
     def unsubscribed(self, sub_id: str) -> None:
-        """It is over for good: unsubscribed, complete, or refused, and nothing with a handler goes on under
-        its id. Not told when the client closes."""
+        """Record the final end of a subscription: unsubscribed, complete or refused.
+
+        Called only if no other subscription with a handler uses the id. Not called when the client closes.
+        """
 
     def stored(self) -> Sequence[StoredSubscription]:
-        """Return the subscriptions to restore, in the order of their placement."""
+        """Return the subscriptions to restore, in subscribe order."""
 
     def bind(self, subscription: StoredSubscription) -> Handler | None:
-        """Return the handler of a restored subscription; None = leave it out this time."""
+        """Return the handler of a restored subscription, or None to skip it this time."""
 
 
 class MemorySubscriptionManager:
-    """Remembers them as long as the process lasts, so there is nothing to be brought back at its start."""
+    """Manager that remembers subscriptions during the process, so it restores none at the start."""
 
     def __init__(self) -> None:
         self._by_id: dict[str, StoredSubscription] = {}
 
     def subscribed(self, subscription: StoredSubscription) -> None:
-        """Remember it, behind the others."""
+        """Remember a subscription, as the last one."""
         self._by_id.pop(subscription.sub_id, None)
         self._by_id[subscription.sub_id] = subscription
 
     def unsubscribed(self, sub_id: str) -> None:
-        """Forget it."""
+        """Forget a subscription."""
         self._by_id.pop(sub_id, None)
 
     def stored(self) -> Sequence[StoredSubscription]:
-        """Return the remembered subscriptions, in the order of their placement."""
+        """Return the remembered subscriptions, in subscribe order."""
         return tuple(self._by_id.values())
 
     def bind(self, subscription: StoredSubscription) -> Handler | None:  # noqa: ARG002
-        """Return None: handlers do not outlive the client."""
+        """Return None, because handlers do not outlive the client."""
         return None

@@ -1,4 +1,4 @@
-"""Pending calls: commands without an answer yet, and what each answer means for subscriptions.
+"""Pending calls: commands without an answer yet, and the effect of each answer on subscriptions.
 
 Invariant: every call gets exactly one `ResolveCall`, at the latest when its connection is lost.
 """
@@ -31,21 +31,20 @@ _ANSWERS: Final[dict[type[commands.Command], type[Answer]]] = {
     commands.Prepare: commands.Staged,
     commands.Commit: commands.Committed,
 }
-"""The answer to each command that succeeded; every other one is answered with `Ack`."""
+"""Success answer per command. All other commands are answered with `Ack`."""
 
 
 class _Call(NamedTuple):
-    token: Waiter | ResubscribeRound | None  # None: nobody waits
+    token: Waiter | ResubscribeRound | None  # None: no caller waits
     command: commands.Command
-    request: SubscribeRequest | None = None  # what a subscribe asks for
+    request: SubscribeRequest | None = None  # the request of a subscribe
 
 
 @dataclass(eq=False, repr=False)
 class PendingCalls:
-    """The calls of one client machine.
+    """Pending calls of one client.
 
-    `encode(command, batch)` makes the frame for the connection that there is. `effects` is where this leaves
-    what is to be done.
+    `encode(command, batch)` encodes a frame for the present connection. New effects go to `effects`.
     """
 
     _encode: Callable[..., Send]
@@ -54,15 +53,15 @@ class PendingCalls:
     _effects: list[Effect]
     _waiting: dict[int, _Call] = field(default_factory=dict)
     _flushes: deque[tuple[int, Waiter]] = field(default_factory=deque)
-    """Waiters for the answers to all frames up to a number."""
+    """Pending flushes: the last frame that must be answered, and the waiter."""
     _last_id: int = 0
     postponed: list[ResubscribeRound] = field(default_factory=list)
-    """Rounds in which the server refused some for now; `retry` goes on with them."""
+    """Resubscription rounds with temporarily refused subscriptions. `retry` continues them."""
     retry_at: float | None = None
-    """When that is due, monotonic seconds."""
+    """Time of the next `retry` in monotonic seconds, or None."""
 
     def new_id(self) -> int:
-        """A number for the next command; it names its answer."""
+        """Return the id for the next command. Its answer has the same id."""
         self._last_id += 1
         return self._last_id
 
@@ -75,9 +74,9 @@ class PendingCalls:
         begin: Callable[[], None] | None = None,
         batch: MessageBatch | None = None,
     ) -> None:
-        """Send `command`, which has `call_id`, with a batch that it may carry; its answer is for `token`.
+        """Send `command` with id `call_id` and an optional batch. Its answer resolves `token`.
 
-        `begin` is what has to be done first. What cannot be encoded, or not begun, leaves no trace.
+        `begin` runs before the command is sent. If encoding or `begin` fails, nothing changes.
         """
         frame = self._encode(command, batch)
         if begin is not None:
@@ -86,21 +85,21 @@ class PendingCalls:
         self._effects.append(frame)
 
     def leave(self, sub_id: str) -> None:
-        """Unsubscribe at the server; no caller waits for the answer."""
+        """Unsubscribe without waiting for the answer."""
         command = commands.Unsubscribe(id=self.new_id(), sub_ids=(sub_id,))
         self.ask(command.id, command, None)
         self._subscriptions.unsubscribe_sent(sub_id)
 
     def answered(self, answer: Answer) -> None:
-        """The server answered a command. Raises `BadCommand` when nobody had asked, or not for this."""
+        """Process the server's answer to a command. Raises `BadCommand` for an unexpected answer."""
         call = self._waiting.get(answer.id)
         if call is None:
-            raise BadCommand(f"the server answered command {answer.id}, which is not waiting for an answer")
+            raise BadCommand(f"Unexpected answer to command {answer.id}, which is not pending.")
         _check_kind(call.command, answer)
         del self._waiting[answer.id]
         token = call.token
         if isinstance(token, ResubscribeRound):
-            assert isinstance(answer, commands.Ack), "nothing else answers a subscribe"
+            assert isinstance(answer, commands.Ack), "a subscribe is answered only with Ack"
             self._placed_again(call, token, answer)
             return
         outcome: object = answer
@@ -137,11 +136,13 @@ class PendingCalls:
             self.leave(request.context.sub_id)
         return outcome
 
-    # -- subscriptions that are placed again ------------------------------------------------------------
+    # -- resubscription ---------------------------------------------------------------------------------
 
     def place_next(self, placing: ResubscribeRound) -> None:
-        """Ask for as many of them as may be under way at a time; its token is resolved when all are
-        answered."""
+        """Resubscribe as many subscriptions of the round as may be pending.
+
+        Resolve the token of the round once all are answered.
+        """
         while (sub_id := placing.next()) is not None:
             call_id = self.new_id()
             try:
@@ -159,11 +160,11 @@ class PendingCalls:
             self._effects.append(ResolveCall(placing.token, placing.refused))
 
     def retry_later(self, now: Now) -> None:
-        """Subscriptions were refused for now: `retry` is due in a while."""
+        """Schedule `retry` for subscriptions that were temporarily refused."""
         self.retry_at = now.mono + resubscription_retry_seconds
 
     def retry(self) -> None:
-        """Place subscriptions again that were refused for now."""
+        """Resubscribe the subscriptions that were temporarily refused."""
         postponed, self.postponed = self.postponed, []
         self.retry_at = None
         for placing in postponed:
@@ -181,7 +182,7 @@ class PendingCalls:
             self.place_next(placing)
             return
         if answer.code:
-            text = f"subscription {sub_id!r} could not be placed again: {answer.text}"
+            text = f"Cannot resubscribe {sub_id!r}: {answer.text}"
             error = error_from_code(answer.code, text, available=answer.available)
             self._subscriptions.refused(call.request, answer.code, error)
             self._effects.append(ReportError(error))
@@ -189,36 +190,36 @@ class PendingCalls:
             try:
                 if self._subscriptions.accepted(call.request, answer):
                     self.leave(sub_id)
-            except BadCommand as bad:  # every other connection to that server would come to the same
-                error = BadCommand(f"subscription {sub_id!r} could not be placed again: {bad}")
+            except BadCommand as bad:  # a connection retry would fail in the same way
+                error = BadCommand(f"Cannot resubscribe {sub_id!r}: {bad}")
                 self._subscriptions.misplaced(call.request, error)
         placing.answered(sub_id, error)
         self.place_next(placing)
 
     def flush(self, frame: int, token: Waiter) -> None:
-        """`token` waits until every frame up to `frame`, as `flush` gave it, has its answer."""
+        """Resolve `token` once every frame up to `frame` (from `Publisher.flush`) is answered."""
         self._flushes.append((frame, token))
         self.settle_flushes()
 
     def settle_flushes(self) -> None:
-        """Frames may have got their answers."""
+        """Resolve the flushes whose frames are answered."""
         while self._flushes and self._publishing.answered(self._flushes[0][0]):
             self._effects.append(ResolveCall(self._flushes.popleft()[1], None))
 
     def hurry(self) -> None:
-        """Resending goes on with acknowledgements: where they are conflated, ask for the next one."""
+        """Ask for the next acknowledgement if resending depends on it and acknowledgements are conflated."""
         if self._publishing.eager and not self._publishing.answered(AFTER_RESEND):
             self.hasten()
 
     def hasten(self) -> None:
-        """Ask for the acknowledgement that the server holds back, where acknowledgements are conflated."""
+        """Ask for an acknowledgement that the server delays because of conflation."""
         command = commands.Flush(id=self.new_id())
         self.ask(command.id, command, None)
 
     def unanswered(self) -> None:
-        """The connection is gone: what the application asked of subscriptions that outlive it still holds.
+        """Apply pending commands to subscriptions that outlive the lost connection.
 
-        What was unsubscribed is over with the connection; what was paused or resumed comes back so.
+        Unsubscribed ones end with the connection. Paused and resumed ones are resubscribed in that state.
         """
         for call_id, call in self._waiting.items():
             if call.token is None or not isinstance(
@@ -232,7 +233,7 @@ class PendingCalls:
                 self._subscriptions.to_be_paused(meant, paused=isinstance(call.command, commands.Pause))
 
     def lost(self, error: TickertapeError) -> None:
-        """The connection is gone, and every answer with it."""
+        """Fail all pending calls, because the connection is lost."""
         asked = [call.token for call in self._waiting.values()]
         tokens = [token for token in asked if not isinstance(token, ResubscribeRound)]
         tokens.extend(token for _, token in self._flushes)
@@ -246,10 +247,10 @@ class PendingCalls:
 
 
 def _check_kind(command: commands.Command, answer: Answer) -> None:
-    """Raise `BadCommand` for an answer of another kind than the command has; a refusal fits each."""
+    """Raise `BadCommand` for an answer of the wrong type. An error `Ack` is valid for every command."""
     expected = _ANSWERS.get(type(command), commands.Ack)
     if not isinstance(answer, expected) and not (isinstance(answer, commands.Ack) and answer.code):
         asked, given = type(command).__name__, type(answer).__name__
         raise BadCommand(
-            f"the server answered command {answer.id}, {asked}, with {given} in place of {expected.__name__}"
+            f"Invalid answer to command {answer.id} ({asked}): got {given}, expected {expected.__name__}."
         )

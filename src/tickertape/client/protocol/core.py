@@ -1,8 +1,8 @@
-"""Client protocol: the client's half of a connection, without I/O.
+"""Sans-I/O client protocol state machine.
 
-It knows the logon, which calls are possible when, and what is lost with a connection. Its driver hands in
-what happened and when, and performs `effects`. Publishing, subscriptions and pending calls have modules of
-their own.
+It enforces the logon and the order of calls, and determines the consequences of a lost connection. A driver
+passes events with the time and performs `effects`. Publishing, subscriptions and pending calls have their own
+modules.
 """
 
 from __future__ import annotations
@@ -57,19 +57,19 @@ from tickertape.wire.heartbeat import Liveness
 
 
 class ConnectionOpened(NamedTuple):
-    """A connection to a server stands; `token` is resolved with `LoggedOn` or the error of the logon."""
+    """A connection was opened. `token` is resolved with `LoggedOn` or the error of the logon."""
 
     token: Waiter
 
 
 class BytesReceived(NamedTuple):
-    """`size` bytes were read into what `buffer()` gave."""
+    """`size` bytes were read into `buffer()`."""
 
     size: int
 
 
 class ConnectionEnded(NamedTuple):
-    """The connection is gone: the peer closed it, or reading or writing failed."""
+    """The connection ended: the peer closed it, or reading or writing failed."""
 
     error: TickertapeError
 
@@ -78,11 +78,11 @@ Input = ConnectionOpened | BytesReceived | ConnectionEnded | bytes
 
 
 class ClientProtocol:
-    """The client machine. One object lives through any number of connections, one at a time.
+    """Client state machine for any number of successive connections.
 
-    `name` is the client name, from which the publisher id is made. `reconnects`: the driver connects again by
-    itself: it says when publishing resumes, and subscriptions with a handler outlive their connection. Raises
-    `BadOption` for an unusable name.
+    The publisher id derives from the client name `name`. With `reconnects`, the driver reconnects and decides
+    when publishing resumes, and subscriptions with a handler outlive their connection. Raises `BadName` for
+    an invalid name, `BadOption` for invalid credentials.
     """
 
     def __init__(
@@ -97,30 +97,30 @@ class ClientProtocol:
         check_client_name(name)
         self._effects: list[Effect] = []
         self.waiting: Sequence[Effect] = self._effects
-        """The pending effects, to look at only."""
+        """Pending effects, read-only."""
         self.publishing = Publisher(name, self._send_published, self._effects)
         self.logon = LogonState(name, software, self.publishing, HA_ADVICE if reconnects else Advice())
-        """Whether it is logged on, and what holds while it is not."""
+        """Logon state, and the errors of calls before a logon."""
         self.logon.set_credentials(user, password)
         self.name = name
         self.acks = AckBatcher(self.publishing)
         """Acknowledgements and other settlements of queue messages."""
         self.subscriptions = SubscriptionRegistry(self._effects, self.acks, keep=reconnects)
         self.heartbeat = ClientHeartbeat()
-        """When its driver is to call `check_heartbeat`."""
+        """Heartbeat of the connection (see `check_heartbeat`)."""
         self._connection: Connection | None = None
         self._logon_token: Waiter | None = None
         self._goodbye: TickertapeError | None = None
         self._calls = PendingCalls(self._frame, self.publishing, self.subscriptions, self._effects)
         self.connections = 0
-        """Connections so far, with the present one."""
+        """Number of connections, the present one included."""
         self._step_by_step = reconnects
-        """Whether nothing follows the logon before `resume_publishing`."""
+        """Whether `resume_publishing` is a separate step after the logon."""
 
-    # -- the contract of a machine ----------------------------------------------------------------------
+    # -- interface of a state machine -------------------------------------------------------------------
 
     def receive(self, happened: Input, now: Now) -> None:
-        """Take in what the driver saw. Never waits, never raises for what the peer did."""
+        """Process an event of the driver. Never blocks, and never raises for actions of the peer."""
         if isinstance(happened, BytesReceived):
             if self._connection is not None:
                 self._take(self._connection.received(happened.size), now)
@@ -133,7 +133,7 @@ class ClientProtocol:
             self._lose(happened.error)
 
     def buffer(self) -> memoryview:
-        """The buffer for the next bytes. Only between `ConnectionOpened` and `ConnectionEnded`."""
+        """Return the buffer for the next read. Only between `ConnectionOpened` and `ConnectionEnded`."""
         assert self._connection is not None
         return self._connection.buffer()
 
@@ -144,7 +144,7 @@ class ClientProtocol:
         return taken
 
     def next_deadline(self) -> float | None:
-        """The earliest moment (monotonic seconds) at which `wake` wants to be called, or None."""
+        """Return when to call `wake` (monotonic seconds), or None."""
         deadline, retry_at = self.subscriptions.next_deadline(), self._calls.retry_at
         send_at = self.acks.next_deadline()
         if retry_at is None and send_at is None:
@@ -152,7 +152,7 @@ class ClientProtocol:
         return min(moment for moment in (deadline, retry_at, send_at) if moment is not None)
 
     def wake(self, now: Now) -> None:
-        """Do what is due."""
+        """Perform due work."""
         self._send_credits(self.subscriptions.wake(now))
         self._run_reported(partial(self.acks.wake, now))
         if self._calls.retry_at is not None and self._calls.retry_at <= now.mono:
@@ -160,9 +160,9 @@ class ClientProtocol:
             self._run_pending()
 
     def resume_publishing(self, now: Now) -> None:
-        """Take in what the server has persisted, let go of that, and send the rest of the publish store.
+        """Discard persisted messages from the publish store, and resend the rest.
 
-        From here on everything may be called. Nothing happens when the connection is lost already.
+        Afterwards all calls are possible. Does nothing if the connection is already lost.
         """
         accepted = self.logon.accepted
         if accepted is None or self._goodbye is not None:
@@ -170,7 +170,7 @@ class ClientProtocol:
         self.logon.ready(accepted)
         try:
             self.publishing.logged_on(accepted.last_persisted, now)
-        except (StoreError, TopicNotRecorded) as error:  # that ends the connection, and says why
+        except (StoreError, TopicNotRecorded) as error:  # ends the connection with this reason
             self._hang_up(error)
             return
         if self.publishing.store is not None:
@@ -179,18 +179,18 @@ class ClientProtocol:
         self._calls.hurry()
 
     def written(self, frame: int) -> None:
-        """The driver wrote `publishing.unwritten_frame`, as it was then, and all frames before."""
+        """Record that the driver wrote all frames up to `frame`, a former `publishing.unwritten_frame`."""
         try:
             self.publishing.written(frame)
         except StoreError as error:
             self._hang_up(error)
 
     def next_heartbeat(self) -> float | None:
-        """Return when `check_heartbeat` wants to be called (monotonic seconds), or None."""
+        """Return when to call `check_heartbeat` (monotonic seconds), or None."""
         return self.heartbeat.next_deadline()
 
     def check_heartbeat(self, liveness: Liveness, now: Now) -> None:
-        """Judge the connection by what the driver sees of it, at the latest at `next_heartbeat()`."""
+        """Check the state of the connection, at the latest at `next_heartbeat()`."""
         verdict = self.heartbeat.check(liveness, now.mono)
         if verdict == "beat":
             self._send(commands.Heartbeat())
@@ -198,30 +198,33 @@ class ClientProtocol:
             silence = self.heartbeat.silence()
             self.heartbeat.end()
             self._hang_up(silence)
-            # The loss itself may have to wait, for a handler that keeps the receive thread.
+            # A handler that blocks the receive thread may delay the processing of the loss itself.
             self._calls.lost(silence)
 
     # -- calls of the application -----------------------------------------------------------------------
 
     def set_heartbeat(self, interval: Interval | None, idle: Interval | None, now: Now) -> None:
-        """Beat from now on at this interval, on this connection and on later ones. Raises `BadOption`."""
+        """Set the heartbeat of this and later connections. Raises `BadOption`."""
         self.heartbeat.choose(interval, idle)
         if self._connection is not None:
             self.heartbeat.begin(now.mono)
             self._send(commands.Heartbeat(interval_ms=self.heartbeat.interval_ms))
 
     def set_store(self, store: PublishStore | None, now: Now) -> None:
-        """Use this publish store. Raises `UsageError` while another one holds messages."""
+        """Set the publish store. Raises `UsageError` while another store holds messages."""
         try:
             self.publishing.set_store(store, now)
-        except TopicNotRecorded as error:  # it was told, and the store is in use
+        except TopicNotRecorded as error:  # already reported, and the store is set
             self._hang_up(error)
 
     def flush(self, token: Waiter, level: str) -> None:
-        """Resolved when everything sent before is `level`; `publishing.rejections` then has what was refused.
-        Raises `Disconnected`, `Closed`, `UsageError`, `PublisherTakenOver`."""
+        """Resolve `token` once everything sent before is `level`.
+
+        `publishing.rejections` then has the rejected messages. Raises `Disconnected`, `Closed`, `UsageError`,
+        `PublisherTakenOver`.
+        """
         if level not in ("persisted", "processed"):
-            raise UsageError(f"level={level!r}: use 'persisted' or 'processed'")
+            raise UsageError(f"Invalid level {level!r}. Use 'persisted' or 'processed'.")
         if not self.logon.closed:
             self.publishing.check_taken_over()
         self.logon.check_ready()
@@ -229,17 +232,17 @@ class ClientProtocol:
         frame = self.publishing.flush()
         answers_come = not self.publishing.eager or self.publishing.answered(frame)
         if (level == "persisted" and answers_come) or frame == AFTER_RESEND:
-            # Every frame has its answer; asking for another one would only cost a round trip.
+            # Every frame gets its own answer, so another command would only cost a round trip.
             self._calls.flush(frame, token)
             return
         command = commands.Flush(id=self._calls.new_id(), level=level)
         self._calls.ask(command.id, command, token)
 
     def subscribe(self, token: Waiter, request: SubscribeRequest, sink: Sink) -> None:
-        """Resolved with the `Ack` when the subscription stands.
+        """Subscribe. Resolve `token` with the `Ack` of the server.
 
-        With `replace` one of the same id goes on until then, and ends with the reason `replaced`. Raises
-        `Disconnected`, `SubscriptionExists`, and what the bookmark store raises.
+        With `replace`, a subscription with the same id continues until then, and ends with the reason
+        `replaced`. Raises `Disconnected`, `SubscriptionExists`, and the errors of the bookmark store.
         """
         check_filter(request.filter, self.logon.check_ready().filter_bytes_max)
         self.publishing.flush()
@@ -248,19 +251,20 @@ class ClientProtocol:
         self._calls.ask(command.id, command, token, request, partial(self.subscriptions.begin, coming))
 
     def resubscribe(self, token: Waiter) -> None:
-        """Place the subscriptions again that were kept when a connection was lost, in the order in which they
-        were placed first.
+        """Resubscribe all subscriptions that were kept after a lost connection, in their original order.
 
-        Resolved with a list of (sub_id, error): those that were refused. Each of them has ended with its
-        error, and the exception listener was told. Raises `Disconnected`, `Closed`.
+        Resolve `token` with a list of (sub_id, error) of refused subscriptions. Each of them has ended with
+        its error, which was also reported to the exception listener. Raises `Disconnected`, `Closed`.
         """
         self.logon.check_ready()
         self._calls.place_next(ResubscribeRound(token, self.subscriptions.kept()))
         self._run_pending()
 
     def unsubscribe(self, token: Waiter, sub_ids: tuple[str, ...]) -> None:
-        """Resolved when the server has ended them; at once for those that only wait to be placed again.
-        Raises `Disconnected`, `SubscriptionUnknown`."""
+        """Unsubscribe. Resolve `token` once the server has ended the subscriptions.
+
+        Those that wait for resubscription end at once. Raises `Disconnected`, `SubscriptionUnknown`.
+        """
         check_sub_ids("unsubscribe", sub_ids)
         if self.logon.logged_on is not None or not set(sub_ids) <= set(self.subscriptions.kept()):
             self._check_known("unsubscribe", sub_ids, "nothing was ended")
@@ -273,7 +277,7 @@ class ClientProtocol:
         self._calls.ask(command.id, command, token)
 
     def leave(self, request: SubscribeRequest) -> None:
-        """End a subscription whose stream has no reader any more, unless it is over or replaced.
+        """End a subscription whose stream has no reader, unless it has ended or was replaced.
 
         Raises `Disconnected`.
         """
@@ -285,17 +289,17 @@ class ClientProtocol:
             self._calls.leave(request.context.sub_id)
 
     def pause(self, token: Waiter, sub_ids: tuple[str, ...]) -> None:
-        """Resolved when the server sends them no more. Raises `Disconnected`, `SubscriptionUnknown`."""
+        """Pause delivery. Resolve `token` once it stops. Raises `Disconnected`, `SubscriptionUnknown`."""
         self._check_known("pause", sub_ids, "nothing was paused")
         self.ask(token, lambda number: commands.Pause(id=number, sub_ids=sub_ids))
 
     def resume(self, token: Waiter, sub_ids: tuple[str, ...]) -> None:
-        """Resolved when they go on. Raises `Disconnected`, `SubscriptionUnknown`."""
+        """Resume delivery. Resolve `token` afterwards. Raises `Disconnected`, `SubscriptionUnknown`."""
         self._check_known("resume", sub_ids, "nothing was resumed")
         self.ask(token, lambda number: commands.Resume(id=number, sub_ids=sub_ids))
 
     def resolve(self, token: Waiter, asked: commands.Resolve) -> None:
-        """Resolved with `Resolved`: what `asked`, given an id, covers now. Raises `Disconnected`."""
+        """Send `asked` with an id. Resolve `token` with `Resolved`. Raises `Disconnected`."""
         check_filter(asked.filter, self.logon.check_ready().filter_bytes_max)
         self.publishing.flush()
         self.ask(token, lambda number: replace(asked, id=number))
@@ -303,39 +307,42 @@ class ClientProtocol:
     def ask(
         self, token: Waiter, make: Callable[[int], commands.Command], batch: MessageBatch | None = None
     ) -> None:
-        """Send the command that `make` gives for an id, resolved with its answer. Raises `Disconnected`."""
+        """Send the command that `make` returns for an id. Resolve `token` with its answer.
+
+        Raises `Disconnected`.
+        """
         self.logon.check_ready()
         number = self._calls.new_id()
         self._calls.ask(number, make(number), token, batch=batch)
 
     def consumed(self, sub_id: str, cost: int, request: SubscribeRequest | None = None) -> None:
-        """The application is done with `cost` of what was delivered to what `request` asked for."""
+        """Record that the application consumed messages of this cost from the subscription of `request`."""
         credit = self.subscriptions.consumed(sub_id, cost, request)
         if credit is not None:
             self._send(credit)
 
     def consumed_all(self, takings: Sequence[tuple[SubscribeRequest, int]]) -> None:
-        """Take in what was consumed of several subscriptions; see `consumed`."""
+        """Record consumption of several subscriptions (see `consumed`)."""
         self._send_credits(self.subscriptions.consumed_all(takings))
 
     def forked(self) -> None:
-        """Refuse everything: this is a forked child."""
+        """Reject all calls, because this is a forked child process."""
         self.logon.forked()
         self.publishing.forked()
 
     def close(self) -> None:
-        """Send what is gathered and hang up. Afterwards every call raises `Closed`."""
+        """Send gathered messages and close the connection. Afterwards every call raises `Closed`."""
         self.acks.send_all()
         self.logon.close()
         if self.logon.logged_on is not None:
             self.publishing.put_gathered()
         if self._connection is None:
-            refusal = Closed("the client was closed")
+            refusal = Closed(f"Client {self.name!r} is closed.")
             self.publishing.lost(refusal)
             self.subscriptions.lost("closed", refusal)
             self._effects.append(State(ConnectionState.SHUTDOWN))
         else:
-            self._effects.append(EndConnection(Closed("the client was closed")))
+            self._effects.append(EndConnection(Closed(f"Client {self.name!r} is closed.")))
 
     # -- inside -----------------------------------------------------------------------------------------
 
@@ -391,21 +398,23 @@ class ClientProtocol:
                 self._calls.retry_later(now)
 
     def _run_reported(self, step: Callable[[], None]) -> None:
-        """Take a step of the acknowledgements that no caller waits for, and report what it raises."""
+        """Run a step of acknowledgements without a caller, and report its errors."""
         try:
             step()
         except TickertapeError as error:
             self._effects.append(ReportError(error))
 
     def send_settlements(self) -> None:
-        """Put on the connection what is gathered of settlements, and everything published before: what comes
-        behind it may end leases. Never raises."""
+        """Send gathered settlements and all earlier publishes, because a later command may end leases.
+
+        Never raises.
+        """
         if self.acks.busy:
             self.acks.send_all()
             self.publishing.put_gathered()
 
     def _run_pending(self) -> None:
-        """Send the credit and the unsubscribes that subscriptions left."""
+        """Send pending credit and unsubscribes of subscriptions."""
         subscriptions = self.subscriptions
         grants, leaving = subscriptions.take_pending()
         self._send_credits(grants)
@@ -418,9 +427,9 @@ class ClientProtocol:
         elif isinstance(command, commands.LoggedOn):
             self._log_on(command, now)
         elif isinstance(command, commands.Heartbeat):
-            return  # life is seen where bytes arrive
+            return  # received bytes already prove that the server is alive
         elif self.logon.logged_on is None:
-            raise BadCommand(f"the server sent {type(command).__name__} before it answered the logon")
+            raise BadCommand(f"Unexpected {type(command).__name__} from the server before its logon answer.")
         elif isinstance(command, commands.Deliver):
             if batch is not None:
                 self.subscriptions.deliver(command, batch, now)
@@ -435,7 +444,7 @@ class ClientProtocol:
         elif isinstance(command, Answer):
             self._calls.answered(command)
         else:
-            raise BadCommand(f"{type(command).__name__} does not come from a server")
+            raise BadCommand(f"Invalid command {type(command).__name__}: a server does not send it.")
 
     def _published(self, command: commands.Persisted | commands.Processed | commands.Rejected) -> None:
         if self.acks.behind:
@@ -474,14 +483,14 @@ class ClientProtocol:
             return
         if self._goodbye is not None:
             error = self._goodbye
-        # What was not written yet belonged to this connection.
+        # Unwritten frames belong to the lost connection.
         self._effects[:] = [
             effect for effect in self._effects if not isinstance(effect, Send | EndConnection)
         ]
         was_on, closed = self.logon.accepted is not None, self.logon.closed
         self._connection = None
         self.heartbeat.end()
-        refusal: TickertapeError = Closed("the client was closed") if closed else error
+        refusal: TickertapeError = Closed(f"Client {self.name!r} is closed.") if closed else error
         try:
             error, reason, refusal = self.logon.lost(error)
             self.acks.lost()
@@ -490,7 +499,7 @@ class ClientProtocol:
                 self._calls.unanswered()
             self.subscriptions.lost(reason, refusal, keep=keep)
         finally:
-            # Whatever comes in between: nobody is left waiting, and who connects again hears of it.
+            # Even after an exception, no caller keeps waiting, and the driver learns of the loss.
             if self._logon_token is not None:
                 self._effects.append(ResolveCall(self._logon_token, refusal if closed else error))
                 self._logon_token = None

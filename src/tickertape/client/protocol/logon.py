@@ -1,6 +1,6 @@
-"""Logon state: credentials and options of the next logon, its answer, and why calls are refused.
+"""Logon state: credentials and options of the next logon, its answer, and the errors of refused calls.
 
-Publishing raises the same errors about a lost connection.
+Publishing raises the same errors after a lost connection.
 """
 
 from __future__ import annotations
@@ -25,106 +25,108 @@ from tickertape.wire.commands import LoggedOn, Logon
 
 
 class Advice(NamedTuple):
-    """The advice in errors: before the first connection, and after the loss of one."""
+    """Advice in errors, before the first connection and after a lost one."""
 
-    before: str = "call connect() first"
-    after: str = "call connect() again"
+    before: str = "Call connect() first."
+    after: str = "Call connect() again."
 
 
-HA_ADVICE: Final = Advice("call connect_and_logon() first", "the client connects again")
+HA_ADVICE: Final = Advice("Call connect_and_logon() first.", "The client reconnects automatically.")
 
 
 class LogonState:
-    """The standing of one client machine.
+    """Logon state of one client.
 
-    `name` is the client name, which was checked, `software` what the server is told about the program.
+    `name` is the validated client name. `software` describes this program to the server.
     """
 
     def __init__(self, name: str, software: str, publishing: Publisher, advice: Advice) -> None:
         self.command = Logon(name=name, software=software)
-        """First command on the next connection."""
+        """First command of the next connection."""
         self._publishing = publishing
         self._advice = advice
         self.accepted: LoggedOn | None = None
-        """The server's answer to the logon of this connection."""
+        """Answer of the server to the logon of this connection."""
         self.logged_on: LoggedOn | None = None
-        """The same, as soon as everything may be called."""
+        """The same answer, once all calls are possible."""
         self.closed = False
         """Whether the application closed the client."""
         self.displaced: TickertapeError | None = None
-        """Why the last connection ended, when another one took over the client name."""
+        """Error of the last connection, if another connection took over the client name."""
         self.ending: TickertapeError | None = None
-        """Why this connection is over, though its loss was not told yet."""
+        """Error of this connection, if it has ended but its loss is not processed yet."""
         self.loss: Disconnected | None = None
-        """The error that calls raise since the last connection ended. None before the first end."""
+        """Error that calls raise since the last connection ended. None before the first end."""
         self.ack_conflation = 0.0
-        """Seconds between two persisted acknowledgements, for the next logon; 0: one with each commit."""
+        """Seconds between two persisted acknowledgements for the next logon. 0: one per commit."""
         self._stopped: Disconnected | None = None
 
     @property
     def connected(self) -> bool:
-        """Whether everything may be called, as far as it is known."""
+        """Whether all calls are possible, according to the present state."""
         return self.logged_on is not None and self.ending is None
 
     def set_ack_conflation(self, interval: float | str | None) -> None:
-        """Ask for it with the next logon. Raises `BadOption`."""
+        """Set the acknowledgement conflation of the next logon. Raises `BadOption`."""
         seconds = 0.0 if interval is None else parse_interval(interval)
         if seconds and not conflation_seconds_min <= seconds <= conflation_seconds_max:
             raise BadOption(
-                f"Cannot use an ack_conflation of {interval!r}: it is {conflation_seconds_min:g} to "
-                f"{conflation_seconds_max:,.0f} seconds."
+                f"Invalid ack_conflation {interval!r}. "
+                f"Use {conflation_seconds_min:g} to {conflation_seconds_max:,.0f} seconds."
             )
         self.ack_conflation = seconds
 
     @property
     def options(self) -> str:
-        """The options of the next logon."""
+        """Options of the next logon."""
         return f"ack_conflation={round(self.ack_conflation * 1000)}ms" if self.ack_conflation else ""
 
     def set_credentials(self, user: str | None, password: str | None) -> None:
-        """Use these with the next logon. Raises `BadOption` for other types, and when they are too long."""
+        """Set the credentials of the next logon. Raises `BadOption` for other types and long texts."""
         size = 0
         for what, text in (("user", user), ("password", password)):
             if text is None:
                 continue
             if not isinstance(text, str):
-                raise BadOption(f"{what} is text, not {type(text).__name__}")
+                raise BadOption(f"Invalid {what}: expected str, got {type(text).__name__}.")
             encoded = text.encode(errors="surrogatepass")
-            if encoded.decode(errors="ignore") != text:  # an exception of the codec would have the password
-                raise BadOption(f"the {what} cannot be sent, it is no Unicode text")
+            if encoded.decode(errors="ignore") != text:  # an exception of the codec would show the password
+                raise BadOption(f"Invalid {what}: it must be valid Unicode text.")
             size += len(encoded)
         if size > credentials_bytes_max:
             raise BadOption(
-                f"user and password have {size} bytes, at most {credentials_bytes_max} can be sent"
+                f"User and password of {size} bytes are too long. Use at most {credentials_bytes_max} bytes."
             )
         self.command = Logon(
             name=self.command.name, software=self.command.software, user=user, password=password
         )
 
     def check_ready(self) -> LoggedOn:
-        """Return the answer to the logon. Raises `Closed` or `Disconnected` unless all may be called."""
+        """Return the answer to the logon. Raises `Closed` or `Disconnected` unless calls are possible."""
         if self.closed:
-            raise Closed("the client was closed")
+            raise Closed(f"Client {self.command.name!r} is closed.")
         if self.logged_on is None:
             if self.loss is not None:
-                raise self.loss.with_traceback(None)  # else it grows with each call
-            raise Disconnected(f"not connected: {self._advice.before}")
+                raise self.loss.with_traceback(None)  # otherwise the traceback grows with each call
+            raise Disconnected(f"Not connected. {self._advice.before}")
         if self.ending is not None:
             ended = self.ending
             raise ended.with_traceback(None) if isinstance(ended, Disconnected) else _ended(ended)
         return self.logged_on
 
     def accept(self, answer: LoggedOn) -> None:
-        """The server has accepted the logon. Raises `BadCommand` when it says so twice, and for a last
-        persisted sequence that leaves none to a publish store; `BadVersion` for a version that was not
-        offered."""
+        """Record the server's answer to the logon.
+
+        Raises `BadCommand` for a second answer, and for a last persisted sequence that leaves no sequence
+        numbers to a publish store. Raises `BadVersion` for a version that was not offered.
+        """
         if self.accepted is not None:
-            raise BadCommand("the server answered the logon twice")
+            raise BadCommand("Unexpected second answer to the logon.")
         if answer.version not in self.command.versions:
             offered = ", ".join(map(str, self.command.versions))
             raise BadVersion(
-                f"Cannot log on: the server chose version {answer.version} of the protocol, this client "
-                f"speaks {offered}. Update the older side."
+                f"Cannot log on: the server chose protocol version {answer.version}, this client supports "
+                f"{offered}. Update the older side."
             )
         if self._publishing.store is not None:
             check_sequences_left(self.command.name, answer.last_persisted)
@@ -132,53 +134,61 @@ class LogonState:
         self.accepted = answer
 
     def ready(self, answer: LoggedOn) -> None:
-        """From here on everything may be called."""
+        """Allow all calls from now on."""
         self.logged_on = answer
         self.displaced = None
 
     def end(self, error: TickertapeError) -> None:
-        """Refuse calls from now on: this connection is over because of `error`."""
+        """Refuse calls from now on, because `error` ended this connection."""
         self.ending = error
 
     def forked(self) -> None:
-        """Forget the logon: this is a forked child, and the connection is its parent's."""
+        """Forget the logon in a forked child, because the connection belongs to the parent."""
         self.logged_on = None
 
     def close(self) -> None:
-        """The application has closed the client."""
+        """Record that the application closed the client."""
         self.closed = True
 
     def lost(self, error: TickertapeError) -> tuple[TickertapeError, str, TickertapeError]:
-        """The connection is gone, because of `error`: the cause that counts, which is the publish store's
-        error when that failed, what streams say as their reason, and what calls that wait raise."""
+        """Process the loss of the connection because of `error`.
+
+        Return the actual cause (an error of the publish store takes precedence), the end reason of streams,
+        and the error of pending calls.
+        """
         if self.accepted is not None and isinstance(error, NameInUse):
             self.displaced = error
         self.logged_on = self.accepted = self.ending = None
-        refusal = Closed("the client was closed") if self.closed else Disconnected("the connection was lost")
+        name = self.command.name
+        refusal = Closed(f"Client {name!r} is closed.") if self.closed else Disconnected("Connection lost.")
         error = self._publishing.lost(refusal) or error
         if self.closed:
             return error, "closed", refusal
         ended = error if isinstance(error, Disconnected) else _ended(error)
-        loss = Disconnected(f"{ended}; {self._advice.after}")
+        advice = "Give each client a unique name." if isinstance(error, NameInUse) else self._advice.after
+        loss = Disconnected(f"{str(ended).rstrip('.')}. {advice}")
         loss.__cause__ = error
         self._refuse(self._stopped or loss)
         return error, error.code, ended
 
     def stop(self, error: TickertapeError) -> None:
-        """Give up connecting: every call raises, publishes into a store too, from now on, or from the end
-        of the connection on.
+        """Stop connecting. Every call raises, also publishes into a store.
+
+        This applies at once, or from the end of the present connection.
         """
-        stopped = Disconnected(str(error) if isinstance(error, Disconnected) else f"given up: {error}")
+        stopped = Disconnected(
+            str(error) if isinstance(error, Disconnected) else f"Stopped connecting: {error}"
+        )
         stopped.__cause__ = error
         self._stopped = stopped
         if self.logged_on is None:
             self._refuse(stopped)
 
     def begin(self) -> None:
-        """The driver connects (again): publishes go into the store meanwhile."""
+        """Record that the driver connects. Meanwhile publishes go into the publish store."""
         self._stopped = None
         if self.logged_on is None:
-            self._refuse(Disconnected(f"there is no connection yet; {self._advice.after}"))
+            self._refuse(Disconnected(f"Not connected yet. {self._advice.after}"))
 
     def _refuse(self, loss: Disconnected) -> None:
         self.loss = loss
@@ -186,6 +196,6 @@ class LogonState:
 
 
 def _ended(error: TickertapeError) -> Disconnected:
-    lost = Disconnected(f"the connection was ended ({error.code}): {error}")
+    lost = Disconnected(f"Connection closed ({error.code}): {error}")
     lost.__cause__ = error
     return lost

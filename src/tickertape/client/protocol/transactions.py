@@ -1,6 +1,6 @@
-"""Transactions of a client: gathers messages, stages them and commits them, as steps.
+"""Transactions of a client: gather messages, stage them and commit them, as steps.
 
-Invariant: nothing is published before the commit, and never a part of a transaction.
+Invariant: nothing is published before the commit, and a transaction is never published in part.
 """
 
 from __future__ import annotations
@@ -39,44 +39,50 @@ from tickertape.payload.bodies import encode
 from tickertape.wire import commands
 
 _TEXT_BYTES: Final = 4
-"""Of a character in UTF-8, at most."""
+"""Most bytes of a character in UTF-8."""
 _NOT_STAGED: Final = (TransactionUnknown, StagingFailed)
-"""Errors after which a transaction must be staged again before it can be committed."""
+"""Errors after which a transaction must be staged again before a commit."""
 _NOTHING_SAID: Final = (Closed, Disconnected, TimedOut, TransactionBusy, LimitReached)
-"""Errors that leave open whether it is on its way into the log."""
+"""Errors after which the commit may still succeed."""
 _NO_ROOM: Final = (TransactionTooLarge, StagingFull, LimitReached)
-"""Refusals of a stage in which parts of earlier attempts count."""
+"""Errors of a stage that parts of earlier attempts can cause."""
 Make: TypeAlias = Callable[[int], commands.Command]
 Steps: TypeAlias = Generator[tuple[Make, MessageBatch | None], object, commands.Committed]
-"""What is to be asked one after the other: commands that are made of their ids, and what they carry; it is
-sent each answer, see `onward`."""
+"""Steps of a transaction: each yields a command factory (of an id) and an optional batch.
+
+The answer is sent back (see `onward`).
+"""
 
 
 Next = TypeVar("Next")
 
 
 class ConnectionPin:
-    """Sees to it that all that is asked for one attempt goes over one connection: what was staged and not
-    prepared is dropped with the connection, and what is staged behind that would be committed without it."""
+    """Ensures that all commands of one attempt use the same connection.
+
+    A lost connection discards staged but unprepared messages. Later stages would be committed without them.
+    """
 
     def __init__(self) -> None:
         self._first: commands.LoggedOn | None = None
 
     def check(self, logged_on: commands.LoggedOn | None) -> None:
-        """`logged_on`: what the server said at the logon of the connection that there is now, if there is
-        one. Raises `Disconnected` when it is another one than the first time."""
+        """Compare the logon answer of the present connection, if any, with the one of the first call.
+
+        Raises `Disconnected` for another connection.
+        """
         if self._first is None:
             self._first = logged_on
         elif logged_on is not None and logged_on is not self._first:
             raise Disconnected(
-                "the connection was lost, and another one made, while a transaction was staged"
+                "Cannot stage the transaction: the connection was replaced meanwhile. Commit it again."
             )
 
 
 def asking(
     core: ClientProtocol, make: Make, batch: MessageBatch | None, same: ConnectionPin | None
 ) -> Callable[[Waiter], None]:
-    """Return the start of a call for a transaction; over the `same` connection as before, if given."""
+    """Return a function that starts a call of a transaction, on the `same` connection as before if given."""
 
     def begin(call: Waiter) -> None:
         if same is not None:
@@ -87,22 +93,23 @@ def asking(
 
 
 class CommittedTransaction(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a transaction."""
+    """Result of a transaction."""
 
     name: str
     repeated: bool
-    """It was committed before: nothing was published now."""
+    """Whether the transaction was committed before, so that nothing was published now."""
     messages: int
-    """How many messages were published now."""
+    """Number of messages published now."""
     bookmark: str | None
-    """Of the last of them; None when there is none, or it was repeated."""
+    """Bookmark of the last published message. None for an empty or a repeated transaction."""
 
 
 class TransactionBuffer:
-    """The messages of a transaction, in frames as they are staged, at most `bytes_max` bytes of them.
+    """Messages of a transaction, in frames for staging, at most `bytes_max` bytes.
 
-    Which transaction it is, is said by `publisher` (the name under whose id its messages come), `space` and
-    `name`; see `Client.transaction`. Raises `BadOption`, `BadName` for `publisher`."""
+    `publisher` (the client name of the publisher id), `space` and `name` identify the transaction. See
+    `Client.transaction`. Raises `BadOption`, `BadName` for `publisher`.
+    """
 
     def __init__(
         self, publisher: str, name: str | None, space: str = "", bytes_max: int | str | None = None
@@ -115,11 +122,11 @@ class TransactionBuffer:
         self.result: CommittedTransaction | None = None
         self.aborted = False
         self.uncertain = False
-        """A commit was asked for, and what came of it is not known: it may be in the log."""
+        """Whether a commit was requested and its outcome is unknown."""
         self._asked: tuple[str, ...] | None = None
-        """The parts of which the server was asked to commit it, when it was."""
+        """Parts of the requested commit, or None."""
         self._left = False
-        """An earlier attempt staged something: the server may still have it."""
+        """Whether an earlier attempt staged messages, which the server may still have."""
         self._builder = BatchBuilder()
         self._frames: list[MessageBatch] = []
         self._bytes = 0
@@ -133,9 +140,11 @@ class TransactionBuffer:
         correlation_id: str | None = None,
         sow_key: str | None = None,
     ) -> None:
-        """Add one message, as `Client.publish` takes it. Raises `BadTopic`, `BadMessage`,
-        `MessageTooLarge`, `TransactionTooLarge` (it is then not added), `UsageError` when it is over, or
-        `uncertain`."""
+        """Add one message (see `Client.publish`).
+
+        Raises `BadTopic`, `BadMessage`, `MessageTooLarge`, `TransactionTooLarge` (the message is not added),
+        and `UsageError` for a finished or `uncertain` transaction.
+        """
         self._check_adding()
         check_topic(topic)
         body = encode(data)
@@ -147,22 +156,24 @@ class TransactionBuffer:
         self._builder.add(topic, body, expiration_ms=life, correlation_id=correlation, key=key)
 
     def publish_batch(self, topic: str, messages: Iterable[object]) -> None:
-        """Add many messages. Raises as `publish`; those before the one that raised are added."""
+        """Add many messages. Raises the errors of `publish`. Messages before the error stay added."""
         self._check_adding()
         check_topic(topic)
         for chunk in chunks_of_messages(topic, messages, lambda: stage_frame_bytes):
             self._add_frame(chunk.make())
 
     def publish_arrow(self, topic: str, table: object, *, column: str | None = None) -> None:
-        """Add each value of an Arrow column, as `Client.publish_arrow` takes it. Raises as `publish_batch`,
-        and `UsageError` where there is no such column."""
+        """Add each value of an Arrow column (see `Client.publish_arrow`).
+
+        Raises the errors of `publish_batch`, and `UsageError` for an unknown column.
+        """
         self._check_adding()
         check_topic(topic)
         for chunk in chunks_from_arrow(topic, table, column, lambda: stage_frame_bytes):
             self._add_frame(chunk.make())
 
     def __len__(self) -> int:
-        """How many messages were added."""
+        """Return the number of added messages."""
         return sum(frame.count for frame in self._frames) + self._builder.count
 
     def _add_frame(self, frame: MessageBatch) -> None:
@@ -179,7 +190,7 @@ class TransactionBuffer:
             self._bytes += frame.nbytes
 
     def _has_room(self, topic: str, cost: int) -> bool:
-        """Whether a message fits into the frame that is open: the server takes no larger one."""
+        """Return whether a message fits into the open frame within the limits of the server."""
         builder = self._builder
         return (
             builder.size_bytes + cost <= stage_frame_bytes
@@ -191,44 +202,45 @@ class TransactionBuffer:
         self._check_open()
         if self.uncertain:
             raise UsageError(
-                "a commit of this transaction was asked for and not answered: commit it again, or begin "
-                "another one"
+                f"Cannot add to transaction {self.key.name!r}: the outcome of its commit is unknown. "
+                "Commit it again, or start another one."
             )
-        self._asked = None  # what was staged for a commit that was refused is not all of it any more
+        self._asked = None  # the staged parts of a refused commit are no longer complete
 
     def _check_open(self) -> None:
         if self.result is not None or self.aborted:
-            raise UsageError("this transaction is over: begin another one")
+            raise UsageError(f"Transaction {self.key.name!r} is finished. Start another one.")
 
     def _check_room(self, nbytes: int) -> None:
         if self._bytes + self._builder.size_bytes + nbytes > self.bytes_max:
             raise TransactionTooLarge(
-                f"this transaction gathers at most {self.bytes_max} bytes in memory: commit less at a time, "
-                "or give it a larger bytes_max"
+                f"Transaction {self.key.name!r} exceeds {self.bytes_max} bytes in memory. "
+                "Commit less at a time, or use a larger bytes_max."
             )
 
-    # -- asking the server ------------------------------------------------------------------------------
+    # -- commands ---------------------------------------------------------------------------------------
 
     def committing(self) -> Steps:
-        """Yield the commands that commit it; may be started again when it was cut short."""
+        """Yield the commands of a commit. It may be restarted after an interruption."""
         self._check_open()
         self._close_frame()
         if self._asked is not None:
-            # It may be in the log, or on its way there, or still be staged.
+            # The transaction may be committed, being committed, or still be staged.
             with suppress(*_NOT_STAGED):
                 return (yield from self._commit_parts(self._asked))
         parts: tuple[str, ...] = ()
         if self._frames:
-            # Of a name of its own: what an earlier attempt staged on this connection must not be added to.
+            # A new part name avoids appending to a part that an earlier attempt staged on this connection.
             parts = (uuid4().hex,)
             yield from self._stage(parts[0])
         return (yield from self._commit_parts(parts))
 
     def _stage(self, part: str) -> Generator[tuple[Make, MessageBatch | None], object, None]:
-        """Stage all of it, and drop what earlier attempts staged, which counts against the same limits.
+        """Stage all messages, and discard parts of earlier attempts, which count against the same limits.
 
-        That is safe: the server knows of no commit of this name (it answers `TransactionBusy` if there is
-        one), and a commit drops every part but its own anyway."""
+        This is safe: the server knows no commit of this name (otherwise it answers `TransactionBusy`), and a
+        commit discards all other parts anyway.
+        """
         left, self._left = self._left, True
         if left:
             yield aborting(self.key), None
@@ -239,7 +251,7 @@ class TransactionBuffer:
                 raise
         else:
             return
-        # A process that ended may have left parts under this name; nobody else can know theirs.
+        # A dead process may have left parts under this name. No other process can know their names.
         yield aborting(self.key), None
         yield from staging(self.key, part, self._frames)
 
@@ -259,7 +271,7 @@ class TransactionBuffer:
         return answer
 
     def committed(self, answer: commands.Committed) -> CommittedTransaction:
-        """Take in that it is in the log."""
+        """Record that the transaction is in the log."""
         last = Bookmark(answer.publisher, answer.sequence)
         self.result = CommittedTransaction(
             name=self.key.name,
@@ -271,13 +283,16 @@ class TransactionBuffer:
         return self.result
 
     def aborting(self) -> Make | None:
-        """Forget all of it; the command that drops what the server may have of it, if there is something.
-        Raises `UsageError` once it was committed, or may have been."""
+        """Discard all messages. Return the abort command if the server may have parts, or None.
+
+        Raises `UsageError` after a commit, or if its outcome is unknown.
+        """
         if self.result is not None:
-            raise UsageError("this transaction was committed")
+            raise UsageError(f"Cannot abort transaction {self.key.name!r}: it was committed.")
         if self.uncertain:
             raise UsageError(
-                "its commit was asked for and not answered, so it may be in the log: commit it again to know"
+                f"Cannot abort transaction {self.key.name!r}: the outcome of its commit is unknown. "
+                "Commit it again to learn it."
             )
         self.aborted = True
         self._frames = []
@@ -289,8 +304,10 @@ class TransactionBuffer:
 def staging(
     key: commands.Transaction, part: str, frames: Iterable[MessageBatch]
 ) -> Generator[tuple[Make, MessageBatch | None], object, None]:
-    """Yield the commands to have `frames` staged and durable as a part of a transaction. Raises
-    `TransactionUnknown` when the server says that it has something else than all of them."""
+    """Yield the commands that stage `frames` durably as a part of a transaction.
+
+    Raises `TransactionUnknown` if the server has another number of messages.
+    """
     messages = 0
     for frame in frames:
         yield (lambda number: commands.Stage(id=number, transaction=key, part=part)), frame
@@ -298,17 +315,19 @@ def staging(
     answer = yield (lambda number: commands.Prepare(id=number, transaction=key, part=part)), None
     if isinstance(answer, commands.Staged) and answer.messages != messages:
         raise TransactionUnknown(
-            f"{answer.messages} of {messages} messages are staged for a part of {key.name}: it was dropped, "
-            "and begun again, meanwhile; nothing of it is published, commit it again"
+            f"Cannot commit transaction {key.name!r}: {answer.messages} of {messages} messages are staged. "
+            "The part was discarded and started again meanwhile. Nothing was published, so commit it again."
         )
 
 
 def onward(steps: Generator[Next, object, object], answer: object) -> Next:
-    """Tell the steps what the last one came to, an answer or an error; the next one. Raises `StopIteration`
-    with the outcome, and errors after which there is none."""
+    """Pass an answer or an error to the steps, and return the next step.
+
+    Raises `StopIteration` with the outcome, and errors that end the steps.
+    """
     return steps.throw(answer) if isinstance(answer, Exception) else steps.send(answer)
 
 
 def aborting(key: commands.Transaction) -> Make:
-    """The command that drops what is staged for a transaction."""
+    """Return the command that discards the staged parts of a transaction."""
     return lambda number: commands.Abort(id=number, transaction=key)

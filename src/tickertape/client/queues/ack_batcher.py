@@ -1,8 +1,8 @@
 """Acknowledgement batcher: gathers acknowledgements, and settlements that wait for store space.
 
-Gathered acknowledgements are sent when there are enough, when their time has come, and before anything that
-could make them too late. A settlement never overtakes an earlier one. A duplicate does no harm, so where an
-exception comes between two steps a settlement is sent twice rather than never.
+Gathered acknowledgements are sent at a number, after a timeout, and before any command that would make them
+late. Settlements are sent in order. A duplicate is harmless, so after an exception between two steps a
+settlement is sent twice rather than never.
 """
 
 from __future__ import annotations
@@ -27,46 +27,48 @@ from tickertape.client.publishing.publisher import Publisher
 from tickertape.client.queues.settlements import bodies_of, bodies_of_gathered, body_of_filter
 from tickertape.wire.commands import Deliver
 
-_NOT_SENT: Final = "a client without a front has nowhere to send settlements"
+_NOT_SENT: Final = "Cannot create a lease: call attach() first, so that settlements can be sent."
 
 
 _AT_ONCE: Final = float("-inf")
 
 
 class AckBatcher:
-    """The settling part of the client machine. Leases report to what was given to `attach`."""
+    """Settlements of one client. Leases report to the object given to `attach`."""
 
     def __init__(self, publishing: Publisher) -> None:
         self._publishing = publishing
         self.settling: Settling | None = None
         self.batch_size = 1
-        """Acknowledgements that are gathered at most."""
+        """Number of acknowledgements that triggers sending."""
         self.timeout = ack_timeout_seconds_default
-        """How long they are kept, in seconds."""
+        """Longest time that acknowledgements are gathered, in seconds."""
         self.automatic = False
-        """Whether messages delivered from now on are settled by themselves."""
+        """Whether messages delivered from now on are settled automatically."""
         self._outbox: deque[bytes] = deque()
-        """Settlements that are still to be published."""
+        """Settlements that are not published yet."""
         self._by_id: dict[str, AckAccumulator] = {}
-        """Of each subscription that was granted a backlog."""
+        """Accumulators of subscriptions with a backlog."""
         self._loose = AckAccumulator()
-        """Of acknowledgements by bookmark."""
+        """Accumulator of acknowledgements by bookmark."""
         self._leases: WeakSet[Lease] = WeakSet()
-        """Leases whose messages are settled by themselves."""
+        """Leases whose messages are settled automatically."""
         self._deadline: float | None = None
         self._connected = False
         self.behind = False
-        """A settlement is kept until there is an answer to what was published before: what comes meanwhile
-        would be kept too, so that it is gathered further, and `answered` sends it."""
+        """Whether a stored settlement waits for the answer to earlier publishes.
+
+        Later acknowledgements would wait too, so they are gathered further, and `answered` sends them.
+        """
 
     def attach(self, settling: Settling) -> None:
-        """Let leases report to `settling`, the driver of the client."""
+        """Set `settling`, the driver of the client, as the receiver of reports from leases."""
         self.settling = settling
 
     # -- subscriptions ----------------------------------------------------------------------------------
 
     def granted(self, sub_id: str, backlog: int) -> None:
-        """The server lets a subscription to queues hold so many unacknowledged messages; 0: it is to none."""
+        """Set the number of unacknowledged messages that a subscription may hold. 0: not a queue."""
         if not backlog:
             self.ended(sub_id)
             return
@@ -75,7 +77,7 @@ class AckBatcher:
         self._measure()
 
     def ended(self, sub_id: str) -> None:
-        """The subscription is over. What is left of it to be sent is sent as `send_all` does."""
+        """Record the end of a subscription, and send its acknowledgements as `send_all` does."""
         gathering = self._by_id.pop(sub_id, None)
         if gathering is not None:
             gathering.gather(1)
@@ -101,28 +103,32 @@ class AckBatcher:
             self._leases.add(lease)
         return lease
 
-    # -- what the application says ----------------------------------------------------------------------
+    # -- calls of the application -----------------------------------------------------------------------
 
     def configure(self, *, batch_size: int | None = None, timeout: float | str | None = None) -> None:
-        """Gather so many from now on, or so long; `flush` is to follow. Raises `BadOption`."""
+        """Set the limits of gathering. The caller must call `flush` next. Raises `BadOption`."""
         if batch_size is not None:
             if type(batch_size) is not int or not 0 < batch_size <= ack_batch_messages_max:
-                raise BadOption(f"ack_batch_size is 1 to {ack_batch_messages_max:,}, not {batch_size!r}")
+                raise BadOption(
+                    f"Invalid ack_batch_size {batch_size!r}. Use 1 to {ack_batch_messages_max:,}."
+                )
             self.batch_size = batch_size
             self._measure()
         if timeout is not None:
             seconds = parse_interval(timeout)
             if not 0 < seconds <= lease_seconds_max:
-                raise BadOption(f"ack_timeout is above 0 and at most {lease_seconds_max:.0f} seconds")
+                raise BadOption(
+                    f"Invalid ack_timeout {timeout!r}. "
+                    f"Use more than 0 and at most {lease_seconds_max:.0f} seconds."
+                )
             self.timeout = seconds
 
     def set_automatic(self, *, enabled: bool) -> None:
-        """Settle what is delivered from now on by itself, or not."""
+        """Enable or disable automatic settlement of messages delivered from now on."""
         self.automatic = enabled
 
     def acknowledged(self, gathering: AckAccumulator, now: Now) -> None:
-        """Something was put into `gathering`: send it, or see to it that it is sent in time. Raises as
-        `flush`."""
+        """Send the acknowledgements of `gathering`, or schedule that. Raises the errors of `flush`."""
         if len(gathering.items) >= gathering.limit:
             if not self.behind or self.batch_size == 1:
                 self._gather_out(gathering)
@@ -137,11 +143,11 @@ class AckBatcher:
             self._look_at(now.mono + self.timeout)
         elif not gathering.items and (gathering.dropped or not self._connected):
             dropped, gathering.dropped = gathering.dropped, False
-            self._publishing.check_settles()  # the loss of the connection was quicker, and took it
+            self._publishing.check_settles()  # a concurrent loss of the connection discarded the item
             if dropped:
                 raise Disconnected(
-                    "Cannot acknowledge: the connection was lost before the acknowledgement was sent. The "
-                    "queue delivers the message again"
+                    "Cannot acknowledge: the connection was lost before the acknowledgement was sent. "
+                    "The queue redelivers the message."
                 )
 
     def _look_at(self, at: float) -> None:
@@ -151,8 +157,10 @@ class AckBatcher:
     def acknowledge(
         self, queue: str, marks: Marks, now: Now, gathering: AckAccumulator | None = None
     ) -> None:
-        """Messages are done that are named by their bookmarks; `gathering`: that of their subscription, where
-        it is known. Raises as `flush`."""
+        """Acknowledge messages by bookmark. Raises the errors of `flush`.
+
+        `gathering` is the accumulator of their subscription, if known.
+        """
         marks = list(marks)
         self._touch(queue, marks)
         if gathering is None:
@@ -161,21 +169,21 @@ class AckBatcher:
         self.acknowledged(gathering, now)
 
     def settle(self, queue: str, action: Action, marks: Marks, extend_ms: int = 0) -> None:
-        """Settle messages. Raises as `flush`."""
+        """Settle messages. Raises the errors of `flush`."""
         marks = list(marks)
         if action != "extend":
             self._touch(queue, marks)
         self._say(bodies_of(queue, action, marks, extend_ms, self._marks_max))
 
     def settle_all(self, queue: str, action: Action, filter: str, extend_ms: int = 0) -> None:
-        """Settle all messages that pass `filter`. Raises as `flush`."""
+        """Settle all messages that match `filter`. Raises the errors of `flush`."""
         self._say([body_of_filter(queue, action, filter, extend_ms)])
 
     def flush(self) -> None:
-        """Send all that is gathered, as far as the publish store has room.
+        """Send all gathered settlements, within the space of the publish store.
 
-        Raises what `Publisher.publish` raises; what it could not send is then lost, but for a `StoreError`:
-        it is sent when the store works again.
+        Raises the errors of `Publisher.publish`. Unsent settlements are then lost, except after a
+        `StoreError`: they are sent once the store works again.
         """
         if self._loose.items or any(gathering.items for gathering in self._by_id.values()):
             for gathering in (*self._by_id.values(), self._loose):
@@ -184,7 +192,7 @@ class AckBatcher:
         self._drain()
 
     def flush_all(self) -> None:
-        """As `flush`. Raises `StoreFull` too, while there is no room for all of it."""
+        """Flush. Also raises `StoreFull` without space for all settlements."""
         self.flush()
         while self._outbox:
             self._publishing.settle(self._outbox[0])
@@ -194,21 +202,21 @@ class AckBatcher:
 
     @property
     def busy(self) -> bool:
-        """Whether there is a subscription to queues, or something to be sent."""
+        """Whether a queue subscription exists, or settlements are pending."""
         return bool(self._by_id or self._outbox or self._loose.items)
 
     @property
     def waiting(self) -> bool:
-        """Whether settlements wait for room in the publish store."""
+        """Whether settlements wait for space in the publish store."""
         return bool(self._outbox)
 
     def room(self) -> None:
-        """The publish store may have room for what waits. Raises `StoreError`."""
+        """Send waiting settlements, because the publish store may have space. Raises `StoreError`."""
         if self._outbox:
             self._drain()
 
     def answered(self) -> None:
-        """An answer to a publish is about to be taken: send what waited for it. Raises as `flush`."""
+        """Send settlements that waited for the answer to a publish. Raises the errors of `flush`."""
         self.behind = False
         self._measure()
         for gathering in (*self._by_id.values(), self._loose):
@@ -218,13 +226,13 @@ class AckBatcher:
         self.behind = False
 
     def connected(self) -> None:
-        """Everything may be called. Raises `StoreError`."""
+        """Continue on a new connection. Raises `StoreError`."""
         self._connected = True
         self._measure()
         self.room()
 
     def lost(self) -> None:
-        """The connection is gone: what is gathered goes into the publish store, or is lost without one."""
+        """Process a lost connection: store gathered settlements, or drop them without a publish store."""
         self._connected = self.behind = False
         if self._publishing.store is None:
             for gathering in (*self._by_id.values(), self._loose):
@@ -237,26 +245,26 @@ class AckBatcher:
         self.send_all()
 
     def unsettled(self) -> bool:
-        """Send all that is gathered, as `send_all`; whether anything published has no answer yet."""
+        """Send all as `send_all` does. Return whether any publish is unanswered."""
         self.send_all()
         return bool(self._outbox) or self._publishing.unsettled()
 
     def send_all(self) -> None:
-        """Flush without raising: what the store does not take waits."""
+        """Flush without raising. Settlements that the store rejects wait."""
         try:
             self.flush()
         except TickertapeError:
             return
 
     def next_deadline(self) -> float | None:
-        """When `wake` wants to be called (monotonic seconds), or None."""
+        """Return when to call `wake` (monotonic seconds), or None."""
         return self._deadline
 
     def wake(self, now: Now) -> None:
-        """Flush when it is due. Raises as `flush`."""
+        """Flush when due. Raises the errors of `flush`."""
         if self._deadline is not None and self._deadline <= now.mono:
             self.flush()
-            # Who reads the answers may be busy with a handler for longer than a lease lasts.
+            # A handler may block the reader of answers for longer than a lease lasts.
             self._publishing.flush()
 
     # -- inside -----------------------------------------------------------------------------------------
@@ -280,7 +288,7 @@ class AckBatcher:
             self._deadline = _AT_ONCE
 
     def _gather_out(self, gathering: AckAccumulator) -> None:
-        gathering.timed = False  # first: whoever appends from here on comes again
+        gathering.timed = False  # first, so that a concurrent append schedules another call
         if self.behind:
             self._measure()
         items = gathering.items
@@ -295,7 +303,7 @@ class AckBatcher:
             try:
                 self.behind = self._publishing.settle(outbox[0])
             except StoreFull:
-                return  # `room` goes on
+                return  # `room` continues
             except StoreError:
                 raise
             except TickertapeError:

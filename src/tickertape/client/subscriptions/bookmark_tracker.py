@@ -1,6 +1,6 @@
 """Bookmark tracker: the delivered bookmarks of a subscription, with or without a bookmark store.
 
-Exceptions of an application's store become a `TickertapeError`.
+Exceptions of a custom store become a `TickertapeError`.
 """
 
 from __future__ import annotations
@@ -20,40 +20,40 @@ T = TypeVar("T")
 
 
 class StoredBookmarkTracker:
-    """A subscription that a bookmark store remembers. Every call may raise a `TickertapeError`."""
+    """Tracker that uses a bookmark store. Every call may raise a `TickertapeError`."""
 
     comes_again = True
-    """Whether messages that were not discarded are redelivered after a resumption."""
+    """Whether undiscarded messages are redelivered after a resumption."""
 
     def __init__(self, store: BookmarkStore, sub_id: str) -> None:
         self._store = store
         self._sub_id = sub_id
 
     def resumed(self, *, conflated: bool) -> None:
-        """The subscription is about to be placed (again)."""
+        """Prepare for a subscribe or resubscribe."""
         asked(lambda: self._store.resumed(self._sub_id, forget_beyond=conflated))
 
     def started(self, bookmarks: Sequence[Bookmark]) -> None:
-        """The server says after which message it begins; none: at the beginning of the log."""
+        """Record the start reported by the server. No bookmark means the start of the log."""
         asked(lambda: self._store.started(self._sub_id, bookmarks))
 
     def new_rows(self, publishers: Publishers, sequences: UInt64s) -> Mask | None:
-        """A batch came: which rows are for the application; None = all."""
+        """Record a batch. Return the mask of rows for the application, or None for all."""
         return asked(lambda: self._store.log(self._sub_id, publishers, sequences))
 
     def noticed(self, bookmark: Bookmark) -> None:
-        """Everything up to there was delivered."""
+        """Record that everything up to the bookmark was delivered."""
         asked(lambda: self._store.persisted(self._sub_id, bookmark))
 
     def most_recent(self) -> list[Bookmark]:
-        """Where to resume; none: at the beginning of the log."""
+        """Return the recovery point. No bookmark means the start of the log."""
         return asked(lambda: list(self._store.most_recent(self._sub_id)))
 
 
 class MemoryBookmarkTracker:
-    """A subscription that nobody discards messages of: what was delivered is done with.
+    """Tracker without a bookmark store. Delivered messages count as processed.
 
-    Its memory: `bookmark_publishers_max` publishers, and no message.
+    It remembers at most `bookmark_publishers_max` publishers, and no messages.
     """
 
     comes_again = False
@@ -62,20 +62,20 @@ class MemoryBookmarkTracker:
         self._point = RecoveryPoint()
         self._delivered = 0
         self._seen: dict[int, tuple[int, int]] = {}
-        """Of each publisher the ordinal of its last message, and the sequence; the latest is the last."""
+        """Ordinal and sequence of the last message of each publisher, the latest publisher last."""
 
     def resumed(self, *, conflated: bool) -> None:
-        """See `StoredBookmarkTracker`."""
+        """Implement `StoredBookmarkTracker.resumed`."""
         if conflated:
             self._point.again(self._delivered)
 
     def started(self, bookmarks: Sequence[Bookmark]) -> None:
-        """See `StoredBookmarkTracker`."""
+        """Implement `StoredBookmarkTracker.started`."""
         if not self._delivered and not self._point.base:
             self._point.start(one_for_each(bookmarks))
 
     def new_rows(self, publishers: Publishers, sequences: UInt64s) -> Mask | None:
-        """See `StoredBookmarkTracker`."""
+        """Implement `StoredBookmarkTracker.new_rows`."""
         if isinstance(publishers, int):
             keep = self._new(publishers, sequences)
             kept = sequences if keep is None else sequences[keep]
@@ -94,13 +94,13 @@ class MemoryBookmarkTracker:
             if len(rows):
                 lasts.append((int(rows[-1]), publisher))
         ordinals = self._delivered - 1 + keep.cumsum()
-        for row, publisher in sorted(lasts):  # the latest comes last
+        for row, publisher in sorted(lasts):  # the latest publisher last
             self._saw(publisher, int(sequences[row]), int(ordinals[row]))
         self._delivered += int(keep.sum())
         return None if keep.all() else keep
 
     def _new(self, publisher: int, sequences: UInt64s) -> Mask | None:
-        """Of messages of one publisher those above what was seen of it; None = all."""
+        """Return the mask of messages of one publisher above its last known sequence, or None for all."""
         _, high = self._seen.get(publisher, (0, -1))
         rising = len(sequences) == 1 or bool((sequences[1:] > sequences[:-1]).all())
         if rising and int(sequences[0]) > high:
@@ -117,27 +117,30 @@ class MemoryBookmarkTracker:
                 del self._seen[old]
 
     def noticed(self, bookmark: Bookmark) -> None:
-        """See `StoredBookmarkTracker`."""
+        """Implement `StoredBookmarkTracker.noticed`."""
         ordinal, high = self._seen.get(bookmark.publisher, (0, -1))
         past = bookmark.sequence < high or (bookmark.sequence == high and ordinal < self._delivered - 1)
-        if not past:  # else it tells of messages that came again, and would move the recovery point back
+        if not past:  # a notice about redelivered messages would move the recovery point back
             self._point.notice(bookmark, self._delivered, self._delivered)
 
     def most_recent(self) -> list[Bookmark]:
-        """See `StoredBookmarkTracker`."""
+        """Implement `StoredBookmarkTracker.most_recent`."""
         moved = ((at, publisher, sequence) for publisher, (at, sequence) in self._seen.items())
         return self._point.bookmarks(self._delivered, moved)
 
 
 BookmarkTracker: TypeAlias = StoredBookmarkTracker | MemoryBookmarkTracker
-"""Tracks the deliveries of one subscription."""
+"""Tracker of the deliveries of one subscription."""
 
 
 def tracker_of(
     store: BookmarkStore | None, sub_id: str, *, made_up: bool, kept: bool
 ) -> BookmarkTracker | None:
-    """Who keeps account of a bookmark subscription: the store, or memory where it is `kept` beyond its
-    connection. A store forgets what an id was before that is `made_up`, and may raise."""
+    """Return the tracker of a bookmark subscription.
+
+    It uses the store, or memory if the subscription is `kept` beyond its connection. A store first forgets a
+    generated (`made_up`) id, and may raise.
+    """
     if store is None:
         return MemoryBookmarkTracker() if kept else None
     if made_up:
@@ -146,22 +149,22 @@ def tracker_of(
 
 
 def forget(store: BookmarkStore | None, sub_id: str) -> TickertapeError | None:
-    """Forget a made-up id, and return the error of the store, if any."""
+    """Purge a generated id, and return the error of the store, or None."""
     try:
         if store is not None:
             asked(lambda: store.purge(sub_id))
     except Closed:
-        return None  # what it still knows is purged when the id is made up again
+        return None  # remaining entries are purged when the id is generated again
     except TickertapeError as error:
         return error
     return None
 
 
 def asked(call: Callable[[], T]) -> T:
-    """The outcome of a call of a store. What it raises is a `TickertapeError`."""
+    """Return the result of a store call. Its exceptions become a `TickertapeError`."""
     try:
         return call()
     except TickertapeError:
         raise
-    except Exception as error:  # a store of the application may raise anything
-        raise StoreFailed(f"the bookmark store failed: {type(error).__name__}: {error}") from error
+    except Exception as error:  # a custom store may raise any exception
+        raise StoreFailed(f"Bookmark store failed: {type(error).__name__}: {error}") from error

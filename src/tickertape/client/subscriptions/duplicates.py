@@ -1,7 +1,7 @@
-"""Duplicates: drops messages that were delivered before, and skips redelivered ones discarded since.
+"""Duplicates: drop messages that were delivered before, and skip redelivered ones discarded since.
 
-A batch without redelivered messages costs one look at its context. No message is held back that a bookmark
-store does not call discarded.
+A batch without redelivered messages costs only one check of its context. A message is dropped only if a
+bookmark store reports it as discarded.
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ from tickertape.client.subscriptions.bookmark_tracker import BookmarkTracker, as
 
 
 def mark_redelivered(context: SubscriptionContext) -> SubscriptionContext:
-    """The context of a batch in which messages came again."""
+    """Return the context of a batch with redelivered messages."""
     return context if context.store is None else msgspec.structs.replace(context, came_again=True)
 
 
 def left_of(batch: MessageBatch) -> MessageBatch | None:
-    """What of `batch` is still to be handed on; None when nothing is, as when it went back to its queue. It
-    is `batch` where nothing came again."""
+    """Return the messages of `batch` that are still to be delivered, or None without any.
+
+    Returned queue messages and discarded redelivered messages are left out.
+    """
     context = batch.context
     if context is None or not (context.came_again or context.lease is not None):
         return batch
@@ -55,7 +57,7 @@ def left_of(batch: MessageBatch) -> MessageBatch | None:
 
 
 def is_over(message: Message) -> bool:
-    """Whether a message came again, and was discarded meanwhile."""
+    """Return whether a message was redelivered and discarded meanwhile."""
     batch = message.batch
     context = batch.context
     if context is None or not context.came_again:
@@ -65,15 +67,14 @@ def is_over(message: Message) -> bool:
 
 
 class NotOver:
-    """The messages of a batch in which some came again, without those that are discarded by the time when it
-    is their turn."""
+    """Iterator over a batch with redelivered messages. It skips those that are discarded by their turn."""
 
     __slots__ = ("_next", "_rest")
 
     def __init__(self, messages: Iterator[Message]) -> None:
         self._rest = messages
         self._next: Message | None = None
-        """Taken, and not looked at to the end: whoever is interrupted there finds it again."""
+        """Message under examination. After an interruption the next call examines it again."""
 
     def __iter__(self) -> Iterator[Message]:
         return self
@@ -94,12 +95,12 @@ class NotOver:
 
     @property
     def messages(self) -> Iterator[Message]:
-        """All that are left."""
+        """All remaining messages."""
         return self._rest if self._next is None else chain((self._next,), self._rest)
 
 
 def unless_over(handler: Handler, batch: MessageBatch) -> Handler:
-    """`handler`, or where messages of `batch` came again, what calls it for the others."""
+    """Return `handler`, or for a batch with redelivered messages a handler that skips discarded ones."""
     if batch.context is None or not batch.context.came_again:
         return handler
     return lambda message: None if is_over(message) else handler(message)
@@ -110,23 +111,23 @@ def _is_discarded(store: object, sub_id: str, publisher: int, sequence: int) -> 
     try:
         return asked(lambda: store.is_discarded(sub_id, publisher, sequence))
     except TickertapeError:
-        return False  # a store that cannot say: rather twice than never
+        return False  # without an answer of the store, a duplicate is better than a lost message
 
 
 RowNumbers: TypeAlias = npt.NDArray[np.int64]
 
 
 class Deduplicated(NamedTuple):
-    """The messages of a batch that are new."""
+    """New messages of a batch."""
 
     rows: Sequence[int] | None
-    """Often the rows themselves; None when all of the batch are."""
+    """Rows of the new messages. None means all messages of the batch."""
     cost: int
-    """Their cost; 0 when nothing is left."""
+    """Cost of the new messages, 0 without any."""
     context: SubscriptionContext
-    """With which they are handed on: it says whether some may have been delivered before."""
+    """Context of the delivery. It says whether messages may have been delivered before."""
     dropped: RowNumbers | None = None
-    """The rows of the batch that are not left; None when all are."""
+    """Dropped rows of the batch, or None."""
 
 
 def drop_duplicates(
@@ -136,8 +137,10 @@ def drop_duplicates(
     cost: int,
     context: SubscriptionContext,
 ) -> Deduplicated:
-    """Which of these rows, None for all of the batch, are new; they cost `cost` together. Raises what the
-    tracker raises."""
+    """Return the new messages among these rows of a batch (None: all rows), which cost `cost` in total.
+
+    Raises the errors of the tracker.
+    """
     publishers, sequences = columns_of(batch)
     at = None
     if rows is not None and len(rows) < batch.count:
@@ -155,7 +158,7 @@ def drop_duplicates(
 
 
 def dropped_of(batch: MessageBatch, rows: RowNumbers, context: SubscriptionContext) -> MessageBatch:
-    """The messages that were dropped, at least one, as a batch of their subscription."""
+    """Return the dropped messages, at least one, as a batch of their subscription."""
     dropped = select(batch, rows)
     dropped.context = context
     return dropped

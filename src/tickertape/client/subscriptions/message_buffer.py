@@ -1,12 +1,12 @@
-"""Message buffer: batches of one subscription that were delivered and not consumed.
+"""Message buffer: delivered and unconsumed batches of one subscription.
 
-A stream of either front guards it and reports the credit that is due. An exception that a signal handler
-raises may come between any two steps: what was taken is counted in one assignment, and stays at hand until
-`settle`. Its size is bounded by the credit of the subscription, and by `catch_up_bytes_max` while a caller
-waits for the replay to catch up.
+A stream of either client guards it against concurrent calls and reports due credit. A signal handler may
+raise an exception between any two steps. Therefore one assignment counts a taken batch, which stays available
+until `settle`. The credit of the subscription bounds the size. While a caller waits for the replay to catch
+up, `catch_up_bytes_max` bounds it.
 
-Where it is conflated it keeps only the newest message of each key. Batches that were taken do not change, nor
-does the order of what is left. Bodies of superseded messages are released when they are half of a batch.
+With conflation it keeps only the newest message of each key. Taken batches and the order of the others do not
+change. Bodies of superseded messages are released once they are half of a batch.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ _KEYS: Final[dict[str, Callable[[MessageBatch], Iterator[Key | None]]]] = {
 
 
 class Superseded(NamedTuple):
-    """Messages of a subscription with a bookmark store that newer ones took the place of."""
+    """Superseded messages of a subscription with a bookmark store."""
 
     context: DeliveryContext
     marks: list[tuple[int, int]]
-    """Publisher and sequence of each."""
+    """Publisher and sequence of each message."""
 
 
 class WaitingMessage:
-    """A batch that waits, without the messages that newer ones took the place of."""
+    """Waiting batch without its superseded messages."""
 
     __slots__ = ("_alive", "_rows", "batch", "costs", "left", "paid")
 
@@ -71,18 +71,18 @@ class WaitingMessage:
         self.costs: list[int] = message_costs(batch).tolist()
         self.left = batch.count
         self.paid = False
-        """Its cost was reported before it was taken."""
+        """Whether its cost was reported before it was taken."""
         self._rows = list(range(batch.count))
-        """Of the messages of `batch`, the rows they had when it came."""
+        """Original row of each message of `batch`."""
         self._alive = bytearray(b"\1") * batch.count
 
     def mark(self, row: int) -> tuple[int, int]:
-        """Publisher and sequence of a message, by the row it had when the batch came."""
+        """Return publisher and sequence of a message, by its original row in the batch."""
         index = self._rows.index(row) if len(self._rows) < len(self.costs) else row
         return self.batch.publisher(index), self.batch.sequence(index)
 
     def drop(self, row: int) -> int:
-        """Forget a message by the row it had when the batch came; its cost."""
+        """Remove a message by its original row in the batch, and return its cost."""
         self._alive[row] = 0
         self.left -= 1
         if self.left and 2 * self.left < len(self._rows):
@@ -91,7 +91,7 @@ class WaitingMessage:
         return self.costs[row]
 
     def rest(self) -> MessageBatch:
-        """Return the messages that are left, at least one."""
+        """Return the remaining messages, at least one."""
         if self.left == len(self._rows):
             return self.batch
         at = [index for index, row in enumerate(self._rows) if self._alive[row]]
@@ -101,17 +101,16 @@ class WaitingMessage:
 
 
 class StreamConflation:
-    """Which message of each key is the newest. Raises `UsageError` for a key that there is not."""
+    """Newest message per key. Raises `UsageError` for an unknown kind of key."""
 
     def __init__(self, by: str) -> None:
         if by not in _KEYS:
-            raise UsageError(f"conflate(by={by!r}): use one of {', '.join(map(repr, _KEYS))}")
+            raise UsageError(f"Invalid key {by!r} for conflate(). Use one of {', '.join(map(repr, _KEYS))}.")
         self._keys = _KEYS[by]
         self._newest: dict[Key, tuple[WaitingMessage, int]] = {}
 
     def add(self, batch: MessageBatch) -> tuple[WaitingMessage, list[tuple[WaitingMessage, int]]]:
-        """A batch came: what to put in its place, and the waiting messages whose place newer ones take, by
-        the rows they had when they came."""
+        """Add a batch. Return its waiting form, and the superseded messages with their original rows."""
         waiting = WaitingMessage(batch)
         superseded = []
         newest = self._newest
@@ -124,14 +123,14 @@ class StreamConflation:
         return waiting, superseded
 
     def taken(self, waiting: WaitingMessage) -> None:
-        """It does not wait any more."""
+        """Remove a batch that was taken."""
         for key in self._keys(waiting.batch):
             if key is not None and self._newest.get(key, (None, 0))[0] is waiting:
                 del self._newest[key]
 
 
 def discard_superseded(superseded: Superseded) -> TickertapeError | None:
-    """Discard them in the bookmark store, as nobody will be given them. Returns what it raised, if it did."""
+    """Discard superseded messages in the bookmark store. Return its error, or None."""
     context, marks = superseded
     store, numbers = context.store, np.array(marks, U8)
     if store is None:
@@ -144,11 +143,11 @@ def discard_superseded(superseded: Superseded) -> TickertapeError | None:
 
 
 Taken = tuple[int, int, MessageBatch | None]
-"""Batches taken so far, their cost, and the last one until it is settled."""
+"""Number of taken batches, their cost, and the last one until it is settled."""
 
 
 class ReadPosition(NamedTuple):
-    """Position of the application in the batch at hand; `batch` is that one, or the rest of it."""
+    """Read position of the application in the current batch. `batch` is that batch, or its rest."""
 
     at_hand: MessageBatch | None
     batch: MessageBatch | None
@@ -157,7 +156,7 @@ class ReadPosition(NamedTuple):
 
     @staticmethod
     def begin(at_hand: MessageBatch, rest: MessageBatch | None = None) -> ReadPosition:
-        """At the first message; of `rest`, where that is all there is to come."""
+        """Return the position at the first message of the batch, or of its `rest` if given."""
         batch = at_hand if rest is None else rest
         indices = iter(range(batch.count))
         return ReadPosition(
@@ -166,11 +165,11 @@ class ReadPosition(NamedTuple):
 
     @staticmethod
     def end(at_hand: MessageBatch | None) -> ReadPosition:
-        """Behind the last message."""
+        """Return the position after the last message."""
         return ReadPosition(at_hand, None, iter(()), iter(()))
 
     def rest(self) -> MessageBatch | None:
-        """The messages not given yet, as a batch; they can still be given one by one."""
+        """Return the unread messages as a batch. They can still be read individually."""
         left = length_hint(self.indices)
         if self.batch is None or not left:
             return None
@@ -178,23 +177,23 @@ class ReadPosition(NamedTuple):
 
 
 NO_POSITION: Final = ReadPosition.end(None)
-"""No batch was begun."""
+"""Position without a batch."""
 
 
 @dataclass(eq=False, repr=False, slots=True)
 class MessageBuffer:
-    """The batches of one subscription, in log order. Costs are those of the subscription's credit."""
+    """Batches of one subscription, in log order. Costs are flow-control costs of the subscription."""
 
     sub_id: str
     limited: bool
-    """Whether its end means that everything was read, so that being cut short is an error."""
+    """Whether a premature end is an error, because the reader expects all messages."""
     end_reason: str | None = None
     end_error: TickertapeError | None = None
     started_after: str | None = None
     bookmark_found: bool | None = None
     caught_up: bool = False
     closed: bool = False
-    """Whether the application wants no more; what comes then is dropped."""
+    """Whether the application closed the stream. Later deliveries are dropped."""
     _batches: deque[MessageBatch | WaitingMessage] = field(default_factory=deque)
     _conflation: StreamConflation | None = None
     _superseded: list[tuple[int, int]] = field(default_factory=list)
@@ -203,24 +202,24 @@ class MessageBuffer:
     _pushed_cost: int = 0
     _taken: Taken = (0, 0, None)
     _prepaid_cost: int = 0
-    """Up to where what came was granted again before it was taken."""
+    """Total cost up to which credit was granted before the batches were taken."""
     credit_due: int = 0
-    """The cost to report for the batch at hand once it is done with; `paid` takes from it."""
+    """Cost to report for the current batch once it is processed, reduced by `paid`."""
     passed: bool = False
-    """Whether all messages of the batch taken last came again and were discarded meanwhile."""
+    """Whether all messages of the last batch were redelivered and discarded since."""
     credit_early: int = 0
-    """Credit to report for batches that were granted again before they were taken."""
+    """Credit to report for batches that were granted before they were taken."""
     _catching_up: set[object] = field(default_factory=set)
     _done: MessageBatch | str | None = None
     _notice: tuple[int, str] | None = None
     _void_batches: int = -1
     generation: int = 0
-    """How often the delivered messages were declared void."""
+    """Number of times that waiting messages were invalidated."""
 
-    # -- what the client hands in -----------------------------------------------------------------------
+    # -- input of the client ----------------------------------------------------------------------------
 
     def push(self, batch: MessageBatch) -> int:
-        """A batch was delivered; the cost to report as consumed at once."""
+        """Add a delivered batch. Return the cost to report as consumed at once."""
         if self.closed:
             return 0
         if self._conflation is not None:
@@ -231,14 +230,14 @@ class MessageBuffer:
         return self._prepay() if self._catching_up else 0
 
     def conflate(self, by: str) -> None:
-        """From now on only the newest message of each key waits here. Raises `UsageError`."""
+        """Keep only the newest waiting message of each key from now on. Raises `UsageError`."""
         conflation = StreamConflation(by)
         came, self._batches = self._batches, deque()
         self._conflation = conflation
         due, paid_cost, at = 0, self._prepaid_cost, self._taken[1]
         for item in came:
             if isinstance(item, WaitingMessage) and not item.left:
-                self._batches.append(item)  # nothing of it is left, but it is counted
+                self._batches.append(item)  # empty, but counted
                 continue
             batch = item.rest() if isinstance(item, WaitingMessage) else item
             at += batch.cost
@@ -248,8 +247,7 @@ class MessageBuffer:
         self.credit_early += due
 
     def take_superseded(self) -> Superseded | None:
-        """The messages to discard in a bookmark store because newer ones took their places. Each is given
-        once: whoever takes them discards them."""
+        """Return and clear the superseded messages, which the caller must discard in the bookmark store."""
         if self._superseded_of is None or not self._superseded:
             return None
         marks, self._superseded = self._superseded, []
@@ -277,90 +275,94 @@ class MessageBuffer:
         return due + (self._prepay() if self._catching_up else 0)
 
     def started(self, after: str, *, found: bool) -> None:
-        """The server placed it behind the message with the bookmark `after`, if that is known."""
+        """Record the start of the subscription, after bookmark `after` if known."""
         self.started_after, self.bookmark_found = after or None, found
         if self._done is None:
             self._done = self.started_after
 
     def notice(self, bookmark: str) -> None:
-        """Everything up to `bookmark` was delivered: with what is here, a place to resume from."""
+        """Record a recovery point up to which everything was delivered into this buffer."""
         self._notice = (self._pushed_batches, bookmark)
         self._apply_notice()
 
     def catch_up(self) -> None:
-        """The replay has caught up, or reached its stop."""
+        """Record that the replay caught up or reached its end."""
         self.caught_up = True
 
     def restart(self) -> None:
-        """Messages that were not handed on yet will be redelivered."""
+        """Record that waiting messages will be redelivered."""
         self.generation += 1
 
     def void(self) -> None:
-        """The batches here will be redelivered: they count as taken when it is their turn."""
+        """Invalidate waiting batches, which will be redelivered. They count as taken in their turn."""
         self._void_batches = self._pushed_batches
         self._notice = None
         self.restart()
 
     def end(self, reason: str, error: TickertapeError | None) -> None:
-        """Nothing more comes; what is here can still be taken. The first end counts."""
+        """End the stream. Waiting batches can still be taken. Only the first end counts."""
         if self.end_reason is None:
             self.end_reason, self.end_error = reason, error
 
-    # -- what the application does ----------------------------------------------------------------------
+    # -- calls of the application -----------------------------------------------------------------------
 
     @property
     def ready(self) -> bool:
-        """Whether `take` need not wait."""
+        """Whether `take` returns without waiting."""
         return bool(self._batches) or self.end_reason is not None
 
     @property
     def waiting(self) -> int:
-        """Batches that came and were not taken."""
+        """Number of delivered batches that were not taken."""
         return self._pushed_batches - self._taken[0]
 
     @property
     def voided(self) -> bool:
-        """Whether the batch that was taken last is void."""
+        """Whether the last taken batch is invalidated."""
         return self._taken[0] <= self._void_batches
 
     @property
     def at_hand(self) -> MessageBatch | None:
-        """The batch taken last, until it is settled."""
+        """Last taken batch, until it is settled."""
         return self._taken[2]
 
     def paid(self, *, early: int, due: int) -> None:
-        """So much was reported of `credit_early` and `credit_due`."""
+        """Record that these parts of `credit_early` and `credit_due` were reported."""
         self.credit_early -= early
         self.credit_due -= due
 
     def settle(self) -> int:
-        """The cost to report for the batch taken last: asking for another one says that it is done with."""
+        """Settle the last taken batch, and return its cost to report.
+
+        A request for the next batch implies that the last one is processed.
+        """
         due, self.credit_due = self.credit_due, 0
         batches, cost, batch = self._taken
         if batch is not None:
             if len(self._batches) > self._pushed_batches - batches:
-                self._batches.popleft()  # an exception came when it was just counted as taken
+                self._batches.popleft()  # an exception interrupted `take` after counting
             self.done(batch)
             self._taken = (batches, cost, None)
         self._apply_notice()
         return due
 
     def done(self, batch: MessageBatch) -> None:
-        """The application is done with `batch` and everything before it."""
+        """Record that the application processed `batch` and all earlier batches."""
         if batch.context is not None and batch.context.with_bookmark and not self.voided:
             self._done = batch
 
     @property
     def recovery_point(self) -> str | None:
-        """The bookmark up to which the application is done with everything; None when none is known."""
+        """Bookmark up to which the application processed everything, or None if unknown."""
         done = self._done
         return done.bookmark(done.count - 1) if isinstance(done, MessageBatch) else done
 
     def take(self, *, whole: bool = False) -> MessageBatch | None:
-        """The next batch, when `ready`; None when it is over. Raises what cut a limited reading short.
+        """Return the next batch when `ready`, or None at the end.
 
-        Messages that came again and were discarded meanwhile are left out, unless it is to be `whole`; a
-        batch that is `passed` then counts as taken, and is to be handed to nobody.
+        Raises the error that ended a limited read prematurely. Redelivered messages that were discarded
+        meanwhile are left out, unless `whole` is set. A `passed` batch counts as taken but must not be
+        delivered.
         """
         if not self._batches:
             if self.limited and self.end_error is not None:
@@ -369,7 +371,7 @@ class MessageBuffer:
         batch = self._first()
         batches, begin, _ = self._taken
         end = begin + batch.cost
-        # What was granted again while it lay here is not granted twice.
+        # Credit that was granted while the batch waited is not granted twice.
         self.credit_due = end - min(end, max(begin, self._prepaid_cost))
         left = batch if whole else left_of(batch)
         self.passed = left is None
@@ -380,7 +382,7 @@ class MessageBuffer:
         return batch
 
     def _first(self) -> MessageBatch:
-        """Return the first batch that waits; empty ones before it count as taken."""
+        """Return the first waiting batch. Empty batches before it count as taken."""
         while len(self._batches) > self._pushed_batches - self._taken[0]:
             self._batches.popleft()  # see `settle`
         while isinstance(first := self._batches[0], WaitingMessage):
@@ -393,7 +395,7 @@ class MessageBuffer:
         return first
 
     def close(self) -> bool:
-        """Drop what is here and what comes; whether the subscription was still running."""
+        """Drop waiting and later batches. Return whether the subscription was active."""
         self.closed = True
         self._batches.clear()
         return self.end_reason is None
@@ -401,38 +403,38 @@ class MessageBuffer:
     # -- waiting for the replay to catch up -------------------------------------------------------------
 
     def begin_catch_up(self, who: object) -> None:
-        """Start to wait for the replay: the batches here are granted again."""
+        """Start to wait for the replay. Credit for waiting batches is granted again."""
         self._catching_up.add(who)
         self.credit_early += self._prepay()
 
     def end_catch_up(self, who: object) -> None:
-        """End the waiting for the replay."""
+        """Stop waiting for the replay."""
         self._catching_up.discard(who)
 
     @property
     def settled(self) -> bool:
-        """Whether it is known if the replay has caught up."""
+        """Whether the replay caught up or the stream ended."""
         return self.caught_up or self.end_reason is not None
 
     def check_caught_up(self, timeout: float | None) -> None:
-        """Say how the waiting ended. Raises `StreamEnded`, `TimedOut`."""
+        """Report the result of waiting for the replay. Raises `StreamEnded`, `TimedOut`."""
         if self.caught_up:
             return
         if self.end_reason is not None:
             why = self.end_error or self.end_reason
-            raise StreamEnded(f"stream {self.sub_id} ended before it had caught up: {why}")
-        hint = "; it holds all it may, so consume it meanwhile" if self._full else ""
-        raise TimedOut(f"stream {self.sub_id} has not caught up {within(timeout)}{hint}")
+            raise StreamEnded(f"Stream {self.sub_id!r} ended before the replay caught up: {why}")
+        hint = " Its buffer is full, so read messages meanwhile." if self._full else ""
+        raise TimedOut(f"Stream {self.sub_id!r} has not caught up {within(timeout)}.{hint}")
 
-    # -- errors of both fronts --------------------------------------------------------------------------
+    # -- errors of both clients -------------------------------------------------------------------------
 
     def over(self) -> StreamEnded:
-        """Return the error of `get` when there are no more messages."""
-        return StreamEnded(f"stream {self.sub_id} is over: {self.end_error or self.end_reason}")
+        """Return the error of `get` at the end of the stream."""
+        return StreamEnded(f"Stream {self.sub_id!r} has ended: {self.end_error or self.end_reason}")
 
     def late(self, timeout: float | None) -> TimedOut:
-        """Return the error when no message arrived in time."""
-        return TimedOut(f"no message on stream {self.sub_id} {within(timeout)}")
+        """Return the error for a timeout without a message."""
+        return TimedOut(f"No message received {within(timeout)} (stream {self.sub_id!r}).")
 
     # -- inside -----------------------------------------------------------------------------------------
 
@@ -458,7 +460,7 @@ class MessageBuffer:
 
 
 def rest_of(current: Iterator[Message]) -> MessageBatch | None:
-    """The messages that an iteration has begun and not given yet, as a batch; the iteration is used up."""
+    """Return the unread messages of an iteration as a batch. The iteration is exhausted afterwards."""
     first = next(current, None)
     if first is None:
         return None

@@ -1,9 +1,9 @@
 """Subscription registry: a client's subscriptions, their deliveries and credit, and resubscription.
 
-A subscription that is to be replaced goes on until the server answers: deliveries before the answer are the
-old one's, deliveries behind it the new one's. Where subscriptions are kept, those with a handler outlive
-their connection and are placed again. Deliveries before a subscription was accepted belong to an earlier one
-of its id. Credit is given back when half of the window was consumed; `IdleCredit` returns the rest.
+A subscription under replacement continues until the server answers. Deliveries before the answer belong to
+the old subscription, later ones to the new one. Where subscriptions are kept, those with a handler outlive
+their connection and are resubscribed. Deliveries before a subscription is accepted belong to an earlier one
+with its id. Credit is granted again once half of the window is consumed. `IdleCredit` grants the rest.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from tickertape.client.subscriptions.subscription import IdleCredit, Leases, Sub
 from tickertape.wire.commands import Ack, Completed, Credit, Deliver, Ended, PersistedNotice, Subscribe
 
 MESSAGES_A_RUN_CHECKED: Final = 8
-"""Runs are checked on delivery when they have this many messages on average."""
+"""Least average number of messages per run for which checksums of runs are verified on delivery."""
 
 
 class SubscriptionRegistry:
-    """The subscribing half of the client machine."""
+    """Subscriptions of one client."""
 
     def __init__(self, effects: list[effects.Effect], leases: Leases, *, keep: bool = False) -> None:
         self._effects = effects
@@ -52,16 +52,16 @@ class SubscriptionRegistry:
         self._idle_credit = IdleCredit()
         self._routes = RouteCache()
         self._placed = 0
-        """Subscriptions that were begun."""
+        """Number of subscriptions created."""
         self.store: BookmarkStore | None = None
-        """Remembers what bookmark subscriptions were delivered."""
+        """Bookmark store of bookmark subscriptions, or None."""
         self._report_duplicates = False
         self.keep = keep
         """Whether subscriptions with a handler outlive their connection."""
         self.grants: list[Credit] = []
-        """Credit to give back, for the core to send."""
+        """Pending credit that the protocol core must send."""
         self.leaving: list[str] = []
-        """Subscriptions that are over here and not at the server, for the core to tell."""
+        """Subscriptions that ended here and that the protocol core must unsubscribe."""
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -70,40 +70,50 @@ class SubscriptionRegistry:
         return sub_id in self._by_id
 
     def handled(self, sub_id: str) -> bool:
-        """Whether the messages of that id go to a handler, or will when what was asked for stands."""
+        """Return whether messages of that id go to a handler, a pending replacement included."""
         present = self._by_id.get(sub_id)
         while present is not None and not present.request.handled:
             present = present.successor
         return present is not None
 
     def report_duplicates(self, *, enabled: bool) -> None:
-        """Report each message that duplicate detection drops, or none."""
+        """Enable or disable the report of each dropped duplicate."""
         self._report_duplicates = enabled
 
-    # -- begin and end ----------------------------------------------------------------------------------
+    # -- start and end ----------------------------------------------------------------------------------
 
     def use_store(self, store: BookmarkStore | None) -> None:
-        """Remember in `store` from now on. Raises `UsageError` while a bookmark subscription runs."""
+        """Set the bookmark store. Raises `UsageError` during a bookmark subscription."""
         for sub_id, subscription in self._by_id.items():
             if subscription.replay is not None:
                 raise UsageError(
-                    f"bookmark subscription {sub_id!r} runs: change the bookmark store without one"
+                    f"Cannot change the bookmark store: bookmark subscription {sub_id!r} is active. "
+                    "Unsubscribe first."
                 )
         self.store = store
 
     def prepare(self, request: SubscribeRequest, sink: effects.Sink) -> Subscription:
-        """Make a subscription for `begin`. Raises `SubscriptionExists`, and errors of the bookmark store."""
+        """Create a subscription for `begin`. Raises `SubscriptionExists` and errors of the bookmark store."""
         sub_id = request.context.sub_id
         present = self._by_id.get(sub_id)
         if present is not None and present.unsubscribe_sent:
-            present = None  # the server works in order: this one is over there before the new one begins
+            present = (
+                None  # the server processes commands in order, so this one ends before the new one starts
+            )
         if present is not None:
             if not request.replace:
-                raise SubscriptionExists(f"subscription id {sub_id!r} is in use on this connection")
+                raise SubscriptionExists(
+                    f"Cannot subscribe: the id {sub_id!r} is in use on this connection. "
+                    "Unsubscribe first, or use another id."
+                )
             if present.successor is not None:
-                raise SubscriptionExists(f"subscription {sub_id!r} is just being replaced")
+                raise SubscriptionExists(
+                    f"Cannot replace subscription {sub_id!r}: another replacement is pending. Wait for it."
+                )
             if not present.placed:
-                raise SubscriptionExists(f"subscription {sub_id!r} is to be placed again first")
+                raise SubscriptionExists(
+                    f"Cannot replace subscription {sub_id!r}: its resubscription is pending. Wait for it."
+                )
         self._placed += 1
         replay = None
         if request.bookmark is not None or request.positions is not None:
@@ -123,7 +133,7 @@ class SubscriptionRegistry:
         return subscription
 
     def begin(self, subscription: Subscription) -> None:
-        """Expect deliveries to it."""
+        """Register a prepared subscription, so that it receives deliveries."""
         sub_id = subscription.context.sub_id
         present = self._by_id.get(sub_id)
         if present is not None and present.unsubscribe_sent:
@@ -135,8 +145,10 @@ class SubscriptionRegistry:
             present.successor = subscription
 
     def accepted(self, request: SubscribeRequest, answer: Ack) -> bool:
-        """The server took it; what it replaces is over. Whether its stream was left meanwhile. Raises
-        `BadCommand` for a place that is none."""
+        """Process the success answer of a subscribe. A replaced subscription ends.
+
+        Return whether its stream lost its reader meanwhile. Raises `BadCommand` for an invalid start.
+        """
         sub_id = request.context.sub_id
         place = place_after(answer.after) if answer.after else None
         present = self._by_id.get(sub_id)
@@ -165,8 +177,10 @@ class SubscriptionRegistry:
     def refused(
         self, request: SubscribeRequest, reason: str, error: TickertapeError
     ) -> tuple[Credit | None, bool]:
-        """The server did not take it. What it was to replace goes on: the credit to give back for that, and
-        whether its stream was left meanwhile."""
+        """Process the error answer of a subscribe. A subscription to be replaced continues.
+
+        Return its pending credit, and whether its stream lost its reader meanwhile.
+        """
         sub_id = request.context.sub_id
         present = self._by_id.get(sub_id)
         if present is None:
@@ -183,7 +197,7 @@ class SubscriptionRegistry:
         return (present.give_back() if present.consumed else None), abandoned
 
     def leave(self, request: SubscribeRequest) -> bool:
-        """Note that its stream has no reader any more; whether to unsubscribe now."""
+        """Record that its stream has no reader. Return whether to unsubscribe now."""
         present = self._by_id.get(request.context.sub_id)
         if present is None or present.unsubscribe_sent:
             return False
@@ -196,19 +210,21 @@ class SubscriptionRegistry:
         return False
 
     def known_to(self, sub_ids: Sequence[str], call_id: int) -> list[str]:
-        """Those of them that the server had when it carried out this command: others were asked for behind
-        it."""
+        """Return the `sub_ids` that the server had when it executed this command.
+
+        Others were subscribed after it.
+        """
         by_id = self._by_id
         return [sub_id for sub_id in sub_ids if sub_id in by_id and by_id[sub_id].command_id < call_id]
 
     def unsubscribe_sent(self, sub_id: str) -> None:
-        """The server was told that nobody holds its stream any more: its id is free for another one."""
+        """Record that the unsubscribe of an abandoned stream was sent. Its id is available again."""
         present = self._by_id.get(sub_id)
         if present is not None:
             present.unsubscribe_sent = True
 
     def completed(self, command: Completed) -> None:
-        """The replay has caught up or reached its stop."""
+        """Record that the replay caught up or reached its end."""
         subscription = self._accepted(command.sub_id)
         if subscription is not None:
             if subscription.replay is not None:
@@ -216,7 +232,7 @@ class SubscriptionRegistry:
             self._effects.append(effects.CaughtUp(subscription.sink))
 
     def ended(self, command: Ended) -> None:
-        """The server says that it is over."""
+        """Process the end of a subscription reported by the server."""
         subscription = self._accepted(command.sub_id)
         if subscription is None:
             return
@@ -229,8 +245,10 @@ class SubscriptionRegistry:
         self.end(command.sub_id, command.code, error)
 
     def failed(self, sub_id: str, error: TickertapeError) -> None:
-        """It cannot go on here; the server is to be told. What was to go on where it ends fails with it: what
-        comes before that stands would be missing."""
+        """End a subscription with a local error, and schedule its unsubscribe.
+
+        A pending replacement that would continue it fails too, because its first messages would be missing.
+        """
         self._effects.append(effects.ReportError(error))
         present = self._by_id[sub_id]
         successor, placed = present.successor, present.placed
@@ -239,12 +257,11 @@ class SubscriptionRegistry:
         self.end(sub_id, error.code, error)
         if successor is not None and present.successor is None:
             self._effects.append(effects.End(successor.sink, error.code, error))
-        if placed and sub_id not in self._by_id:  # else it was just being replaced
+        if placed and sub_id not in self._by_id:  # otherwise a replacement is active
             self.leaving.append(sub_id)
 
     def end(self, sub_id: str, reason: str, error: TickertapeError | None) -> None:
-        """Forget a subscription and tell its sink; nothing when there is none. What was to replace it is in
-        its place then."""
+        """Remove a subscription, if present, and notify its sink. A pending replacement takes its place."""
         subscription = self._by_id.pop(sub_id, None)
         if subscription is None:
             return
@@ -262,7 +279,7 @@ class SubscriptionRegistry:
     # -- connections ------------------------------------------------------------------------------------
 
     def lost(self, reason: str, error: TickertapeError, *, keep: bool = False) -> None:
-        """The connection is gone, and all of its subscriptions but those that are kept."""
+        """Process a lost connection. All subscriptions end, except the kept ones."""
         for sub_id in list(self._by_id):
             present = self._by_id[sub_id]
             held = not (present.abandoned or present.unsubscribe_sent)
@@ -285,25 +302,28 @@ class SubscriptionRegistry:
             self._effects.append(effects.WillRedeliver(present.sink))
 
     def given_up(self, sub_ids: Sequence[str]) -> None:
-        """The connection is gone with the answer to what ends them: they are over all the same."""
+        """End subscriptions whose unsubscribe was pending when the connection was lost."""
         for sub_id in sub_ids:
             if self._by_id[sub_id].request.handled:
                 self.end(sub_id, "unsubscribed", None)
 
     def to_be_paused(self, sub_ids: Sequence[str], *, paused: bool) -> None:
-        """The connection is gone with the answer: they come back so, unless the server would have refused."""
+        """Apply a pause or resume that was pending when the connection was lost.
+
+        Subscriptions for which the server would have refused it stay unchanged.
+        """
         found = [self._by_id[sub_id] for sub_id in sub_ids]
         if all(subscription.replay is not None for subscription in found):
             for subscription in found:
                 subscription.terms.pause(paused=paused)
 
     def kept(self) -> list[str]:
-        """Return the ids that wait to be placed again, in the order of the first placement."""
+        """Return the ids that wait for resubscription, in the order of their first subscribe."""
         waiting = [subscription for subscription in self._by_id.values() if not subscription.placed]
         return [subscription.context.sub_id for subscription in sorted(waiting, key=attrgetter("order"))]
 
     def leave_kept(self, request: SubscribeRequest) -> bool:
-        """End a subscription that waits to be placed again; whether it was one."""
+        """End a subscription that waits for resubscription. Return whether it was one."""
         present = self._by_id.get(request.context.sub_id)
         if present is None or present.request is not request or present.placed:
             return False
@@ -311,7 +331,7 @@ class SubscriptionRegistry:
         return True
 
     def drop_kept(self, sub_ids: Sequence[str]) -> tuple[str, ...]:
-        """End those that wait to be placed again; the others."""
+        """End the subscriptions that wait for resubscription. Return the others."""
         rest = []
         for sub_id in dict.fromkeys(sub_ids):
             if sub_id in self._by_id and not self._by_id[sub_id].placed:
@@ -321,8 +341,10 @@ class SubscriptionRegistry:
         return tuple(rest)
 
     def place_again(self, sub_id: str, call_id: int) -> tuple[SubscribeRequest, Subscribe] | None:
-        """What asks for it on this connection; None when it is over meanwhile. Raises what the bookmark
-        store raises."""
+        """Return the request and the command to resubscribe, or None for an ended subscription.
+
+        Raises the errors of the bookmark store.
+        """
         subscription = self._by_id.get(sub_id)
         if subscription is None or subscription.placed:
             return None
@@ -334,13 +356,13 @@ class SubscriptionRegistry:
         return subscription.request, command
 
     def postponed(self, request: SubscribeRequest) -> None:
-        """The server refused for now to place it again: it waits."""
+        """Record that the server temporarily refused the resubscription. It waits."""
         present = self._by_id.get(request.context.sub_id)
         if present is not None and present.request is request:
             present.lose()
 
     def misplaced(self, request: SubscribeRequest, error: TickertapeError) -> None:
-        """The server placed it again where nobody can say: it is over."""
+        """End a subscription for which the server answered an invalid start."""
         present = self._by_id.get(request.context.sub_id)
         if present is not None and present.request is request:
             self.failed(request.context.sub_id, error)
@@ -348,17 +370,17 @@ class SubscriptionRegistry:
     # -- delivery ---------------------------------------------------------------------------------------
 
     def deliver(self, command: Deliver, batch: MessageBatch, now: Now) -> None:
-        """A batch came: give it to whom it is for, or tell them that it is damaged. Raises `BadCommand`."""
+        """Deliver a received batch, or fail its subscriptions if it is corrupt. Raises `BadCommand`."""
         several = bool(command.sub_ids or command.counts or command.indices)
         if several and (command.sub_id or not command.sub_ids):
-            raise BadCommand("a delivery is for one subscription or for several, not for both")
+            raise BadCommand("Invalid delivery: it names one subscription and several.")
         if several and command.queue:
-            raise BadCommand("a delivery out of a queue is for one subscription")
+            raise BadCommand("Invalid delivery: a queue delivery must be for one subscription.")
         routes = routes_of(command, batch) if several else []
         if command.positions:
             batch.positions = _positions(command.positions, batch.count)
         try:
-            # Checksums made by the publishers; with many small runs the frame's own has to do.
+            # Publisher checksums. With many small runs the checksum of the frame must suffice.
             if batch.run_count * MESSAGES_A_RUN_CHECKED <= batch.count:
                 batch.verify()
         except CorruptBatch as error:
@@ -370,8 +392,10 @@ class SubscriptionRegistry:
             self.delivered(command, batch, now)
 
     def delivered(self, command: Deliver, batch: MessageBatch, now: Now) -> None:
-        """A batch came; one for a subscription that is over was on its way when it ended. Raises `BadCommand`
-        for more than the credit allows."""
+        """Deliver a batch for one subscription. Batches for an ended subscription are dropped.
+
+        Raises `BadCommand` for a batch above the credit.
+        """
         subscription = self._accepted(command.sub_id)
         if subscription is None:
             return
@@ -389,8 +413,10 @@ class SubscriptionRegistry:
         self._effects.append(effects.DeliverBatch(subscription.sink, batch))
 
     def delivered_to_all(self, routes: Sequence[Route], batch: MessageBatch, now: Now) -> None:
-        """A batch came for several subscriptions: each gets its share of it. Raises `BadCommand` for more
-        than the credit of one allows, once those before it have theirs."""
+        """Deliver the shares of a batch for several subscriptions.
+
+        Raises `BadCommand` for a share above the credit, after delivery of the shares before it.
+        """
         shared = self._routes.add(batch)
         parts: list[effects.Part] = []
         beyond: BadCommand | None = None
@@ -419,12 +445,12 @@ class SubscriptionRegistry:
             raise beyond
 
     def _accepted(self, sub_id: str) -> Subscription | None:
-        """Return the subscription of an id if the server has accepted it."""
+        """Return the subscription with this id if the server has accepted it."""
         subscription = self._by_id.get(sub_id)
         return subscription if subscription is not None and subscription.accepted else None
 
     def damaged(self, sub_ids: Sequence[str], error: TickertapeError) -> None:
-        """A batch for these came that cannot be used."""
+        """Fail the subscriptions of a corrupt batch."""
         for sub_id in sub_ids:
             if self._accepted(sub_id) is not None:
                 self.failed(sub_id, error)
@@ -437,7 +463,7 @@ class SubscriptionRegistry:
         rows: Sequence[int] | None,
         cost: int,
     ) -> Deduplicated:
-        """Return the rows of a batch that are new, and report the others."""
+        """Return the new rows of a batch, and report the others."""
         try:
             left_over = drop_duplicates(tracker, batch, rows, cost, subscription.context)
         except TickertapeError as error:
@@ -453,7 +479,7 @@ class SubscriptionRegistry:
         return left_over
 
     def noticed(self, command: PersistedNotice) -> None:
-        """Subscriptions were sent everything of theirs up to a bookmark: each may resume there."""
+        """Process a new recovery point: the server sent these subscriptions all messages up to it."""
         bookmark = Bookmark(command.publisher, command.sequence)
         for sub_id in command.sub_ids:
             subscription = self._accepted(sub_id)
@@ -470,7 +496,7 @@ class SubscriptionRegistry:
             self._effects.append(effects.Notice(subscription.sink, str(bookmark)))
 
     def take_pending(self) -> tuple[list[Credit], list[str]]:
-        """Return the credit to give back, and the subscriptions to end at the server."""
+        """Return and clear the pending credit and the subscriptions to unsubscribe."""
         grants, leaving = self.grants, self.leaving
         self.grants, self.leaving = [], []
         return grants, leaving
@@ -478,15 +504,17 @@ class SubscriptionRegistry:
     # -- credit -----------------------------------------------------------------------------------------
 
     def consumed(self, sub_id: str, cost: int, request: SubscribeRequest | None = None) -> Credit | None:
-        """The application took `cost` of the subscription that `request` asked for, which may have been
-        replaced since; the credit to give back now, if any."""
+        """Record that the application consumed `cost` from the subscription of `request`.
+
+        The subscription may have been replaced since. Return the credit to grant now, or None.
+        """
         subscription = self._by_id.get(sub_id)
         if subscription is None or (request is not None and subscription.request is not request):
             return None
         return subscription.take(cost)
 
     def consumed_all(self, takings: Sequence[tuple[SubscribeRequest, int]]) -> list[Credit]:
-        """Take in what was consumed of several subscriptions; see `consumed`."""
+        """Record consumption of several subscriptions (see `consumed`)."""
         grants = []
         by_id = self._by_id
         for request, cost in takings:
@@ -498,7 +526,10 @@ class SubscriptionRegistry:
         return grants
 
     def paused(self, sub_ids: Sequence[str], *, paused: bool) -> None:
-        """The server paused or resumed them: it may read the log once for all that one command resumed."""
+        """Record that the server paused or resumed subscriptions.
+
+        The server may read the log once for all subscriptions of one resume.
+        """
         for sub_id in sub_ids:
             if sub_id in self._by_id:
                 self._by_id[sub_id].terms.pause(paused=paused)
@@ -508,11 +539,11 @@ class SubscriptionRegistry:
                 self._effects.append(effects.OrderTogether(sinks))
 
     def next_deadline(self) -> float | None:
-        """When `wake` wants to be called (monotonic seconds), or None."""
+        """Return when to call `wake` (monotonic seconds), or None."""
         return self._idle_credit.next_deadline()
 
     def wake(self, now: Now) -> list[Credit]:
-        """The credit to give back for subscriptions that have been quiet for a moment."""
+        """Return the credit to grant for subscriptions without recent deliveries."""
         return self._idle_credit.wake(now.mono)
 
 
@@ -521,8 +552,8 @@ def _positions(encoded: bytes, count: int) -> UInt64s:
     if len(encoded) == U8.itemsize:
         return np.arange(count, dtype=U8) + np.frombuffer(encoded, U8)
     if len(encoded) != U8.itemsize * count:
-        raise BadCommand(f"{len(encoded)} bytes of positions for a batch of {count} messages")
+        raise BadCommand(f"Invalid delivery: {len(encoded)} bytes of positions for {count} messages.")
     positions = np.frombuffer(encoded, U8)
     if (positions[1:] <= positions[:-1]).any():
-        raise BadCommand("the positions of a batch do not rise")
+        raise BadCommand("Invalid delivery: the positions of its messages do not increase.")
     return positions

@@ -1,7 +1,7 @@
-"""Resubscription: where and with which options a subscription is placed again after a loss.
+"""Resubscription: start and options of a subscription after a lost connection.
 
-A bookmark subscription resumes after what is known of it; a range keeps its end; what was paused is paused
-again; filter, topic and other options do not change.
+A bookmark subscription resumes after its recovery point, a range keeps its end, and a paused subscription
+stays paused. Filter, topic and other options do not change.
 """
 
 from __future__ import annotations
@@ -30,38 +30,40 @@ from tickertape.client.limits import resubscription_retries_max, resubscriptions
 from tickertape.client.subscriptions.bookmark_tracker import BookmarkTracker
 
 _OWN: Final = ("pause", "replace")
-"""Options that say how a subscription is placed, not what it is."""
+"""Options of the subscribe itself, not of the subscription."""
 
 
 @dataclass(eq=False, repr=False, slots=True)
 class ReplayState:
-    """State of a bookmark subscription: its start, and how far it has come."""
+    """State of a bookmark subscription: its start and its progress."""
 
     bookmark: str | None
-    """Start point from the application; None for one that reads positions."""
+    """Start point from the application, or None for a read by positions."""
     options: InitVar[str]
     tracker: BookmarkTracker | None
-    """None where nobody keeps account of it."""
+    """Tracker of deliveries, or None."""
     until_caught_up: bool
     not_found: str | None = field(init=False)
     begun: bool = False
-    """The server said where it begins, and the tracker knows."""
+    """Whether the server reported the start and the tracker recorded it."""
     after: Bookmark | None = None
-    """Something that is surely in the log and that it has passed: its begin, or the last notice."""
+    """A passed bookmark that the log holds: the start, or the last recovery point from the server."""
     came: bool = False
-    """Whether anything was delivered."""
+    """Whether any message was delivered."""
     completed: bool = False
     _start: Bookmark | None = None
-    """After which message it began the first time."""
+    """Bookmark after which the subscription started for the first time."""
     _known: Sequence[Bookmark] = ()
-    """The bookmarks from which it would have resumed then."""
+    """Recovery point at the first start."""
 
     def __post_init__(self, options: str) -> None:
         self.not_found = parse_options(options).get("bookmark_not_found")
 
     def began(self, place: Bookmark | None) -> None:
-        """The server says after which message it begins; None: at the beginning of the log. Raises what the
-        tracker raises."""
+        """Record the start reported by the server. None means the start of the log.
+
+        Raises the errors of the tracker.
+        """
         if self.tracker is None:
             return
         self.tracker.started([] if place is None else [place])
@@ -71,18 +73,18 @@ class ReplayState:
 
     @property
     def ends(self) -> bool:
-        """Whether it has a stop."""
+        """Whether the replay has an end."""
         return self.until_caught_up or self.bookmark is None or self.bookmark.lstrip()[:1] in ("[", "(")
 
     def first(self, *, conflated: bool) -> str | None:
-        """Its bookmark on the wire when it is placed for the first time: MOST_RECENT is looked up."""
+        """Return the bookmark on the wire for the first subscribe, with MOST_RECENT resolved."""
         if self.bookmark != MOST_RECENT:
             return self.bookmark
         points = [] if self.tracker is None else self.tracker.most_recent()
         return _text(_latest(points) if conflated else points)
 
     def again(self, *, conflated: bool, live: bool) -> str | None:
-        """Its bookmark on the wire when it is placed again."""
+        """Return the bookmark on the wire for a resubscribe."""
         asked = None if self.bookmark in (None, MOST_RECENT) else parse_bookmark(str(self.bookmark))
         if isinstance(asked, Range) and not self.begun and not self.came:
             return self.bookmark
@@ -90,8 +92,8 @@ class ReplayState:
         if conflated:
             points = _latest(points)
         elif live and self.begun and self.after not in points:
-            # What came before it was persisted may be lost; of a list the oldest that is known counts. Where
-            # nothing is surely there, that is the beginning of the log.
+            # Messages delivered before they were persisted may be lost. The server uses the oldest known
+            # bookmark of a list. Without a bookmark that the log holds, use the start of the log.
             points = [] if self.after is None else [*points, self.after]
         if not points and not self.begun and self.bookmark != MOST_RECENT:
             return self.bookmark
@@ -103,8 +105,11 @@ class ReplayState:
         return str(msgspec.structs.replace(asked, begin=point, begin_inclusive=False))
 
     def _points(self, asked: StartPoint | Range | None) -> list[Bookmark]:
-        """Where to go on. What is known of an id from before may be older than the begin that was asked for:
-        it counts when something has come, and for a range when it has moved since."""
+        """Return the bookmarks to resume from.
+
+        The recovery point of a former subscription with this id may be older than the requested start. It
+        applies only after a delivery, and for a range only if it has moved since.
+        """
         points = [] if self.tracker is None else self.tracker.most_recent()
         place = None
         if asked is not None and not self.came:
@@ -115,8 +120,11 @@ class ReplayState:
 
 
 def _latest(points: list[Bookmark]) -> list[Bookmark]:
-    """Where a conflated subscription goes on. Grouped from another place, messages have other bookmarks,
-    those of messages that were discarded among them: only the latest has all of these behind it."""
+    """Return the resume point of a conflated subscription: only the latest bookmark.
+
+    After another start, grouping gives messages other bookmarks, possibly those of discarded messages. Only
+    the latest bookmark is after all of them.
+    """
     return points[-1:]
 
 
@@ -125,20 +133,20 @@ def _text(points: Sequence[Bookmark]) -> str:
 
 
 def place_after(text: str) -> Bookmark | None:
-    """The bookmark in `Ack.after`; None for the beginning of the log. Raises `BadCommand`."""
+    """Return the bookmark in `Ack.after`, or None for the start of the log. Raises `BadCommand`."""
     try:
         point = parse_bookmark(text)
     except BadBookmark as error:
-        raise BadCommand(f"the server named a place that is none: {error}") from error
+        raise BadCommand(f"Invalid start in the server's answer: {error}") from error
     if isinstance(point, Epoch):
         return None
     if not isinstance(point, AtBookmarks) or len(point.bookmarks) != 1 or point.unknown:
-        raise BadCommand("the server named a place that is no bookmark")
+        raise BadCommand(f"Invalid start in the server's answer: {text!r}. Expected one bookmark or 0.")
     return point.bookmarks[0]
 
 
 class ServerTerms:
-    """The options of a subscription, and whether it is paused."""
+    """Options of a subscription, and whether it is paused."""
 
     __slots__ = ("conflated", "live", "options", "paused")
 
@@ -150,11 +158,11 @@ class ServerTerms:
         self.options = {name: value for name, value in asked.items() if name not in _OWN}
 
     def pause(self, *, paused: bool) -> None:
-        """It is paused from now on, or goes on."""
+        """Record that the subscription is paused or resumed."""
         self.paused = paused
 
     def again(self, replay: ReplayState | None) -> str:
-        """The options with which it is placed again."""
+        """Return the options for a resubscribe."""
         options = dict(self.options)
         if replay is not None:
             options["bookmark"] = None
@@ -166,11 +174,11 @@ class ServerTerms:
 
 
 Refusal = tuple[str, TickertapeError]
-"""The id of a subscription, and why it could not be placed again."""
+"""Subscription id, and the error of its resubscription."""
 
 
 class ResubscribeRound:
-    """All subscriptions that are placed again on one connection: in order, some at a time."""
+    """Resubscription of all subscriptions on one connection, in order, with a limit of pending ones."""
 
     def __init__(self, token: Waiter, sub_ids: Sequence[str]) -> None:
         self.token = token
@@ -181,20 +189,20 @@ class ResubscribeRound:
         self._retries = 0
 
     def next(self) -> str | None:
-        """The id of the next one to be placed; None when others have to be answered first."""
+        """Return the next id to resubscribe, or None while others must be answered first."""
         if not self._left or self._under_way >= resubscriptions_under_way_max:
             return None
         self._under_way += 1
         return self._left.popleft()
 
     def answered(self, sub_id: str, error: TickertapeError | None) -> None:
-        """One was answered."""
+        """Record the answer for a subscription."""
         self._under_way -= 1
         if error is not None:
             self.refused.append((sub_id, error))
 
     def postpone(self, sub_id: str) -> bool:
-        """One was refused for now: it is tried again after `retry`. False when that was done too often."""
+        """Postpone a temporarily refused subscription until `retry`. Return False after too many retries."""
         if self._retries >= resubscription_retries_max:
             return False
         self._under_way -= 1
@@ -202,12 +210,12 @@ class ResubscribeRound:
         return True
 
     def retry(self) -> None:
-        """A moment has passed."""
+        """Resume the postponed subscriptions."""
         self._retries += 1
         self._left.extend(self._postponed)
         self._postponed.clear()
 
     @property
     def over(self) -> bool:
-        """Whether all were answered."""
+        """Whether all subscriptions are answered."""
         return not self._left and not self._under_way and not self._postponed

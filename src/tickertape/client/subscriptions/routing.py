@@ -1,7 +1,7 @@
-"""Routing: views of one batch for several subscriptions, each with a context of its own.
+"""Routing: views of one batch for several subscriptions, each with its own context.
 
-No body is copied before a share is used as a table. `RouteCache` turns shares into batches of their own when
-others have been delivered meanwhile, so that a share does not keep a whole batch alive beyond the bound.
+No body is copied until a share is used as a table. `RouteCache` converts shares into separate batches after
+later deliveries, so that a small share does not keep a large batch in memory.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ from tickertape.wire.commands import Deliver
 _MADE: Final = frozenset(
     {"_places", "_table", "bodies", "body_bytes", "columns", "head_bytes", "nbytes", "run_count", "topics"}
 )
-"""Attributes of a batch that a view lacks: reading one of them makes the share a batch."""
+"""Attributes that a view lacks. Access to one of them converts the share into a batch."""
 
 
 _reference: Final = weakref.ref
 
 Route = tuple[str, Sequence[int], int]
-"""A subscription, which messages of a batch are for it, and what they cost against its credit."""
+"""Subscription id, rows of its messages in the batch, and their flow-control cost."""
 
 
 def routes_of(command: Deliver, batch: MessageBatch) -> list[Route]:
-    """Where the messages of a batch for several go. Raises `BadCommand` unless all of it fits together.
+    """Return the routes of a batch for several subscriptions. Raises `BadCommand` for inconsistent input.
 
-    What is made here is as large as what came: counts are believed only when they add up to it.
+    Allocations are bounded by the input, because counts must add up to its size.
     """
     sub_ids = command.sub_ids
     if len(command.counts) != 4 * len(sub_ids) or len(command.indices) & 3:
-        raise _bad(f"{len(sub_ids)} subscriptions with {len(command.counts)} bytes of counts")
+        raise _bad(f"it has {len(sub_ids)} subscriptions and {len(command.counts)} bytes of counts")
     if len(set(sub_ids)) < len(sub_ids):
-        raise _bad("a subscription named twice")
+        raise _bad("it names a subscription twice")
     counts = np.frombuffer(command.counts, "<u4")
     ends = counts.cumsum(dtype=I8)
     indices = np.frombuffer(command.indices, "<u4")
     if not counts.all() or int(ends[-1]) != len(indices):
-        raise _bad(f"counts that add up to {int(ends[-1])}, and {len(indices)} indices")
+        raise _bad(f"its counts add up to {int(ends[-1])}, but it has {len(indices)} indices")
     rises = indices[1:] > indices[:-1]
     rises[ends[:-1] - 1] = True
     if not rises.all() or int(indices.max()) >= batch.count:
-        raise _bad(f"indices that do not rise within the {batch.count} messages")
+        raise _bad(f"its indices do not increase within the {batch.count} messages")
     if not np.bincount(indices, minlength=batch.count).all():
-        raise _bad("a message for nobody")
+        raise _bad("a message has no subscription")
     starts = ends - counts
     costs = np.add.reduceat(message_costs(batch)[indices], starts).tolist()
     edges = [0, *ends.tolist()]
@@ -64,11 +64,11 @@ def routes_of(command: Deliver, batch: MessageBatch) -> list[Route]:
 
 
 def _bad(what: str) -> BadCommand:
-    return BadCommand(f"a delivery for several subscriptions has {what}")
+    return BadCommand(f"Invalid delivery for several subscriptions: {what}.")
 
 
 def in_order(shares: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
-    """Every row of `shares` with the number of its share, in the order of the batch."""
+    """Return every row of `shares` with the index of its share, in batch order."""
     order: list[tuple[int, int]] = []
     for number, rows in enumerate(shares):
         order += zip(rows, repeat(number))
@@ -77,7 +77,7 @@ def in_order(shares: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
 
 
 class SharedBatch:
-    """A batch that came for several, and the views on it that are in use."""
+    """Batch for several subscriptions, and its views in use."""
 
     __slots__ = ("__weakref__", "_bodies", "_shares", "batch", "count")
 
@@ -88,14 +88,14 @@ class SharedBatch:
         self._shares: list[weakref.ref[BatchView]] = []
 
     def bodies(self) -> list[bytes]:
-        """All bodies of the batch, made once for everybody."""
+        """Return all bodies of the batch, created once for all views."""
         bodies = self._bodies
         if bodies is None:
             bodies = self._bodies = self.batch.bodies_list()
         return bodies
 
     def share(self, rows: Sequence[int], cost: int, context: DeliveryContext) -> MessageBatch:
-        """Return the share of one subscription: these rows, and their cost."""
+        """Return the share of one subscription: these rows and their cost."""
         if len(rows) == self.count:
             whole = MessageBatch.__new__(MessageBatch)
             whole.__dict__.update(self.batch.__dict__)
@@ -106,7 +106,7 @@ class SharedBatch:
         return share
 
     def part(self) -> None:
-        """Make batches of the views that are still in use: this one is not kept for them any more."""
+        """Convert the views in use into separate batches, so that they do not keep this batch."""
         for reference in self._shares:
             share = reference()
             if share is not None:
@@ -115,7 +115,7 @@ class SharedBatch:
 
 
 def _of_row(own: Callable[[MessageBatch, int], object]) -> Any:
-    """Return a method of `BatchView` that asks the whole batch for what `own` says of a message."""
+    """Return a method of `BatchView` that calls `own` on the whole batch for the row of a message."""
 
     @wraps(own)
     def of_row(self: BatchView, i: int) -> object:
@@ -126,17 +126,17 @@ def _of_row(own: Callable[[MessageBatch, int], object]) -> Any:
 
 
 class BatchView(MessageBatch):
-    """Some messages of a `SharedBatch` batch; in every other way the batch of these messages."""
+    """Some messages of a `SharedBatch`, with the interface of a batch of these messages."""
 
     def __init__(self, shared: SharedBatch, rows: Sequence[int], cost: int, context: DeliveryContext) -> None:
         self.count = len(rows)
         self.cost = cost
         self.context = context
         self._view: tuple[SharedBatch, Sequence[int]] | None = (shared, rows)
-        # What a batch of its own has is never there halfway: whoever looks reads `_view` once.
+        # Attributes of a separate batch are complete or absent: readers read `_view` once.
 
     def detach(self) -> None:
-        """Become a batch that holds its own messages only. Any thread may do it, and all do the same."""
+        """Become a separate batch with only its own messages. Threads may do this concurrently."""
         view = self._view
         if view is not None:
             shared, rows = view
@@ -148,12 +148,12 @@ class BatchView(MessageBatch):
 
     def __getattr__(self, name: str) -> Any:
         if name not in _MADE:
-            raise AttributeError(f"a message batch has no {name}")
+            raise AttributeError(f"MessageBatch has no attribute {name!r}")
         self.detach()
         return self.__dict__[name]
 
     def bodies_list(self) -> list[bytes]:
-        """As a batch's."""
+        """Return all bodies as `bytes` objects, in order."""
         view = self._view
         if view is None:
             return super().bodies_list()
@@ -161,7 +161,7 @@ class BatchView(MessageBatch):
         return [bodies[row] for row in view[1]]
 
     def body(self, i: int) -> bytes:
-        """As a batch's."""
+        """Return the body of message `i`. Raises `IndexError` outside the batch."""
         view = self._view
         if view is None or not 0 <= i < self.count:
             return super().body(i)
@@ -177,7 +177,7 @@ class BatchView(MessageBatch):
     expiration = _of_row(MessageBatch.expiration)
 
     def discard_one(self, i: int) -> bool:
-        """As a batch's."""
+        """Discard message `i`."""
         context = self.context
         if context is None or context.store is None:
             return False
@@ -185,16 +185,16 @@ class BatchView(MessageBatch):
 
 
 class RouteCache:
-    """The batches for several that came last, `shared_batches_bytes_max` of them: only these are shared."""
+    """Latest batches for several subscriptions, up to `shared_batches_bytes_max`. Only these are shared."""
 
     def __init__(self) -> None:
         self._batches: deque[tuple[weakref.ref[SharedBatch], int]] = deque()
         self._bytes = 0
 
     def add(self, batch: MessageBatch) -> SharedBatch:
-        """One more came. What it pushes out is taken apart, as far as somebody still uses it."""
+        """Add a batch. Views of batches beyond the bound become separate batches."""
         shared = SharedBatch(batch)
-        size = 2 * batch.nbytes  # the bodies may be there a second time, one by one
+        size = 2 * batch.nbytes  # the bodies may exist a second time as `bytes` objects
         self._batches.append((weakref.ref(shared), size))
         self._bytes += size
         while self._bytes > shared_batches_bytes_max and len(self._batches) > 1:

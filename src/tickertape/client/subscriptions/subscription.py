@@ -19,13 +19,13 @@ from tickertape.wire.commands import Credit, Credits, Deliver, Subscribe
 
 
 class Leases(Protocol):
-    """Leases on messages of queues, and the backlog of each subscription to queues."""
+    """Leases on queue messages, and the backlog limit of each queue subscription."""
 
     def granted(self, sub_id: str, backlog: int) -> None:
-        """The server lets a subscription hold that many unacknowledged messages; 0: it is not to a queue."""
+        """Set the number of unacknowledged messages that a subscription may hold. 0: not a queue."""
 
     def ended(self, sub_id: str) -> None:
-        """The subscription has ended."""
+        """Record the end of a subscription."""
 
     def lease(self, command: Deliver, sub_id: str, hold: Hold, *, browsed: bool) -> Lease:
         """Return the lease on the messages of a delivery from a queue."""
@@ -33,38 +33,38 @@ class Leases(Protocol):
 
 @dataclass(eq=False, repr=False, slots=True)
 class Subscription:
-    """State of one subscription of the client machine."""
+    """State of one subscription of a client."""
 
     request: SubscribeRequest
     sink: Sink
     replay: ReplayState | None
-    """None for one that only has what comes."""
+    """None without a replay."""
     order: int
-    """Rank in the order of the first placement, which a new placement keeps."""
+    """Rank by the first subscribe. A resubscribe keeps it."""
     context: SubscriptionContext = field(init=False)
     terms: ServerTerms = field(init=False)
     command_id: int = 0
-    """The number of the command that asked for it on this connection."""
+    """Id of its subscribe command on this connection."""
     window: int = field(init=False)
     bound: int = field(init=False)
-    """Cost that may be outstanding on this connection: unconsumed, or consumed and not given back."""
+    """Allowed outstanding cost on this connection: unconsumed, or consumed and not granted again."""
     unconsumed: int = 0
     consumed: int = 0
     deadline: float = 0.0
     delivered: float = 0.0
     overdue: bool = False
     successor: Subscription | None = None
-    """The subscription that is to replace it, until the server has answered."""
+    """Pending replacement, until the server has answered."""
     abandoned: bool = False
-    """Its stream has no reader any more, and the unsubscribe is still to be sent."""
+    """Whether its stream has no reader, but the unsubscribe is not sent yet."""
     unsubscribe_sent: bool = False
-    """Its stream has no reader any more, and the unsubscribe was sent."""
+    """Whether its stream has no reader, and the unsubscribe was sent."""
     placed: bool = True
-    """The server of this connection was asked for it."""
+    """Whether the subscribe was sent on this connection."""
     accepted: bool = False
-    """A server has taken it."""
+    """Whether a server has accepted it."""
     hold: Hold = field(default_factory=Hold)
-    """Ends with this connection, and the leases on queue messages with it."""
+    """Hold on leased queue messages. It ends with this connection."""
 
     def __post_init__(self) -> None:
         self.context = self.request.context
@@ -72,7 +72,7 @@ class Subscription:
         self.window = self.bound = self.request.depth_bytes
 
     def command(self, call_id: int) -> Subscribe:
-        """Return the command that places it for the first time."""
+        """Return the command of the first subscribe."""
         request, bookmark = self.request, self.request.bookmark
         if self.replay is not None:
             bookmark = self.replay.first(conflated=self.terms.conflated)
@@ -92,7 +92,7 @@ class Subscription:
         )
 
     def command_again(self, call_id: int) -> Subscribe:
-        """Return the command that places it on another connection. Unconsumed messages fill its window."""
+        """Return the command that resubscribes. Unconsumed messages reduce the credit."""
         request, replay, terms = self.request, self.replay, self.terms
         self.command_id, self.consumed = call_id, 0
         credit = max(message_cost_bytes, self.window - self.unconsumed)
@@ -109,7 +109,7 @@ class Subscription:
         )
 
     def take_over(self, old: Subscription) -> None:
-        """It goes on in the place of `old`, and with what that one holds of queues."""
+        """Continue in place of `old`, with its leases on queue messages."""
         self.order = old.order
         self.hold, old.hold = old.hold, self.hold
         if old.replay is not None and self.replay is None:
@@ -118,55 +118,56 @@ class Subscription:
             self.context = msgspec.structs.replace(self.context, with_bookmark=True, store=old.context.store)
 
     def lose(self) -> None:
-        """Its connection is lost; it waits for another one."""
+        """Reset the state after a lost connection."""
         self.placed = self.overdue = False
         self.deadline = 0.0
         self.end_leases()
         self.hold = Hold()
 
     def end_leases(self) -> None:
-        """End its leases: the messages have gone back to their queues."""
+        """End its leases, because the messages have returned to their queues."""
         self.hold.end()
 
     def leased(self, command: Deliver, leases: Leases) -> SubscriptionContext:
-        """The context of a batch that came out of a queue."""
+        """Return the context of a batch from a queue."""
         browsed = "browse" in self.terms.options
         lease = leases.lease(command, self.context.sub_id, self.hold, browsed=browsed)
         return msgspec.structs.replace(self.context, lease=lease)
 
     def check_credit(self, messages: int, cost: int) -> None:
-        """Raise `BadCommand` for a delivery that the credit does not cover.
+        """Raise `BadCommand` for a delivery above the credit.
 
-        One message may exceed it while the bound is not passed: a server sends that when, as far as it knows,
-        nothing is outstanding."""
+        One message may exceed the credit while the bound is not exceeded. A server sends such a message if,
+        to its knowledge, no cost is outstanding.
+        """
         outstanding = self.unconsumed + self.consumed
         if outstanding + cost > self.bound and (messages > 1 or outstanding > self.bound):
             raise BadCommand(
-                f"the server exceeded the credit of subscription {self.context.sub_id!r}: {outstanding:,} "
-                f"bytes are outstanding, it sent {cost:,} more, and {self.bound:,} are allowed"
+                f"The server exceeded the credit of subscription {self.context.sub_id!r}: "
+                f"it sent {cost:,} bytes with {outstanding:,} outstanding, the limit is {self.bound:,}."
             )
 
     def take(self, cost: int) -> Credit | None:
-        """The application took `cost`; the credit to give back now, if any."""
+        """Record consumption of `cost`. Return the credit to grant now, or None."""
         self.unconsumed -= cost
         if not self.placed:
             return None
         self.consumed += cost
         if self.successor is not None:
-            return None  # it would be credit of the one that replaces it
+            return None  # the credit would count for the replacement
         if 2 * self.consumed >= self.window or (self.overdue and self.unconsumed <= 0):
             return self.give_back()
         return None
 
     def give_back(self) -> Credit:
-        """All credit that was consumed and not given back."""
+        """Return all consumed credit as a grant."""
         credit = Credit(sub_id=self.context.sub_id, bytes=self.consumed)
         self.consumed = 0
         return credit
 
 
 def combined(grants: Sequence[Credit]) -> Iterator[Credit | Credits]:
-    """The commands that give these credits back."""
+    """Yield the commands that grant these credits."""
     for at in range(0, len(grants), combined_subscriptions_max):
         some = grants[at : at + combined_subscriptions_max]
         if len(some) == 1:
@@ -177,16 +178,17 @@ def combined(grants: Sequence[Credit]) -> Iterator[Credit | Credits]:
 
 
 class IdleCredit:
-    """The subscriptions that had deliveries lately, in the order of their deadlines.
+    """Subscriptions with recent deliveries, in the order of their deadlines.
 
-    It returns what is left below half of a window once deliveries pause: a server whose next message does not
-    fit the remaining credit waits for exactly that."""
+    It grants credit below half of a window once deliveries pause. A server whose next message exceeds the
+    remaining credit waits for this grant.
+    """
 
     def __init__(self) -> None:
         self._lingering: dict[str, Subscription] = {}
 
     def delivered(self, subscription: Subscription, cost: int, mono: float) -> None:
-        """Count a delivery of that cost; `mono` is the time, monotonic seconds."""
+        """Record a delivery of this cost at `mono` (monotonic seconds)."""
         subscription.unconsumed += cost
         subscription.overdue = False
         subscription.delivered = mono
@@ -195,17 +197,17 @@ class IdleCredit:
             self._lingering[subscription.context.sub_id] = subscription
 
     def forget(self, sub_id: str) -> None:
-        """The subscription ended, or lost its connection."""
+        """Remove a subscription that ended or lost its connection."""
         self._lingering.pop(sub_id, None)
 
     def next_deadline(self) -> float | None:
-        """When to call `wake` (monotonic seconds), or None."""
+        """Return when to call `wake` (monotonic seconds), or None."""
         for subscription in self._lingering.values():
             return subscription.deadline
         return None
 
     def wake(self, mono: float) -> list[Credit]:
-        """Return the credit to give back for subscriptions without recent deliveries."""
+        """Return the credit to grant for subscriptions without recent deliveries."""
         grants = []
         for sub_id, subscription in list(self._lingering.items()):
             if subscription.deadline > mono:

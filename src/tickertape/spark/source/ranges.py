@@ -108,7 +108,7 @@ def _point(name: str, text: str) -> StartPoint | Range:
     try:
         return parse_bookmark(named.get(text.lower(), text))
     except BadBookmark as error:
-        raise BadBookmark(f"option {name}: {error}; or epoch, or now") from None
+        raise BadBookmark(f"option {name}: {error} Or use epoch or now.") from None
 
 
 def _moment(options: Mapping[str, str], name: str) -> int:

@@ -46,7 +46,7 @@ def test_build_accepts_the_first_sequence_it_has_and_no_other() -> None:
     builder = BatchBuilder()
     builder.add("t", b"", sequence=7)
     assert builder.build(first_sequence=7).run(0).first_sequence == 7
-    with pytest.raises(UsageError, match="begin at 7, build asks for 8"):
+    with pytest.raises(UsageError, match=r"Invalid first sequence 8\. Use 0 or 7"):
         builder.build(first_sequence=8)
 
 
@@ -67,7 +67,7 @@ def test_sequences_that_pass_64_bits_are_refused_by_build(first: int) -> None:
     builder.add("t", b"2", sequence=2**64 - 1)
     builder.build()
     builder.add("t", b"3", sequence=2**64)
-    with pytest.raises(UsageError, match="64 bits"):
+    with pytest.raises(UsageError, match="64-bit"):
         builder.build()
 
 
@@ -75,13 +75,13 @@ def test_refused_messages_leave_the_builder_as_it_was() -> None:
     builder = BatchBuilder()
     builder.add("t", b"1")
     before, size = builder.build().encode(), builder.size_bytes
-    with pytest.raises(MessageTooLarge, match="limit is 16777216"):
+    with pytest.raises(MessageTooLarge, match="Use at most 16777216 bytes"):
         builder.add("u", bytes(message_bytes_max + 1))
     with pytest.raises(BadTopic, match="1025 bytes"):
         builder.add("t" * (topic_bytes_max + 1), b"", key="k")
-    with pytest.raises(BadTopic, match="UTF-8"):
+    with pytest.raises(BadTopic, match="Use valid Unicode text"):
         builder.add("\ud800", b"")
-    with pytest.raises(BadMessage, match="a key of 4097 bytes"):
+    with pytest.raises(BadMessage, match="Invalid key of 4097 bytes"):
         builder.add("u", b"", key="k" * (label_bytes_max + 1))
     with pytest.raises(BadMessage, match="correlation id"):
         builder.add("u", b"", correlation_id="\ud800")
@@ -97,7 +97,7 @@ def test_refused_messages_leave_the_builder_as_it_was() -> None:
     [{"publisher": -1}, {"publisher": 2**64}, {"first_sequence": 2**64 - 1}, {"timestamp": 2**63}],
 )
 def test_numbers_that_do_not_fit_are_refused(numbers: dict[str, int]) -> None:
-    with pytest.raises(UsageError, match="64 bits"):
+    with pytest.raises(UsageError, match="64-bit"):
         batch_from_bodies("t", [b"1", b"2"], **numbers)
 
 

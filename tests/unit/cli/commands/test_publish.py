@@ -67,10 +67,10 @@ def test_without_a_rate_nobody_waits() -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["or*"], "Invalid value for TOPIC: '*' makes 'or*' a pattern"),
+        (["or*"], "Invalid value for TOPIC: Invalid topic 'or*': '*' makes it a pattern"),
         (["orders", "/no/such/file"], "'/no/such/file': No such file or directory"),
         (["orders", "--rate", "0"], "0"),
-        (["orders", "--timeout", "soon"], "'soon' is not an interval"),
+        (["orders", "--timeout", "soon"], "Invalid interval 'soon'"),
         (["orders", "--format", "xml"], "'xml'"),
         (["orders", "--name"], "--name"),
     ],

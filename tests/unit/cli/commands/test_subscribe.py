@@ -116,13 +116,13 @@ def test_json_of_a_queue_says_which_and_how_long(ends: int, more: dict[str, str]
     ("arguments", "says"),
     [
         (["--until-caught-up"], "say with --bookmark where it starts"),
-        (["--bookmark", "yesterday"], "'yesterday' is not a timestamp"),
-        (["--bookmark", "garbage"], "allowed are epoch, now, a bookmark (publisher|sequence|), a comma-sep"),
+        (["--bookmark", "yesterday"], "Invalid start point 'yesterday': not a timestamp"),
+        (["--bookmark", "garbage"], "Use epoch, now, a bookmark (publisher|sequence|), a comma-sep"),
         (["--server", "http://127.0.0.1:9007"], "Use tcp://host:port, tls://host:port or unix:///path"),
         (["--bookmark", "[0:1"], "a range ends with ] (inclusive) or ) (exclusive)"),
-        (["--bookmark", "recent"], "looked up by a client with a bookmark store"),
+        (["--bookmark", "recent"], "only a client with a bookmark store resolves"),
         (["--count", "0"], "0"),
-        (["--timeout", "-1"], "'-1' is not an interval"),
+        (["--timeout", "-1"], "Invalid interval '-1'"),
         (["--output", "xml"], "'xml'"),
         (["--rate", "2x"], "--rate is of a replay: say with --bookmark where it starts"),
         (["--rate-max-gap", "1s"], "--rate-max-gap is of a replay"),
@@ -131,7 +131,7 @@ def test_json_of_a_queue_says_which_and_how_long(ends: int, more: dict[str, str]
         (["--resume-after", "1s"], "--pause is of a replay"),
         (["--bookmark-not-found", "now"], "--bookmark-not-found is of a replay"),
         (["--bookmark-not-found", "perhaps"], "perhaps"),
-        (["--resume-after", "soon"], "'soon' is not an interval"),
+        (["--resume-after", "soon"], "Invalid interval 'soon'"),
     ],
 )
 def test_bad_usage(arguments: list[str], says: str) -> None:

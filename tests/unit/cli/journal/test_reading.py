@@ -161,9 +161,9 @@ def test_every_kind_of_extent(log: Log) -> None:
         (["--to", "[0:0|1|)"], "EPOCH and NOW"),
         (["--to", "[20261120T090000:20261120T090001)"], "no single place"),
         (["--from", "[20261120T090000:20261120T090001)", "--to", "7"], "leave --to out"),
-        (["--from", "garbage"], "allowed are a position (a number), epoch, now, a bookmark ("),
-        (["--to", "garbage"], "allowed are a position (a number), a bookmark ("),
-        (["--to", "epoch"], "'epoch' is not a timestamp"),
+        (["--from", "garbage"], "a position (a number), epoch, now, a bookmark ("),
+        (["--to", "garbage"], "a position (a number), a bookmark ("),
+        (["--to", "epoch"], "Invalid start point 'epoch': not a timestamp"),
         (["--commits", "--topic", "orders"], "leave the other options out"),
         (["--commits", "--output", "data"], "leave --output out"),
         (["--count", "0"], "--count"),
@@ -325,7 +325,7 @@ def test_find_says_why_there_is_none(log: Log) -> None:
         assert (result.exit_code, result.stdout) == (1, ""), point
         assert what in result.stderr
         assert result.stderr.count("\n") == 1
-    takes = "allowed are a position (a number), epoch, a bookmark (publisher|sequence|), or a timestamp ("
+    takes = "a position (a number), epoch, a bookmark (publisher|sequence|), or a UTC timestamp ("
     for bad in ("x|y|", "7|1|,7|2|", "7|1|,x|y|", "0|1|", "now", "[0:7|1|)", "garbage"):
         result = run("find", log.directory, bad)
         assert result.exit_code == 2

@@ -89,7 +89,7 @@ def test_keywords_are_written_as_options(given: dict[str, object], written: str)
         ("conflation_key", ["/a", 2], "conflation_key is a list of texts"),
         ("conflation_key", [], "conflation_key"),
         ("conflation_key", ["/a,/b"], "each member is one identifier"),
-        ("conflation_key", ["/a", ""], "empty member"),
+        ("conflation_key", ["/a", ""], "a member is empty"),
         ("conflation_key", "[/a", "bracket"),
         ("select", ["+/a]"], "select"),
         ("pause", 1, "pause is True or False, not int"),

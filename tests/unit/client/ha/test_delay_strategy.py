@@ -71,10 +71,10 @@ def test_exact_24_the_limit_cuts_the_last_wait_ends_it_and_begins_afresh_after_a
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: tt.FixedDelayStrategy(-1), "not negative"),
-        (lambda: tt.FixedDelayStrategy("soon"), "not an interval"),
+        (lambda: tt.FixedDelayStrategy(-1), "Invalid interval -1"),
+        (lambda: tt.FixedDelayStrategy("soon"), "Invalid interval 'soon'"),
         (lambda: tt.FixedDelayStrategy("2d"), "at most"),
-        (lambda: tt.FixedDelayStrategy(1, initial=float("inf")), "not infinite"),
+        (lambda: tt.FixedDelayStrategy(1, initial=float("inf")), "Invalid interval inf"),
         (lambda: tt.ExponentialDelayStrategy(factor=0.5), "factor"),
         (lambda: tt.ExponentialDelayStrategy(factor="2"), "factor"),  # type: ignore[arg-type]
         (lambda: tt.ExponentialDelayStrategy(jitter=float("nan")), "jitter"),

@@ -198,7 +198,7 @@ def test_exact_22_no_server_ends_it_with_the_text_of_the_chooser() -> None:
     assert tell == GONE
     assert isinstance(stopped, machine.Stopped)
     assert (stopped.begun, stopped.known) == (1, False)
-    assert "all are down; the last attempt: broken" in str(stopped.error)
+    assert "all are down. Last attempt: broken." in str(stopped.error)
     assert isinstance(stopped.error, Disconnected)
     assert life.session.stopped is stopped.error
     assert not life.session.trying
@@ -215,7 +215,7 @@ def test_exact_24_a_strategy_that_gives_up_acts_as_no_server() -> None:
     tell, stopped = life.tell(machine.DelayChosen(None))
     assert tell == GONE
     assert isinstance(stopped, machine.Stopped)
-    assert "gives up; the last attempt: broken" in str(stopped.error)
+    assert "gives up. Last attempt: broken." in str(stopped.error)
     assert life.session.step is ReconnectStep.IDLE
 
 

@@ -58,13 +58,13 @@ def test_one_server_is_tried_again_and_again_and_more_may_be_added() -> None:
 def test_without_servers_it_says_so() -> None:
     chooser = tt.DefaultServerChooser()
     assert chooser.current_uri() is None
-    assert chooser.error() == "the list of servers is empty"
+    assert chooser.error() == "The list of servers is empty."
 
 
 def test_what_is_no_server_and_no_authenticator_is_refused() -> None:
     with pytest.raises(tt.BadOption, match="Invalid server address"):
         tt.DefaultServerChooser("http://a:1")
-    with pytest.raises(tt.BadOption, match="no Authenticator"):
+    with pytest.raises(tt.BadOption, match="lacks methods of Authenticator"):
         tt.DefaultServerChooser(A, authenticator="secret")  # type: ignore[arg-type]
 
 

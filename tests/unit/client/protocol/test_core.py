@@ -105,10 +105,10 @@ def test_calls_before_the_logon_raise_disconnected() -> None:
     [
         (
             Goodbye(code="name_in_use", text="taken over"),
-            r"the connection was ended \(name_in_use\): taken over; call connect\(\) again",
+            r"Connection closed \(name_in_use\): taken over\. Give each client a unique name\.",
             NameInUse,
         ),
-        (None, r"broken; call connect\(\) again", Disconnected),
+        (None, r"broken\. Call connect\(\) again\.", Disconnected),
     ],
 )
 def test_calls_after_a_loss_say_why_the_connection_ended(
@@ -137,7 +137,7 @@ def test_calls_after_a_loss_say_why_the_connection_ended(
 
 
 def test_an_unknown_flush_level_is_refused() -> None:
-    with pytest.raises(UsageError, match="level='durable'"):
+    with pytest.raises(UsageError, match="Invalid level 'durable'"):
         Peer().connect().core.flush(Named("f"), "durable")
 
 

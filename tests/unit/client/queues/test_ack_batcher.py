@@ -50,7 +50,7 @@ def test_a_message_that_came_out_of_no_queue_cannot_be_settled() -> None:
     peer.say(Deliver(sub_id="s"), batch)
     (message,) = batch
     for settle in (message.ack, message.cancel, message.expire, lambda: message.extend(1), batch.ack):
-        with pytest.raises(UsageError, match="did not come out of a queue"):
+        with pytest.raises(UsageError, match="is not from a queue"):
             settle()
     assert (message.topic, message.underlying_topic, message.lease_expires) == ("jobs", "jobs", None)
     assert (message.bookmark, batch.queue) == (None, None)

@@ -143,7 +143,7 @@ def test_a_store_that_fails_ends_the_stream() -> None:
 
 
 def test_an_unknown_key_is_refused() -> None:
-    with pytest.raises(UsageError, match="use one of 'sow_key', 'topic'"):
+    with pytest.raises(UsageError, match="Use one of 'sow_key', 'topic'"):
         MessageBuffer("s", limited=False).conflate("colour")
 
 

@@ -113,7 +113,7 @@ def test_the_old_one_may_end_first() -> None:
 
 def test_two_replacements_at_a_time_are_refused() -> None:
     r = Replacing()
-    with pytest.raises(SubscriptionExists, match="just being replaced"):
+    with pytest.raises(SubscriptionExists, match="another replacement is pending"):
         r.peer.core.subscribe(Named("third"), request(given={"replace": True}), Named("third sink"))
     with pytest.raises(SubscriptionExists, match="in use"):
         r.peer.core.subscribe(Named("fourth"), request(), Named("fourth sink"))

@@ -376,7 +376,7 @@ def test_unsubscribing_while_disconnected_takes_it_away() -> None:
     assert scene.outcome("unsubscribe") is None, "not placed yet"
     with pytest.raises(SubscriptionUnknown):
         scene.core.unsubscribe(Named("unknown"), ("a",))
-    with pytest.raises(SubscriptionExists, match="placed again first"):
+    with pytest.raises(SubscriptionExists, match="its resubscription is pending"):
         scene.core.subscribe(Named("call"), make_request("orders", "d", options="replace"), Named("new"))
     scene.core.resubscribe(Named("round"))
     assert [one.sub_id for one in scene.placed()] == ["d", "e"]

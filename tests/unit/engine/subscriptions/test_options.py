@@ -127,7 +127,7 @@ def test_the_pace_of_options() -> None:
         ("rate=1MB,rate_max_gap=10s", "goes with a rate that is a multiple"),
         ("rate", "option rate needs a value, such as rate="),
         ("rate=2x,rate_max_gap", "option rate_max_gap needs a value"),
-        ("rate=2x,rate_max_gap=soon", "^rate_max_gap: 'soon' is not an interval"),
+        ("rate=2x,rate_max_gap=soon", "^rate_max_gap: Invalid interval 'soon'"),
         ("rate=fast", "'fast' is no rate"),
     ],
 )
@@ -152,16 +152,16 @@ def test_the_conflation_of_options() -> None:
     [
         ("conflation", "option conflation needs a value"),
         ("conflation=auto", "conflation=auto is not offered: .* give an interval"),
-        ("conflation=often", "^conflation: 'often' is not an interval"),
+        ("conflation=often", "^conflation: Invalid interval 'often'"),
         ("conflation=0s", "from 0.001 to 86400 s, or none"),
         ("conflation=999us", "from 0.001 to 86400 s, or none"),
         ("conflation=2d", "from 0.001 to 86400 s, or none"),
-        ("conflation=-1s", "is not an interval"),
+        ("conflation=-1s", "Invalid interval '-1s'"),
         ("conflation_key=[/a]", "needs an interval, such as conflation=1s; none was given"),
         ("conflation=none,conflation_key=[/a]", "conflation=none switches it off"),
         ("conflation=1s,conflation_key", "option conflation_key needs a value"),
         ("conflation=1s,conflation_key=[a]", "'a' is no identifier"),
-        ("conflation=1s,conflation_key=[/a,]", "empty member"),
+        ("conflation=1s,conflation_key=[/a,]", "a member is empty"),
         ("conflation=1s,conflation_key=[/a,/a]", "names a field twice"),
         (
             f"conflation=1s,conflation_key=[{','.join(f'/f{i}' for i in range(17))}]",

@@ -357,8 +357,8 @@ TAKES = (
             "[journal]\nretain = '7 days'\nretain_size = []\n",
             [
                 (
-                    "2: journal.retain: '7 days' is not an interval: a number, then us, ms, s, m, h, d or w, "
-                    "such as '500ms'"
+                    "2: journal.retain: Invalid interval '7 days'. Use a number with us, ms, s, m, h, d or "
+                    "w, such as '500ms'."
                 ),
                 '3: journal.retain_size: is a size such as "256MB", not a list',
             ],
@@ -415,8 +415,8 @@ TAKES = (
             "[journal]\nsegment_size = '1 parsec'\n",
             [
                 (
-                    "2: journal.segment_size: '1 parsec' is not a size: a number, then B, KB, MB, GB or TB "
-                    "(1024s), such as '64MB'"
+                    "2: journal.segment_size: Invalid size '1 parsec'. Use a number with B, KB, MB, GB or TB "
+                    "(1024s), such as '64MB'."
                 )
             ],
         ),
@@ -434,7 +434,10 @@ TAKES = (
             "[[journal.topic]]\nname = '^orders/'\n",
             [f"2: journal.topic.name: {PATTERN}"],
         ),
-        ("[[journal.topic]]\nname = ''\n", ["2: journal.topic.name: a topic name must not be empty"]),
+        (
+            "[[journal.topic]]\nname = ''\n",
+            ["2: journal.topic.name: Invalid topic '': it must not be empty."],
+        ),
         (
             "[[journal.topic]]\nname = 'a'\n[[journal.topic]]\nname = 'a'\n",
             ["4: journal.topic.name: 'a' is given twice"],

@@ -131,7 +131,7 @@ def test_a_lease_without_end_and_numbers_of_variables(tmp_path: Path) -> None:
         ("name = '$queue'", "name: '$queue' is a pattern: "),
         ("name = 5", "name: is text in quotes, not 5"),
         ("underlying = '(?=a)b'", "underlying: the pattern of topics '(?=a)b': look-ahead "),
-        ("underlying = ''", "underlying: a topic name must not be empty"),
+        ("underlying = ''", "underlying: Invalid topic '': it must not be empty"),
         ("default_publish_target = '^w'", "default_publish_target: '^w' is a pattern: "),
         (
             "default_publish_target = 'other'",
