@@ -1,0 +1,171 @@
+"""Language check: forbidden shapes in everything that somebody reads (`docs/style.md`).
+
+python -m tests.language          counts by area, and each place when there is one
+python -m tests.language PATH...  the places in these files and folders
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+
+SHAPES: Final[dict[str, str]] = {
+    "what as a noun": r"\bwhat(?:ever)?\b(?![^.]*\?)",
+    "who as a noun": (
+        r"(?:^|[.:;,(]\s*|\b(?:of|to|for|by|with|from|than|and|or|that|as|at|in|say|says|knows?|is|are|all)\s+)"
+        r"who(?:ever)?\b(?![^.]*\?)"
+    ),
+    "where as a noun": (
+        r"\b(?:from|to|of|about|say|says|said|knows?|knew|known|is|was|behind|beyond|until|up)\s+where\b"
+        r"(?![^.]*\?)"
+    ),
+    "tell, told": r"\b(?:tells?|told|telling)\b",
+    "stand": r"\b(?:stands?|stood|standing)\b",
+    "comes again": r"\b(?:com(?:es?|ing)|came|go(?:es|ing)?|went|gone|taken?|took) again\b",
+    "is no": r"\b(?:is|are|was|were|be|been|it's) no\b(?! (?:longer|more|less|fewer|later))",
+    "of which, that of, is of": r"\b(?:of which|that of|is of|are of|was of|were of)\b",
+    "there is": r"\bthere(?:'s| (?:is|are|was|were|be|may be|can be|will be))\b",
+    "begin as a noun": r"\b(?:the|its|a|each|their|whose) begin\b",
+    "a moment": r"\b(?:a|the|that|this|each|any|every|one|same) moments?\b",
+    "so far, so many": r"\bso (?:far|many|much|long)\b",
+    "metaphor": (
+        r"\b(?:cohorts?|convoys?|errands?|counsels?|strangers?|crowds?|crowded|rooms?|lanes?|dooms?|doomed"
+        r"|bury|buried|burying|sieves?|nobody|somebody|everybody|whoever)\b"
+        r"|(?<!state of the )(?<!state-of-the-)\bworlds?\b"
+    ),
+    "owns": r"^Owns\b",
+    "semicolon": r";(?=\s|$)",
+}
+PATTERNS: Final = {
+    name: re.compile(pattern, re.IGNORECASE | re.MULTILINE) for name, pattern in SHAPES.items()
+}
+CODE: Final = re.compile(r"`+[^`]*`+|<[^<>\s][^<>]*>|\]\([^)]*\)|\b\w*_\w+\b|\b\w+\.(?:py|md|toml)\b")
+EXCEPTION: Final = re.compile(r"(?:#|<!--) language: \S.{9,}")
+FENCE: Final = re.compile(r"^\s*(?:```|~~~)")
+LINE_CHARACTERS_MAX: Final = 100
+
+
+class Text(NamedTuple):
+    """A piece of text, and where it is."""
+
+    path: Path
+    line: int
+    kind: str
+    text: str
+
+
+class Finding(NamedTuple):
+    """A forbidden shape."""
+
+    path: Path
+    line: int
+    kind: str
+    shape: str
+    found: str
+
+
+def python_texts(path: Path) -> Iterator[Text]:
+    """Yield docstrings, comments and messages of a file."""
+    source = path.read_text(encoding="utf-8")
+    tree = ast.parse(source)
+    docs: set[int] = set()
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        for statement in body if isinstance(body, list) else ():
+            if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+                value = statement.value.value
+                if isinstance(value, str):
+                    docs.add(id(statement.value))
+                    yield Text(path, statement.lineno, "docstring", value)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
+            if re.search(r"[A-Za-z]{2,}[,:;]? [A-Za-z]", node.value):
+                yield Text(path, node.lineno, "message", node.value)
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT and not token.string.startswith(
+            ("# type:", "# noqa", "#!", "# language:")
+        ):
+            yield Text(path, token.start[0], "comment", token.string.lstrip("#! "))
+
+
+def markdown_texts(path: Path) -> Iterator[Text]:
+    """Yield the lines of a page outside of blocks of code."""
+    fenced = False
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if FENCE.match(line):
+            fenced = not fenced
+        elif not fenced and line.strip() and not line.startswith("    "):
+            yield Text(path, number, "page", line)
+
+
+def findings(text: Text, lines: list[str]) -> Iterator[Finding]:
+    """Yield the forbidden shapes of a text."""
+    plain = CODE.sub(
+        lambda found: "`" + "x" * (len(found[0]) - 2) + "`" if len(found[0]) > 2 else "`", text.text
+    )
+    table = text.kind == "page" and plain.lstrip().startswith("|")
+    if text.kind == "page" and len(text.text) > LINE_CHARACTERS_MAX and not table and "](" not in text.text:
+        yield Finding(text.path, text.line, text.kind, "long line", text.text[:70])
+    for shape, pattern in PATTERNS.items():
+        for match in () if table and shape == "semicolon" else pattern.finditer(plain):
+            line = text.line + plain.count("\n", 0, match.start())
+            if EXCEPTION.search(lines[line - 1]) or EXCEPTION.search(lines[min(text.line, len(lines)) - 1]):
+                continue
+            around = " ".join(text.text[max(0, match.start() - 30) : match.end() + 40].split())
+            yield Finding(text.path, line, text.kind, shape, around)
+
+
+def pages() -> list[Path]:
+    """Return all pages."""
+    return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
+def modules() -> list[Path]:
+    """Return all files of Python that users read."""
+    return sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "examples").rglob("*.py")])
+
+
+def check(paths: list[Path]) -> list[Finding]:
+    """Return the findings in files."""
+    found: list[Finding] = []
+    for path in paths:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        texts = markdown_texts(path) if path.suffix == ".md" else python_texts(path)
+        for text in texts:
+            found += findings(text, lines)
+    return found
+
+
+def expand(names: list[str]) -> list[Path]:
+    """Return the files of folders and files."""
+    found: list[Path] = []
+    for name in names:
+        path = Path(name).resolve()
+        found += sorted([*path.rglob("*.py"), *path.rglob("*.md")]) if path.is_dir() else [path]
+    return found
+
+
+def main(names: list[str]) -> int:
+    """Report the findings; 1 when there is one."""
+    found = check(expand(names) if names else [*pages(), *modules()])
+    for one in found:
+        print(f"{one.path.relative_to(ROOT)}:{one.line}: {one.kind}: {one.shape}: {one.found}")
+    counts = Counter(one.kind for one in found)
+    print(
+        f"language: {len(found)} forbidden shapes"
+        + "".join(f", {n} in {kind}s" for kind, n in sorted(counts.items()))
+    )
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
