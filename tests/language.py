@@ -118,7 +118,9 @@ def findings(text: Text, lines: list[str]) -> Iterator[Finding]:
     for shape, pattern in PATTERNS.items():
         for match in () if table and shape == "semicolon" else pattern.finditer(plain):
             line = text.line + plain.count("\n", 0, match.start())
-            if EXCEPTION.search(lines[line - 1]) or EXCEPTION.search(lines[min(text.line, len(lines)) - 1]):
+            if EXCEPTION.search(lines[min(line, len(lines)) - 1]) or EXCEPTION.search(
+                lines[min(text.line, len(lines)) - 1]
+            ):
                 continue
             around = " ".join(text.text[max(0, match.start() - 30) : match.end() + 40].split())
             yield Finding(text.path, line, text.kind, shape, around)
