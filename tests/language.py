@@ -50,6 +50,7 @@ PATTERNS: Final = {
 }
 CODE: Final = re.compile(r"`+[^`]*`+|<[^<>\s][^<>]*>|\]\([^)]*\)|\b\w*_\w+\b|\b\w+\.(?:py|md|toml)\b")
 EXCEPTION: Final = re.compile(r"(?:#|<!--) language: \S.{9,}")
+WORDS: Final = re.compile(r"[A-Za-z]{2,}[,:;]? [A-Za-z]")
 FENCE: Final = re.compile(r"^\s*(?:```|~~~)")
 LINE_CHARACTERS_MAX: Final = 100
 
@@ -87,9 +88,13 @@ def python_texts(path: Path) -> Iterator[Text]:
                     docs.add(id(statement.value))
                     yield Text(path, statement.lineno, "docstring", value)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
-            if re.search(r"[A-Za-z]{2,}[,:;]? [A-Za-z]", node.value):
-                yield Text(path, node.lineno, "message", node.value)
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and id(node) not in docs
+            and WORDS.search(node.value)
+        ):
+            yield Text(path, node.lineno, "message", node.value)
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT and not token.string.startswith(
             ("# type:", "# noqa", "#!", "# language:")
