@@ -1,6 +1,6 @@
-"""Queue feed: one subscription to queues, its credit, and how many messages it may hold.
+"""Queue feed: one subscription to queues, its credit, and its limit of unacknowledged messages.
 
-The messages that it holds are in the lease tables of its queues.
+The lease tables of its queues contain the unacknowledged messages.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tickertape.engine.subscriptions.subscription import Feed, FeedService, Subs
 
 
 class QueueFeed(Feed):
-    """One subscription to one or several queues, as far as they are concerned."""
+    """The queue part of one subscription, for one or several queues."""
 
     def __init__(
         self,
@@ -29,31 +29,31 @@ class QueueFeed(Feed):
         super().__init__(subscription, topic, service)
         self.content = content
         self.queues: list[FeedQueue] = []
-        """The queues that it is served by."""
+        """Queues that deliver to this feed."""
         self.previous_queues: list[FeedQueue] = []
-        """Those of which it may hold messages from before it was replaced."""
+        """Earlier queues, from which it may hold messages since before it was replaced."""
         self.limit = limit
-        """Messages that it may hold unacknowledged."""
+        """Maximum number of unacknowledged messages."""
         self.unacked = 0
-        """Messages that it holds, out of all its queues."""
+        """Number of unacknowledged messages from all its queues."""
 
     @property
     def room(self) -> int:
-        """How many more messages it may be given; none while its connection takes nothing."""
+        """Number of additional messages that it may receive. 0 while its connection is not writable."""
         if not self.session.writable or self.allowance.credit <= 0:
             return 0
         return max(self.limit - self.unacked, 0)
 
     def fitting(self, batch: MessageBatch, low: int, high: int) -> int:
-        """How many of `batch[low:high]`, from the front, its credit allows."""
+        """Return how many of the first messages of `batch[low:high]` fit into its credit."""
         allowance = self.allowance
         count = affordable_rows(batch, low, high, min(allowance.credit, outbox_bytes_max))
         if not count and min(batch.cost_between(low, low + 1), allowance.window) <= allowance.credit:
-            return 1  # larger than a connection holds, or, when nothing is outstanding, than the credit
+            return 1  # one message may exceed the outbox limit, or the credit if its whole window is free
         return count
 
     def spend(self, batch: MessageBatch) -> None:
-        """`batch` was sent."""
+        """Account for a sent `batch`."""
         self.allowance.spend(batch.cost)
         self.session.sent(batch.count, batch.body_bytes)
 
