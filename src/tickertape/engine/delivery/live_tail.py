@@ -113,7 +113,7 @@ class LiveTail:
             found.setdefault(
                 sub.session,
                 f"Live subscription {shown(sub.sub_id)} is behind for {age:g} seconds, "
-                "the age_limit of [slow_clients]. Consume faster or raise the limit."
+                "the age_limit of [slow_clients]. Consume faster or raise the limit.",
             )
         return found
 

@@ -105,7 +105,7 @@ def recover_queues(
     try:
         yield from _read(folds, journal, read_from)
     except JournalCorrupt as error:
-            # The state of the queues is unknown. Everything else in the log is served.
+        # The state of the queues is unknown. Everything else in the log is served.
         report.append(f"Queues are not served: {error}.")
         for fold in folds:
             fold.worker.failure = error

@@ -191,7 +191,7 @@ def decode_covered(body: bytes) -> list[QueueCheckpoint]:
             raise ValueError(f"the queue checkpoint has another version than {_VERSION}")
         return [*_DECODE(body)[1]]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise ValueError(f"invalid queue checkpoint: {error}") from None
+        raise ValueError(f"invalid queue checkpoint: {error}") from None
 
 
 def fingerprint(definition: QueueDefinition, types: Iterable[tuple[str, str]]) -> bytes:

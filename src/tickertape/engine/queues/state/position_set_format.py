@@ -132,7 +132,7 @@ def _decode(data: bytes) -> AnyArray:
     if len(sizes) and sizes.max() > _NUMBER_BYTES_MAX:
         raise ValueError("a set of positions has a number of more than 63 bits")
     if (source[lasts][sizes > 1] == 0).any():
-            raise ValueError("a set of positions has a number that is not in its shortest form")
+        raise ValueError("a set of positions has a number that is not in its shortest form")
     numbers = np.zeros(len(sizes), np.uint64)
     for count in range(int(sizes.max()) if len(sizes) else 0):
         has = sizes > count
