@@ -45,15 +45,15 @@ class QueueFeed(Feed):
         return max(self.limit - self.unacked, 0)
 
     def fitting(self, batch: MessageBatch, low: int, high: int) -> int:
-        """Return how many of the first messages of `batch[low:high]` fit into its credit."""
+        """How many of `batch[low:high]`, from the front, its credit allows."""
         allowance = self.allowance
         count = affordable_rows(batch, low, high, min(allowance.credit, outbox_bytes_max))
         if not count and min(batch.cost_between(low, low + 1), allowance.window) <= allowance.credit:
-            return 1  # one message may exceed the outbox limit, or the credit if its whole window is free
+            return 1  # larger than a connection holds, or, when nothing is outstanding, than the credit
         return count
 
     def spend(self, batch: MessageBatch) -> None:
-        """Account for a sent `batch`."""
+        """`batch` was sent."""
         self.allowance.spend(batch.cost)
         self.session.sent(batch.count, batch.body_bytes)
 

@@ -121,7 +121,7 @@ def record_bodies(queue: str, outcomes: Sequence[Outcome], runs: bytes = b"") ->
 
 
 def nothing_of(queue: str) -> bytes:
-    """Encode a record without outcomes. Another record contains the outcome."""
+    """Encode a record without an outcome: the outcome is in another record."""
     return encode_record(QueueRecord(queue, []))
 
 
