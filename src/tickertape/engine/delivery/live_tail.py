@@ -112,8 +112,8 @@ class LiveTail:
             del self._behind_since[sub]
             found.setdefault(
                 sub.session,
-                f"Live subscription {shown(sub.sub_id)} is behind for {age:g} seconds, "
-                "the age_limit of [slow_clients]. Consume faster or raise the limit.",
+                f"live subscription {shown(sub.sub_id)} was behind for {age:g} seconds, "
+                "the age_limit of [slow_clients]",
             )
         return found
 
