@@ -119,7 +119,7 @@ class DeliveryOrder:
         return barrier + 1 if oldest == barrier else barrier
 
     def snapshot(self) -> tuple[BitMap64, dict[int, BitMap64]]:
-        """Return the barriers and the messages by priority, some of which may have left the queue.
+        """Return the barriers and the messages by priority. Some of these may have left the queue.
 
         The returned sets never change. Sets of priorities are shared and copied on the next write, because
         they may be numerous."""
