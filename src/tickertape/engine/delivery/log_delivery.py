@@ -209,7 +209,7 @@ class LogDelivery:
             if needed < least or (oldest is None and needed == least):
                 oldest, least = sub, needed
         if oldest is None:
-            return RetentionPin(end, "those at the end of the log", brief=True)
+            return RetentionPin(end, "feeds at the end of the log", brief=True)
         who = f"subscription {shown(oldest.sub_id)} of client {shown(oldest.session.name)}"
         return RetentionPin(least, who)
 

@@ -93,7 +93,7 @@ class SessionRegistry:
         old = self._by_name.get(command.name) if self._exclusive else None
         if old is not None and old.user != user:
             raise NameInUse(
-                f"Cannot log on as {shown(command.name)}: another user is using this client name. "
+                f"Cannot log on: client name {shown(command.name)} is in use by another user. "
                 "Use another client name."
             )
         subscriber = Subscriber(user, command.name, command.software)
