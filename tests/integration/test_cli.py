@@ -345,7 +345,7 @@ def test_subscribe_begins_paused_until_a_line_comes(server: RunningServer) -> No
     [
         (("--rate", "fast"), b"Invalid rate 'fast'"),
         (("--conflation", "auto"), b"conflation=auto"),
-        (("--conflation-key", "/a"), b"conflation_key needs an interval"),
+        (("--conflation-key", "/a"), b"conflation_key requires an interval"),
         (("--select", "+a"), b"select"),
     ],
 )

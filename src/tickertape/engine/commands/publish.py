@@ -1,7 +1,7 @@
 """Publish handler: validates publish frames, and appends them to the log or delivers them.
 
-While the messages of a settlement are looked up, later publishes, flushes and subscriptions of the connection
-wait in order, and the connection is not read.
+During the look-up of a settlement's messages the connection is not read. Its later publishes, flushes and
+subscriptions wait in order.
 
 Invariants:
 - A sequence of a publisher never overtakes an earlier one.

@@ -1,4 +1,4 @@
-"""Cursor scheduler: reads the log for feeds behind its end, one bounded step of a cursor at a time.
+"""Cursor scheduler: reads the log for feeds behind its end, in bounded steps of one cursor.
 
 A cursor runs while credit, connection and rate limiter permit. It reports feeds that caught up or may share a
 cursor (shared_cursor.py). Feeds with their own replay rate keep their own cursor.
@@ -63,8 +63,8 @@ class CursorScheduler:
         self._conflation_ends: DeadlineQueue[Cursor] = DeadlineQueue()
         """Caught-up cursors with conflation, by the log time at which an interval ends."""
         self._timers: DeadlineQueue[Cursor] = DeadlineQueue()
-        """Cursors by the monotonic time (microseconds) at which they resume, because their rate limiter
-        permits more or their conflation waited too long for the log time."""
+        """Cursors by the monotonic time (microseconds) at which they resume. Their rate limiter then permits
+        more, or their conflation has waited too long for the log time."""
 
     # -- feeds ----------------------------------------------------------------------------------------
 

@@ -329,8 +329,8 @@ class LogDelivery:
     # -- at the end -----------------------------------------------------------------------------------
 
     def _tail_overloaded(self, end: int) -> None:
-        """Relieve the fan-out at the end. Feeds with indexed filters get shared cursors, other feeds get
-        their own."""
+        """Relieve the fan-out at the end. Feeds with indexed filters get shared cursors if possible, other
+        feeds get their own."""
         for feeds in self.fanout.take_filtered():
             if not self.shared_cursors.begin(feeds, self.fanout.position):
                 self.cursors.add_each(feeds)

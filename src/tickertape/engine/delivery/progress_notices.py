@@ -1,4 +1,4 @@
-"""Progress notices: send caught-up feeds without messages their resume bookmark once a second.
+"""Progress notices: once a second, the resume bookmark for caught-up feeds without messages.
 
 Invariants:
 - A notice names a bookmark only after every earlier message of the subscription was sent.

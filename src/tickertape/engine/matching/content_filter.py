@@ -1,7 +1,7 @@
 """Content filter of a subscription: the filter and the select list for messages of any type.
 
-Both are compiled once for each message type. Messages of a type without fields never match a filter, and
-their bodies are never projected.
+Both are compiled once for each message type. A type that cannot have the fields of the filter never matches
+it. A type that cannot have the fields of the select list is sent with whole bodies.
 """
 
 from __future__ import annotations

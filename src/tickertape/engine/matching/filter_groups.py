@@ -52,7 +52,7 @@ class GroupMatches(Generic[G]):
     def __init__(self, groups: list[G], bounds: list[int], indices: Int64s, whole: bool = False) -> None:
         self.groups = groups
         self.whole = whole
-        """Whether no group has a select list."""
+        """True only if no group has a select list."""
         self.bounds = bounds
         """Start of each group in `indices`, and the end of the last group."""
         self.indices = indices

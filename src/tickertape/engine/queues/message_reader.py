@@ -222,8 +222,8 @@ def _in_order(parts: list[LogPart], wanted: Int64s) -> Fetched:
 
 
 def _rising(parts: list[LogPart], wanted: Int64s, *, whole: bool = False) -> Fetched:
-    """Do `_in_order` for ascending positions. `whole`: the parts hold all of them, regardless of their
-    size."""
+    """Return the result of `_in_order` for ascending positions. `whole`: the parts hold all of them, and the
+    size is not limited."""
     batches: list[MessageBatch] = []
     taken = size = 0
     while taken < len(wanted) and (whole or size < delivery_bytes_max):

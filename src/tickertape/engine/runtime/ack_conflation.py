@@ -52,7 +52,7 @@ class AckConflation:
         """Connections by the time at which their held acknowledgement is sent."""
 
     def persisted(self, session: Recipient, command: Persisted, mono: float) -> bool:
-        """Return whether to send an acknowledgement now. If not, it is held, merged with an already held
+        """Return whether to send a cumulative acknowledgement now. If not, it is held and merged with a held
         one."""
         conn = session.conn
         if not session.ack_conflation:

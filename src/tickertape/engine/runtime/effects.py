@@ -59,8 +59,8 @@ class SubscriptionEnded(NamedTuple):
 
 
 PauseReason = Literal["journal", "unrecorded", "searches", "settling", "staging"]
-"""Why a connection is not read: it waits for the disk, for delivery of non-persistent messages, for searches,
-for settlements, or for files of staged messages."""
+"""Why a connection is not read. It waits for the disk, delivery of non-persistent messages, searches,
+settlements, or files of staged messages."""
 
 
 class PauseReading(NamedTuple):

@@ -93,7 +93,7 @@ class PublisherDirectory:
                 return
             record = msgspec.msgpack.decode(body, type=PublisherNamed)
         except _DECODE_ERRORS as error:
-            raise JournalCorrupt(f"a control record that cannot be read: {shown(str(error))}") from None
+            raise JournalCorrupt(f"invalid control record: {shown(str(error))}") from None
         self._owners[record.publisher] = (record.name, record.derived)
 
 

@@ -132,8 +132,8 @@ def read_replay_rate(options: Mapping[str, str | None]) -> ReplayRate | None:
 def read_conflation(options: Mapping[str, str | None]) -> ConflationOptions | None:
     """Return the conflation in `options`, or None if it is missing or `conflation=none`.
 
-    Raises `BadOption` for an invalid interval, for `auto`, for a key without an interval, and for a key that
-    is not a list of fields or has too many. Field names are not checked further."""
+    Raises `BadOption` for an invalid interval, for `auto`, and for a key without an interval. It also raises
+    it for a key that is not a list of fields, or has too many. Field names are not checked further."""
     fields_text = _value(options, "conflation_key", "[/symbol]")
     text = _value(options, "conflation", "1s")
     fields = () if fields_text is None else _fields(fields_text)

@@ -109,8 +109,8 @@ def range_of_limit(
 def _reach_older(
     view: LogView, interest: Interest, topic: str, start: int, end: int, bounds: ScanLimits
 ) -> Steps:
-    """Do `_reach` for a start position in the archive. Stops at the start of the log if the limits permit
-    more."""
+    """Return the result of `_reach` for a start position in the archive. It stops at the start of the log if
+    the limits permit more."""
     older = yield from look(view, topic)
     if older is None or start < oldest(view, topic):
         raise expired_error(f"position {start}", view)

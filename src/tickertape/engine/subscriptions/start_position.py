@@ -159,7 +159,7 @@ class _Begin(NamedTuple):
 def _time(
     view: LogView, micros: int, topic: str | None, *, inclusive: bool
 ) -> Generator[Asked, Buffer | ArchiveAnswer, int]:
-    """Do `find_time` in archive and log."""
+    """Return the result of `find_time` in archive and log."""
     after = micros if inclusive else micros + 1
     if view.retired is not None and after <= view.retired.last_time:
         older = yield from look(view, topic)
@@ -255,7 +255,7 @@ def with_place(
 def _last_before(
     view: LogView, position: int, topic: str | None
 ) -> Generator[Asked, Buffer | ArchiveAnswer, Bookmark | None]:
-    """Do `last_before` in archive and log."""
+    """Return the result of `last_before` in archive and log."""
     last: Bookmark | None = None
     if position > view.first_position:
         last = yield from last_before(view, position)

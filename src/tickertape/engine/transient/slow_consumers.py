@@ -4,7 +4,7 @@ The largest backlogs are spilled to disk first (offline). Connections beyond the
 connection is offline until its backlog is empty.
 
 Invariants:
-- At most `memory_bytes` are held, without reads of spilled blocks and one publish.
+- At most `memory_bytes` are held, in addition to blocks that are read back and one publish.
 - No message is dropped silently, and no connection is closed instead of one with a larger backlog.
 - At most `spill_read_bytes_max`, or one block, are being read back or wait to be sent.
 - No block is pinned for a connection that is not writable.

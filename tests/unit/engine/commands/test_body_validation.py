@@ -142,7 +142,9 @@ def test_the_text_is_bounded_and_says_which_and_why() -> None:
     found = make_validation(JSON).split(Publish(frame=1, sequenced=True), batch)
     assert found is not None
     assert len(found.rejections[0].text) < 300
-    assert "the one with sequence 42: a body of 100000 bytes for 't' is not json: " in found.rejections[0].text
+    assert (
+        "the one with sequence 42: a body of 100000 bytes for 't' is not json: " in found.rejections[0].text
+    )
 
 
 # -- through the engine -------------------------------------------------------------------------------

@@ -211,8 +211,8 @@ class Expiry:
         """Return the positions that became too old since the last call. Each queued position is returned
         once.
 
-        The result may contain positions that have left or never entered the queue, because the period of the
-        queue applies to whole ranges of the log."""
+        The period of the queue applies to whole ranges of the log. The result may therefore contain positions
+        that have left or never entered the queue."""
         self._come_to(wall)
         found = BitMap64()
         for step in self._over:

@@ -94,7 +94,7 @@ def _runs(positions: BitMap64) -> tuple[Int64s, Int64s]:
 
 
 def _stretches(places: Int64s) -> tuple[Int64s, Int64s]:
-    """Do `_runs` for an array of ascending positions."""
+    """Return the result of `_runs` for an array of ascending positions."""
     breaks = np.flatnonzero(np.diff(places) != 1)
     return (
         np.concatenate((places[:1], places[breaks + 1])),

@@ -141,7 +141,7 @@ def decode_record(body: bytes) -> QueueRecord:
         for outcome in record.outcomes:
             _check(outcome.ranges)
     except _ERRORS as error:
-        raise JournalCorrupt(f"Cannot decode a queue record: {shown(str(error))}.") from None
+        raise JournalCorrupt(f"invalid queue record: {shown(str(error))}") from None
     return record
 
 
